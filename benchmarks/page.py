@@ -97,7 +97,7 @@ _METHOD = """\
 - Every figure is the median of the rounds that its table names, with the least and the greatest: median [min..max]. A
   figure without a spread was found once; a table of fewer than five rounds says so. Some measurements take turns
   between what they compare, all in one round: their tables name the turns, and a count over all turns is one figure.
-  Who goes first changes with every turn, except beside the hand-over, where the raw loop sends what Evertick has sent.
+  Who goes first changes with every turn, except beside the dispatch, where the raw loop sends what Evertick has sent.
   A round takes all that is compared one after the other, so that a slow minute falls on all of them. "of raw" is the
   median of the ratios to the raw loop of the same round: of rounds of 10, 20 and 90 beside 20, 10 and 30 the ratios are
   0.5, 2 and 3, and it is 2, though both have a median of 20.
@@ -130,7 +130,7 @@ _TWO_PROCESSES = """\
 - One process and two: two workers on one store, which share the machine with the server. Some figures have no two. A
   worker that sends to itself is one, and so is the program that takes the steps of a fire through the store alone,
   with a transaction held open or with other vacuum options. Recovery is two nodes of which one ends, limits are
-  three, and neither time nor import has a node. The loop beside the hand-over is one process always; APScheduler 3 and
+  three, and neither time nor import has a node. The loop beside the dispatch is one process always; APScheduler 3 and
   Celery beat, and Huey with schedules, are one, because two of them would run things twice.
 """
 
@@ -197,8 +197,8 @@ _LIMITS = """\
   first moment does.
 - That limits hold, which tests show. Here it is seen what they cost, with what three nodes ask when they start.
 - Catching up after hours in which no node ran.
-- Workers. The hand-over is of `mode="forget"`, whose runs are over when the queue has them; by default (`finish`) a run
-  stays handed until its worker has reported its start and its end, two more writes for each.
+- Workers. The dispatch is of `mode="forget"`, whose runs are over when the queue has them; by default (`finish`) a run
+  stays dispatched until its worker has reported its start and its end, two more writes for each.
 - Others at everything. One instant, the knee, idle, cost, recovery and growth are measured of Evertick alone, and so is
   a million schedules. Celery has a broker and neither of the two stores, so of it only beat is here.
 - What the experts of another scheduler could reach. Their settings are those of their documents; whoever knows better

@@ -13,10 +13,10 @@ from benchmarks.contender.contenders import BROKER, CONTENDERS, STORES, Contende
 from benchmarks.figure import Case, Measurement
 from benchmarks.knee import is_near
 from benchmarks.measure import (
+    dispatch,
     enqueue,
     fires,
     footprint,
-    handoff,
     held_open,
     herd,
     history,
@@ -101,14 +101,14 @@ MEASUREMENTS = {
         Measurement("footprint", "footprint", "Import", footprint.FIGURES, footprint.measure),
         Measurement("limits", "limits", "Limits under load", limits.FIGURES, limits.measure, "runs"),
         Measurement(
-            "handoff", "handoff", "Runs handed to Redis", handoff.FIGURES, handoff.measure, "runs", is_once=True
+            "dispatch", "dispatch", "Runs dispatched to Redis", dispatch.FIGURES, dispatch.measure, "runs", is_once=True
         ),
         Measurement(
-            "handoff_due",
-            "handoff",
-            "Due schedules handed to Redis, with the recording of their fires",
-            handoff.FIGURES,
-            handoff.measure_due,
+            "dispatch_due",
+            "dispatch",
+            "Due schedules dispatched to Redis, with the recording of their fires",
+            dispatch.FIGURES,
+            dispatch.measure_due,
             "schedules",
             is_once=True,
         ),
@@ -132,8 +132,8 @@ _BY_PROCESSES = (
     "idle",
     "cost",
     "history",
-    "handoff",
-    "handoff_due",
+    "dispatch",
+    "dispatch_due",
 )
 
 
@@ -236,8 +236,8 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
         "next_fires": (size.next_fires,),
         "footprint": (size.imports,),
         "limits": (size.limited_runs,),
-        "handoff": (size.handed_runs,),
-        "handoff_due": (size.handed_runs,),
+        "dispatch": (size.dispatched_runs,),
+        "dispatch_due": (size.dispatched_runs,),
     }
     return by_name.get(name, (0,))
 

@@ -57,8 +57,8 @@ class Size:
     vacuum_seconds: float
     vacuum_schedules: int
     limited_runs: int
-    # Handed to a broker in one turn.
-    handed_runs: int
+    # Dispatched to a broker in one turn.
+    dispatched_runs: int
     keys: int
     next_fires: int
     # How long they are worked out, at least.
@@ -102,7 +102,7 @@ FULL = Size(
     vacuum_seconds=120,
     vacuum_schedules=100_000,
     limited_runs=5_000,
-    handed_runs=10_000,
+    dispatched_runs=10_000,
     keys=500,
     next_fires=2_000,
     walk_seconds=0.3,
@@ -146,7 +146,7 @@ QUICK = Size(
     vacuum_seconds=0.2,
     vacuum_schedules=200,
     limited_runs=20,
-    handed_runs=20,
+    dispatched_runs=20,
     keys=5,
     next_fires=20,
     walk_seconds=0.001,

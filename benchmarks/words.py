@@ -246,12 +246,12 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
         "Limits",
         (Words("Three nodes in processes of their own and one queue, of jobs that do nothing."),),
     ),
-    "handoff": (
-        "Hand-over",
+    "dispatch": (
+        "Dispatch",
         (
             Words(
                 "A full queue of due runs of a job that goes to a list in Redis, in journeys of a thousand: claimed, "
-                "handed over in the ledger, sent, and settled, which they are when they have been sent: its mode is "
+                "dispatched in the ledger, sent, and settled, which they are when they have been sent: its mode is "
                 "`forget`, with no worker and no reports, and not the default, `finish`. Then the same from as many "
                 "schedules that are due, each once: nothing has recorded their fires yet, so that this is in their "
                 "rate, too. From the start of the node to the last message in the list; processor time half a second "

@@ -29,7 +29,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 # Those with tests of twenty seconds and more, the longest first.
 _LONGEST = (
     "test_storm.py",
-    "test_hand_over_kill.py",
+    "test_dispatch_kill.py",
     "test_limits_under_kill.py",
     "test_takeover.py",
     "test_many_processes.py",

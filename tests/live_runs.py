@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 30
 def every_state(url: str) -> Iterator[dict[str, str]]:
     """The id of a run by its state, while the node runs. At the end what runs and what is blocked by it has ended."""
     scheduler = Scheduler(url, drivers=["function", "redis"], stop_timeout="30s", poll_interval="1s")
-    # No server answers there: what is handed over stays on its way.
+    # No server answers there: what is dispatched stays on its way.
     scheduler.connect("redis", "redis://127.0.0.1:1")
     build = scheduler.job("build", Redis("docker"))
     may_end = threading.Event()
@@ -38,7 +38,7 @@ def every_state(url: str) -> Iterator[dict[str, str]]:
             "parked": parked,
             "done": send_mail.sync.enqueue().id,
             "running": import_orders.sync.enqueue().id,
-            "handed": build.sync.enqueue().id,
+            "dispatched": build.sync.enqueue().id,
             "waiting": send_mail.options(delay="1h").sync.enqueue().id,
         }
         _wait(scheduler, {run_id: state for state, run_id in ids.items()})

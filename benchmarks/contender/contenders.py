@@ -68,7 +68,7 @@ EVERTICK = Contender(
     measurements=(
         *(*_QUEUE, "enqueue"),
         *("latency_alone", "minute", "herd", "knee", "idle", "cost", "fires", "kill", "stop", "history", "held_open"),
-        *("next_fires", "footprint", "limits", "handoff", "handoff_due", "vacuum"),
+        *("next_fires", "footprint", "limits", "dispatch", "dispatch_due", "vacuum"),
     ),
     settings=f"concurrency=2000: room for two full batches; {_LOOP}",
     module="evertick",

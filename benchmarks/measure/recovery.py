@@ -36,14 +36,14 @@ def measure_kill(stage: Stage) -> Measured:
     # Who has just begun judges nobody for one lease. How long ago the last beat was decides when it is over, so each
     # round ends the node at another moment between two beats.
     lease = stage.size.lease_seconds
-    return _handed_over(stage, Workers.kill, wait_seconds=lease * 1.1 + random.uniform(0, lease * _BEAT_SHARE))
+    return _dispatched(stage, Workers.kill, wait_seconds=lease * 1.1 + random.uniform(0, lease * _BEAT_SHARE))
 
 
 def measure_stop(stage: Stage) -> Measured:
-    return _handed_over(stage, Workers.terminate, wait_seconds=stage.size.settle_seconds)
+    return _dispatched(stage, Workers.terminate, wait_seconds=stage.size.settle_seconds)
 
 
-def _handed_over(stage: Stage, end: Callable[[Workers, int], None], wait_seconds: float) -> Measured:
+def _dispatched(stage: Stage, end: Callable[[Workers, int], None], wait_seconds: float) -> Measured:
     size, count = stage.size, stage.number
     options = {"lease": f"{size.lease_seconds}s", "stop_timeout": f"{size.stop_seconds}s"}
     stage = dataclasses.replace(stage, options=options)

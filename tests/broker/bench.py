@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import nats
 import redis.asyncio
-from wire import handing, no_secret, reports_until
+from wire import envelope, no_secret, reports_until
 
 from evertick import Scheduler
 from evertick.clock import system_clock
 from evertick.driver.queue.broker import Broker as NodesBroker
-from evertick.driver.queue.broker import parcel_of, stamped
+from evertick.driver.queue.broker import envelope_of, stamped
 from evertick.driver.queue.contract import WorkerReport
 from evertick.driver.queue.nats_broker import NatsBroker
 from evertick.driver.queue.nats_client import make_streams
@@ -23,10 +23,10 @@ from evertick.driver.queue.nats_spec import NatsConnection
 from evertick.driver.queue.redis_broker import RedisBroker
 from evertick.driver.queue.redis_keys import FIELD, reports_key
 from evertick.driver.queue.redis_spec import RedisConnection
-from evertick.worker.broker_session import Line
-from evertick.worker.nats_session import NatsLine
-from evertick.worker.redis_session import RedisLine
-from evertick.worker.tasks import TasksCraft
+from evertick.worker.broker_session import BrokerSession
+from evertick.worker.nats_session import NatsBrokerSession
+from evertick.worker.redis_session import RedisBrokerSession
+from evertick.worker.tasks import TasksExecutor
 from evertick.worker.worker import Worker
 from servers.broker import Broker
 
@@ -52,10 +52,12 @@ class Bench:
             self.to, self.reply = f"builds_{own}", reports_key("evertick", own)
         self._running: list[tuple[Worker, asyncio.Task[None]]] = []
 
-    def line(self) -> Line:
+    def line(self) -> BrokerSession:
         if self.kind == "nats":
-            return NatsLine(NatsConnection(url=self.server.url), self.own, clock=system_clock, resolve_secret=no_secret)
-        return RedisLine(
+            return NatsBrokerSession(
+                NatsConnection(url=self.server.url), self.own, clock=system_clock, resolve_secret=no_secret
+            )
+        return RedisBrokerSession(
             RedisConnection(url=self.server.url),
             self.own,
             clock=system_clock,
@@ -66,7 +68,7 @@ class Bench:
     def worker(self, *, parallelism: int = 4, stop_seconds: float = 30.0) -> Worker:
         made = Worker(
             self.line(),
-            TasksCraft(self.scheduler),
+            TasksExecutor(self.scheduler),
             parallelism=parallelism,
             clock=system_clock,
             name="w1",
@@ -75,17 +77,17 @@ class Bench:
         self._running.append((made, asyncio.create_task(made.run())))
         return made
 
-    async def hand(self, **fields: Any) -> None:
+    async def dispatch(self, **fields: Any) -> None:
         await self.hand_all([fields])
 
     async def hand_all(self, many: list[dict[str, Any]]) -> None:
-        messages = [handing(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
+        messages = [envelope(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
         assert await self.broker.push(messages) == [None] * len(messages)
 
     async def hand_doubles(self, many: list[dict[str, Any]]) -> None:
         """The same once more. NATS would drop them by their ids, within its window; so they go without."""
-        messages = [handing(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
-        await self.put([stamped(parcel_of(each), system_clock.now_us()) for each in messages])
+        messages = [envelope(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
+        await self.put([stamped(envelope_of(each), system_clock.now_us()) for each in messages])
 
     async def put(self, many: list[bytes]) -> None:
         """Something into the queue, past the node."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from wire import handing, no_secret
+from wire import envelope, no_secret
 
 from evertick.clock import system_clock
 from evertick.driver.queue.broker import Broker as NodesBroker
@@ -27,7 +27,7 @@ def papers() -> Iterator[Certificates]:
 
 async def pushed(broker: NodesBroker) -> Exception | None:
     try:
-        [answer] = await broker.push([handing("q", reply=None)])
+        [answer] = await broker.push([envelope("q", reply=None)])
         return answer
     finally:
         await broker.close()

@@ -12,11 +12,11 @@ import pytest
 from bench import bench_on
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
-from wire import handing, no_secret, reports_until
+from wire import envelope, no_secret, reports_until
 
 from evertick.clock import system_clock
 from evertick.driver.queue import nats_broker
-from evertick.driver.queue.contract import Kill, decode_handed, decode_kill
+from evertick.driver.queue.contract import Kill, decode_dispatch, decode_kill
 from evertick.driver.queue.nats_broker import NatsBroker
 from evertick.driver.queue.nats_names import NatsNames, token_of
 from evertick.driver.queue.nats_spec import NatsConnection
@@ -48,7 +48,7 @@ async def stream_of(server: Broker) -> AsyncIterator[JetStreamContext]:
 
 
 async def test_messages_arrive_in_their_order_and_a_second_sending_adds_none(nats: Broker, own: str) -> None:
-    messages = [handing(own, reply=None, fence=fence) for fence in range(600)]
+    messages = [envelope(own, reply=None, fence=fence) for fence in range(600)]
     async with broker_at(nats, own) as broker, stream_of(nats) as stream:
         assert await broker.push(messages) == [None] * 600
         assert await broker.push(messages[:50]) == [None] * 50
@@ -56,7 +56,7 @@ async def test_messages_arrive_in_their_order_and_a_second_sending_adds_none(nat
         found: list[int] = []
         while len(found) < 600:
             for message in await jobs.fetch(200, timeout=5):
-                found.append(decode_handed(message.data).fence)
+                found.append(decode_dispatch(message.data).fence)
                 await message.ack()
         assert found == list(range(600))
         with pytest.raises(TimeoutError):
@@ -100,7 +100,7 @@ async def test_a_message_that_its_worker_did_not_take_goes_to_another(
         async def work() -> None: ...
 
         dead = bench.line()
-        await bench.hand(run=bench.run)
+        await bench.dispatch(run=bench.run)
         assert len(await dead.fetch(1, 5.0)) == 1
         await dead.close()
         bench.worker()
@@ -144,11 +144,11 @@ async def test_streams_that_somebody_deletes_are_made_anew(own: str) -> None:
     """Of a line that is well otherwise."""
     with nats_server() as server:
         async with broker_at(server, own) as broker, stream_of(server) as stream:
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             await stream.delete_stream(NAMES.jobs_stream)
-            [error] = await broker.push([handing(own, reply=None)])
+            [error] = await broker.push([envelope(own, reply=None)])
             assert "the stream is gone, and is made anew with the next try" in str(error)
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             await stream.delete_stream(NAMES.reports_stream)
             with pytest.raises(BrokerUnavailable, match="the stream is gone"):
                 await broker.read(1, 5.0)
@@ -164,7 +164,7 @@ async def test_a_full_queue_refuses_and_takes_more_when_there_is_room() -> None:
             config = (await stream.stream_info(NAMES.jobs_stream)).config
             config.max_msgs = 1
             await stream.update_stream(config)
-            first, second = handing("q", reply=None), handing("q", reply=None)
+            first, second = envelope("q", reply=None), envelope("q", reply=None)
             assert await broker.push([first]) == [None]
             [error] = await broker.push([second])
             assert "maximum messages" in str(error)
@@ -175,25 +175,25 @@ async def test_a_full_queue_refuses_and_takes_more_when_there_is_room() -> None:
 async def test_a_server_that_is_away_is_told_and_used_again_when_it_is_back(own: str) -> None:
     with nats_server() as server:
         async with broker_at(server, own) as broker:
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             server.kill()
-            [error] = await broker.push([handing(own, reply=None)])
+            [error] = await broker.push([envelope(own, reply=None)])
             assert isinstance(error, BrokerUnavailable)
             with pytest.raises(BrokerUnavailable, match=f"nats at nats://127.0.0.1:{server.port}: "):
                 await broker.read(1, 0.1)
             server.start()
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             assert await broker.read(1, 0.05) == []
 
 
 async def test_a_line_that_a_restart_of_the_server_has_broken_costs_no_try(own: str) -> None:
     with nats_server() as server:
         async with broker_at(server, own) as broker:
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             # Nobody has run in between who could have noticed.
             server.kill()
             server.start()
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
 async def test_a_line_that_broke_while_it_was_closed_leaves_no_socket_open(
@@ -206,7 +206,7 @@ async def test_a_line_that_broke_while_it_was_closed_leaves_no_socket_open(
 
     with nats_server() as server:
         async with broker_at(server, own) as broker:
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             client = broker._session._client
             assert client is not None
             socket = client._transport._io_writer.transport
@@ -214,7 +214,7 @@ async def test_a_line_that_broke_while_it_was_closed_leaves_no_socket_open(
             client._pending, client._pending_data_size = [b"PING\r\n"], 6
             with pytest.raises(ConnectionResetError):
                 await client.close()
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             assert socket.is_closing()
 
 
@@ -226,11 +226,11 @@ async def test_a_worker_goes_on_when_its_server_is_back(own: str) -> None:
             async def work() -> None: ...
 
             bench.worker()
-            await bench.hand()
+            await bench.dispatch()
             await bench.ends()
             server.kill()
             server.start()
-            message = handing(bench.to, reply=bench.reply, run=bench.run)
+            message = envelope(bench.to, reply=bench.reply, run=bench.run)
             pushed = await bench.broker.push([message])
             if pushed != [None]:  # the line broke, and nobody had noticed
                 pushed = await bench.broker.push([message])
@@ -247,10 +247,10 @@ async def test_no_password_is_shown(own: str) -> None:
         right = NatsConnection(url=url, user="shop", password=Secret("PW"))
         wrong = NatsConnection(url=f"nats://shop:guessed@127.0.0.1:{server.port}")
         broker = NatsBroker(right, own, system_clock, lambda _: "hunter2")
-        assert await broker.push([handing(own, reply=None)]) == [None]
+        assert await broker.push([envelope(own, reply=None)]) == [None]
         await broker.close()
         broker = NatsBroker(wrong, own, system_clock, no_secret)
-        [error] = await broker.push([handing(own, reply=None)])
+        [error] = await broker.push([envelope(own, reply=None)])
         await broker.close()
     assert isinstance(error, BrokerUnavailable)
     assert "Authorization" in str(error)
@@ -262,7 +262,7 @@ async def test_a_bus_in_plain_text_elsewhere_is_warned_of_once_when_it_is_opened
 ) -> None:
     for host in ("127.0.0.1", "localhost", elsewhere, elsewhere):
         broker = NatsBroker(NatsConnection(url=f"nats://{host}:{nats.port}"), own, system_clock, no_secret)
-        assert await broker.push([handing(own, reply=None)]) == [None]
+        assert await broker.push([envelope(own, reply=None)]) == [None]
         await broker.close()
     said = f"nats at {elsewhere} is not encrypted: arguments and results can be read on the way; use tls://"
     assert [each for each in caplog.record_tuples if "encrypted" in each[2]] == [

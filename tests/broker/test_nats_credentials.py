@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from bench import Bench, bench_on
-from wire import handing, no_secret
+from wire import envelope, no_secret
 
 from evertick import Nats, NatsConnection, Scheduler, State, Verdict
 from evertick.clock import system_clock
@@ -21,7 +21,7 @@ from evertick.errors import BrokerUnavailable
 from servers.broker import Broker, nats_server
 from servers.nats_operator import Operator
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/hand-jobs-to-a-queue.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/dispatch-jobs-to-a-queue.md"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ async def broker_at(server: Broker, file: Path | None, app: str) -> AsyncIterato
 
 async def refusal(server: Broker, file: Path | None, own: str) -> str:
     async with broker_at(server, file, own) as broker:
-        [error] = await broker.push([handing(own, reply=None)])
+        [error] = await broker.push([envelope(own, reply=None)])
     assert isinstance(error, BrokerUnavailable)
     return str(error)
 
@@ -95,7 +95,7 @@ async def test_a_worker_reads_its_credentials_from_the_configuration(
     )
     try:
         async with bench_with(guarded, creds, own) as bench:
-            await bench.hand()
+            await bench.dispatch()
             assert (await bench.ends())[-1].kind == "finish"
     finally:
         process.terminate()
@@ -144,13 +144,13 @@ async def test_a_file_that_was_exchanged_counts_from_the_next_line_on(
 ) -> None:
     file = tmp_path / "worker.creds"
     async with broker_at(guarded, file, own) as broker:
-        [error] = await broker.push([handing(own, reply=None)])
+        [error] = await broker.push([envelope(own, reply=None)])
         assert str(error) == (
             f"nats at {guarded.url}: credentials: {file} cannot be read: No such file or directory; make it, or "
             "correct the path"
         )
         operator.give(file)
-        assert await broker.push([handing(own, reply=None)]) == [None]
+        assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_a_wrong_file_is_told_with_what_is_wrong(
 async def test_a_file_with_the_line_ends_of_windows_is_read(guarded: Broker, creds: Path, own: str) -> None:
     creds.write_bytes(creds.read_bytes().replace(b"\n", b"\r\n"))
     async with broker_at(guarded, creds, own) as broker:
-        assert await broker.push([handing(own, reply=None)]) == [None]
+        assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
 async def test_without_the_package_that_signs_it_is_said_what_to_install(

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import redis.asyncio
-from wire import handing, no_secret
+from wire import envelope, no_secret
 
 from evertick.clock import system_clock
 from evertick.driver.queue import redis_stream
 from evertick.driver.queue.broker import Incoming
-from evertick.driver.queue.contract import Kill, WorkerReport, decode_handed, decode_kill, encode
+from evertick.driver.queue.contract import Kill, WorkerReport, decode_dispatch, decode_kill, encode
 from evertick.driver.queue.redis_broker import RedisBroker
 from evertick.driver.queue.redis_keys import FIELD, KILL_CHANNEL, kill_key, reports_key
 from evertick.driver.queue.redis_spec import RedisConnection
@@ -55,29 +55,29 @@ def any_redis(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 async def test_messages_go_into_the_list_in_their_order(any_redis: Broker, own: str) -> None:
     async with broker_at(any_redis, own) as broker, client_of(any_redis) as client:
-        messages = [handing(f"builds_{own}", reply=None, fence=fence) for fence in range(2_500)]
+        messages = [envelope(f"builds_{own}", reply=None, fence=fence) for fence in range(2_500)]
         assert await broker.push(messages) == [None] * 2_500
         popped = await client.rpop(f"builds_{own}", 3_000)
-        assert [decode_handed(each).fence for each in popped] == list(range(2_500))
+        assert [decode_dispatch(each).fence for each in popped] == list(range(2_500))
 
 
 async def test_messages_go_into_a_stream(any_redis: Broker, own: str) -> None:
     async with broker_at(any_redis, own) as broker, client_of(any_redis) as client:
-        messages = [handing(own, reply=None, fence=fence, kind="stream") for fence in range(10)]
+        messages = [envelope(own, reply=None, fence=fence, kind="stream") for fence in range(10)]
         assert await broker.push(messages) == [None] * 10
         entries = await client.xrange(own)
-        assert [decode_handed(fields[FIELD.encode()]).fence for _, fields in entries] == list(range(10))
+        assert [decode_dispatch(fields[FIELD.encode()]).fence for _, fields in entries] == list(range(10))
 
 
 async def test_the_time_to_take_it_counts_from_the_push(redis: Broker, own: str) -> None:
-    message = handing(own, reply=None, take_within=60.0, timeout=5.0)
+    message = envelope(own, reply=None, take_within=60.0, timeout=5.0)
     async with broker_at(redis, own) as broker, client_of(redis) as client:
         before = datetime.now(UTC)
         await broker.push([message])
-        handed = decode_handed(await client.rpop(own))
-    assert handed.take_by is not None
-    assert handed.deadline is not None
-    take_by, deadline = datetime.fromisoformat(handed.take_by), datetime.fromisoformat(handed.deadline)
+        dispatched = decode_dispatch(await client.rpop(own))
+    assert dispatched.take_by is not None
+    assert dispatched.deadline is not None
+    take_by, deadline = datetime.fromisoformat(dispatched.take_by), datetime.fromisoformat(dispatched.deadline)
     assert timedelta(seconds=60) <= take_by - before < timedelta(seconds=90)
     assert deadline - take_by == timedelta(seconds=5)
 
@@ -85,7 +85,7 @@ async def test_the_time_to_take_it_counts_from_the_push(redis: Broker, own: str)
 async def test_a_queue_whose_key_is_something_else_spoils_only_its_own_messages(redis: Broker, own: str) -> None:
     async with broker_at(redis, own) as broker, client_of(redis) as client:
         await client.set(f"{own}-wrong", "no list")
-        good, bad = handing(own, reply=None), handing(f"{own}-wrong", reply=None)
+        good, bad = envelope(own, reply=None), envelope(f"{own}-wrong", reply=None)
         first, second, third = await broker.push([good, bad, good])
         assert first is third is None
         assert isinstance(second, BrokerUnavailable)
@@ -153,7 +153,7 @@ async def test_a_server_that_is_away_is_told_without_its_password(own: str) -> N
     with redis_server("--requirepass", "hunter2", is_durable=False) as server:
         server.kill()
         async with broker_at(server, own) as broker:
-            [error] = await broker.push([handing(own, reply=None)])
+            [error] = await broker.push([envelope(own, reply=None)])
             with pytest.raises(BrokerUnavailable):
                 await broker.read(1, 0.01)
     assert "hunter2" not in f"{error} {error!r} {broker.shown} {broker._connection!r}"
@@ -165,9 +165,9 @@ async def test_it_is_used_again_after_the_server_came_back_empty(own: str) -> No
         async with broker_at(server, own) as broker, client_of(server) as client:
             await broker.read(10, 0.01)
             server.kill()
-            assert isinstance((await broker.push([handing(own, reply=None)]))[0], BrokerUnavailable)
+            assert isinstance((await broker.push([envelope(own, reply=None)]))[0], BrokerUnavailable)
             server.start()
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             await broker.read(10, 0.01)
             await client.xadd(reports_key("evertick", own), {FIELD: b"report"})
             assert len(await broker.read(10, 1.0)) == 1
@@ -178,13 +178,13 @@ async def test_lines_that_a_restart_of_the_server_has_broken_cost_no_try(own: st
         async with broker_at(server, own) as broker:
             # Two lines: one is read from while another is pushed by.
             reading = asyncio.create_task(broker.read(10, 0.5))
-            while await broker.push([handing(own, reply=None)]) == [None] and not reading.done():
+            while await broker.push([envelope(own, reply=None)]) == [None] and not reading.done():
                 await asyncio.sleep(0.01)
             server.kill()
             server.start()
             again = asyncio.create_task(broker.read(10, 0.5))
             await asyncio.sleep(0)
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             await broker.kill([Kill(run=RUN, fence=1)])
             assert await again == []
 
@@ -197,8 +197,8 @@ async def test_a_password_is_used_from_a_secret_and_a_wrong_one_is_told(own: str
         right = RedisBroker(RedisConnection(url=bare, password=Secret("PW")), own, system_clock, lambda _: "hunter2")
         wrong = RedisBroker(RedisConnection(url=bare, password="guessed"), own, system_clock, no_secret)
         try:
-            assert await right.push([handing(own, reply=None)]) == [None]
-            [error] = await wrong.push([handing(own, reply=None)])
+            assert await right.push([envelope(own, reply=None)]) == [None]
+            [error] = await wrong.push([envelope(own, reply=None)])
         finally:
             await right.close()
             await wrong.close()
@@ -213,7 +213,7 @@ async def test_a_password_in_plain_text_to_elsewhere_is_warned_of_once(
         for host in ("127.0.0.1", "localhost", elsewhere, elsewhere):
             connection = RedisConnection(url=f"redis://{host}:{server.port}/0", password="hunter2")
             broker = RedisBroker(connection, own, system_clock, no_secret)
-            assert await broker.push([handing(own, reply=None)]) == [None]
+            assert await broker.push([envelope(own, reply=None)]) == [None]
             await broker.close()
     said = f"redis at {elsewhere} is not encrypted: its password can be read on the way; use rediss://"
     told = [each for each in caplog.record_tuples if "encrypted" in each[2]]
@@ -229,7 +229,7 @@ async def test_a_cancelled_read_leaves_the_line_in_order(redis: Broker, own: str
         reading.cancel()
         await asyncio.wait({reading})
         assert reading.cancelled()
-        assert await broker.push([handing(own, reply=None)]) == [None]
+        assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
 async def test_a_read_that_waits_ends_with_the_broker_and_opens_no_line_anew(redis: Broker, own: str) -> None:

@@ -35,7 +35,7 @@ async def test_a_run_is_taken_done_and_reported(bench: Bench) -> None:
         return {"twice": number * 2, "attempt": ctx.attempt, "fire_at": ctx.fire_at.isoformat()}
 
     worker = bench.worker()
-    await bench.hand(run=bench.run, fence=5, args={"number": 21})
+    await bench.dispatch(run=bench.run, fence=5, args={"number": 21})
     taken, finish = await bench.ends()
     assert (taken.kind, taken.run, taken.fence, taken.worker) == ("taken", bench.run, 5, "w1")
     assert finish.kind == "finish"
@@ -77,7 +77,7 @@ async def test_of_a_doubled_message_one_is_done_whichever_worker_gets_the_other(
     assert await all_reports(bench.broker) == []
 
 
-async def test_the_same_run_under_another_fence_is_another_hand_over(bench: Bench) -> None:
+async def test_the_same_run_under_another_fence_is_another_dispatch(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work() -> None: ...
 
@@ -89,7 +89,7 @@ async def test_the_same_run_under_another_fence_is_another_hand_over(bench: Benc
 
 async def test_what_comes_after_its_time_is_left_alone(bench: Bench) -> None:
     worker = bench.worker()
-    await bench.hand(take_within=-1.0)
+    await bench.dispatch(take_within=-1.0)
     await until(lambda: worker.counts["late"] == 1)
     assert await all_reports(bench.broker) == []
 
@@ -101,7 +101,7 @@ async def test_what_is_no_message_is_dropped_and_the_next_is_done(bench: Bench, 
 
     worker = bench.worker(parallelism=1)
     await bench.put([data])
-    await bench.hand()
+    await bench.dispatch()
     assert (await bench.ends())[-1].kind == "finish"
     assert worker.counts == {"unreadable": 1, "taken": 1}
 
@@ -157,7 +157,7 @@ async def test_a_worker_speaks_of_its_work_at_least_as_often_as_it_is_asked_to(b
         await go_on.wait()
 
     bench.worker()
-    await bench.hand(progress_every=0.05)
+    await bench.dispatch(progress_every=0.05)
 
     def has_three_words(found: list[WorkerReport]) -> bool:
         return sum(each.kind == "progress" for each in found) >= 3
@@ -175,7 +175,7 @@ async def test_progress_and_log_lines_travel_with_the_reports(bench: Bench) -> N
         ctx.log("second", level="warning")
 
     bench.worker()
-    await bench.hand()
+    await bench.dispatch()
     *_, finish = await bench.ends()
     assert (finish.fraction, finish.text, finish.seq) == (0.5, "half", 0)
     assert [(level, text) for _, level, text in finish.log] == [("info", "first"), ("warning", "second")]
@@ -194,9 +194,9 @@ async def test_a_kill_stops_the_work_at_once(bench: Bench) -> None:
             stopped.set()
 
     bench.worker()
-    await bench.hand(run=bench.run, fence=4)
+    await bench.dispatch(run=bench.run, fence=4)
     await begun.wait()
-    await bench.broker.kill([Kill(run=bench.run, fence=3)])  # of another hand-over
+    await bench.broker.kill([Kill(run=bench.run, fence=3)])  # of another dispatch
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
     end = (await bench.ends())[-1]
     assert stopped.is_set()
@@ -213,7 +213,7 @@ async def test_a_kill_that_nobody_heard_is_seen_with_the_next_word(bench: Bench)
 
     worker = bench.worker()
     worker._line.on_kill = lambda _: None
-    await bench.hand(run=bench.run, fence=4, progress_every=0.05)
+    await bench.dispatch(run=bench.run, fence=4, progress_every=0.05)
     await begun.wait()
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
     assert (await bench.ends())[-1].reason == "killed"
@@ -222,7 +222,7 @@ async def test_a_kill_that_nobody_heard_is_seen_with_the_next_word(bench: Bench)
 async def test_what_was_killed_before_it_was_taken_is_not_begun(bench: Bench) -> None:
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
     worker = bench.worker()
-    await bench.hand(run=bench.run, fence=4)
+    await bench.dispatch(run=bench.run, fence=4)
     await until(lambda: worker.counts["killed"] == 1)
     assert await all_reports(bench.broker) == []
 
@@ -237,7 +237,7 @@ async def test_a_thread_is_asked_to_stop(bench: Bench) -> None:
             threading.Event().wait(0.01)
 
     bench.worker()
-    await bench.hand(run=bench.run, fence=4)
+    await bench.dispatch(run=bench.run, fence=4)
     await until(begun.is_set)
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
     assert (await bench.ends())[-1].reason == "killed"
@@ -249,7 +249,7 @@ async def test_what_takes_longer_than_its_timeout_is_stopped_and_fails(bench: Be
         await asyncio.Event().wait()
 
     bench.worker()
-    await bench.hand(timeout=0.05)
+    await bench.dispatch(timeout=0.05)
     end = (await bench.ends())[-1]
     assert (end.kind, end.reason, end.retry) == ("fail", "timeout", None)
     assert "timeout of 0.05 s" in str(end.error)
@@ -284,11 +284,11 @@ async def test_a_drain_waits_for_what_is_under_way_and_takes_nothing_more(bench:
         return "done"
 
     worker = bench.worker(parallelism=1)
-    await bench.hand()
+    await bench.dispatch()
     await begun.wait()
     draining = asyncio.create_task(bench.stop())
     await until(worker._wanted.is_set)
-    await bench.hand(run=bench.run)
+    await bench.dispatch(run=bench.run)
     go_on.set()
     await draining
     assert [each.kind for each in await all_reports(bench.broker)] == ["taken", "finish"]
@@ -305,7 +305,7 @@ async def test_what_does_not_end_in_the_stop_time_is_cut_off_and_given_back(benc
         await asyncio.Event().wait()
 
     bench.worker(stop_seconds=0.01)
-    await bench.hand()
+    await bench.dispatch()
     await begun.wait()
     await bench.stop()
     assert [each.kind for each in await all_reports(bench.broker)] == ["taken", "release"]
@@ -316,7 +316,7 @@ async def test_a_message_that_is_given_back_goes_to_another_worker(bench: Bench)
     async def work() -> None: ...
 
     line = bench.line()
-    await bench.hand(run=bench.run)
+    await bench.dispatch(run=bench.run)
     fetched: list[Fetched] = []
     while not fetched:
         fetched = await line.fetch(1, 1.0)
@@ -337,7 +337,7 @@ async def test_what_a_dead_worker_had_read_from_a_stream_goes_to_another(
 
         dead = bench.line()
         await dead.fetch(1, 0.01)
-        await bench.hand(run=bench.run)
+        await bench.dispatch(run=bench.run)
         assert len(await dead.fetch(1, 1.0)) == 1
         await dead.close()
         bench.worker()
@@ -353,7 +353,7 @@ async def test_a_worker_says_no_more_than_its_mode_asks_for(bench: Bench, mode: 
         done.set()
 
     bench.worker()
-    await bench.hand(mode=mode)
+    await bench.dispatch(mode=mode)
     await done.wait()
     await bench.stop()
     assert [each.kind for each in await all_reports(bench.broker)] == (["taken"] if mode == "ack" else [])
@@ -371,7 +371,7 @@ async def test_the_end_of_a_run_is_told_when_the_broker_is_back(own: str) -> Non
                 return "kept"
 
             bench.worker(parallelism=1)
-            await bench.hand()
+            await bench.dispatch()
             await begun.wait()
             server.kill()
             go_on.set()
@@ -390,7 +390,7 @@ async def test_a_result_that_is_too_large_is_left_out_and_a_line_says_so(bench: 
         return "x" * 100_000
 
     bench.worker()
-    await bench.hand()
+    await bench.dispatch()
     end = (await bench.ends())[-1]
     assert end.kind == "finish"
     assert end.result is None

@@ -97,7 +97,7 @@ async def written(path: Path) -> str:
 async def test_a_command_gets_the_message_on_its_input_and_its_output_is_kept(bench: Bench, workers: Workers) -> None:
     program = "import json, os, sys; m = json.load(sys.stdin); print(m['args']['name'], os.environ['EVERTICK_ATTEMPT'])"
     workers.start("--name", "w7", "--", sys.executable, "-c", program)
-    await bench.hand(args={"name": "evertick"})
+    await bench.dispatch(args={"name": "evertick"})
     reports = await bench.ends()
     finish = reports[-1]
     assert finish.kind == "finish", workers.log
@@ -165,7 +165,7 @@ async def test_a_killed_run_leaves_no_process(on_redis: Bench, redis_workers: Wo
     path = tmp_path / "child"
     script = f"trap '' TERM; sh -c \"trap '' TERM; echo \\$\\$ > {path}; sleep 1000\" & wait; sleep 1000"
     redis_workers.start("--", "sh", "-c", script)
-    await on_redis.hand(run=on_redis.run, fence=2)
+    await on_redis.dispatch(run=on_redis.run, fence=2)
     child = int(await written(path))
     assert is_alive(child)
     await on_redis.broker.kill([Kill(run=on_redis.run, fence=2)])
@@ -177,7 +177,7 @@ async def test_a_killed_run_leaves_no_process(on_redis: Bench, redis_workers: Wo
 async def test_kill_9_of_a_worker_ends_what_it_ran(on_redis: Bench, redis_workers: Workers, tmp_path: Path) -> None:
     path = tmp_path / "child"
     process = redis_workers.start("--", "sh", "-c", f"trap '' TERM; echo $$ > {path}; sleep 1000; sleep 1000")
-    await on_redis.hand()
+    await on_redis.dispatch()
     child = int(await written(path))
     process.kill()
     async with asyncio.timeout(30):
@@ -194,7 +194,7 @@ async def test_a_signal_drains_and_ends_it_well(
     process = redis_workers.start(
         "--", "sh", "-c", f"echo x > {begun}; while [ ! -e {go_on} ]; do sleep 0.05; done; echo done"
     )
-    await on_redis.hand()
+    await on_redis.dispatch()
     await written(begun)
     process.send_signal(number)
     go_on.touch()
@@ -207,7 +207,7 @@ async def test_what_a_second_signal_cuts_off_is_given_back(
 ) -> None:
     begun = tmp_path / "begun"
     process = redis_workers.start("--", "sh", "-c", f"echo $$ > {begun}; sleep 1000")
-    await on_redis.hand()
+    await on_redis.dispatch()
     child = int(await written(begun))
     process.terminate()
     while "SIGTERM: draining" not in redis_workers.log:
@@ -228,7 +228,7 @@ async def test_it_waits_for_a_broker_that_is_not_there_yet(own: str, tmp_path: P
                 while not (tmp_path / "log").exists() or "cannot be used" not in workers.log:
                     await asyncio.sleep(0.01)
                 server.start()
-                await bench.hand()
+                await bench.dispatch()
                 found: list[WorkerReport] = await bench.ends()
                 assert found[-1].kind == "finish"
             finally:
@@ -249,7 +249,7 @@ async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
     own: str, redis: Broker, tmp_path: Path, kind: Kind, fix: str
 ) -> None:
     async with bench_on(redis, own, kind) as reads, bench_on(redis, own, "stream" if kind == "list" else "list") as has:
-        await has.hand()
+        await has.dispatch()
         workers = Workers(reads, tmp_path)
         try:
             workers.start("--", "true")
@@ -281,7 +281,7 @@ async def test_a_server_that_is_no_redis_is_told_in_bounds(own: str, nats: Broke
 
 async def test_the_log_says_why_a_run_failed(on_redis: Bench, redis_workers: Workers) -> None:
     redis_workers.start("--", "sh", "-c", "echo no space left >&2; exit 3")
-    await on_redis.hand()
+    await on_redis.dispatch()
     line = await said_of(redis_workers, " failed: ")
     assert "WARNING" in line
     assert "exit code 3" in line
@@ -373,7 +373,7 @@ class Started:
 
 async def does_a_run(worker: Started, bench: Bench) -> bool:
     try:
-        await bench.hand()
+        await bench.dispatch()
         async with asyncio.timeout(20):
             return (await bench.ends())[-1].kind == "finish"
     except TimeoutError:

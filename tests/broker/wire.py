@@ -8,23 +8,23 @@ from typing import Any
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.queue.broker import Broker, Parcel
-from evertick.driver.queue.contract import Handed, WorkerReport, decode_report
+from evertick.driver.queue.broker import Broker, Envelope
+from evertick.driver.queue.contract import DispatchMessage, WorkerReport, decode_report
 from evertick.model import ClaimedMessage
 
-__all__ = ["all_reports", "handing", "handing_of", "no_secret", "reports_until"]
+__all__ = ["all_reports", "envelope", "envelope_for", "no_secret", "reports_until"]
 
 
 def no_secret(name: str) -> str:
     raise AssertionError(f"nobody needs the secret {name}")
 
 
-def handing(
+def envelope(
     to: str, *, reply: str | None, run: str | None = None, fence: int = 1, kind: str = "list", **fields: Any
 ) -> ClaimedMessage:
-    """The message of the outbox that hands a run over."""
+    """The message of the outbox that dispatches a run."""
     within = fields.pop("take_within", 60.0)
-    handed = Handed(
+    dispatched = DispatchMessage(
         run=run or system_clock.new_id(),
         fence=fence,
         task=fields.pop("task", "work"),
@@ -37,11 +37,11 @@ def handing(
         progress_every=fields.pop("progress_every", 5.0),
         **fields,
     )
-    parcel = Parcel(to=to, kind=kind, take_within=within, message=msgspec.structs.asdict(handed))
-    return handing_of(parcel)
+    parcel = Envelope(to=to, kind=kind, take_within=within, message=msgspec.structs.asdict(dispatched))
+    return envelope_for(parcel)
 
 
-def handing_of(parcel: Parcel) -> ClaimedMessage:
+def envelope_for(parcel: Envelope) -> ClaimedMessage:
     now = system_clock.now_us()
     id_ = system_clock.new_id()
     return ClaimedMessage(

@@ -1,7 +1,7 @@
 """A node whose jobs are at work until they are let go, and that says so: `python patient_program.py URL FOLDER SLOT`.
 
 `EVERTICK_TEST_LEASE` gives it another lease than the default. It waits for nobody when it is stopped: what it has at
-work is handed over.
+work is dispatched.
 """
 
 from __future__ import annotations

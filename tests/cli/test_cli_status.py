@@ -39,7 +39,7 @@ WELL = Standing(
     waiting=0,
     blocked=0,
     parked=0,
-    handed=0,
+    dispatched=0,
     failed=0,
     failed_of=[],
     channels=[],
@@ -83,7 +83,7 @@ def test_all_is_well_in_one_line_with_figures_and_0(node: Scheduler, evertick: C
     first, *rest = result.stdout.splitlines()
     assert first == (
         "OK: 1 node alive, 1 schedule, lag 0 s, 0 running, 0 waiting | nodes=1 lag=0.000s;60;600 running=0 waiting=0 "
-        "blocked=0 parked=0 handed=0 failed=0;1; lost=0"
+        "blocked=0 parked=0 dispatched=0 failed=0;1; lost=0"
     )
     assert re.search(r"^box +alive +\S+ m?s ago", "\n".join(rest), re.MULTILINE)
 
@@ -138,7 +138,7 @@ def test_what_was_rerun_is_no_longer_told_by_the_very_command_that_was_named(nod
 def test_a_broker_that_is_away_is_told_however_often_it_is_tried_again_and_so_is_one_without_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call
 ) -> None:
-    url = f"sqlite:///{tmp_path}/handed.db"
+    url = f"sqlite:///{tmp_path}/dispatched.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     scheduler = Scheduler(url, drivers=["function", "redis"])
     job = scheduler.job("build", Redis("docker"))
@@ -184,7 +184,7 @@ def test_programs_get_all_of_it_as_json(node: Scheduler, evertick: Call) -> None
     assert told["summary"].startswith("1 node alive")
     assert told["nodes"][0]["name"] == "box"
     assert 0 <= told["nodes"][0]["beat_age_seconds"] < 15
-    counts = {name: told[name] for name in ("running", "waiting", "blocked", "parked", "handed", "failed")}
+    counts = {name: told[name] for name in ("running", "waiting", "blocked", "parked", "dispatched", "failed")}
     assert counts == dict.fromkeys(counts, 0)
     assert (told["lag_seconds"], told["oldest_due_at"], told["daemons"]) == (0, None, [])
 

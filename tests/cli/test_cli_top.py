@@ -226,7 +226,7 @@ def test_on_a_small_terminal_every_section_has_a_row_and_nothing_is_below_the_la
         waiting=12,
         blocked=0,
         parked=0,
-        handed=0,
+        dispatched=0,
         lag_seconds=0.0,
         overdue_seconds=0.0,
         runs=[run] * 5,

@@ -22,7 +22,7 @@ from evertick.config.job_diff import JobNews
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.reload import Reloader
 from evertick.errors import StoreUnavailable
-from evertick.ledger.atomic_edit import TogetherEditor
+from evertick.ledger.atomic_edit import BatchEditor
 from evertick.model import Node, Run
 from evertick.operations import apply
 from servers.broker import nats_server, redis_server
@@ -493,7 +493,7 @@ async def test_a_reload_of_many_jobs_gives_the_event_loop_its_turns(
             turns.count(apply._Planning, name)
         turns.count(apply, "overrides_of")
         for name in ("_edit", "_adding"):
-            turns.count(TogetherEditor, name)
+            turns.count(BatchEditor, name)
         turning = asyncio.create_task(turns.turn())
         changed = text.replace("'1d'", "'2d'") + jobs(**{f"new{n}": "new" for n in range(count)}).removeprefix(DATABASE)
         # All of them changed, and as many new ones; then the same files again.

@@ -92,7 +92,7 @@ def test_the_page_waits_for_every_run_that_has_not_ended(tmp_path: Path) -> None
         planned = shown.partition("\nPlanned\n")[2]
         assert ids["waiting"] in planned
         assert ids["blocked"] not in planned
-        # The message that hands a run over is on its way to a queue.
+        # The message that dispatches a run is on its way to a queue.
         assert "redis" in _said_by(messages, tmp_path)
         assert _shell(f"timeout 3 sh -c {shlex.quote(waiting)}", tmp_path).returncode == TIMED_OUT
     drained = tmp_path / "drained"

@@ -16,7 +16,7 @@ from programs import running
 from evertick.cli import cli
 from servers.broker import nats_server, redis_server
 
-PAGE = ROOT / "docs/how-to/hand-jobs-to-a-queue.md"
+PAGE = ROOT / "docs/how-to/dispatch-jobs-to-a-queue.md"
 SCRIPT = "#!/bin/sh\necho done by $0\n"
 
 
@@ -65,7 +65,7 @@ def test_jobs_of_the_file_are_done_by_the_workers_of_the_page(
         assert "redis/docker " in asked("history", "build")
         assert "nats/reports " in asked("runs", "report")
         [build] = json.loads(asked("runs", "build", "--json"))
-        assert "Handed to redis queue docker, worker " in asked("show", build["id"])
+        assert "Dispatched to redis queue docker, worker " in asked("show", build["id"])
         assert daemon.terminate() == 0, daemon.output
 
 

@@ -56,7 +56,7 @@ from evertick.definition.senders import SenderOptions
 from evertick.definition.settings import DATABASE_VARIABLE
 from evertick.definition.task import Enqueuer, SyncEnqueuer, TaskOptions
 from evertick.driver.base import Driver
-from evertick.driver.dispatch import HandOff, HandsOver, Received, ReportSource
+from evertick.driver.dispatch import Dispatch, DispatchingDriver, Received, ReportSource
 from evertick.driver.python.function import Threads
 from evertick.driver.python.pool import Children
 from evertick.driver.python.process import Process
@@ -70,10 +70,10 @@ from evertick.explain.schedule import Why
 from evertick.job.transaction import Transaction
 from evertick.model import (
     Attempt,
+    Dispatched,
+    DispatchedTo,
     Duty,
     Gap,
-    Handed,
-    HandedTo,
     LogLine,
     Node,
     OccurrenceEdit,
@@ -112,11 +112,23 @@ PAGES: dict[str, tuple[type, ...]] = {
     ),
     "reference/drivers.md": (
         *(Spec, DriverParts, Driver, Secret, Shell),
-        *(HandOff, HandsOver, Received, ReportSource, Report, Sender),
+        *(Dispatch, DispatchingDriver, Received, ReportSource, Report, Sender),
     ),
     "reference/queues.md": (Redis, RedisConnection, Nats, NatsConnection),
     "reference/http.md": (Http, HttpBasic, HttpExpect),
-    "reference/ledger.md": (Run, Handed, HandedTo, Gap, Schedule, Node, Attempt, LogLine, Phase, OccurrenceEdit, Tick),
+    "reference/ledger.md": (
+        Run,
+        Dispatched,
+        DispatchedTo,
+        Gap,
+        Schedule,
+        Node,
+        Attempt,
+        LogLine,
+        Phase,
+        OccurrenceEdit,
+        Tick,
+    ),
     "reference/ha.md": (HaTable, HaLine, HaNode),
     "reference/outbox.md": (Message,),
     "reference/events.md": (Event, FeedEvent, FeedPage),

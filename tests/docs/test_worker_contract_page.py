@@ -12,7 +12,7 @@ import pytest
 from pages import ROOT, files
 
 from evertick import Redis, Run, Scheduler, State, Verdict
-from evertick.driver.queue.contract import MESSAGE_MAX_BYTES, REPORT_MAX_BYTES, Handed, WorkerReport
+from evertick.driver.queue.contract import MESSAGE_MAX_BYTES, REPORT_MAX_BYTES, DispatchMessage, WorkerReport
 from evertick.driver.queue.nats_names import NatsNames
 from evertick.driver.queue.redis_keys import KILL_CHANNEL, kill_key, taken_key
 from servers.broker import Broker, redis_server
@@ -67,7 +67,7 @@ async def test_the_worker_of_the_page_fails_and_speaks_and_hears_a_cancel(
     try:
         failed = await ended(node, await node._tasks["say"].enqueue(word="wrong"))
         run = await node._tasks["say"].enqueue(word="long")
-        while (found := await node.get_run(run.id)).handed is None or found.handed.taken_at is None:
+        while (found := await node.get_run(run.id)).dispatched is None or found.dispatched.taken_at is None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(1.5)  # longer than it may be silent
         assert (await node.get_run(run.id)).losses == 0
@@ -84,7 +84,7 @@ def test_every_field_and_every_name_on_the_wire_is_on_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = NatsNames("evertick")
     expected = [
-        *(f"`{name}`" for name in (*Handed.__struct_fields__, *WorkerReport.__struct_fields__)),
+        *(f"`{name}`" for name in (*DispatchMessage.__struct_fields__, *WorkerReport.__struct_fields__)),
         taken_key("<run>", 0).replace("0", "<fence>"),
         kill_key("<run>", 0).replace("0", "<fence>"),
         KILL_CHANNEL,

@@ -16,7 +16,7 @@ from evertick.engine import loops
 from evertick.engine.finish import Finisher
 from evertick.engine.loop import Loop
 from evertick.engine.node import GATHER_SECONDS, LocalNode
-from evertick.engine.progress import NoteCarrier
+from evertick.engine.progress import ProgressWriter
 from evertick.engine.work import Worker
 from evertick.model import Claimed
 from evertick.model.hooks import Hooks
@@ -88,7 +88,7 @@ async def work(loop: VirtualLoop, queue: Queue, slots: int, pause: float) -> Non
         declares={},
     )
     node.trusted_until = 1e9
-    notes = NoteCarrier(node, 1.0)
+    notes = ProgressWriter(node, 1.0)
     finisher = Finisher(node, notes)
     worker = Worker(node, finisher, notes)
     claiming = Loop(loops.WORK, worker.step, node.clock, rest_most=15.0)

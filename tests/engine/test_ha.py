@@ -12,7 +12,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from handing import Handing, Queue
+from dispatch_queue import Dispatching, Queue
 
 from evertick import Context, Event, Message, Scheduler, State, Verdict
 from evertick.driver import registry
@@ -255,7 +255,7 @@ async def report(url: str) -> None:
         nodes = [Scheduler(url, node_name=f"n{number}", drivers=["handing"]) for number in range(NODES)]
         for node in nodes:
             node._connections["handing"] = queue
-            node.job("build", Handing())
+            node.job("build", Dispatching())
             node.on("succeeded", lambda event: told.update([event.run_id]))
         async with AsyncExitStack() as stack:
             await asyncio.gather(*(stack.enter_async_context(node) for node in nodes))
@@ -356,11 +356,11 @@ async def a_duty(url: str) -> None:
         [holder] = [node for node in fleet.nodes if node.settings.node_name == first.holders[0].name]
         await holder._stop()
 
-        async def is_handed_over() -> bool:
+        async def is_dispatched() -> bool:
             line = await _line(fleet, "index")
             return line.term == 2 and len(fleet.by_whom("index")) == 2
 
-        await until(is_handed_over)
+        await until(is_dispatched)
         await holder._start()
 
 

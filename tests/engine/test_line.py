@@ -15,7 +15,7 @@ from evertick.engine.finish import Finisher
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Loop
 from evertick.engine.node import Attempt, LocalNode
-from evertick.engine.progress import NoteCarrier
+from evertick.engine.progress import ProgressWriter
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.job.context import Context
@@ -81,7 +81,7 @@ class Station:
             declares={},
         )
         self.node.trusted_until = 1e9
-        notes = NoteCarrier(self.node, 1.0)
+        notes = ProgressWriter(self.node, 1.0)
         finisher = Finisher(self.node, notes)
         self.worker = Worker(self.node, finisher, notes)
         claiming = Loop(loops.WORK, self.worker.step, self.node.clock, rest_most=15.0)

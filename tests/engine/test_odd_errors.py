@@ -182,7 +182,7 @@ async def test_a_job_that_raises_generator_exit_has_failed(scheduler: Scheduler,
 async def test_no_error_of_a_duty_costs_it_its_rhythm(
     scheduler: Scheduler, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # What is logged is kept with the test; half a character in it could not be handed on between processes.
+    # What is logged is kept with the test; half a character in it could not be dispatched on between processes.
     caplog.set_level(logging.CRITICAL, "evertick")
     acts: list[int] = []
 

@@ -21,7 +21,7 @@ from evertick.driver.python.function import FunctionDriver, Threads
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
 from evertick.engine.node import LocalNode
-from evertick.engine.progress import NoteCarrier
+from evertick.engine.progress import ProgressWriter
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Definition
@@ -110,7 +110,7 @@ class Station:
             batch_size=BATCH,
         )
         self.node.trusted_until = system_clock.elapsed() + 60
-        notes = NoteCarrier(self.node, 1.0)
+        notes = ProgressWriter(self.node, 1.0)
         worker = Worker(self.node, Unwritten(self.node, notes), notes)
         worker.queue_is_short = True
         self.recorder = Recorder(self.node, worker)

@@ -10,7 +10,7 @@ import pytest
 
 from evertick import Constant, Retry, Run, Scheduler, State
 from evertick.store.postgres import wakeup
-from evertick.store.postgres.wakeup import Ear
+from evertick.store.postgres.wakeup import Listener
 
 PATIENCE = 30.0
 POLL_SECONDS = 2.0
@@ -72,7 +72,7 @@ async def test_dropping_every_message_changes_the_latency_and_not_the_ledger(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, are_heard: bool
 ) -> None:
     if not are_heard:
-        monkeypatch.setattr(Ear, "_hear", lambda *message: None)
+        monkeypatch.setattr(Listener, "_hear", lambda *message: None)
     pair = Pair(postgres_url, poll_interval=POLL_SECONDS)
     async with pair.node:
         latencies = [await pair.latency(number) for number in range(ROUNDS)]

@@ -31,7 +31,7 @@ from evertick import (
     WouldBlock,
 )
 from evertick.clock import system_clock
-from evertick.engine.recovery import Tender
+from evertick.engine.recovery import Recoverer
 from evertick.model import Claimed
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.job_transaction import FileTransaction
@@ -406,7 +406,7 @@ async def test_a_job_that_has_lost_its_claim_is_told_and_its_rows_are_not_there(
     office: Office, form: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the engine might notice first, and cancel the job.
-    monkeypatch.setattr(Tender, "step", AsyncMock(return_value=None))
+    monkeypatch.setattr(Recoverer, "step", AsyncMock(return_value=None))
     ended = asyncio.get_running_loop().create_future()
     inner = await form(office)
 

@@ -14,7 +14,7 @@ import pytest
 from evertick import Calendar, Cron, Event, Every, Once, Scheduler
 from evertick.clock import system_clock
 from evertick.engine.sweep import Sweeper
-from evertick.ledger.atomic_edit import Halt, Together, TogetherEditor
+from evertick.ledger.atomic_edit import BatchEditor, Halt, ScheduleBatch
 from evertick.scheduler.process import EXIT_STALLED
 from evertick.store.base import NodeJoin
 from evertick.testing import virtual_time
@@ -113,12 +113,12 @@ async def test_what_was_paused_as_undeclared_is_resumed_by_a_live_node_that_decl
     async with scheduler:
         await until(lambda: _swept(scheduler))
         store = await scheduler._store()
-        editor = TogetherEditor(store, scheduler.app, system_clock, "UTC")
+        editor = BatchEditor(store, scheduler.app, system_clock, "UTC")
         await editor.pause_undeclared("overruled", "shop")
         await editor.pause("by hand")
         [stored] = await store.stored_schedules(scheduler.app, keys=["disabled"])
         halt = Halt(key="disabled", note="by another file", is_disabled=True)
-        await editor.change_together(Together(halts=(halt,), versions={"disabled": (stored.id, stored.version)}))
+        await editor.change_together(ScheduleBatch(halts=(halt,), versions={"disabled": (stored.id, stored.version)}))
         await _sweep(scheduler)
         paused = {each.key for each in await scheduler.schedules() if each.is_paused}
     assert paused == {"disabled", "by hand"}

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from simulation.clock import START_US
-from simulation.journal import Deed, DutyAct, Errand, Handing, Happening, Job, RowChange
+from simulation.journal import Deed, Dispatching, DutyAct, Errand, Happening, Job, RowChange
 from simulation.mutants import MUTANTS
 from simulation.run import Simulated, simulate
 
@@ -87,7 +87,7 @@ def _line(happening: Happening) -> str:
         case Job():
             told = f"{happening.task} {happening.what} {happening.cause}".rstrip()
             return f"{at} {happening.who:10} job {told}: run {happening.run} fence {happening.fence}"
-        case Handing():
+        case Dispatching():
             told = f"{happening.what}: message {happening.message} after {happening.attempts} tries"
             return f"{at} {happening.who:10} sender {told} by {happening.node}"
         case Errand():

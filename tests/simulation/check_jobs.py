@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulation.dispatched import DISPATCHED_WORKS
 from simulation.evidence import SECOND, Evidence
-from simulation.handed import HANDED_WORKS
 from simulation.jobs import TALK, WORKS, token
 from simulation.journal import Job
 from simulation.replay import Ledger, Row
@@ -98,7 +98,7 @@ class _Checker:
     def verdicts(self) -> Iterator[str]:
         """A run ends as what its last claim came to."""
         for row in self._ledger.done.values():
-            if row["task"] in HANDED_WORKS:
+            if row["task"] in DISPATCHED_WORKS:
                 continue  # its worker knows
             words = {job.what for job in self._words.get((row["id"], row["fence"]), ()) if job.at <= row["finished_at"]}
             expected = {

@@ -91,7 +91,7 @@ class _Checker:
             key = row["limit_key"]
             if key is None:
                 continue
-            if row["state"] in ("running", "handed"):
+            if row["state"] in ("running", "dispatched"):
                 comes_to_it.add(key)
             elif row["state"] == "waiting":
                 let_through.add((key, row["task"]))

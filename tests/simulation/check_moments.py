@@ -201,7 +201,7 @@ class _Watcher:
         if self._overlap.get(row["id"], "allow") == "allow" or (before is not None and before["state"] == "running"):
             return
         for other in self._ledger.live_of(row["schedule_id"]):
-            is_at_work = other["id"] != row["id"] and other["state"] in ("running", "handed")
+            is_at_work = other["id"] != row["id"] and other["state"] in ("running", "dispatched")
             if is_at_work and self._overlap[other["id"]] != "allow":
                 yield f"runs {row['id']} and {other['id']} of one schedule run at the same time"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from simulation.dispatched import DISPATCHED_WORKS
 from simulation.evidence import SECOND, Evidence
-from simulation.handed import HANDED_WORKS
 from simulation.jobs import token
-from simulation.journal import Handing, RowChange
+from simulation.journal import Dispatching, RowChange
 from simulation.replay import Call, Ledger, Row
 from simulation.senders import CHANNEL, TRIES
 
@@ -37,9 +37,9 @@ class _Checker:
         self._messages: dict[str, Row] = {}
         # When each incarnation claimed each message, and under which fences.
         self._claims: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        self._words: dict[str, list[Handing]] = {}
+        self._words: dict[str, list[Dispatching]] = {}
         for word in evidence.happenings:
-            if isinstance(word, Handing):
+            if isinstance(word, Dispatching):
                 self._words.setdefault(word.message, []).append(word)
 
     def step(self, call: Call) -> Iterator[str]:
@@ -56,7 +56,7 @@ class _Checker:
             for change in call.changes
             if change.table == "history"
             and change.row["verdict"] == "succeeded"
-            and change.row["task"] not in HANDED_WORKS
+            and change.row["task"] not in DISPATCHED_WORKS
         }
         yield from (f"{key} has succeeded, and its message was not written" for key in caused - new)
         yield from (f"message {key} was written, and its run did not succeed with it" for key in new - caused)
@@ -137,5 +137,5 @@ class _Checker:
 
 
 def _is_ours(change: RowChange) -> bool:
-    """Not of those that hand runs over, or tell workers to stop."""
+    """Not of those that dispatch runs, or tell workers to stop."""
     return change.table == "outbox" and change.row["channel"] == CHANNEL

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evertick.model import NewRun, Outcome, Run
+from simulation.dispatched import DISPATCHED_WORKS
 from simulation.evidence import SECOND, Evidence
-from simulation.handed import HANDED_WORKS
 from simulation.jobs import WORKS
 from simulation.replay import Call, Ledger, Row
 
@@ -20,8 +20,8 @@ _NEXT = {
     "waiting": {"waiting", "running", "blocked", "parked", "done"},
     "blocked": {"blocked", "waiting", "done"},
     "parked": {"parked", "waiting", "done"},
-    "running": {"running", "waiting", "parked", "handed", "done"},
-    "handed": {"handed", "waiting", "done"},
+    "running": {"running", "waiting", "parked", "dispatched", "done"},
+    "dispatched": {"dispatched", "waiting", "done"},
     "done": {"done"},
 }
 # Which calls may end a run, and how.
@@ -29,7 +29,7 @@ _ENDS = {
     "finish": {"succeeded", "failed", "cancelled", "skipped", "lost"},
     "rehome": {"lost", "cancelled"},
     "apply_reports": {"succeeded", "failed", "cancelled", "skipped"},
-    "tend_handed": {"lost", "cancelled"},
+    "check_dispatched": {"lost", "cancelled"},
     "claim": {"missed"},
     "cancel": {"cancelled"},
     "record_fires": {"cancelled"},
@@ -177,7 +177,7 @@ class _Checker:
     def _counts(self, call: Call, old: Row, new: Row) -> Iterator[str]:
         name = _name(new)
         lost = new["losses"] - old["losses"]
-        if old["state"] != "handed" and lost != (1 if call.intent == "rehome" and old["state"] == "running" else 0):
+        if old["state"] != "dispatched" and lost != (1 if call.intent == "rehome" and old["state"] == "running" else 0):
             yield f"{name}: losses went from {old['losses']} to {new['losses']}"
         if new["losses"] > _LOSSES_MAX:
             yield f"{name} was lost {new['losses']} times"
@@ -192,7 +192,7 @@ class _Checker:
             each.id == new["id"] and each.fence == old["fence"] and each.kind in judged and answer == "done"
             for each, answer in zip(call.args[2], call.answer.answers, strict=True)
         )
-        if old["state"] != "handed" and tried != (1 if is_judged else 0):
+        if old["state"] != "dispatched" and tried != (1 if is_judged else 0):
             yield f"{name}: attempts went from {old['attempts']} to {new['attempts']}"
         if new["attempts"] > _attempts_of(new["task"]):
             yield f"{name} was tried {new['attempts']} times"
@@ -250,7 +250,7 @@ class _Checker:
     def _expect_pause(self, call: Call, outcome: Outcome) -> None:
         row = self.ledger.live.get(outcome.id)
         if outcome.kind == "retry" and row is not None:
-            work = (WORKS | HANDED_WORKS)[row["task"]]
+            work = (WORKS | DISPATCHED_WORKS)[row["task"]]
             delay = 3 * SECOND if row["task"] == "asking" else work.retry.delay(row["attempts"])
             self._not_before[outcome.id] = call.at + delay
         elif outcome.kind == "release":
@@ -292,7 +292,7 @@ class _Checker:
 
     def _removed(self, schedule: Row) -> Iterator[str]:
         for row in self.ledger.live_of(schedule["id"]):
-            if row["state"] not in ("running", "handed"):
+            if row["state"] not in ("running", "dispatched"):
                 yield f"{_name(row)} is {row['state']}, and its schedule was removed"
 
     def at_the_end(self) -> Iterator[str]:
@@ -319,4 +319,4 @@ def _name(row: Row) -> str:
 
 def _attempts_of(task: str) -> int:
     """A job that asks for a retry itself gets ten, whatever its policy."""
-    return 10 if task == "asking" else (WORKS | HANDED_WORKS)[task].retry.attempts
+    return 10 if task == "asking" else (WORKS | DISPATCHED_WORKS)[task].retry.attempts

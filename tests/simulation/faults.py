@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from evertick.errors import StoreUnavailable
-from evertick.store.base import BeatLine, News, Store
+from evertick.store.base import HeartbeatSession, News, Store
 from simulation.clock import TrueClock
 from simulation.journal import Deed, Journal
 
@@ -130,9 +130,11 @@ class FarStore:
         setattr(self, name, travel)
         return travel
 
-    async def beat_line(self) -> BeatLine:
+    async def beat_line(self) -> HeartbeatSession:
         line = await self._store.beat_line()
-        return cast("BeatLine", FarStore(line, self._who, self._weather, self._clock, self._journal, self._calls))
+        return cast(
+            "HeartbeatSession", FarStore(line, self._who, self._weather, self._clock, self._journal, self._calls)
+        )
 
     async def close(self) -> None:
         """Hanging up is no call."""
@@ -181,7 +183,17 @@ class FarStore:
 
 # The intents whose arguments and answers the oracle wants to see.
 _NOTED = frozenset(
-    {"change_schedules", "record_fires", "finish", "apply_reports", "tend_handed", "note", "enqueue", "cancel", "now"}
+    {
+        "change_schedules",
+        "record_fires",
+        "finish",
+        "apply_reports",
+        "check_dispatched",
+        "note",
+        "enqueue",
+        "cancel",
+        "now",
+    }
 )
 
 

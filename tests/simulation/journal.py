@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Deed", "DutyAct", "Errand", "Handing", "Happening", "Job", "Journal", "RowChange"]
+__all__ = ["Deed", "Dispatching", "DutyAct", "Errand", "Happening", "Job", "Journal", "RowChange"]
 
 _RUN = (
     "id schedule_id version task cause fire_at due_at queue priority state verdict reason expires unique_key attempts "
@@ -20,7 +20,7 @@ _RUN = (
 )
 _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
     # table: (columns, when to look, a condition on an update)
-    "runs": (f"{_RUN} hand handed_at pushed_at taken_at killed_at", ("INSERT", "UPDATE"), ""),
+    "runs": (f"{_RUN} hand dispatched_at pushed_at taken_at killed_at", ("INSERT", "UPDATE"), ""),
     "history": (f"{_RUN} result", ("INSERT",), ""),
     "due": ("schedule_id version fire_at at after_end fires error", ("INSERT", "UPDATE", "DELETE"), ""),
     "schedules": ("id key definition pause occurrences created_at", ("INSERT", "UPDATE", "DELETE"), ""),
@@ -33,7 +33,7 @@ _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
         "WHEN OLD.node IS NOT NEW.node OR OLD.term IS NOT NEW.term",
     ),
     "outbox": (
-        "id channel key state attempts due_at node fence claimed_at caused_by hands_over",
+        "id channel key state attempts due_at node fence claimed_at caused_by dispatches",
         ("INSERT", "UPDATE", "DELETE"),
         "",
     ),
@@ -68,7 +68,7 @@ class Job(NamedTuple):
     cause: str = ""
 
 
-class Handing(NamedTuple):
+class Dispatching(NamedTuple):
     """A sender's own word about a message, spoken outside of the store."""
 
     at: int
@@ -82,7 +82,7 @@ class Handing(NamedTuple):
 
 
 class Errand(NamedTuple):
-    """What happens to a handed run outside of the ledger: in the queue, and by its worker's own word."""
+    """What happens to a dispatched run outside of the ledger: in the queue, and by its worker's own word."""
 
     at: int
     # pushed (the queue has its message), started, fell silent, killed, finished, failed, skipped; of the queue itself,
@@ -115,7 +115,7 @@ class Deed(NamedTuple):
     detail: Any = None
 
 
-Happening = RowChange | Job | Handing | Errand | DutyAct | Deed
+Happening = RowChange | Job | Dispatching | Errand | DutyAct | Deed
 
 
 class Journal:

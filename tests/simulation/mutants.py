@@ -162,7 +162,7 @@ def _believe_unanswered(original: Any) -> Any:
     return record
 
 
-async def _no_reconcile(self: recovery.Tender) -> None:
+async def _no_reconcile(self: recovery.Recoverer) -> None:
     return None
 
 
@@ -197,7 +197,7 @@ def _give_up_at_once(original: Any) -> Any:
 
 
 def _whatever_fence(original: Any) -> Any:
-    """A report is taken for the run as it stands, whoever it was handed to when the worker got it."""
+    """A report is taken for the run as it stands, whoever it was dispatched to when the worker got it."""
 
     def hear(reports: Any, rows: Any, now: int) -> Any:
         fences = {row["id"]: row["fence"] for row in rows}
@@ -224,7 +224,7 @@ def _send_afterwards(original: Any) -> Any:
 def _settle_first(original: Any) -> Any:
     """A message is settled before its run is told of it, which a death in between prevents."""
 
-    async def settle(self: outbox_delivery.Relay) -> None:
+    async def settle(self: outbox_delivery.OutboxDelivery) -> None:
         told: list[Any] = []
         self._report, before = (lambda batch: _later(told, batch)), self._report  # type: ignore[method-assign]
         try:
@@ -403,7 +403,7 @@ def _skip_oldest(original: Any) -> Any:
 
 
 def _judge_always(original: Any) -> Any:
-    async def step(self: recovery.Tender) -> Any:
+    async def step(self: recovery.Recoverer) -> Any:
         self._judges_from = 0.0
         return await original(self)
 
@@ -518,7 +518,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="strays_kept",
         what="runs that were claimed without hearing of it are never given back",
         seeds=(189, 142, 119),
-        patches=(_attribute(recovery.Tender, "_reconcile", _no_reconcile),),
+        patches=(_attribute(recovery.Recoverer, "_reconcile", _no_reconcile),),
     ),
     Mutant(
         name="claiming_unlocked",
@@ -592,7 +592,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="judged_after_outage",
         what="whoever comes back first after an outage declares all others dead",
         seeds=(71, 80, 35),
-        patches=(_wrapped(recovery.Tender, "step", _judge_always),),
+        patches=(_wrapped(recovery.Recoverer, "step", _judge_always),),
     ),
     Mutant(
         name="death_inferred",
@@ -989,16 +989,16 @@ MUTANTS: tuple[Mutant, ...] = (
         seeds=(168, 132, 80),
         patches=(_wrapped(outbox_delivery, "judge_delivery", _give_up_at_once),),
     ),
-    # --- what is handed over
+    # --- what is dispatched
     Mutant(
         name="report_of_an_old_fence",
-        what="what a worker says of an earlier hand-over is taken for the present one",
+        what="what a worker says of an earlier dispatch is taken for the present one",
         seeds=(7, 12, 22),
         patches=(_wrapped(sqlite_dispatched, "hear", _whatever_fence),),
     ),
     Mutant(
-        name="handed_before_its_message",
-        what="a run is handed over, and the message that does it is written by another transaction",
+        name="dispatched_before_its_message",
+        what="a run is dispatched, and the message that does it is written by another transaction",
         seeds=(4, 7, 8),
         patches=(_wrapped(finish.Finisher, "_write", _send_afterwards),),
     ),
@@ -1006,47 +1006,47 @@ MUTANTS: tuple[Mutant, ...] = (
         name="told_after_settled",
         what="that a message was delivered is forgotten before its run is told",
         seeds=(100, 125, 132),
-        patches=(_wrapped(outbox_delivery.Relay, "_settle", _settle_first),),
+        patches=(_wrapped(outbox_delivery.OutboxDelivery, "_settle", _settle_first),),
     ),
     Mutant(
         name="progress_not_heard",
         what="a worker that speaks loses its run as if it were silent",
         seeds=(8, 12),
-        patches=(_attribute(dispatched._Handed, "_silent_until", _silent_since_taken),),
+        patches=(_attribute(dispatched._Dispatched, "_silent_until", _silent_since_taken),),
     ),
     Mutant(
         name="queue_away_costs",
         what="the time to take a run begins before its queue has it",
         seeds=(87, 118),
-        patches=(_sql("finish.hand", "deadline = NULL", "deadline = ?3 + json_extract(o.value, '$.ack_timeout')"),),
+        patches=(_sql("finish.dispatch", "deadline = NULL", "deadline = ?3 + json_extract(o.value, '$.ack_timeout')"),),
     ),
     Mutant(
         name="deaf_and_judging",
         what="who cannot hear workers calls them silent",
         seeds=(12, 23, 39),
-        patches=(_attribute(report_watch.Ear, "stretch", lambda self, now: (0.0, now)),),
+        patches=(_attribute(report_watch.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
     ),
     Mutant(
-        name="handed_not_counted",
+        name="dispatched_not_counted",
         what="a run in other hands does not count for its limit",
         seeds=(8, 55, 60),
         patches=(
             _sql(
                 "limits.running",
-                "INDEXED BY evertick_runs_limited\nWHERE state IN ('running', 'handed')",
+                "INDEXED BY evertick_runs_limited\nWHERE state IN ('running', 'dispatched')",
                 "WHERE state = 'running'",
             ),
         ),
     ),
     Mutant(
-        name="handed_dies_with_its_node",
-        what="what a dead node has handed over is lost with it",
+        name="dispatched_dies_with_its_node",
+        what="what a dead node has dispatched is lost with it",
         seeds=(47, 82),
-        patches=(_sql("rehome.bound", "NOT IN ('running', 'handed')", "<> 'running'"),),
+        patches=(_sql("rehome.bound", "NOT IN ('running', 'dispatched')", "<> 'running'"),),
     ),
     Mutant(
-        name="handed_twice",
-        what="what must not run twice is handed over anew",
+        name="dispatched_twice",
+        what="what must not run twice is dispatched again",
         seeds=(23, 43, 47),
         patches=(_wrapped(dispatched, "_take_back", _lose_and_go_on),),
     ),
@@ -1054,13 +1054,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed_elsewhere_for_nothing",
         what="a worker's failure spends no attempt",
         seeds=(7, 22, 40),
-        patches=(_wrapped(dispatched._Handed, "_outcome", _without_attempt),),
+        patches=(_wrapped(dispatched._Dispatched, "_outcome", _without_attempt),),
     ),
     Mutant(
-        name="handed_never_looked_at",
+        name="dispatched_never_looked_at",
         what="what nobody takes stays in other hands for ever",
         seeds=(7, 8, 12),
-        patches=(_sql("tend_handed.find_overdue", "deadline <= ?2", "deadline <= ?2 - 3600000000"),),
+        patches=(_sql("check_dispatched.find_overdue", "deadline <= ?2", "deadline <= ?2 - 3600000000"),),
     ),
     Mutant(
         name="cancelled_elsewhere_goes_on",
@@ -1072,7 +1072,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="withdrawn_message_sent",
         what="a run is cancelled before its queue has it, and its message is sent all the same",
         seeds=(55,),
-        patches=(_no_sql("tend_handed.withdraw"), _sql("tend_handed.is_unsent", "NOT EXISTS", "EXISTS")),
+        patches=(_no_sql("check_dispatched.withdraw"), _sql("check_dispatched.is_unsent", "NOT EXISTS", "EXISTS")),
     ),
     # --- every node
     Mutant(
@@ -1103,7 +1103,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="left_for_the_dead",
         what="what waits for a dead node alone waits for ever",
         seeds=(31, 169, 71),
-        patches=(_sql("rehome.bound", "r.state NOT IN ('running', 'handed')", "1 = 0"),),
+        patches=(_sql("rehome.bound", "r.state NOT IN ('running', 'dispatched')", "1 = 0"),),
     ),
     # --- parked runs
     Mutant(

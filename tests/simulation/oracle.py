@@ -6,9 +6,9 @@ with rules of its own. Of Evertick it uses the rules of time alone, which have t
 
 from __future__ import annotations
 
+from simulation.check_dispatched import check_dispatched
 from simulation.check_duties import check_duties
 from simulation.check_every_node import check_every_node
-from simulation.check_handed import check_handed
 from simulation.check_jobs import check_jobs
 from simulation.check_limits import check_limits
 from simulation.check_moments import check_moments
@@ -33,7 +33,7 @@ def check(evidence: Evidence) -> list[str]:
             ("limits", check_limits),
             ("unique", check_unique),
             ("outbox", check_outbox),
-            ("handed", check_handed),
+            ("dispatched", check_dispatched),
             ("every node", check_every_node),
             ("moments", check_moments),
         )

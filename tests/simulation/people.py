@@ -16,7 +16,7 @@ import msgspec
 
 from evertick.errors import EvertickError, StoreUnavailable
 from evertick.ledger.editor import Addition
-from evertick.ledger.override_editor import Decider
+from evertick.ledger.override_editor import OverrideEditor
 from evertick.model import Cause, Definition, NewRun
 from evertick.store.base import ScheduleFilter, Store
 from evertick.when import parse_when
@@ -65,7 +65,7 @@ class _Person:
         self.name = name
         self._store = store
         self._clock = clock
-        self._editor = Decider(store, APP, clock, "UTC")
+        self._editor = OverrideEditor(store, APP, clock, "UTC")
 
     async def do(self, act: Act, live_runs: list[str]) -> object:
         key, detail, editor = act.about, act.detail, self._editor

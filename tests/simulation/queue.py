@@ -18,7 +18,7 @@ from evertick.driver.dispatch import Received
 from evertick.driver.sender import Sender
 from evertick.model import ClaimedMessage, Message, Report
 from evertick.model.retry import Constant
-from simulation.handed import KILLS, MODES, QUEUE
+from simulation.dispatched import KILLS, MODES, QUEUE
 from simulation.jobs import token
 from simulation.journal import Errand
 from simulation.loop import Machine, VirtualLoop

@@ -67,7 +67,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     has_duties: bool
     # Whether every job sends a message through the outbox.
     sends: bool
-    # Whether there is an outside queue that runs are handed to.
+    # Whether there is an outside queue that runs are dispatched to.
     hands: bool
 
     def lines(self) -> list[str]:
@@ -80,7 +80,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
             *(f"  node {node} begins with tight limits" for node in self.tight),
             *(["  every node declares duties"] if self.has_duties else []),
             *(["  every job sends a message"] if self.sends else []),
-            *(["  some runs are handed to an outside queue"] if self.hands else []),
+            *(["  some runs are dispatched to an outside queue"] if self.hands else []),
         ]
         told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
         told += [
@@ -122,7 +122,7 @@ _SENDING_SHARE = 0.25
 _DUTIES_SHARE = 0.4
 _EVERY_NODE_SHARE = 0.25
 _HANDING_SHARE = 0.3
-_HANDED_TASKS = (
+_DISPATCHED_TASKS = (
     "built", "built", "built", "built_failing", "built_flaky", "built_skipping", "built_once", "built_once",
     "built_capped", "built_capped", "acked", "forgotten",
 )  # fmt: skip
@@ -175,9 +175,9 @@ class _Teller:
             acts += self._for_all(everywhere)
         hands = self._handing.random() < _HANDING_SHARE
         if hands:
-            handed = self._handed_schedules()
-            planned += handed
-            acts += self._handed(handed)
+            dispatched = self._dispatched_schedules()
+            planned += dispatched
+            acts += self._dispatched(dispatched)
         return Story(
             seed=self._seed,
             pace=self._pace,
@@ -334,13 +334,13 @@ class _Teller:
             acts.append(Act(at=at, verb=verb, about=key, detail=detail))
         return acts
 
-    # --- what is handed to an outside queue
+    # --- what is dispatched to an outside queue
 
-    def _handed_schedules(self) -> tuple[Planned, ...]:
+    def _dispatched_schedules(self) -> tuple[Planned, ...]:
         draw, step = self._handing, self._pace.step
         planned = []
         for number in range(draw.choice((1, 2, 3))):
-            fields = {**self._handed_task(), "catch_up": draw.choice(CATCH_UPS), "overlap": draw.choice(OVERLAPS)}
+            fields = {**self._dispatched_task(), "catch_up": draw.choice(CATCH_UPS), "overlap": draw.choice(OVERLAPS)}
             when = f"every {draw.choice((2, 3, 5)) * step:g}s{draw.choice(('', '', '; after=end'))}"
             if draw.random() < 0.25:
                 fields |= {"mode": "every-node", "catch_up": "latest", "overlap": "skip"}
@@ -348,32 +348,32 @@ class _Teller:
             planned.append(Planned(key=f"h{number}", when=when, fields=fields))
         return tuple(planned)
 
-    def _handed(self, planned: tuple[Planned, ...]) -> list[Act]:
+    def _dispatched(self, planned: tuple[Planned, ...]) -> list[Act]:
         """Bursts, now and then cancelled, and a queue that is away for a while."""
         draw, pace = self._handing, self._pace
         acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
         for number in range(draw.choice((1, 2, 4))):
-            at, detail = draw.uniform(1, pace.length * 0.7), {**_ENQUEUED, **self._handed_task()}
+            at, detail = draw.uniform(1, pace.length * 0.7), {**_ENQUEUED, **self._dispatched_task()}
             detail |= {"times": draw.choice((1, 3, 8)), "unique_key": None}
-            acts.append(Act(at=at, verb="enqueue", about=f"handed{number}", detail=detail))
+            acts.append(Act(at=at, verb="enqueue", about=f"dispatched{number}", detail=detail))
             if draw.random() < 0.7:
                 acts.append(Act(at=at + draw.uniform(0.2, 5), verb="cancel", about=str(draw.randrange(1_000))))
         for _ in range(draw.choice((0, 1, 2))):
             at, seconds = draw.uniform(1, pace.length * 0.8), draw.choice((2, 8, 20))
             acts.append(Act(at=at, verb="queue_away", seconds=seconds))
-            detail = {**_ENQUEUED, **self._handed_task(), "times": 3, "priority": 9}
+            detail = {**_ENQUEUED, **self._dispatched_task(), "times": 3, "priority": 9}
             acts.append(Act(at=at + 0.1, verb="enqueue", about="meanwhile", detail=detail))
             acts += [Act(at=at + 1.5, verb="cancel", about=str(draw.randrange(1_000))) for _ in range(3)]
         return acts
 
-    def _handed_task(self) -> dict[str, Any]:
+    def _dispatched_task(self) -> dict[str, Any]:
         draw, step = self._handing, self._pace.step
         args = {
             "seconds": round(draw.choice((0.2, 2, 5)) * step * draw.uniform(0.5, 1.2), 2),
             "ack": draw.choice((3, 6)) * step,
             "progress": draw.choice((2, 3)) * step,
         }
-        return {"task": draw.choice(_HANDED_TASKS), "args": args}
+        return {"task": draw.choice(_DISPATCHED_TASKS), "args": args}
 
     # --- what goes wrong
 

@@ -16,7 +16,7 @@ import pytest
 
 from evertick.engine import fire
 from evertick.engine.node import LocalNode
-from evertick.engine.sharing import Company
+from evertick.engine.sharing import PeerShare
 from simulation import __main__, simulate
 from simulation.mutants import MUTANTS
 
@@ -68,7 +68,7 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytes
     """What only many thousands of due schedules would bring about: each is a batch of its own, and a page of its own or
     with others, which nodes that are behind then share."""
     make, look, pages, shares = LocalNode.__init__, fire.Recorder._look_ahead, 0, 0
-    keeps_up = Company.keeps_up
+    keeps_up = PeerShare.keeps_up
 
     def with_small_batches(self: LocalNode, **options: Any) -> None:
         make(self, **{**options, "batch_size": 1})
@@ -78,7 +78,7 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytes
         pages += 1
         return await look(self, under_way)
 
-    def shared(self: Company, ours: Any, theirs: Any) -> bool:
+    def shared(self: PeerShare, ours: Any, theirs: Any) -> bool:
         nonlocal shares
         is_left = keeps_up(self, ours, theirs)
         shares += is_left
@@ -87,7 +87,7 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytes
     monkeypatch.setattr(LocalNode, "__init__", with_small_batches)
     monkeypatch.setattr(fire, "_BATCHES_AHEAD", batches)
     monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
-    monkeypatch.setattr(Company, "keeps_up", shared)
+    monkeypatch.setattr(PeerShare, "keeps_up", shared)
     assert not _red(range(20))
     assert pages > (500 if batches == 1 else 100)
     assert (shares > 0) == (batches > 1)

@@ -24,13 +24,13 @@ from evertick.model.duty import DutyContext
 from evertick.model.hooks import Hooks
 from evertick.store.base import Store
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.session import InlineLine
+from evertick.store.sqlite.session import InlineSession
 from simulation.clock import NodeClock, TrueClock
+from simulation.dispatched import DISPATCHED_WORKS
 from simulation.duties import duties_of
 from simulation.faults import FarStore, Weather
-from simulation.handed import HANDED_WORKS
 from simulation.jobs import TIGHT_WORKS, WORKS, Employer
-from simulation.journal import Deed, DutyAct, Errand, Handing, Job, Journal
+from simulation.journal import Deed, Dispatching, DutyAct, Errand, Job, Journal
 from simulation.loop import Machine, VirtualLoop
 from simulation.people import APP, People
 from simulation.queue import OutsideQueue
@@ -65,7 +65,7 @@ class NodeMachine(Employer):
         )
         store = world.far_store(self.label)
         works = TIGHT_WORKS if number == 0 and slot in world.story.tight else WORKS
-        works = works | HANDED_WORKS if world.story.hands else works
+        works = works | DISPATCHED_WORKS if world.story.hands else works
         senders = {CHANNEL: Deliveries(self.hear_sender, self.die).sender()} if world.story.sends else {}
         self.node = LocalNode(
             name=f"n{slot}",
@@ -132,7 +132,7 @@ class NodeMachine(Employer):
     def hear_sender(self, what: Word, message: Message) -> None:
         if not self._world.is_over:
             at, node = self._world.clock.now_us(), message.node or ""
-            self._world.journal.add(Handing(at, what, message.id, node, self.label, message.attempts))
+            self._world.journal.add(Dispatching(at, what, message.id, node, self.label, message.attempts))
 
 
 class World:
@@ -341,7 +341,7 @@ class World:
     def database(self) -> sqlite3.Connection:
         """The store's own connection, for those who look at the tables."""
         line = self.store._line
-        assert isinstance(line, InlineLine), "the store is open and inline"
+        assert isinstance(line, InlineSession), "the store is open and inline"
         return line.shared.db
 
     def live_runs(self) -> list[str]:

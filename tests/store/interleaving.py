@@ -27,7 +27,7 @@ from evertick.store.base import News
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres.connection import Connection, connect
 from evertick.store.postgres.queries import statements_for
-from evertick.store.postgres.wakeup import Bell
+from evertick.store.postgres.wakeup import Notifier
 
 __all__ = ["Interleaving", "Session", "Sessions", "Step", "explore"]
 
@@ -98,7 +98,7 @@ class _Stepped:
         return getattr(self._connection, name)
 
 
-class _Mute(Bell):
+class _Mute(Notifier):
     """Wake-ups would be sent at times of their own, and wait for nobody."""
 
     async def ring(self, connection: Connection, news: Mapping[str, News]) -> None: ...

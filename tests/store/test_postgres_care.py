@@ -9,7 +9,7 @@ from postgres_stores import PostgresStores
 
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused
-from evertick.store.base import Care, CaredFor
+from evertick.store.base import Maintained, Maintenance
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
 from evertick.store.postgres.maintenance import OBJECTS, _options
 from evertick.store.postgres.queries import statements_for
@@ -18,9 +18,9 @@ from evertick.testing.conformance.bench import APP, OTHER_APP, us
 from servers.postgres import dsn_with
 
 
-def care_of(stores: PostgresStores) -> Care:
+def care_of(stores: PostgresStores) -> Maintenance:
     store = PostgresStore(stores.url, clock=system_clock)
-    assert isinstance(store, CaredFor)
+    assert isinstance(store, Maintained)
     return store.care()
 
 

@@ -8,7 +8,7 @@ from test_postgres_races import Race
 
 from evertick.store.base import NodeJoin
 from evertick.store.postgres import PostgresStore, duties, nodes
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.testing.conformance.bench import APP, DAY, HOUR, TERMS
 
 
@@ -19,7 +19,7 @@ async def race(kept_postgres_stores: PostgresStores) -> Race:
     return Race(kept_postgres_stores, first, second)
 
 
-async def join_and_take(db: Session) -> None:
+async def join_and_take(db: Statements) -> None:
     """A node that nobody has seen yet takes a duty."""
     join = NodeJoin(id="new", name="new", app=APP, version="1", lease=HOUR, queues=(), tasks=TERMS, declares={})
     await nodes.join(db, join)
@@ -64,7 +64,7 @@ async def test_a_duty_that_is_just_being_pruned_is_taken_under_a_new_term(race: 
     await race.bench.pass_time(2 * DAY)
     now = await race.bench.now()
 
-    async def prune(db: Session) -> None:
+    async def prune(db: Statements) -> None:
         assert [row["term"] for row in await db.rows("prune.duties", APP, now - DAY, DAY, 100)] == [1]
         await db.count("prune.duty_terms", APP, 1)
 

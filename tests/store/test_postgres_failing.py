@@ -6,7 +6,7 @@ import pytest
 from postgres_stores import PostgresStores
 
 from evertick.model import Verdict
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.testing.conformance import Bench
 from evertick.testing.conformance.bench import APP
 
@@ -25,13 +25,13 @@ async def test_however_many_schedules_may_pause_themselves_the_answer_has_a_row_
             following = schedule.fire_at + 1
             run = await bench.fire(schedule, {"next_fire_at": following, "next_at": following})
             await bench.end(node, await bench.hold(node, run), verdict=verdict)
-    rows, answers = Session.rows, list[int]()
+    rows, answers = Statements.rows, list[int]()
 
-    async def counted(session: Session, name: str, *values: object) -> object:
+    async def counted(session: Statements, name: str, *values: object) -> object:
         found = await rows(session, name, *values)
         answers.append(len(found))
         return found
 
-    monkeypatch.setattr(Session, "rows", counted)
+    monkeypatch.setattr(Statements, "rows", counted)
     failing = await bench.store.failing(APP, limit=2)
     assert ([each.key for each in failing], answers) == (["first", "second"], [2])

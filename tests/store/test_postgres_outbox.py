@@ -13,7 +13,7 @@ from postgres_stores import PostgresStores, PostgresUsers
 from evertick.model import ClaimedMessage, MessageOutcome, MessageState
 from evertick.store.base import MessageFilter
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.testing.conformance import Bench, a_run, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR
 from evertick.testing.conformance.outbox import CHANNEL, a_message
@@ -37,13 +37,13 @@ def counting() -> Iterator[list[str]]:
     sent: list[str] = []
 
     def counted(kind: str) -> object:
-        original = getattr(Session, kind)
+        original = getattr(Statements, kind)
 
-        async def send(self: Session, name: str, *values: object) -> object:
+        async def send(self: Statements, name: str, *values: object) -> object:
             sent.append(name)
             return await original(self, name, *values)
 
-        return mock.patch.object(Session, kind, send)
+        return mock.patch.object(Statements, kind, send)
 
     with counted("rows"), counted("row"), counted("only_row"), counted("count"):  # type: ignore[attr-defined]
         yield sent

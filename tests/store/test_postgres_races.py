@@ -19,7 +19,7 @@ from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import EVER, Change, NodeJoin, Store, TaskTerms
 from evertick.store.postgres import PostgresStore, changes, endings, fires, limits, nodes, runs
 from evertick.store.postgres.queries import in_schema
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
 
@@ -37,11 +37,11 @@ class Race:
         self.bench = Bench(stores, first)
 
     @asynccontextmanager
-    async def held(self, act: Callable[[Session], Awaitable[Any]]) -> AsyncIterator[None]:
+    async def held(self, act: Callable[[Statements], Awaitable[Any]]) -> AsyncIterator[None]:
         """The first has done its work, and commits at the end of the block."""
         is_done, may_commit = asyncio.Event(), asyncio.Event()
 
-        async def hold(db: Session) -> None:
+        async def hold(db: Statements) -> None:
             await act(db)
             is_done.set()
             await may_commit.wait()
@@ -84,7 +84,7 @@ def by_hand(schedule: Any, **fields: Any) -> Any:
     return an_advance(schedule, run, live=schedule.live, next_fire_at=schedule.fire_at, next_at=schedule.at)
 
 
-async def finish_all(db: Session, node: str, outcome: Outcome) -> None:
+async def finish_all(db: Statements, node: str, outcome: Outcome) -> None:
     await endings.finish_in(db, APP, node, [outcome])
 
 
@@ -235,7 +235,7 @@ async def test_a_run_that_is_being_claimed_is_not_taken_back(race: Race) -> None
     early = await race.bench.fire(await race.bench.add())
     plan = an_advance(await race.bench.stored(), takes_back=early)
 
-    async def claim(db: Session) -> None:
+    async def claim(db: Statements) -> None:
         await db.rows("claim", APP, node, ["default"], [TASK], 3, "{}", [])
 
     async with race.held(claim):
@@ -342,7 +342,7 @@ async def test_the_end_of_a_run_that_got_its_mark_too_late_frees_who_joins_at_th
     schedule = await race.bench.stored()
     new = a_fire(schedule, state=State.BLOCKED)
 
-    async def end_unlocked(db: Session) -> None:
+    async def end_unlocked(db: Statements) -> None:
         await db.rows("run.lock", APP, [first])
         await endings.end(db, APP, [endings.Ending(first, Verdict.CANCELLED, "late")])
 
@@ -468,7 +468,7 @@ async def test_a_cancel_that_finds_its_run_let_through_meanwhile_begins_again_at
     looks: list[bool] = []
     lock_before = endings.lock_before
 
-    async def meanwhile(db: Session, app: str, ids: Sequence[str]) -> None:
+    async def meanwhile(db: Statements, app: str, ids: Sequence[str]) -> None:
         await lock_before(db, app, ids)
         looks.append(db.is_in_gate)
         if len(looks) == 1:
@@ -491,7 +491,7 @@ async def test_two_claims_at_once_do_not_wait_and_share_nothing(race: Race) -> N
     await race.bench.store.enqueue(APP, [a_run() for _ in range(6)])
     first: list[Any] = []
 
-    async def claim(db: Session) -> None:
+    async def claim(db: Statements) -> None:
         first.extend(await db.rows("claim", APP, node, ["default"], [TASK], 3, "{}", []))
 
     async with race.held(claim), asyncio.timeout(10):
@@ -531,7 +531,7 @@ async def test_a_run_that_was_rehomed_to_a_new_node_meanwhile_is_left_to_it(race
     )
     found: list[Any] = []
 
-    async def find(db: Session) -> None:
+    async def find(db: Statements) -> None:
         found.extend(await db.rows("rehome.find", APP, other, 0, 10, EVER))
         await race.second.join(newcomer)
         assert len((await race.second.rehome(APP, "new", ["default"], TERMS, 9)).claimed) == 1
@@ -552,7 +552,7 @@ async def test_a_cancel_and_a_claim_of_one_run(race: Race) -> None:
     assert (await race.bench.run(run.id)).verdict is Verdict.CANCELLED
     other = await race.bench.enqueue()
 
-    async def claim(db: Session) -> None:
+    async def claim(db: Statements) -> None:
         await db.rows("claim", APP, node, ["default"], [TASK], 3, "{}", [])
 
     async with race.held(claim):
@@ -611,7 +611,7 @@ async def test_any_number_of_unique_keys_takes_a_bounded_number_of_locks(race: R
     counted = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
     counts: list[int] = []
 
-    async def lock_all(db: Session) -> None:
+    async def lock_all(db: Statements) -> None:
         await db.rows("unique.lock", APP, keys)
         counts.append((await db.select(counted))[0]["count"])
 
@@ -626,7 +626,7 @@ async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> N
     turn, has_first = asyncio.Event(), asyncio.Event()
     tries = 0
 
-    async def crosswise(db: Session) -> None:
+    async def crosswise(db: Statements) -> None:
         nonlocal tries
         tries += 1
         await db.count("cancel.ask", [second.id], "one")
@@ -634,7 +634,7 @@ async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> N
         await has_first.wait()
         await db.count("cancel.ask", [first.id], "one")
 
-    async def straight(db: Session) -> None:
+    async def straight(db: Statements) -> None:
         nonlocal tries
         tries += 1
         await db.count("cancel.ask", [first.id], "other")

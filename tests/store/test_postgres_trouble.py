@@ -17,7 +17,7 @@ from evertick.clock import system_clock
 from evertick.errors import StoreRefused, StoreUnavailable
 from evertick.store.base import RunFilter
 from evertick.store.postgres import PostgresStore, limits, wakeup
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
 from evertick.testing.conformance.limits import at_once
@@ -377,7 +377,7 @@ async def test_a_node_that_falls_silent_in_the_gate_of_the_limits_loses_it(postg
     assert isinstance(frozen, PostgresStore)
     is_in, may_go_on = asyncio.Event(), asyncio.Event()
 
-    async def stops_in_the_gate(db: Session) -> None:
+    async def stops_in_the_gate(db: Statements) -> None:
         await limits.enter_gate(db, APP)
         is_in.set()
         await may_go_on.wait()

@@ -13,7 +13,7 @@ from evertick.store.postgres import PostgresStore
 from evertick.store.postgres import store as store_module
 from evertick.store.postgres.connection import Connection, connect
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.testing.conformance.bench import APP, MINUTE, SECOND, TASK, TERMS
 
 _WARM = 4
@@ -88,7 +88,7 @@ async def test_who_gets_one_connection_only_joins_by_it(
 async def test_a_rehearsal_that_fails_keeps_nobody_from_joining(
     postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(db: Session, app: str) -> None:
+    async def fail(db: Statements, app: str) -> None:
         await db.select("SELECT 1 / 0")
 
     monkeypatch.setattr(store_module.runs, "rehearse", fail)

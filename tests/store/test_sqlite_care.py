@@ -13,7 +13,7 @@ import pytest
 from evertick import Every, Scheduler
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
-from evertick.store.base import Care, CaredFor
+from evertick.store.base import Maintained, Maintenance
 from evertick.store.sqlite import SCHEMA_VERSION, SqliteStore, maintenance
 from evertick.store.sqlite.mount import file_system_of
 
@@ -34,9 +34,9 @@ async def made(path: Path) -> Path:
     return path
 
 
-def care_for(path: Path) -> Care:
+def care_for(path: Path) -> Maintenance:
     store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
-    assert isinstance(store, CaredFor)
+    assert isinstance(store, Maintained)
     return store.care()
 
 
@@ -172,7 +172,7 @@ async def test_a_check_that_nobody_waits_for_any_more_is_broken_off(made):
             ended.set()
 
     care = care_for(made)
-    assert isinstance(care, maintenance.FileCare)
+    assert isinstance(care, maintenance.FileMaintenance)
     waiting = asyncio.ensure_future(care._on_file(endless))
     assert await asyncio.to_thread(begun.wait, 20)
     waiting.cancel()

@@ -7,7 +7,7 @@ from evertick.model import State
 from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import TaskTerms
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.session import InlineLine
+from evertick.store.sqlite.session import InlineSession
 from evertick.testing.conformance import Bench, a_run, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR, MINUTE, TASK
 
@@ -21,7 +21,7 @@ async def a_bench(stores: InlineStores) -> Bench:
 
 def execute(bench: Bench, statement: str) -> None:
     assert isinstance(bench.store, SqliteStore)
-    assert isinstance(bench.store._line, InlineLine)
+    assert isinstance(bench.store._line, InlineSession)
     bench.store._line.shared.db.execute(statement)
 
 
@@ -104,7 +104,7 @@ async def test_large_rates_are_kept_in_few_rows_and_give_all_but_a_thousandth(in
     # Two minutes and a bit: used up twice, but for what gathering costs.
     assert len(claims) >= 2 * most * 0.998
     assert isinstance(bench.store, SqliteStore)
-    assert isinstance(bench.store._line, InlineLine)
+    assert isinstance(bench.store._line, InlineSession)
     rows = bench.store._line.shared.db.execute("SELECT count(*) FROM evertick_grants WHERE until > ?", [answer.now])
     assert rows.fetchone()[0] <= 1_001
 
@@ -166,7 +166,7 @@ async def test_limits_that_nobody_has_any_more_are_forgotten_when_all_was_looked
     await hold_back_by_key(bench, 2)
     tasks = by_key(2, HOUR)
     assert isinstance(bench.store, SqliteStore)
-    assert isinstance(bench.store._line, InlineLine)
+    assert isinstance(bench.store._line, InlineSession)
     db = bench.store._line.shared.db
     remembered = []
     for _ in range(2):

@@ -144,7 +144,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(path: Path, monkeypa
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == []
 
 
-def test_history_has_the_columns_of_runs_in_the_same_order_but_for_those_of_handed_ones() -> None:
+def test_history_has_the_columns_of_runs_in_the_same_order_but_for_those_of_dispatched_ones() -> None:
     text = code.migrations()[0].text
     columns = []
     for table in ("evertick_runs", "evertick_history"):
@@ -152,4 +152,4 @@ def test_history_has_the_columns_of_runs_in_the_same_order_but_for_those_of_hand
         assert body is not None
         columns.append(re.findall(r"^    (\w+) +(?:TEXT|INTEGER|REAL)", body[1], re.MULTILINE))
     assert columns[1] != []
-    assert columns[0] == [*columns[1], "handed_at", "pushed_at", "taken_at", "killed_at"]
+    assert columns[0] == [*columns[1], "dispatched_at", "pushed_at", "taken_at", "killed_at"]

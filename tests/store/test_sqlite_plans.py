@@ -17,7 +17,7 @@ from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import _CLAUSES, _INDEXES
 from evertick.store.sqlite.schema import migrate
-from evertick.store.sqlite.session import InlineLine
+from evertick.store.sqlite.session import InlineSession
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("claim.read", "v USING PRIMARY KEY (app=? AND key=? AND schedule_id=? AND version<?)"),
         ("finish.held", "r USING PRIMARY KEY (app=? AND id=?)"),
         ("finish.done", "r USING PRIMARY KEY (app=? AND id=?)"),
-        ("finish.hand", "r USING PRIMARY KEY (app=? AND id=?)"),
+        ("finish.dispatch", "r USING PRIMARY KEY (app=? AND id=?)"),
         ("claim_messages.take", "evertick_outbox USING INDEX sqlite_autoindex_evertick_outbox_1 (id=?)"),
         ("claim_messages.read", "m USING INDEX sqlite_autoindex_evertick_outbox_1 (id=?)"),
         ("settle_messages.held", "m USING INDEX sqlite_autoindex_evertick_outbox_1 (id=?)"),
@@ -75,12 +75,12 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("rehome.find", "evertick_runs_running (app=?)"),
         ("rehome.bound", "evertick_runs_bound (app=?"),
         ("beat.has_free_duties", "d USING PRIMARY KEY (app=?"),
-        ("beat.has_handed", "evertick_runs_handed (app=? AND deadline<?)"),
-        ("beat.has_handed", "evertick_runs_unwanted (app=? AND deadline<?)"),
-        ("tend_handed.find_cancelled", "evertick_runs_unwanted (app=? AND deadline<?)"),
-        ("tend_handed.find_overdue", "evertick_runs_handed (app=? AND deadline<?)"),
-        ("tend_handed.withdraw", "evertick_outbox_key (app=? AND channel=? AND key=?)"),
-        ("apply_reports.handed", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
+        ("beat.has_dispatched", "evertick_runs_dispatched (app=? AND deadline<?)"),
+        ("beat.has_dispatched", "evertick_runs_unwanted (app=? AND deadline<?)"),
+        ("check_dispatched.find_cancelled", "evertick_runs_unwanted (app=? AND deadline<?)"),
+        ("check_dispatched.find_overdue", "evertick_runs_dispatched (app=? AND deadline<?)"),
+        ("check_dispatched.withdraw", "evertick_outbox_key (app=? AND channel=? AND key=?)"),
+        ("apply_reports.dispatched", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
         ("apply_reports.mark", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
         ("apply_reports.last_lines", "l USING PRIMARY KEY (app=? AND run=? AND fence=?)"),
         ("apply_reports.told_before", "h USING PRIMARY KEY (app=? AND id=?)"),
@@ -130,8 +130,8 @@ def test_a_statement_searches_by_its_index(db: sqlite3.Connection, name: str, se
         "schedules.by_due",
         "claim.due",
         "owned",
-        "tend_handed.find_cancelled",
-        "tend_handed.find_overdue",
+        "check_dispatched.find_cancelled",
+        "check_dispatched.find_overdue",
         "limits.next_lane",
         "limits.let_through",
         "limits.starts_in_order",
@@ -196,7 +196,7 @@ def a_run(task: str = "t", **fields: object) -> NewRun:
 @contextmanager
 def counting_steps(store: SqliteStore) -> Iterator[list[int]]:
     """How much SQLite itself has to do, whatever the machine is doing meanwhile."""
-    assert isinstance(store._line, InlineLine)
+    assert isinstance(store._line, InlineSession)
     db, steps = store._line.shared.db, [0]
 
     def count() -> int:
@@ -228,7 +228,7 @@ async def test_future_runs_of_a_high_priority_are_not_walked_over(store: SqliteS
 
 @pytest.mark.parametrize("task", ["t", "capped"])
 async def test_only_tasks_with_a_limit_pay_for_statements_about_limits(store: SqliteStore, task: str) -> None:
-    assert isinstance(store._line, InlineLine)
+    assert isinstance(store._line, InlineSession)
     db, said = store._line.shared.db, list[str]()
     await store.enqueue("a", [a_run(task) for _ in range(10)])
     db.set_trace_callback(said.append)
@@ -271,7 +271,7 @@ async def test_the_end_of_a_run_finds_the_next_of_every_lane_however_many_are_he
 async def statements_of_a_batch(store: SqliteStore, size: int, *, gaps: int = 0, blocked: int = 0) -> list[int]:
     """How many statements it takes to enqueue, claim and end so many runs; to read, record and end so many fires, each
     with so many gaps, and so many of them blocked."""
-    assert isinstance(store._line, InlineLine)
+    assert isinstance(store._line, InlineSession)
     db, said, counts = store._line.shared.db, list[str](), list[int]()
 
     def count() -> None:
@@ -343,7 +343,7 @@ async def test_what_a_node_says_of_its_tasks_is_read_once_and_not_for_each_of_th
     store: SqliteStore, name: str
 ) -> None:
     """With 10,000 tasks the other way held the file for seconds at every reload, and every beat with it."""
-    assert isinstance(store._line, InlineLine)
+    assert isinstance(store._line, InlineSession)
     steps = plan(store._line.shared.db, SQL[name])
     said = next(place for place, step in enumerate(steps) if "json_each" in step or "said" in step)
     assert steps[said - 1].startswith("LIST SUBQUERY")
@@ -373,7 +373,7 @@ async def test_a_damaged_cursor_does_not_hide_what_is_due_beside_it(store: Sqlit
     every = Definition(task="t", when="every 1m")
     added = [Change(kind="add", key=key, definition=every, fire_at=now, at=now) for key in ("damaged", "sound")]
     assert all(await store.change_schedules("a", added))
-    assert isinstance(store._line, InlineLine)
+    assert isinstance(store._line, InlineSession)
     store._line.shared.db.execute("UPDATE evertick_due SET fire_at = 'soon' WHERE schedule_id = 1")
     assert [due.fire_at for due in (await store.due_schedules("a", 10)).schedules] == ["soon", now]
 
@@ -393,7 +393,7 @@ async def test_more_due_schedules_than_one_text_holds_are_all_read_once(
 async def hold_back(store: SqliteStore, runs: list[NewRun]) -> None:
     """What claims do in bites, at once."""
     await store.enqueue("a", runs)
-    assert isinstance(store._line, InlineLine)
+    assert isinstance(store._line, InlineSession)
     key = "concurrency=capped" if runs[0].task == "capped" else "rate=rare"
     held = "UPDATE evertick_runs SET state = 'blocked', limit_key = ? WHERE state = 'waiting' AND task = ?"
     store._line.shared.db.execute(held, (key, runs[0].task))

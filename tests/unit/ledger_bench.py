@@ -6,7 +6,7 @@ from typing import Any
 
 from evertick.engine.fire import advance_of
 from evertick.ledger.editor import Addition, facts_of, run_of
-from evertick.ledger.override_editor import Decider
+from evertick.ledger.override_editor import OverrideEditor
 from evertick.ledger.parsed_rules import Rules
 from evertick.model import Definition, Gap, Outcome, Run, State, Verdict
 from evertick.plan.plan import plan
@@ -25,7 +25,7 @@ class Bench:
         self.clock = SettableClock()
         self.start = self.clock.now_us()
         self.store = SqliteStore("sqlite://", clock=self.clock, is_inline=True)
-        self.editor = Decider(self.store, APP, self.clock, "UTC")
+        self.editor = OverrideEditor(self.store, APP, self.clock, "UTC")
 
     async def open(self) -> None:
         await self.store.open(migrate="auto")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evertick.model import Definition, Pause
-from evertick.plan.inputs import Facts, Fire, Plan
+from evertick.plan.inputs import Fire, Plan, PlanInputs
 from evertick.plan.plan import plan
 from evertick.when import Every, When
 from evertick.when.moment import HOUR, MINUTE, SECOND
@@ -23,7 +23,7 @@ def bound(rule: When) -> When:
     return rule.bind(key="job", created=DAY_START)
 
 
-def facts(rule: When | None = None, fire_at: int | None = at(12), **fields: Any) -> Facts:
+def facts(rule: When | None = None, fire_at: int | None = at(12), **fields: Any) -> PlanInputs:
     """An hourly schedule whose cursor is at noon, unless something else is said; policies go into its definition.
 
     `closed` is the calendar of its blackout.
@@ -31,7 +31,7 @@ def facts(rule: When | None = None, fire_at: int | None = at(12), **fields: Any)
     own = {name: fields.pop(name) for name in ("at", "fires", "live", "pause", "closed") if name in fields}
     bound_rule = bound(rule or Every("1h"))
     definition = Definition(task="job", when=bound_rule.text, **fields)
-    return Facts(
+    return PlanInputs(
         key="job",
         definition=definition,
         rule=bound_rule,
@@ -44,7 +44,7 @@ def facts(rule: When | None = None, fire_at: int | None = at(12), **fields: Any)
     )
 
 
-def plan_at(known: Facts, now: int, uniform: float = 0.0) -> Plan:
+def plan_at(known: PlanInputs, now: int, uniform: float = 0.0) -> Plan:
     return plan(known, now, lambda: uniform)
 
 

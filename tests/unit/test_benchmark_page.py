@@ -276,7 +276,7 @@ def test_what_one_of_two_runs_has_not_measured_is_not_compared_between_them() ->
 def test_less_is_better_where_it_is_time_or_memory_and_a_raw_loop_may_be_in_the_same_case() -> None:
     results = results_of(case_of(measurement="footprint", store=""), **{"import": [100.0], "memory": [10.0]})
     results.cases[case_of("huey", "footprint", "")] = {"import": [50.0], "memory": [20.0]}
-    results.cases[case_of(measurement="handoff")] = {"rate": [10.0], "raw": [80.0]}
+    results.cases[case_of(measurement="dispatch")] = {"rate": [10.0], "raw": [80.0]}
 
     assert [[row[1], row[4]] for row in loss_rows(results)] == [["Huey", "2.00"], ["raw loop", "8.00"]]
 

@@ -126,9 +126,9 @@ def test_who_took_no_part_and_who_failed_is_on_the_page() -> None:
     assert page.count(": all of it.") == len(MEASUREMENTS)
 
 
-def test_the_page_tells_of_both_ways_to_be_handed_over() -> None:
-    page = page_of(measured("handoff", "sqlite", 10_000, evertick={"rate": [1.0]}))
-    words = page.partition("## Hand-over")[2].partition("##")[0]
+def test_the_page_tells_of_both_ways_to_be_dispatched() -> None:
+    page = page_of(measured("dispatch", "sqlite", 10_000, evertick={"rate": [1.0]}))
+    words = page.partition("## Dispatch")[2].partition("##")[0]
 
     assert "A full queue of due runs" in words
     assert "schedules that are due, each once" in " ".join(words.split())
@@ -176,11 +176,11 @@ def test_two_processes_are_measured_beside_one_where_more_can_help() -> None:
     found = {name: {case.processes for case in both if case.measurement == name} for name in MEASUREMENTS}
     for name in ("throughput", "enqueue", "latency", "minute", "herd", "knee", "idle", "cost", "history"):
         assert found.pop(name) == {1, 2}, name
-    assert found.pop("handoff") == found.pop("handoff_due") == {1, 2}
+    assert found.pop("dispatch") == found.pop("dispatch_due") == {1, 2}
     assert found.pop("kill") == found.pop("stop") == {2}
     assert found.pop("limits") == {3}
     assert set(map(frozenset, found.values())) == {frozenset({1})}
-    alone = cases(choice(processes=(1,), groups=("throughput", "knee", "history", "handoff")))
+    alone = cases(choice(processes=(1,), groups=("throughput", "knee", "history", "dispatch")))
     assert {case.processes for case in alone} == {1}
 
 
@@ -388,7 +388,7 @@ def test_each_count_of_processes_has_a_knee_of_its_own() -> None:
 def test_all_is_measured_in_every_round_but_what_takes_turns_by_itself() -> None:
     once = {name for name, each in MEASUREMENTS.items() if each.is_once}
 
-    assert once == {"idle", "fires", "history", "handoff", "handoff_due"}
+    assert once == {"idle", "fires", "history", "dispatch", "dispatch_due"}
 
 
 def test_what_was_measured_before_a_run_broke_is_kept_and_what_its_last_round_lacks_is_a_hole(

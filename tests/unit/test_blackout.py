@@ -13,7 +13,7 @@ from planning import at, facts, fire_moments, gap_rows, paused, plan_at
 from evertick import Calendar, Cron, Every, Once
 from evertick.errors import InvalidWhen
 from evertick.model import Reason
-from evertick.plan.inputs import Facts
+from evertick.plan.inputs import PlanInputs
 from evertick.plan.settlement import settle
 from evertick.when import from_us
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
@@ -27,7 +27,7 @@ def closed(first: int, last: int) -> Calendar:
 FREEZE = closed(at(12, 30), at(15, 30))
 
 
-def frozen(fate: str, **fields: Any) -> Facts:
+def frozen(fate: str, **fields: Any) -> PlanInputs:
     return facts(**{"fire_at": at(13), "closed": FREEZE, "blackout": "freeze", "blackout_fate": fate, **fields})
 
 

@@ -22,7 +22,7 @@ from evertick.doctor.nodes import about_nodes
 from evertick.doctor.outbox import about_outbox
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_schedules
-from evertick.explain.all_schedules import Surveyed, survey
+from evertick.explain.all_schedules import ParsedSchedule, survey
 from evertick.model import Cause, Duty, NewRun, Node, Run, Schedule, State, Tick, Verdict, blocking_tick
 from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import ChannelPulse, Checked, NodeJoin, StoreStatus, TaskTerms
@@ -75,7 +75,7 @@ def a_run(**fields: Any) -> Run:
     return Run(**{**given, **fields})
 
 
-def a_surveyed(rule: When = Cron("0 9 * * *"), key: str = "report", **fields: Any) -> Surveyed:  # noqa: B008
+def a_surveyed(rule: When = Cron("0 9 * * *"), key: str = "report", **fields: Any) -> ParsedSchedule:  # noqa: B008
     bound = rule.bind(key=key, created=to_us(ago(days=30)))
     following = bound.next_us(to_us(NOW))
     given = dict.fromkeys(Schedule.__struct_fields__) | {
@@ -93,7 +93,7 @@ def a_surveyed(rule: When = Cron("0 9 * * *"), key: str = "report", **fields: An
     is_left_over = fields.pop("is_left_over", False)
     schedule = Schedule(**{**given, **fields})
     rule_found = None if rule_error else bound
-    return Surveyed(schedule=schedule, rule=rule_found, rule_error=rule_error, is_left_over=is_left_over)
+    return ParsedSchedule(schedule=schedule, rule=rule_found, rule_error=rule_error, is_left_over=is_left_over)
 
 
 def checks(findings: Any) -> list[str]:
@@ -243,7 +243,7 @@ def test_what_blocks_a_run_is_a_run_or_a_limit():
 # --- schedules
 
 
-def findings_about(*surveyed: Surveyed, ended: Any = (), nodes: Any = None) -> list[Finding]:
+def findings_about(*surveyed: ParsedSchedule, ended: Any = (), nodes: Any = None) -> list[Finding]:
     return list(about_schedules(surveyed, ended, [a_node()] if nodes is None else nodes, NOW))
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from evertick.engine.report_watch import WAIT_SECONDS, Ear
+from evertick.engine.report_watch import WAIT_SECONDS, ReportWatch
 
 
-def heard(ear: Ear, began: float, ended: float, *, has_more: bool = False) -> None:
+def heard(ear: ReportWatch, began: float, ended: float, *, has_more: bool = False) -> None:
     ear.has_read(began, ended)
     ear.has_written(has_more=has_more)
 
 
 def test_nothing_is_heard_before_a_read() -> None:
-    ear = Ear()
+    ear = ReportWatch()
     assert ear.stretch(0.0) is None
     ear.has_read(0.0, 1.0)
     assert ear.stretch(1.0) is None, "what it brought is not written yet"
@@ -20,14 +20,14 @@ def test_nothing_is_heard_before_a_read() -> None:
 
 
 def test_reads_one_after_the_other_are_one_hearing() -> None:
-    ear = Ear()
+    ear = ReportWatch()
     for began in range(0, 50, 5):
         heard(ear, float(began), began + 5.0)
     assert ear.stretch(52.0) == (5.0, 50.0)
 
 
 def test_hearing_begins_when_all_that_waited_has_been_read() -> None:
-    ear = Ear()
+    ear = ReportWatch()
     heard(ear, 0.0, 1.0, has_more=True)
     assert ear.stretch(1.0) is None
     heard(ear, 1.0, 2.0)
@@ -40,7 +40,7 @@ def test_hearing_begins_when_all_that_waited_has_been_read() -> None:
 
 
 def test_a_failure_ends_it() -> None:
-    ear = Ear()
+    ear = ReportWatch()
     heard(ear, 0.0, 1.0)
     ear.is_interrupted()
     assert ear.stretch(1.0) is None
@@ -49,7 +49,7 @@ def test_a_failure_ends_it() -> None:
 
 
 def test_what_was_read_before_a_failure_is_no_hearing_after_it() -> None:
-    ear = Ear()
+    ear = ReportWatch()
     ear.has_read(0.0, 1.0)
     ear.is_interrupted()
     ear.has_written(has_more=False)
@@ -57,7 +57,7 @@ def test_what_was_read_before_a_failure_is_no_hearing_after_it() -> None:
 
 
 def test_who_stood_still_has_not_heard() -> None:
-    ear = Ear()
+    ear = ReportWatch()
     heard(ear, 0.0, 1.0)
     assert ear.stretch(1.0 + 3 * WAIT_SECONDS) is None, "a read hangs"
     heard(ear, 1.0, 1.0 + 3 * WAIT_SECONDS)

@@ -28,7 +28,7 @@ def test_only_what_waits_or_runs_can_be_running_next() -> None:
     assert into_running == {State.WAITING, State.RUNNING}
 
 
-@pytest.mark.parametrize("state", [State.BLOCKED, State.PARKED, State.HANDED])
+@pytest.mark.parametrize("state", [State.BLOCKED, State.PARKED, State.DISPATCHED])
 def test_what_left_the_claim_index_comes_back_through_waiting(state: State) -> None:
     assert TRANSITIONS[state] == {State.WAITING, State.DONE}
 
@@ -39,7 +39,7 @@ def test_every_state_but_the_first_can_be_reached() -> None:
 
 
 def test_the_words_of_states_and_verdicts_are_those_of_the_ledger() -> None:
-    assert [state.value for state in State] == ["waiting", "blocked", "parked", "running", "handed", "done"]
+    assert [state.value for state in State] == ["waiting", "blocked", "parked", "running", "dispatched", "done"]
     assert [verdict.value for verdict in Verdict] == ["succeeded", "failed", "cancelled", "skipped", "missed", "lost"]
     assert CATCH_UPS == ("latest", "all", "skip")
     assert OVERLAPS == ("skip", "queue", "allow", "replace")

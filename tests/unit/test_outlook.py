@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evertick.clock import Clock
-from evertick.engine.scan_position import Outlook
+from evertick.engine.scan_position import ScanPosition
 from evertick.store.base import VERY_FIRST, DuePlace
 from evertick.when.moment import SECOND
 
@@ -24,9 +24,9 @@ def watch() -> Watch:
     return Watch()
 
 
-def seen(watch: Watch, took: float = 0.0) -> Outlook:
+def seen(watch: Watch, took: float = 0.0) -> ScanPosition:
     """After a look from the very first that took so long, and left nothing undone."""
-    outlook = Outlook(watch)
+    outlook = ScanPosition(watch)
     assert outlook.begin() == VERY_FIRST
     watch.seconds += took
     outlook.note_answer()
@@ -42,7 +42,7 @@ def test_most_looks_begin_a_second_before_the_end_of_the_last(watch: Watch) -> N
 
 
 def test_what_was_not_seen_to_its_end_is_looked_for_again(watch: Watch) -> None:
-    outlook = Outlook(watch)
+    outlook = ScanPosition(watch)
     for _ in range(3):
         assert outlook.begin() == VERY_FIRST
         outlook.note_answer()
@@ -77,7 +77,7 @@ def test_news_are_looked_for_from_the_very_first(watch: Watch) -> None:
 
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_news_while_a_look_is_under_way_are_for_the_next(watch: Watch, is_answered: bool) -> None:
-    outlook = Outlook(watch)
+    outlook = ScanPosition(watch)
     outlook.begin()
     if is_answered:
         outlook.note_answer()

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick.driver.shell import output
-from evertick.driver.shell.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, Lines, Mask
+from evertick.driver.shell.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, LogLines, Mask
 from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
 
 
 def lines_of(*chunks: bytes) -> list[str]:
     heard: list[str] = []
-    lines = Lines(lambda _, text: heard.append(text))
+    lines = LogLines(lambda _, text: heard.append(text))
     for chunk in chunks:
         lines.take("stdout", chunk)
     lines.flush()

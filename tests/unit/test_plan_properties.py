@@ -17,7 +17,7 @@ from planning import DAY_START, bound, facts
 
 from evertick.model import Pause, Reason
 from evertick.plan import plan as planning
-from evertick.plan.inputs import BLOCKED, FRESH, LIVE, Facts, Plan
+from evertick.plan.inputs import BLOCKED, FRESH, LIVE, Plan, PlanInputs
 from evertick.plan.moments import cursor_after
 from evertick.plan.plan import plan, plan_closely
 from evertick.plan.settlement import settle
@@ -90,7 +90,9 @@ def covered_by(made: Plan, rule: When) -> list[int]:
     return covered
 
 
-def known_facts(rule: When, fire_at: int | None, at: int | None, policy: dict[str, object], **more: object) -> Facts:
+def known_facts(
+    rule: When, fire_at: int | None, at: int | None, policy: dict[str, object], **more: object
+) -> PlanInputs:
     made = facts(fire_at=fire_at, at=at, **policy, **more)
     return msgspec.structs.replace(made, rule=rule)
 

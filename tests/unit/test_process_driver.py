@@ -33,8 +33,8 @@ from evertick.driver.python.message import (
     unpack,
 )
 from evertick.driver.shell import keeper
-from evertick.driver.shell.output import Lines
-from evertick.driver.shell.supervised import Ending, Kept
+from evertick.driver.shell.output import LogLines
+from evertick.driver.shell.supervised import Ending, SupervisedCommand
 from evertick.engine.judge import Raised, judge
 from evertick.errors import NotFound
 from evertick.model import Claimed
@@ -223,21 +223,21 @@ def test_an_import_in_a_child_may_not_start_a_scheduler_even_after_another_was_r
 
 
 def test_an_errand_survives_the_way_to_the_child() -> None:
-    errand = child.Errand(
+    errand = child.ChildCall(
         task="t", place=Place(module="m", qualname="q", script="/s.py"), url="sqlite://", calls_max=1, log_level=30
     )
-    assert msgspec.json.decode(msgspec.json.encode(errand), type=child.Errand) == errand
+    assert msgspec.json.decode(msgspec.json.encode(errand), type=child.ChildCall) == errand
 
 
 # --- any command under a keeper
 
 
-async def kept(*command: str, lines: list[tuple[str, str]] | None = None) -> Kept:
+async def kept(*command: str, lines: list[tuple[str, str]] | None = None) -> SupervisedCommand:
     heard = [] if lines is None else lines
-    return Kept(command, Lines(lambda stream, text: heard.append((stream, text))))
+    return SupervisedCommand(command, LogLines(lambda stream, text: heard.append((stream, text))))
 
 
-async def ending(started: Kept) -> Ending:
+async def ending(started: SupervisedCommand) -> Ending:
     return await asyncio.wait_for(started.ended, 20)
 
 

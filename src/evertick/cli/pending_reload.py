@@ -12,10 +12,10 @@ from evertick.config.configuration import Configuration
 from evertick.config.job_digest import changed_doing, doing_of
 from evertick.daemon.report import DaemonReport
 
-__all__ = ["Behind", "look_at_daemons"]
+__all__ = ["PendingReload", "look_at_daemons"]
 
 
-class Behind(msgspec.Struct, frozen=True, kw_only=True):
+class PendingReload(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemons here have not read yet."""
 
     # By job, the keys whose values differ from what one of them does.
@@ -39,7 +39,7 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{which} has not read the file yet: {how}; until then new jobs wait, and others do as before"
 
 
-def look_at_daemons(loaded: Configuration) -> Behind:
+def look_at_daemons(loaded: Configuration) -> PendingReload:
     """Those of the same ledger, app and node; none that this user may not ask."""
     ledger = Ledger(url=loaded.database_url, app=loaded.node.app, state_directory=loaded.state_directory)
     name, doing = loaded.settings["node_name"], doing_of(loaded)
@@ -51,4 +51,4 @@ def look_at_daemons(loaded: Configuration) -> Behind:
             changed |= differing
             behind.append(daemon)
     file = "" if loaded.file is None else str(loaded.file.absolute())
-    return Behind(changed=changed, daemons=tuple(behind), is_known=bool(known), file=file)
+    return PendingReload(changed=changed, daemons=tuple(behind), is_known=bool(known), file=file)

@@ -129,7 +129,7 @@ class Database(Section, frozen=True, kw_only=True):
 
 
 class Redis(Section, frozen=True, kw_only=True):
-    """The server that jobs with `redis` are handed to."""
+    """The server that jobs with `redis` are dispatched to."""
 
     url: Annotated[
         str | None,
@@ -153,7 +153,7 @@ class Redis(Section, frozen=True, kw_only=True):
 
 
 class Nats(Section, frozen=True, kw_only=True):
-    """The server that jobs with `nats` are handed to."""
+    """The server that jobs with `nats` are dispatched to."""
 
     url: Annotated[str | None, _key(TEXT, "`nats://host:4222` or `tls://…`; several with commas.", is_url=True)] = None
     address: Annotated[str | None, _key(TEXT, "Host, or host:port; several with commas.")] = None

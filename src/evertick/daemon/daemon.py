@@ -26,11 +26,11 @@ from evertick.daemon.notify import Notify
 from evertick.daemon.pidfile import Pidfile
 from evertick.daemon.report import DaemonReport, forget_report, write_report
 from evertick.daemon.watchdog import Watchdog
-from evertick.scheduler.process import Attendant
+from evertick.scheduler.process import SideService
 from evertick.scheduler.scheduler import Scheduler
 from evertick.when import from_us
 
-__all__ = ["Belongings", "Daemon"]
+__all__ = ["Daemon", "DaemonResources"]
 
 log = logging.getLogger("evertick.daemon")
 
@@ -39,7 +39,7 @@ _LOOK_SECONDS = 1.0
 _MARGIN_SECONDS = 30.0
 
 
-class Belongings(msgspec.Struct, frozen=True, kw_only=True):
+class DaemonResources(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemon has beside its node."""
 
     logs: Logs
@@ -54,10 +54,10 @@ class Belongings(msgspec.Struct, frozen=True, kw_only=True):
     looks_itself: bool = True
 
 
-class Daemon(Attendant):
+class Daemon(SideService):
     """Stands by the node of a service."""
 
-    def __init__(self, scheduler: Scheduler, report: DaemonReport, belongings: Belongings) -> None:
+    def __init__(self, scheduler: Scheduler, report: DaemonReport, belongings: DaemonResources) -> None:
         self._scheduler = scheduler
         self._report = report
         self._has = belongings

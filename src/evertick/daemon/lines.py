@@ -17,7 +17,7 @@ import msgspec
 from evertick.job.context import _current
 from evertick.text.printable import CONTROLS
 
-__all__ = ["Hidden", "JournalLines", "JsonLines", "Lines", "TextLines"]
+__all__ = ["Hidden", "JournalLines", "JsonLines", "LogFormatter", "TextLines"]
 
 _CHARS_MOST = 64 * 1024
 # Shorter ones would be found everywhere.
@@ -52,7 +52,7 @@ class Hidden:
         return _IN_URL.sub(rf"\1:{_STARS}@", text) if "://" in text else text
 
 
-class Lines(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """What all forms share: the words of a record, safe to be written."""
 
     def __init__(self, hidden: Hidden, node: str | None = None) -> None:
@@ -90,7 +90,7 @@ class Lines(logging.Formatter):
         return _CONTROL.sub(lambda found: _written_out(ord(found[0])), text)
 
 
-class TextLines(Lines):
+class TextLines(LogFormatter):
     """`2026-01-31 09:00:00.000+01:00 WARNING evertick.tend: …`; further lines of the same record are set in."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -113,7 +113,7 @@ class JournalLines(TextLines):
         return f"<{grave}>" + _set_in(f"{record.name}: {self._told(record)}", f"<{grave}>    ")
 
 
-class JsonLines(Lines):
+class JsonLines(LogFormatter):
     """One object per line."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -24,7 +24,7 @@ from typing import Literal
 
 import msgspec
 
-from evertick.daemon.lines import Hidden, JournalLines, JsonLines, Lines, TextLines
+from evertick.daemon.lines import Hidden, JournalLines, JsonLines, LogFormatter, TextLines
 from evertick.errors import InvalidSetting, Refused
 from evertick.text.log_level import TRACE
 from evertick.text.regular_file import kind_of
@@ -55,7 +55,7 @@ class Logs(msgspec.Struct, frozen=True):
     """The log of this process."""
 
     handler: logging.Handler
-    lines: Lines
+    lines: LogFormatter
     hidden: Hidden
 
     def reopen(self) -> None:

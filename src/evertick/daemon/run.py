@@ -20,7 +20,7 @@ from evertick.config.build import scheduler_from
 from evertick.config.job_digest import doing_of
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
-from evertick.daemon.daemon import Belongings, Daemon
+from evertick.daemon.daemon import Daemon, DaemonResources
 from evertick.daemon.detach import Detached
 from evertick.daemon.displaced import displaced_words
 from evertick.daemon.lines import Hidden
@@ -92,7 +92,7 @@ def run_daemon(
                 flags=flags,
                 on_loaded=lambda loaded: _hide(loaded, logs, environ),
             )
-            belongings = Belongings(
+            belongings = DaemonResources(
                 logs=logs,
                 notify=notify,
                 pidfile=pidfile,

@@ -13,7 +13,7 @@ from evertick.doctor.apps import about_empty_app
 from evertick.doctor.calendars import about_calendars
 from evertick.doctor.clock import about_clock, about_late_runs
 from evertick.doctor.database import about_database
-from evertick.doctor.dispatched import about_handed
+from evertick.doctor.dispatched import about_dispatched
 from evertick.doctor.duties import about_duties
 from evertick.doctor.feed import about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
@@ -27,7 +27,7 @@ from evertick.explain.dispatched_run import unsent_messages
 from evertick.ledger.clock_repair import written_ahead
 from evertick.ledger.parsed_rules import load_calendars
 from evertick.model import State
-from evertick.store.base import Care, RunFilter, Store
+from evertick.store.base import Maintenance, RunFilter, Store
 from evertick.when import from_us, to_us
 
 __all__ = ["Finding", "Severity", "about_store", "examine", "examine_database"]
@@ -35,7 +35,7 @@ __all__ = ["Finding", "Severity", "about_store", "examine", "examine_database"]
 _RUNS_MOST = 2_000
 
 
-async def examine_database(care: Care) -> list[Finding]:
+async def examine_database(care: Maintenance) -> list[Finding]:
     """Findings about the database itself, whether it can be opened or not."""
     return await _gathered(about_database(care))
 
@@ -64,8 +64,8 @@ async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator
         yield finding
     for finding in about_outbox(await store.channels(app), living, to_us(now)):
         yield finding
-    handed = await store.runs(app, _those(State.HANDED, is_oldest_first=True))
-    for finding in about_handed(handed, await unsent_messages(store, app, handed), living, now):
+    dispatched = await store.runs(app, _those(State.DISPATCHED, is_oldest_first=True))
+    for finding in about_dispatched(dispatched, await unsent_messages(store, app, dispatched), living, now):
         yield finding
     for finding in about_parked(await store.runs(app, _those(State.PARKED)), living):
         yield finding

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
-from evertick.explain.all_schedules import Surveyed
+from evertick.explain.all_schedules import ParsedSchedule
 from evertick.when import Calendar
 
 __all__ = ["about_calendars"]
@@ -20,7 +20,7 @@ _DATE = re.compile(r"\b(\d{4})-\d{2}-\d{2}")
 
 
 def about_calendars(
-    calendars: Mapping[str, Calendar], surveyed: Sequence[Surveyed], now: datetime
+    calendars: Mapping[str, Calendar], surveyed: Sequence[ParsedSchedule], now: datetime
 ) -> Iterator[Finding]:
     """Of those that a schedule uses, in its rule or as its blackout."""
     users: dict[str, list[str]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 from evertick.doctor.finding import Finding, Severity
-from evertick.store.base import Care, StoreStatus
+from evertick.store.base import Maintenance, StoreStatus
 
 __all__ = ["about_database"]
 
@@ -18,7 +18,7 @@ _FREE_SHARE, _FREE_PAGES = 0.5, 10_000
 _CHECK_SECONDS = 10.0
 
 
-async def about_database(care: Care) -> AsyncIterator[Finding]:
+async def about_database(care: Maintenance) -> AsyncIterator[Finding]:
     status = await care.status()
     for finding in _about_status(status):
         yield finding

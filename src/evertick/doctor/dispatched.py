@@ -9,24 +9,24 @@ from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity
 from evertick.explain.dispatched_run import is_away, is_heard, queue_words
-from evertick.model import Handed, Message, Node, Run
+from evertick.model import Dispatched, Message, Node, Run
 from evertick.text.error_line import what_was_raised
 
-__all__ = ["about_handed"]
+__all__ = ["about_dispatched"]
 
 _AWAY_LONG = timedelta(minutes=1)
 _UNTAKEN_LONG = timedelta(minutes=10)
 
 
-def about_handed(
-    handed: Sequence[Run], unsent: Mapping[str, Message], living: Sequence[Node], now: datetime
+def about_dispatched(
+    dispatched: Sequence[Run], unsent: Mapping[str, Message], living: Sequence[Node], now: datetime
 ) -> Iterator[Finding]:
-    """One finding per queue and trouble. `unsent`: messages that are still to hand over some of the runs."""
-    away: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
-    untaken: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
-    unheard: dict[str, list[tuple[Run, Handed]]] = defaultdict(list)
-    for run in handed:
-        hands = run.handed
+    """One finding per queue and trouble. `unsent`: messages that are still to dispatch some of the runs."""
+    away: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    untaken: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    unheard: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    for run in dispatched:
+        hands = run.dispatched
         if hands is None:
             continue
         if hands.until is not None and hands.until < now and living and not is_heard(hands.to, living):
@@ -44,13 +44,13 @@ def about_handed(
     yield from (_unheard(queue, runs) for queue, runs in sorted(unheard.items()))
 
 
-def _long_for(hands: Handed, pushed_at: datetime) -> timedelta:
+def _long_for(hands: Dispatched, pushed_at: datetime) -> timedelta:
     """Before it is pushed again, from when on it counts anew."""
     return _UNTAKEN_LONG if hands.until is None else min(_UNTAKEN_LONG, (hands.until - pushed_at) / 2)
 
 
 def _away(
-    queue: str, runs: Sequence[tuple[Run, Handed]], unsent: Mapping[str, Message], living: Sequence[Node]
+    queue: str, runs: Sequence[tuple[Run, Dispatched]], unsent: Mapping[str, Message], living: Sequence[Node]
 ) -> Finding:
     message = unsent[runs[0][0].id]
     why = what_was_raised(message.error) or "no error is known"
@@ -65,7 +65,7 @@ def _away(
     )
 
 
-def _untaken(queue: str, runs: Sequence[tuple[Run, Handed]], now: datetime) -> Finding:
+def _untaken(queue: str, runs: Sequence[tuple[Run, Dispatched]], now: datetime) -> Finding:
     served_by = next((hands.served_by for _, hands in runs if hands.served_by is not None), None)
     worker = "a worker that takes them" if served_by is None else f"a worker that takes them, `{served_by}`"
     longest = max(now - hands.pushed_at for _, hands in runs if hands.pushed_at is not None)
@@ -78,7 +78,7 @@ def _untaken(queue: str, runs: Sequence[tuple[Run, Handed]], now: datetime) -> F
     )
 
 
-def _unheard(queue: str, runs: Sequence[tuple[Run, Handed]]) -> Finding:
+def _unheard(queue: str, runs: Sequence[tuple[Run, Dispatched]]) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         check="reports_unheard",
@@ -88,5 +88,5 @@ def _unheard(queue: str, runs: Sequence[tuple[Run, Handed]]) -> Finding:
     )
 
 
-def _count(runs: Sequence[tuple[Run, Handed]]) -> str:
-    return "1 handed run waits for" if len(runs) == 1 else f"{len(runs)} handed runs wait for"
+def _count(runs: Sequence[tuple[Run, Dispatched]]) -> str:
+    return "1 dispatched run waits for" if len(runs) == 1 else f"{len(runs)} dispatched runs wait for"

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from evertick.doctor.finding import Finding, Severity, named
-from evertick.explain.all_schedules import Surveyed
+from evertick.explain.all_schedules import ParsedSchedule
 from evertick.explain.drift import REMEDY, is_left_behind
 from evertick.explain.no_node import driver_wanted
 from evertick.model import Node, Run, State, blockers_of_loop
@@ -33,7 +33,7 @@ _TOGETHER = timedelta(seconds=0.5)
 
 
 def about_schedules(
-    surveyed: Sequence[Surveyed], ended: Sequence[Run], living: Sequence[Node], now: datetime
+    surveyed: Sequence[ParsedSchedule], ended: Sequence[Run], living: Sequence[Node], now: datetime
 ) -> Iterator[Finding]:
     for each in surveyed:
         yield from _about_rule(each, now)
@@ -49,7 +49,7 @@ def about_schedules(
 # --- one schedule ----------------------------------------------------------------------------------------------------
 
 
-def _about_rule(each: Surveyed, now: datetime) -> Iterator[Finding]:
+def _about_rule(each: ParsedSchedule, now: datetime) -> Iterator[Finding]:
     key, schedule = each.schedule.key, each.schedule
     if each.rule is None:
         yield Finding(
@@ -71,7 +71,7 @@ def _about_rule(each: Surveyed, now: datetime) -> Iterator[Finding]:
         yield from _about_end(each, each.rule, now)
 
 
-def _about_end(each: Surveyed, rule: When, now: datetime) -> Iterator[Finding]:
+def _about_end(each: ParsedSchedule, rule: When, now: datetime) -> Iterator[Finding]:
     """One that has no next moment: over as it was meant to be, or never again by a mistake."""
     key, schedule = each.schedule.key, each.schedule
     if isinstance(rule, Once) or rule.is_after_end:
@@ -100,7 +100,7 @@ def _about_end(each: Surveyed, rule: When, now: datetime) -> Iterator[Finding]:
     )
 
 
-def _about_standing(each: Surveyed) -> Iterator[Finding]:
+def _about_standing(each: ParsedSchedule) -> Iterator[Finding]:
     """One that stands still until a person sees to it. A pause that somebody has asked for is none."""
     key, schedule = each.schedule.key, each.schedule
     if each.is_failing:
@@ -122,7 +122,7 @@ def _about_standing(each: Surveyed) -> Iterator[Finding]:
         )
 
 
-def _waits_for_parked(each: Surveyed) -> bool:
+def _waits_for_parked(each: ParsedSchedule) -> bool:
     """Mostly the next fire takes the place of a parked run; not where all are wanted, or where its end is awaited."""
     is_after_end = isinstance(each.rule, Every) and each.rule.is_after_end
     return is_after_end or (each.schedule.catch_up == "all" and each.schedule.overlap != "allow")
@@ -131,7 +131,7 @@ def _waits_for_parked(each: Surveyed) -> bool:
 # --- many ------------------------------------------------------------------------------------------------------------
 
 
-def _about_drift(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterator[Finding]:
+def _about_drift(surveyed: Sequence[ParsedSchedule], living: Sequence[Node]) -> Iterator[Finding]:
     for each in surveyed:
         key = each.schedule.key
         if is_left_behind(key, each.declared, living):
@@ -146,7 +146,7 @@ def _about_drift(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterat
             )
 
 
-def _about_left_over(surveyed: Sequence[Surveyed]) -> Iterator[Finding]:
+def _about_left_over(surveyed: Sequence[ParsedSchedule]) -> Iterator[Finding]:
     """What stands still because nobody knows it any more: it costs nothing, and somebody may miss it."""
     left = [each for each in surveyed if each.is_left_over]
     for source, where, fix in (
@@ -169,7 +169,7 @@ def _about_left_over(surveyed: Sequence[Surveyed]) -> Iterator[Finding]:
             )
 
 
-def _about_lateness(surveyed: Sequence[Surveyed], living: Sequence[Node], now: datetime) -> Iterator[Finding]:
+def _about_lateness(surveyed: Sequence[ParsedSchedule], living: Sequence[Node], now: datetime) -> Iterator[Finding]:
     schedules = [each.schedule for each in surveyed]
     stuck = [each for each in schedules if each.paused_until is not None and now - each.paused_until > _OVERDUE]
     if stuck:
@@ -213,7 +213,7 @@ def _held_up_by(living: Sequence[Node]) -> str:
     return named(blocking) or "something may block the event loop there, and the ledger does not tell what"
 
 
-def _about_tasks(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterator[Finding]:
+def _about_tasks(surveyed: Sequence[ParsedSchedule], living: Sequence[Node]) -> Iterator[Finding]:
     if not living:
         return
     known = {task for node in living for task in node.tasks}
@@ -239,7 +239,7 @@ def _about_tasks(surveyed: Sequence[Surveyed], living: Sequence[Node]) -> Iterat
 
 
 def _about_overlap(
-    surveyed: Sequence[Surveyed], ended: Sequence[Run], living: Sequence[Node], now: datetime
+    surveyed: Sequence[ParsedSchedule], ended: Sequence[Run], living: Sequence[Node], now: datetime
 ) -> Iterator[Finding]:
     """Under overlap "skip" a schedule that comes sooner than its runs end skips moments as a rule."""
     runs: dict[str, list[Run]] = defaultdict(list)
@@ -308,7 +308,7 @@ def _ended_together(own: Sequence[Run], ended: Sequence[Run], seconds: float) ->
     return sorted(name for name, count in beside.items() if count * 2 > len(long))
 
 
-def _about_herds(surveyed: Sequence[Surveyed], now: datetime) -> Iterator[Finding]:
+def _about_herds(surveyed: Sequence[ParsedSchedule], now: datetime) -> Iterator[Finding]:
     """The largest herd of the next day, and how its members could go apart."""
     expected = {each.schedule.key: each.expected for each in surveyed[:_HERD_SCHEDULES_MOST] if each.expected}
     since = to_us(now)

@@ -1,8 +1,8 @@
-"""Drivers whose work is done elsewhere: a run is handed to an outside queue, and its workers report back.
+"""Drivers whose work is done elsewhere: a run is dispatched to an external queue, and its workers report back.
 
-What `execute` of such a driver returns is a `HandOff`. The engine writes it down together with the message that hands
-the run over, in one guarded transaction; from then on the run is handed, and belongs to no node. The relay delivers the
-message by the `Sender` of its channel; the report loop applies what comes from the driver's sources.
+`execute` of such a driver returns a `Dispatch`. The engine writes it with the message that dispatches the run, in one
+guarded transaction; from then on the run is dispatched, and belongs to no node. The outbox delivers the message by the
+`Sender` of its channel; the report loop applies the reports from the driver's sources.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from evertick.driver.sender import Sender
-from evertick.model import HandMode, Report
+from evertick.model import DispatchMode, Report
 
-__all__ = ["HandOff", "HandsOver", "Received", "ReportSource"]
+__all__ = ["Dispatch", "DispatchingDriver", "Received", "ReportSource"]
 
 
-class HandOff(msgspec.Struct, frozen=True, kw_only=True):
+class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     """Returned by `execute` instead of a result: who is to do the work. Durations in microseconds; None: no bound."""
 
     # The channel of the outbox whose sender brings it to the queue.
@@ -29,8 +29,8 @@ class HandOff(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     served_by: str | None = None
     # When it has succeeded: when the queue has it (forget), when a worker took it (ack), when that says so (finish).
-    mode: HandMode = "finish"
-    # From its delivery to the queue until a worker took it, and between two words of that: then it is handed over anew.
+    mode: DispatchMode = "finish"
+    # From its delivery to the queue until a worker took it, and between two words of that: then it is dispatched again.
     ack_timeout: int | None = None
     progress_timeout: int | None = None
     # The channel of messages that tell a worker to stop; None: workers cannot be told.
@@ -73,8 +73,8 @@ class ReportSource(Protocol):
 
 
 @runtime_checkable
-class HandsOver(Protocol):
-    """A driver that hands its runs over. Drivers of several tasks may give the very same senders and sources."""
+class DispatchingDriver(Protocol):
+    """A driver that dispatches its runs. Drivers of several tasks may give the very same senders and sources."""
 
     def senders(self) -> Sequence[Sender]:
         """How its messages get to the queue, and those that tell workers to stop."""

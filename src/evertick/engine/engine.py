@@ -18,15 +18,15 @@ from evertick.engine.clock_watch import ClockWatch
 from evertick.engine.duty import DutyKeeper
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
-from evertick.engine.heartbeat import Heart
+from evertick.engine.heartbeat import Heartbeat
 from evertick.engine.judge import Stop
 from evertick.engine.loop import UNTIL_WOKEN, Loop, LoopHealth
 from evertick.engine.loops import LoopKind
 from evertick.engine.node import Attempt, LocalNode
-from evertick.engine.outbox_delivery import Relay
-from evertick.engine.progress import NoteCarrier, log_capture
+from evertick.engine.outbox_delivery import OutboxDelivery
+from evertick.engine.progress import ProgressWriter, log_capture
 from evertick.engine.prune import Pruner
-from evertick.engine.recovery import Tender
+from evertick.engine.recovery import Recoverer
 from evertick.engine.report import Reporter
 from evertick.engine.sweep import Sweeper
 from evertick.engine.work import Worker
@@ -75,7 +75,7 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
     # Runs that did not stop when told to, and still hold their slot.
     abandoned: int
     unwritten_outcomes: int
-    # Reports of workers that were refused here: their runs were handed over anew since, or are over.
+    # Reports of workers that were refused here: their runs were dispatched again since, or are over.
     refused_reports: int
     # The duties that are done here.
     duties: tuple[str, ...]
@@ -93,14 +93,14 @@ class Engine:
     ) -> None:
         self._node = node
         self._settings = settings
-        notes = NoteCarrier(node, settings.note)
+        notes = ProgressWriter(node, settings.note)
         self._finisher = Finisher(node, notes)
         self._worker = Worker(node, self._finisher, notes)
         self._recorder = Recorder(node, self._worker)
-        self._tender = Tender(node, self._worker)
+        self._tender = Recoverer(node, self._worker)
         self._clocks = ClockWatch(node)
         self._duties = DutyKeeper(node, self._works_of(duties), beat=settings.beat)
-        self._relays = Relay(node, poll=settings.poll, keep_dead=settings.retention)
+        self._relays = OutboxDelivery(node, poll=settings.poll, keep_dead=settings.retention)
         self._reports = Reporter(node, poll=settings.poll)
         failures = FailureWatch(node, editor)
         self._fire = self._loop(loops.FIRE, self._recorder.step)
@@ -140,7 +140,7 @@ class Engine:
         self.on_replaced: Callable[[StoreReplaced], None] = lambda error: None
         self._is_replaced = False
 
-    def _connect(self, notes: NoteCarrier, failures: FailureWatch) -> None:
+    def _connect(self, notes: ProgressWriter, failures: FailureWatch) -> None:
         """Who wakes whom: a part tells what has happened, and knows nothing of the loops that care."""
         self._worker.on_slot_free = self._work.wake
         self._finisher.on_outcome = self._finish.wake
@@ -162,8 +162,8 @@ class Engine:
         notes.on_begun = self._note.wake
         notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
 
-    def _make_heart(self) -> Heart:
-        return Heart(
+    def _make_heart(self) -> Heartbeat:
+        return Heartbeat(
             self._node,
             interval=self._settings.beat,
             stall_limit=self._settings.stall_limit,
@@ -216,7 +216,7 @@ class Engine:
             loop.end()
         # It waits for other processes, which no wake-up ends.
         self._tasks[self._loops.index(self._watch)].cancel()
-        handing_over = await self._hand_over_duties()
+        dispatching = await self._dispatch_duties()
         await self._reports.stop(_LAST_WORDS_SECONDS)
         await self._wait_for_claims()
         await self._wait_for_work(seconds)
@@ -224,7 +224,7 @@ class Engine:
         # One bound for all that is left to be written: a store that is away cannot hold up the end for long.
         self._write_until = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
         await self._write_last_outcomes()
-        handing_over.cancel()
+        dispatching.cancel()
         await self._heart.stop()
         await self._leave()
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
@@ -242,7 +242,7 @@ class Engine:
         sources: Sequence[ReportSource],
         leaves: Mapping[str, str],
     ) -> None:
-        """Other tasks and declarations from now on, without a stop; and how those that hand over reach their queues.
+        """Other tasks and declarations from now on, without a stop; and how those that dispatch reach their queues.
         May be repeated when the store was away."""
         node = self._node
         # No claim is asked for in between: it would be for tasks of before, and what it brings under terms of before.
@@ -406,7 +406,7 @@ class Engine:
 
     # --- the end
 
-    async def _hand_over_duties(self) -> asyncio.Task[None]:
+    async def _dispatch_duties(self) -> asyncio.Task[None]:
         """First of all: others wait for them. Those whose function does not stop at once are resigned when it has."""
         task = asyncio.get_running_loop().create_task(self._duties.hand_over(), name="evertick hand-over")
         await asyncio.wait({task}, timeout=_LAST_WORDS_SECONDS)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from evertick.engine.auto_pause import FAILURES
 from evertick.engine.log_summary import such_as
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
-from evertick.engine.progress import NoteCarrier
+from evertick.engine.progress import ProgressWriter
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.model import Cause, Claimed, Outcome, Run, Verdict
 from evertick.store.base import FinishAnswer, Finished
@@ -38,7 +38,7 @@ _SUCCEEDED = Verdict.SUCCEEDED
 class Finisher:
     """The outcomes of this node that are not in the store yet."""
 
-    def __init__(self, node: LocalNode, notes: NoteCarrier) -> None:
+    def __init__(self, node: LocalNode, notes: ProgressWriter) -> None:
         self._node = node
         self._notes = notes
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()

@@ -22,14 +22,14 @@ from typing import Any, TypeVar
 
 from evertick.engine.log_summary import such_as
 from evertick.engine.node import LocalNode
-from evertick.engine.scan_position import Outlook
-from evertick.engine.sharing import Company
+from evertick.engine.scan_position import ScanPosition
+from evertick.engine.sharing import PeerShare
 from evertick.engine.tick import Batch, Page, Tick
 from evertick.engine.trace import is_traced, trace
 from evertick.engine.work import Worker
 from evertick.ledger.fan_out import fan_out
 from evertick.ledger.parsed_rules import KnownDefinition, Rules
-from evertick.ledger.planning_input import facts_of, run_of
+from evertick.ledger.planning_input import plan_inputs_of, run_of
 from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
 from evertick.model.hooks import Event, EventKind
 from evertick.plan.inputs import Fire, Plan, guards_live
@@ -68,8 +68,8 @@ class Recorder:
         self.ticked_at: float | None = None
         # For the runs that are being planned, the first one last.
         self._ids: list[str] = []
-        self._outlook = Outlook(node.clock)
-        self._company = Company(node)
+        self._outlook = ScanPosition(node.clock)
+        self._company = PeerShare(node)
         # By `clock.elapsed`: when we heard what is due, the last times.
         self._looked_at = deque[float](maxlen=_GATHER_AFTER)
         # The shortest distance between a moment and the next of its schedule, of each of the last ticks that had any.
@@ -216,7 +216,9 @@ class Recorder:
             return _failed(row, now, known.error or "the rule cannot be read")
         try:
             made = plan(
-                facts_of(row, known.definition, known.rule, blackout=known.blackout), now, self._node.clock.uniform
+                plan_inputs_of(row, known.definition, known.rule, blackout=known.blackout),
+                now,
+                self._node.clock.uniform,
             )
         except Exception as error:
             log.exception("the schedule %r cannot be planned", row.key)

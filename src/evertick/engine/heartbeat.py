@@ -23,9 +23,9 @@ from evertick.engine.node import LocalNode
 from evertick.engine.trace import is_traced, trace
 from evertick.errors import EvertickError
 from evertick.model import blocking_tick
-from evertick.store.base import Beat, BeatLine, Ticks
+from evertick.store.base import Beat, HeartbeatSession, Ticks
 
-__all__ = ["Heart"]
+__all__ = ["Heartbeat"]
 
 log = logging.getLogger("evertick.beat")
 
@@ -41,7 +41,7 @@ _BLOCKERS_SECONDS, _BLOCKERS_MOST = 3600.0, 5
 _RETRY_SHARE = 3
 
 
-class Heart:
+class Heartbeat:
     """Beats until it is stopped, and tells the engine what each beat brought."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Heart:
         asyncio.run(live())
 
     async def _beat_on(self, ending: asyncio.Event) -> None:
-        line: BeatLine | None = None
+        line: HeartbeatSession | None = None
         while not ending.is_set():
             rest = self._interval
             try:
@@ -145,7 +145,7 @@ class Heart:
             with contextlib.suppress(EvertickError):
                 await line.close()
 
-    async def _beat(self, line: BeatLine) -> None:
+    async def _beat(self, line: HeartbeatSession) -> None:
         # The lease is counted from before the beat was sent: it can only make us stop too soon, never too late.
         node, sent = self._node.id, self._node.clock.elapsed()
         # Its own tick is this very beat.
@@ -190,7 +190,7 @@ class Heart:
         self._is_told = self._is_reported = self._has_resigned = False
         self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._feel_pulse)
 
-    async def _watch_pulse(self, line: BeatLine) -> None:
+    async def _watch_pulse(self, line: HeartbeatSession) -> None:
         silent = self._node.clock.elapsed() - self._pulse_at
         if silent > NOTED_SECONDS:
             self._note_blocker()

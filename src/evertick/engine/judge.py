@@ -9,15 +9,15 @@ from typing import assert_never
 import msgspec
 
 from evertick.driver.base import Reported, Work
-from evertick.driver.dispatch import HandOff
+from evertick.driver.dispatch import Dispatch
 from evertick.driver.error_text import error_text
 from evertick.errors import InvalidDuration, JobFailed, Retry, Skip
-from evertick.model import Claimed, Hand, NewMessage, Outcome, Phase, Reason, Verdict
+from evertick.model import Claimed, DispatchTerms, NewMessage, Outcome, Phase, Reason, Verdict
 from evertick.model.every_node import is_own_queue
 from evertick.model.retry import Constant, RetryPolicy
 from evertick.when.duration import duration_us
 
-__all__ = ["Ending", "HandedOver", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
+__all__ = ["Dispatched", "Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
 
 _REASON_MAX_CHARS = 500
 
@@ -68,14 +68,14 @@ class Unfit(msgspec.Struct, frozen=True):
     error: str
 
 
-class HandedOver(msgspec.Struct, frozen=True):
+class Dispatched(msgspec.Struct, frozen=True):
     """Somebody else is to do the work, who gets this message."""
 
-    hand_off: HandOff
+    dispatch: Dispatch
     message: NewMessage
 
 
-Ending = Returned | Raised | StoppedBy | Unfit | HandedOver
+Ending = Returned | Raised | StoppedBy | Unfit | Dispatched
 
 # As which the failure of a worker elsewhere counts for `retry_on` and `give_up_on`.
 _FAILED_ELSEWHERE = JobFailed("failed elsewhere")
@@ -114,32 +114,32 @@ def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Ph
             return _judge_stop(run, work, why, draw, phases, result)
         case Raised(error, result):
             return _judge_error(run, work, error, draw, phases, result)
-        case HandedOver(hand_off, message):
+        case Dispatched(dispatch, message):
             return Outcome(
                 id=run.id,
                 fence=run.fence,
-                kind="hand",
+                kind="dispatch",
                 attempts=run.attempts,
-                hand=_agreed(run, work, hand_off, draw),
+                dispatch=_agreed(run, work, dispatch, draw),
                 messages=(message,),
             )
         case _:
             assert_never(ending)
 
 
-def _agreed(run: Claimed, work: Work, hand_off: HandOff, draw: Draw) -> Hand:
+def _agreed(run: Claimed, work: Work, dispatch: Dispatch, draw: Draw) -> DispatchTerms:
     """What holds while it is in other hands. Whoever will hear of its failure need not know the task, so the policy is
     asked now: when it would be tried again."""
     attempt = run.attempts + 1
-    return Hand(
-        to=hand_off.channel,
-        queue=hand_off.queue,
-        served_by=hand_off.served_by,
-        mode=hand_off.mode,
-        ack_timeout=hand_off.ack_timeout,
-        progress_timeout=hand_off.progress_timeout,
+    return DispatchTerms(
+        to=dispatch.channel,
+        queue=dispatch.queue,
+        served_by=dispatch.served_by,
+        mode=dispatch.mode,
+        ack_timeout=dispatch.ack_timeout,
+        progress_timeout=dispatch.progress_timeout,
         timeout=work.timeout,
-        kill=hand_off.kill_channel,
+        kill=dispatch.kill_channel,
         retry_delay=_delay(work.retry, attempt, draw) if _may_retry(work, _FAILED_ELSEWHERE) else None,
         asked_delay=_delay(_ASKED_FOR if work.retry.attempts == 1 else work.retry, attempt, draw),
     )

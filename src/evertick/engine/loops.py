@@ -89,9 +89,9 @@ RELAY: Final = LoopKind(
 REPORT: Final = LoopKind(
     name="report",
     mode="claimed",
-    does="applies what workers report of runs that were handed to them",
+    does="applies what workers report of runs that were dispatched to them",
     replicas="All read; each report is for one of them at a time, and comes again only if that one is lost. "
-    "The fence refuses those of a hand-over that is over.",
+    "The fence refuses those of a dispatch that is over.",
 )
 WATCH: Final = LoopKind(
     name="watch",

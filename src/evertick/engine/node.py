@@ -207,7 +207,7 @@ class LocalNode:
         self.declares = dict(declares)
         # How messages are delivered, by channel.
         self.senders: Mapping[str, Sender] = senders or {}
-        # Where workers report of what was handed to them.
+        # Where workers report of what was dispatched to them.
         self.sources = tuple(sources)
         # Tasks that it knows and leaves to others, each with the driver that it does not run.
         self.leaves: Mapping[str, str] = leaves or {}
@@ -240,7 +240,7 @@ class LocalNode:
         leaves: Mapping[str, str],
     ) -> None:
         """Other tasks and declarations from now on. What was claimed before is carried out as it was then, and what was
-        handed over before is still reported on."""
+        dispatched before is still reported on."""
         # A claim may be under way for a task that is not ours any more: what it brings must find its work.
         self.works = {**self.works, **works}
         self.declares, self.leaves = dict(declares), leaves

@@ -7,7 +7,7 @@ claim was answered.
 What did not come back in time is settled without waiting for it, and goes on taking its place among the deliveries of
 its channel until it does come back: a receiver that hangs must not be called once more for every timeout.
 
-A message that hands a run over is told to that run before it is settled: a node that dies in between delivers it once
+A message that dispatches a run is told to that run before it is settled: a node that dies in between delivers it once
 more, under the same key; the other way round, a run would wait for ever for what was sent long ago.
 """
 
@@ -43,7 +43,7 @@ from evertick.text.error_line import what_was_raised
 from evertick.when.duration import duration_rounded, duration_us
 from evertick.when.moment import from_us
 
-__all__ = ["Relay", "judge_delivery"]
+__all__ = ["OutboxDelivery", "judge_delivery"]
 
 log = logging.getLogger("evertick.relay")
 
@@ -74,7 +74,7 @@ class Delivery:
         self.outcome: MessageOutcome | None = None
 
 
-class Journey:
+class DeliveryBatch:
     """A call that brings messages of one channel to the other side: one of them, or many where the sender can."""
 
     __slots__ = ("begun_at", "deliveries", "sender", "task", "timer")
@@ -93,7 +93,7 @@ class Journey:
         return all(delivery.outcome is not None for delivery in self.deliveries)
 
 
-class Relay:
+class OutboxDelivery:
     """The deliveries of this node."""
 
     def __init__(self, node: LocalNode, *, poll: float, keep_dead: int) -> None:
@@ -102,7 +102,7 @@ class Relay:
         # How long a message that was given up is kept.
         self._keep_dead = keep_dead
         self._held: dict[tuple[str, int], Delivery] = {}
-        self._journeys: set[Journey] = set()
+        self._journeys: set[DeliveryBatch] = set()
         # Calls that have not come back, by channel; also of those whose time was over.
         self._busy: Counter[str] = Counter()
         # Channels whose last claim has left no room: there may be more of theirs.
@@ -114,7 +114,7 @@ class Relay:
         self._look_at = 0.0
         # A delivery has ended, or there may be more to deliver.
         self.on_change: Callable[[], None] = lambda: None
-        # Writes what is to be said of handed runs.
+        # Writes what is to be said of dispatched runs.
         self.apply: Callable[[Sequence[Report]], Awaitable[object]] = functools.partial(
             node.store.apply_reports, node.app
         )
@@ -253,9 +253,9 @@ class Relay:
         for those in by_channel.values():
             most = _most_of(those[0].sender)
             for first in range(0, len(those), most):
-                self._begin(Journey(those[first : first + most]))
+                self._begin(DeliveryBatch(those[first : first + most]))
 
-    def _begin(self, journey: Journey) -> None:
+    def _begin(self, journey: DeliveryBatch) -> None:
         channel, loop = journey.sender.channel, asyncio.get_running_loop()
         self._busy[channel] += 1
         self._journeys.add(journey)
@@ -264,7 +264,7 @@ class Relay:
         journey.timer = loop.call_later(journey.sender.timeout / 1e6, self._time_is_over, journey)
         journey.begun_at = self._node.clock.elapsed()
 
-    async def _deliver(self, journey: Journey) -> Came:
+    async def _deliver(self, journey: DeliveryBatch) -> Came:
         """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
         sender, deliveries = journey.sender, journey.deliveries
         try:
@@ -279,7 +279,7 @@ class Relay:
         except BaseException as error:
             return [error] * len(deliveries)
 
-    def _came_back(self, journey: Journey, task: asyncio.Task[Came]) -> None:
+    def _came_back(self, journey: DeliveryBatch, task: asyncio.Task[Came]) -> None:
         self._busy[journey.sender.channel] -= 1
         self._journeys.discard(journey)
         if task.cancelled():
@@ -290,12 +290,12 @@ class Relay:
             self._judge(journey, task.result())
         self.on_change()  # its place is free
 
-    def _time_is_over(self, journey: Journey) -> None:
+    def _time_is_over(self, journey: DeliveryBatch) -> None:
         seconds = journey.sender.timeout / 1e6
         error = TimeoutError(f"the delivery took longer than its timeout of {seconds:g} s")
         self._judge(journey, [error] * len(journey.deliveries))
 
-    def _judge(self, journey: Journey, came: Came) -> None:
+    def _judge(self, journey: DeliveryBatch, came: Came) -> None:
         """Of those of which it is not known yet what came of them."""
         if is_traced(log) and not journey.is_settled:
             words, arrived = "%s: %d messages of %d arrived,", sum(error is None for error in came)
@@ -315,7 +315,7 @@ class Relay:
         delivery.outcome = outcome
         self.on_change()
 
-    def _stop(self, journey: Journey) -> None:
+    def _stop(self, journey: DeliveryBatch) -> None:
         """If it is still under way it is told to stop, where that is possible."""
         if journey.timer is not None:
             journey.timer.cancel()
@@ -341,11 +341,11 @@ class Relay:
             )
 
     async def _report(self, batch: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
-        """Tell the runs that these messages hand over what became of that."""
+        """Tell the runs that these messages dispatch what became of that."""
         reports = [
             report
             for delivery, outcome in batch
-            if delivery.message.hands_over is not None and (report := _report_of(delivery.message, outcome)) is not None
+            if delivery.message.dispatches is not None and (report := _report_of(delivery.message, outcome)) is not None
         ]
         if reports:
             await self.apply(reports)
@@ -439,7 +439,7 @@ def _one_each(came: Came, count: int) -> Came:
 
 
 def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | None:
-    """What becomes of the run that a message hands over; None: nothing yet."""
+    """What becomes of the run that a message dispatches; None: nothing yet."""
     kind: ReportKind
     match outcome.kind:
         case "sent":
@@ -450,9 +450,9 @@ def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | Non
             return None
         case _:
             assert_never(outcome.kind)
-    if message.caused_by is None or message.hands_over is None:
+    if message.caused_by is None or message.dispatches is None:
         return None
-    return Report(id=message.caused_by, fence=message.hands_over, kind=kind, error=outcome.error)
+    return Report(id=message.caused_by, fence=message.dispatches, kind=kind, error=outcome.error)
 
 
 async def _log_failures(node: LocalNode, settled: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
@@ -477,8 +477,8 @@ async def _log_failures(node: LocalNode, settled: Sequence[tuple[Delivery, Messa
 
 
 async def _told_of_runs(node: LocalNode, messages: Sequence[ClaimedMessage]) -> tuple[str, dict[str, str | None]]:
-    """Of messages that hand over runs: whose these are, in words; and of a single one what its line is about."""
-    ids = [each.caused_by for each in messages if each.hands_over is not None and each.caused_by is not None]
+    """Of messages that dispatch runs: whose these are, in words; and of a single one what its line is about."""
+    ids = [each.caused_by for each in messages if each.dispatches is not None and each.caused_by is not None]
     runs = (await runs_told_of(node, ids[:_LOOKED_UP_MOST])).values()
     names = sorted({run.schedule_key or run.task for run in runs})
     if not names:

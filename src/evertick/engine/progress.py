@@ -16,13 +16,13 @@ from evertick.engine.node import Attempt, LocalNode
 from evertick.job.context import LINES_MAX, _current
 from evertick.store.base import Note
 
-__all__ = ["NoteCarrier", "log_capture"]
+__all__ = ["ProgressWriter", "log_capture"]
 
 # While the store is away jobs may go on talking; beyond this the oldest words go.
 _PENDING_MAX = 4 * LINES_MAX
 
 
-class NoteCarrier:
+class ProgressWriter:
     """Notes on their way to the store."""
 
     def __init__(self, node: LocalNode, every_seconds: float) -> None:

@@ -34,13 +34,13 @@ from evertick.model import Claimed, Outcome, Run, Verdict
 from evertick.store.base import Beat, Hearing, Rehomed, RunFilter
 from evertick.store.ending import DEADLINE_MARGIN
 
-__all__ = ["Tender"]
+__all__ = ["Recoverer"]
 
 log = logging.getLogger("evertick.tend")
 
 T = TypeVar("T")
 
-# Handed runs that one look settles.
+# Dispatched runs that one look settles.
 _BITE = 1_000
 # Of the runs that are run again as their nodes have died, so many of a look have a line each in the log.
 _NAMED_MOST = 10
@@ -49,7 +49,7 @@ _NAMED_MOST = 10
 _OVERDUE = DEADLINE_MARGIN // 2
 
 
-class Tender:
+class Recoverer:
     """Judges, re-homes, reconciles."""
 
     def __init__(self, node: LocalNode, worker: Worker) -> None:
@@ -60,7 +60,7 @@ class Tender:
         self._last_beat: tuple[float, int] | None = None
         self._has_beaten = False
         self._has_charges = True
-        self._has_handed = self._has_handed_cancels = True
+        self._has_dispatched = self._has_dispatched_cancels = True
         # The last beat: when it was sent and answered, by `clock.elapsed`, and how late it was at the store in between.
         self._sent = self._answered = 0.0
         self._stores_now = 0
@@ -82,7 +82,7 @@ class Tender:
         """A beat was answered. Notice whether it, or the store's clock, was off by more than half a lease."""
         self._has_beaten = True
         self._has_charges = beat.has_charges
-        self._has_handed, self._has_handed_cancels = beat.has_handed, beat.has_handed_cancels
+        self._has_dispatched, self._has_dispatched_cancels = beat.has_dispatched, beat.has_dispatched_cancels
         self._sent, self._answered, self._stores_now = sent, self._node.clock.elapsed(), beat.now
         last, self._last_beat = self._last_beat, (sent, beat.now)
         if last is None:
@@ -102,9 +102,9 @@ class Tender:
         if not self._has_beaten:
             return Idle(math.inf)  # until the next beat is answered, which wakes us
         self._has_beaten = False
-        heard = self._hearings() if self._has_handed else {}
-        if heard or self._has_handed_cancels:
-            await self._tend_handed(heard)
+        heard = self._hearings() if self._has_dispatched else {}
+        if heard or self._has_dispatched_cancels:
+            await self._check_dispatched(heard)
         if not self._has_charges and not len(self._node.hold):
             return None  # by the answer to the beat there is nothing to find
         judges_until = self._judges_until()
@@ -179,19 +179,19 @@ class Tender:
             for channel, (since, until) in self.heard_channels().items()
         }
 
-    async def _tend_handed(self, heard: Mapping[str, Hearing]) -> None:
+    async def _check_dispatched(self, heard: Mapping[str, Hearing]) -> None:
         """Runs in other hands whose time is over, a bite at a time; the next beat tells whether there is more."""
         node = self._node
-        tended = await node.store.tend_handed(node.app, _BITE, heard)
+        tended = await node.store.check_dispatched(node.app, _BITE, heard)
         if tended.released:
             count = len(tended.released)
-            what = "%d handed %s not taken, or fell silent with its worker: handed over anew"
+            what = "%d dispatched %s not taken, or fell silent with its worker: dispatched again"
             log.warning(what, count, "run was" if count == 1 else "runs were")
         lost = [(run, verdict) for run, verdict in tended.ended if verdict is Verdict.LOST]
         await self._tell_ended(lost, "that nobody took, or whose worker fell silent,")
         wanted = [run for run, verdict in tended.ended if verdict is Verdict.CANCELLED]
         for run in (await runs_told_of(node, wanted)).values():
-            what, key = "%s: run %s, which was handed over, is cancelled (%s)", run.schedule_key or run.task
+            what, key = "%s: run %s, which was dispatched, is cancelled (%s)", run.schedule_key or run.task
             say = functools.partial(log.info, what, key, run.id, run.reason, extra=about(run))
             node.told.tell("cancelled", "cancelled", log, logging.INFO, say, _cancelled_words, about=key)
         node.told.batch_over("cancelled")
@@ -242,7 +242,7 @@ class Tender:
 
 
 def _cancelled_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"{count} more runs that were handed over{such_as(names, seconds)} are cancelled"
+    return f"{count} more runs that were dispatched{such_as(names, seconds)} are cancelled"
 
 
 def _ended_words(whose: str, verdict: Verdict, count: int, names: list[str], seconds: float | None) -> str:

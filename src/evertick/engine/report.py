@@ -1,4 +1,4 @@
-"""Applying what is said of handed runs from outside: by workers, through the sources of the drivers, and by our own
+"""Applying what is said of dispatched runs from outside: by workers, through the sources of the drivers, and by our own
 relay.
 
 A report is confirmed to its source when the ledger has it, and not before: a node that dies in between leaves it to
@@ -21,7 +21,7 @@ from evertick.clock import Clock
 from evertick.driver.dispatch import Received, ReportSource
 from evertick.engine.finish import about
 from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
-from evertick.engine.report_watch import WAIT_SECONDS, Ear
+from evertick.engine.report_watch import WAIT_SECONDS, ReportWatch
 from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import StoreUnavailable
 from evertick.model import Report, Verdict, hearing_tick
@@ -52,7 +52,7 @@ class Reader:
         # It was away and can be read again; with its channel.
         self.on_back = on_back
         self._clock = clock
-        self.ear = Ear()
+        self.ear = ReportWatch()
         self.task: asyncio.Task[Received | None] | None = None
         self.received: Received | None = None
         self.failures = 0
@@ -118,12 +118,12 @@ class Reporter:
         self._readers: list[Reader] = []
         # What runs have come to that the hooks have not heard of.
         self._untold: deque[tuple[Report, EventKind]] = deque(maxlen=_UNTOLD_MOST)
-        # Reports of hand-overs that were over.
+        # Reports of dispatches that were over.
         self.refused = 0
         self._refusals = Repeats(
             log,
             node.clock.elapsed,
-            first="{count} reports of workers were refused: their runs were handed over anew since, or are over",
+            first="{count} reports of workers were refused: their runs were dispatched again since, or are over",
             more="{count} more reports of workers were refused in the last {seconds} s",
         )
         # Runs have ended as failed, of whichever schedules.
@@ -212,7 +212,7 @@ class Reporter:
         answers = await self._node.store.apply_reports(self._node.app, reports)
         if is_traced(log):
             kinds, told = tally(report.kind for report in reports), tally(answer.answer for answer in answers)
-            words = "wrote %d reports of handed runs (%s; answered: %s)"
+            words = "wrote %d reports of dispatched runs (%s; answered: %s)"
             trace(log, self._node.clock, since, words, len(reports), kinds, told)
         self._count_refused(answers)
         moved = [
@@ -241,10 +241,10 @@ class Reporter:
             run = runs.get(report.id)
             name, extra = ("a job", {"run": report.id}) if run is None else (run.schedule_key or run.task, about(run))
             if answer.verdict is Verdict.FAILED:
-                what = "%s: run %s failed where it was handed to: %s"
+                what = "%s: run %s failed where it was dispatched to: %s"
                 log.error(what, name, report.id, error_for_log(report.error), extra=extra)
             else:
-                what = "%s: run %s failed where it was handed to (%s); it is tried again"
+                what = "%s: run %s failed where it was dispatched to (%s); it is tried again"
                 log.warning(what, name, report.id, what_was_raised(report.error), extra=extra)
 
     def _count_refused(self, answers: Sequence[ReportAnswer]) -> None:

@@ -8,7 +8,7 @@ two reads, had no more time for it than may pass between two reads that count as
 
 from __future__ import annotations
 
-__all__ = ["WAIT_SECONDS", "Ear"]
+__all__ = ["WAIT_SECONDS", "ReportWatch"]
 
 # How long a read waits for the first report.
 WAIT_SECONDS = 5.0
@@ -17,7 +17,7 @@ WAIT_SECONDS = 5.0
 _SLACK_SECONDS = 5.0
 
 
-class Ear:
+class ReportWatch:
     """One source. Times by `clock.elapsed`."""
 
     __slots__ = ("_read_at", "_since", "_until")

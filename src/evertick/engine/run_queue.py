@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from evertick.engine.node import Attempt, LocalNode
 
-__all__ = ["Line"]
+__all__ = ["RunQueue"]
 
 log = logging.getLogger("evertick.work")
 
@@ -28,7 +28,7 @@ log = logging.getLogger("evertick.work")
 _AHEAD_SECONDS, _PATIENCE_SECONDS = 0.02, 0.2
 
 
-class Line:
+class RunQueue:
     """First come, first served."""
 
     def __init__(

@@ -15,7 +15,7 @@ from evertick.clock import Clock
 from evertick.store.base import VERY_FIRST, DuePlace
 from evertick.when.moment import SECOND
 
-__all__ = ["Outlook"]
+__all__ = ["ScanPosition"]
 
 # Before the end of the last look: commits take their time.
 _BACK_US = SECOND
@@ -24,7 +24,7 @@ _ALL_LEAST_SECONDS, _ALL_MOST_SECONDS = 1.0, 10.0
 _ALL_SHARE = 0.05
 
 
-class Outlook:
+class ScanPosition:
     """What was seen to its end, and when all was looked at."""
 
     def __init__(self, clock: Clock) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from evertick.engine.node import LocalNode
 from evertick.store.base import DueSchedule
 
-__all__ = ["Company"]
+__all__ = ["PeerShare"]
 
 # Whom a node has met it reckons with for so long; who else is there is asked as often.
 _REMEMBERED_SECONDS = 10.0
@@ -21,7 +21,7 @@ _REMEMBERED_SECONDS = 10.0
 _SPREAD, _SPREAD_BITS = 2_654_435_761, 16
 
 
-class Company:
+class PeerShare:
     """Who else is there, for one node."""
 
     def __init__(self, node: LocalNode) -> None:

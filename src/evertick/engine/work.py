@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from evertick.driver.dispatch import HandOff
+from evertick.driver.dispatch import Dispatch
 from evertick.engine.finish import Finisher, about
-from evertick.engine.judge import Ending, HandedOver, Raised, Returned, Stop, StoppedBy, Unfit, judge
+from evertick.engine.judge import Dispatched, Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
-from evertick.engine.progress import NoteCarrier
-from evertick.engine.run_queue import Line
+from evertick.engine.progress import ProgressWriter
+from evertick.engine.run_queue import RunQueue
 from evertick.engine.timeouts import Timeouts
 from evertick.engine.trace import is_traced, trace
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
@@ -52,7 +52,7 @@ class _Question(NamedTuple):
 class Worker:
     """Fills this node's slots with due runs."""
 
-    def __init__(self, node: LocalNode, finisher: Finisher, notes: NoteCarrier) -> None:
+    def __init__(self, node: LocalNode, finisher: Finisher, notes: ProgressWriter) -> None:
         self._node = node
         self._notes = notes
         self._finisher = finisher
@@ -63,7 +63,7 @@ class Worker:
         # Slots that come free while a claim is under way are looked at when it is answered.
         self._is_claiming = False
         self._gathering: asyncio.TimerHandle | None = None
-        self._line = Line(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
+        self._line = RunQueue(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
         self.claimed_at: float | None = None
         # Runs that claims have found to be too old, of which the hooks have not heard.
         self._expired: list[str] = []
@@ -270,21 +270,21 @@ class Worker:
                     "ctx.cancelled, so it could not be stopped: its work is done, and counts",
                     level="warning",
                 )
-        if isinstance(result, HandOff):
-            return self._handed_over(attempt, result)
+        if isinstance(result, Dispatch):
+            return self._dispatched(attempt, result)
         return Returned(attempt.context._encode_result(result))
 
     def _judge_raise(self, attempt: Attempt, error: BaseException) -> Ending:
         result = error.result if isinstance(error, JobFailed) else attempt.context._kept
         return Raised(error, attempt.context._encode_result(result))
 
-    def _handed_over(self, attempt: Attempt, hand_off: HandOff) -> Ending:
+    def _dispatched(self, attempt: Attempt, dispatch: Dispatch) -> Ending:
         run, id_ = attempt.run, self._node.clock.new_id()
         try:
-            message = hand_message(id_, hand_off.channel, hand_off.payload, hand_off.headers, run.id, run.fence)
+            message = hand_message(id_, dispatch.channel, dispatch.payload, dispatch.headers, run.id, run.fence)
         except InvalidInput as error:
             return Raised(error)
-        return HandedOver(hand_off, message)
+        return Dispatched(dispatch, message)
 
     def _judge_cancel(self, attempt: Attempt, error: asyncio.CancelledError) -> Ending:
         if attempt.why is not None:

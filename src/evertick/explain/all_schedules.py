@@ -16,12 +16,12 @@ from evertick.store.base import DeclaredBy, ScheduleFilter, Store, StoredSchedul
 from evertick.when import Calendar, When
 from evertick.when.subset import Within
 
-__all__ = ["Surveyed", "survey"]
+__all__ = ["ParsedSchedule", "survey"]
 
 _PAGE = 1_000
 
 
-class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
+class ParsedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as people read it, and its rule or the reason why it has none."""
 
     schedule: Schedule
@@ -54,7 +54,7 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
 
 async def survey(
     store: Store, app: str, *, keys: Sequence[str] = (), labels: Mapping[str, str] | None = None
-) -> AsyncIterator[Surveyed]:
+) -> AsyncIterator[ParsedSchedule]:
     """Every schedule, by key; or only those with these keys and labels."""
     calendars = await load_calendars(store, app)
     wanted = ScheduleFilter(keys=tuple(keys) or None, labels=dict(labels or {}), limit=_PAGE, with_counts=False)
@@ -72,9 +72,9 @@ async def survey(
 
 async def _surveyed(
     store: Store, schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar], now: int
-) -> Surveyed:
+) -> ParsedSchedule:
     pause = stored.pause
-    found = Surveyed(
+    found = ParsedSchedule(
         schedule=schedule,
         rule=None,
         is_failing=pause is not None and pause.is_failing,

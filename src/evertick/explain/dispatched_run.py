@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from evertick.model import Handed, Message, MessageState, Node, Reason, Run
+from evertick.model import Dispatched, Message, MessageState, Node, Reason, Run
 from evertick.model.message import hand_key
 from evertick.store.base import MessageFilter, Store
 from evertick.text.error_line import what_was_raised
 
-__all__ = ["handed_words", "is_away", "is_heard", "queue_words", "unsent_messages", "who_was_lost"]
+__all__ = ["dispatched_words", "is_away", "is_heard", "queue_words", "unsent_messages", "who_was_lost"]
 
 # How many of them are looked up, one by one.
 _LOOKED_UP_MOST = 100
@@ -24,43 +24,45 @@ Words = Callable[[datetime | None], str]
 
 
 async def unsent_messages(store: Store, app: str, runs: Iterable[Run]) -> dict[str, Message]:
-    """The messages that are still to hand over these runs, by run."""
-    waiting = [(run, run.handed) for run in runs if run.handed is not None and run.handed.pushed_at is None]
+    """The messages that are still to dispatch these runs, by run."""
+    waiting = [(run, run.dispatched) for run in runs if run.dispatched is not None and run.dispatched.pushed_at is None]
     found: dict[str, Message] = {}
-    for run, handed in waiting[:_LOOKED_UP_MOST]:
-        wanted = MessageFilter(channel=handed.to, key=hand_key(run.id, run.fence or 0), limit=1)
+    for run, dispatched in waiting[:_LOOKED_UP_MOST]:
+        wanted = MessageFilter(channel=dispatched.to, key=hand_key(run.id, run.fence or 0), limit=1)
         for message in await store.messages(app, wanted):
             found[run.id] = message
     return found
 
 
-def handed_words(run: Run, handed: Handed, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
-    """`message`: the one that is still to hand it over, if there is one."""
+def dispatched_words(
+    run: Run, dispatched: Dispatched, message: Message | None, nodes: Iterable[Node], at: Words
+) -> str:
+    """`message`: the one that is still to dispatch it, if there is one."""
     nodes = list(nodes)
     asked = ", asked to cancel" if run.is_cancel_requested else ""
-    hears = is_heard(handed.to, nodes)
-    since = f"run {run.id} was handed to {queue_words(handed)} at {at(handed.at)}"
-    if handed.pushed_at is None:
-        return f"{since}, {_unsent_words(handed, message, nodes, at)}{asked}"
+    hears = is_heard(dispatched.to, nodes)
+    since = f"run {run.id} was dispatched to {queue_words(dispatched)} at {at(dispatched.at)}"
+    if dispatched.pushed_at is None:
+        return f"{since}, {_unsent_words(dispatched, message, nodes, at)}{asked}"
     if run.is_cancel_requested:
-        again = _cancel_words(handed, hears=hears)
+        again = _cancel_words(dispatched, hears=hears)
     else:
-        again = _again_words(handed, at) if hears else _unheard_words(handed.to)
-    if handed.taken_at is None:
-        served_by = "" if handed.served_by is None else f" (one is started by `{handed.served_by}`)"
+        again = _again_words(dispatched, at) if hears else _unheard_words(dispatched.to)
+    if dispatched.taken_at is None:
+        served_by = "" if dispatched.served_by is None else f" (one is started by `{dispatched.served_by}`)"
         return f"{since}, not taken by a worker yet{'' if asked else served_by}{again}"
     progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
-    who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {queue_words(handed)}"
-    return f"{who} since {at(handed.taken_at)}{progress}{again}"
+    who = f"run {run.id} (attempt {run.attempts + 1}) is with a worker of {queue_words(dispatched)}"
+    return f"{who} since {at(dispatched.taken_at)}{progress}{again}"
 
 
-def queue_words(handed: Handed) -> str:
-    return f"{handed.to!r}" if handed.queue is None else f"the queue {handed.queue!r} of {handed.to!r}"
+def queue_words(dispatched: Dispatched) -> str:
+    return f"{dispatched.to!r}" if dispatched.queue is None else f"the queue {dispatched.queue!r} of {dispatched.to!r}"
 
 
 def who_was_lost(run: Run) -> str:
     """Of a run that had losses. One that went on tells by nothing whether they were of a node or of a worker."""
-    if run.handed is not None or run.reason in _LOST_ELSEWHERE:
+    if run.dispatched is not None or run.reason in _LOST_ELSEWHERE:
         return "its worker"
     return "its node" if run.reason in _LOST_HERE else "it"
 
@@ -70,22 +72,23 @@ def is_heard(channel: str, nodes: Iterable[Node]) -> bool:
     return any(node.hears(channel) for node in nodes)
 
 
-def _again_words(handed: Handed, at: Words) -> str:
-    if handed.until is None:
+def _again_words(dispatched: Dispatched, at: Words) -> str:
+    if dispatched.until is None:
         return ""
-    if handed.taken_at is None:
-        return f"; unless one takes it, it is pushed again at {at(handed.until)}"
-    return f"; unless its worker speaks by {at(handed.until)}, it is pushed again"
+    if dispatched.taken_at is None:
+        return f"; unless one takes it, it is pushed again at {at(dispatched.until)}"
+    return f"; unless its worker speaks by {at(dispatched.until)}, it is pushed again"
 
 
-def _cancel_words(handed: Handed, *, hears: bool) -> str:
+def _cancel_words(dispatched: Dispatched, *, hears: bool) -> str:
     """A run that is to be cancelled is not pushed again, whatever its worker says."""
-    if handed.taken_at is not None:
+    if dispatched.taken_at is not None:
         return "; asked to cancel: it ends when its worker obeys, or has had its time to do so"
     if hears:
         return "; asked to cancel: a node ends it within seconds"
     return (
-        f"; asked to cancel: no live node hears the workers of {handed.to!r} now, so one that has it gets time to stop"
+        f"; asked to cancel: no live node reads the reports of {dispatched.to!r} now, so a worker that has it gets "
+        "time to stop"
     )
 
 
@@ -93,16 +96,16 @@ def _unheard_words(channel: str) -> str:
     return f"; no live node hears the workers of {channel!r} now, and until one does nobody calls them silent"
 
 
-def is_away(handed: Handed, nodes: Iterable[Node]) -> bool:
+def is_away(dispatched: Dispatched, nodes: Iterable[Node]) -> bool:
     """Of a queue that has not taken its message: whether it is not there at all, as far as anybody knows. Where reports
     can be read it is; and from a queue that brings none nobody hears that it is back."""
-    return handed.mode != "forget" and not is_heard(handed.to, nodes)
+    return dispatched.mode != "forget" and not is_heard(dispatched.to, nodes)
 
 
-def _unsent_words(handed: Handed, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
+def _unsent_words(dispatched: Dispatched, message: Message | None, nodes: Iterable[Node], at: Words) -> str:
     if message is None:
         return "and its message has just been sent"
-    if not any(handed.to in node.channels for node in nodes):
+    if not any(dispatched.to in node.channels for node in nodes):
         return "and no live node brings messages there: start one that does"
     if message.state is MessageState.SENDING:
         return "and its message is on its way there"
@@ -110,5 +113,5 @@ def _unsent_words(handed: Handed, message: Message | None, nodes: Iterable[Node]
         return "and its message waits to be sent"
     tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
     why = what_was_raised(message.error)
-    what = "which is away" if is_away(handed, nodes) else "which has not taken it"
+    what = "which is away" if is_away(dispatched, nodes) else "which has not taken it"
     return f"{what}: {tries}{f' ({why})' if why else ''}, the next at {at(message.due_at)}"

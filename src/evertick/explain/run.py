@@ -143,7 +143,7 @@ async def _line_before(store: Store, run: Run) -> list[Run]:
     if run.reason == Reason.RATE:
         return []
     if run.reason == Reason.CONCURRENCY:
-        at_work = (State.RUNNING, State.HANDED)
+        at_work = (State.RUNNING, State.DISPATCHED)
         wanted = RunFilter(task=run.task, states=at_work, is_oldest_first=True, limit=_NAMED_MOST)
         return await store.runs(run.app, wanted)
     before: list[Run] = []

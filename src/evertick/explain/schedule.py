@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from evertick.errors import EvertickError, NotFound
-from evertick.explain.dispatched_run import handed_words, unsent_messages, who_was_lost
+from evertick.explain.dispatched_run import dispatched_words, unsent_messages, who_was_lost
 from evertick.explain.drift import REMEDY, is_left_behind
 from evertick.explain.no_node import driver_wanted, living_of, nobody_runs, somebody_wanted
 from evertick.explain.node_names import node_names
@@ -61,7 +61,7 @@ _REASONS: dict[str, str] = {
     Reason.NO_SLOT: "the node that had claimed it had no slot free for it in time",
     Reason.NOT_TAKEN: "no worker took it in its time",
     Reason.NO_PROGRESS: "its worker fell silent",
-    Reason.UNDELIVERED: "the queue that it was to be handed to did not take it",
+    Reason.UNDELIVERED: "the queue that it was to be dispatched to did not take it",
     Reason.DUPLICATE: "another run has its unique key",
     Reason.BLACKOUT: "the blackout of the schedule was closed, and drops what comes then",
     Reason.BY_HAND: "somebody decided that it should not run",
@@ -335,7 +335,7 @@ def _nobody_there(run: Run, nodes: list[Node], now: datetime) -> str:
 
 
 def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
-    """`nodes`: also the dead. `message`: the one that is still to hand the run over, if there is one."""
+    """`nodes`: also the dead. `message`: the one that is still to dispatch the run, if there is one."""
     return _doing(run, nodes, now, rule, message) + _failed_before(run)
 
 
@@ -354,8 +354,10 @@ def _in_phase(run: Run) -> str:
 
 def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None) -> str:
     living = living_of(nodes)
-    if run.handed is not None:
-        return handed_words(run, run.handed, message, living, lambda moment: time_words(moment, rule)) + _losses(run)
+    if run.dispatched is not None:
+        return dispatched_words(
+            run, run.dispatched, message, living, lambda moment: time_words(moment, rule)
+        ) + _losses(run)
     match run.state:
         case State.RUNNING:
             since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"

@@ -36,8 +36,8 @@ __all__ = [
     "METADATA_MAX_BYTES",
     "PHASES_MAX",
     "Context",
-    "Notebook",
     "OpenPhase",
+    "ProgressBuffer",
     "current",
 ]
 
@@ -68,7 +68,7 @@ def current() -> Context:
         raise NotFound("there is no current run here; evertick.current() answers only inside a job") from None
 
 
-class Notebook:
+class ProgressBuffer:
     """What one attempt has said so far and has not been carried to the store yet."""
 
     __slots__ = (
@@ -166,7 +166,7 @@ class Context(msgspec.Struct, eq=False, gc=False):
     # None where the ledger is out of reach: in a child process.
     _holder: Holder | None = None
     # Made when the job first says something: most say nothing.
-    _said: Notebook | None = None
+    _said: ProgressBuffer | None = None
     _stopped: str = ""
     _has_seen_stop: bool = False
     # Whether the job has ended its run itself. Written: in a transaction whose commit only the store knows of.
@@ -321,11 +321,11 @@ class Context(msgspec.Struct, eq=False, gc=False):
         self.log(text, level=record.levelname.lower())
 
     @property
-    def _notebook(self) -> Notebook:
+    def _notebook(self) -> ProgressBuffer:
         if self._said is None:
             with _first_word:
                 if self._said is None:
-                    self._said = Notebook()
+                    self._said = ProgressBuffer()
         return self._said
 
     @property

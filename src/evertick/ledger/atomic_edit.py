@@ -13,13 +13,13 @@ import msgspec
 
 from evertick.aio.cooperative import in_turns
 from evertick.errors import Refused
-from evertick.ledger.editor import ROUNDS_MAX, Addition, Editor, Now, never_settles, now_of
+from evertick.ledger.editor import ROUNDS_MAX, Addition, CurrentSchedule, Editor, never_settles, now_of
 from evertick.ledger.parsed_rules import load_calendars
 from evertick.model import Definition, Pause
 from evertick.store.base import Change, DeclaredBy, NewCalendar, StoredSchedule
 from evertick.when import Calendar, When
 
-__all__ = ["Edit", "Halt", "Together", "TogetherEditor", "Version"]
+__all__ = ["BatchEditor", "Edit", "Halt", "ScheduleBatch", "Version"]
 
 Version = tuple[int, int]
 
@@ -43,7 +43,7 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
     is_disabled: bool = False
 
 
-class Together(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleBatch(msgspec.Struct, frozen=True, kw_only=True):
     """All that is to be changed, and what it was planned from."""
 
     additions: tuple[Addition, ...] = ()
@@ -60,10 +60,10 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.additions or self.edits or self.halts or self.removals or self.calendars)
 
 
-class TogetherEditor(Editor):
+class BatchEditor(Editor):
     """Changes many schedules of one app in one step."""
 
-    async def change_together(self, wanted: Together) -> None:
+    async def change_together(self, wanted: ScheduleBatch) -> None:
         """Make all of the changes, or none. Raises Refused if something has changed since they were planned."""
         rules = {edit.key: edit.rule for edit in wanted.edits if edit.rule is not None and edit.declared is not None}
         await self._check_limits({added.key: added.rule for added in wanted.additions} | rules)
@@ -79,7 +79,7 @@ class TogetherEditor(Editor):
             _refuse_taken(changes, taken)
         raise never_settles(changes[taken.index(False)].key)
 
-    async def _changes(self, wanted: Together) -> list[Change]:
+    async def _changes(self, wanted: ScheduleBatch) -> list[Change]:
         own = {each.name: each for each in wanted.calendars}
         before = await load_calendars(self._store, self._app)
         after = before | own
@@ -94,7 +94,7 @@ class TogetherEditor(Editor):
             *await in_turns(wanted.additions, lambda added: self._adding(added, time, after)),
         ]
 
-    async def _read(self, wanted: Together) -> list[StoredSchedule]:
+    async def _read(self, wanted: ScheduleBatch) -> list[StoredSchedule]:
         """The schedules that are to be changed, if they are still what the plan was made from."""
         keys = list(wanted.versions)
         found = await self._store.stored_schedules(self._app, keys=keys) if keys else []
@@ -105,7 +105,7 @@ class TogetherEditor(Editor):
                 raise Refused(f"schedule {key!r} {what} since the plan was made: nothing was applied; look at it again")
         return found
 
-    def _edit(self, current: Now, edit: Edit, calendars: Mapping[str, Calendar]) -> Change:
+    def _edit(self, current: CurrentSchedule, edit: Edit, calendars: Mapping[str, Calendar]) -> Change:
         return self._editing(
             current,
             lambda _: edit.definition,
@@ -115,7 +115,7 @@ class TogetherEditor(Editor):
             resumes=edit.resumes,
         )
 
-    def _halting(self, current: Now, halt: Halt) -> Change:
+    def _halting(self, current: CurrentSchedule, halt: Halt) -> Change:
         pause = Pause(at=current.time, note=halt.note, is_undeclared=True, is_disabled=halt.is_disabled)
         return self._pausing(current, pause)
 

@@ -18,9 +18,9 @@ from typing import Literal
 import msgspec
 
 from evertick.errors import EvertickError, NotFound, Refused
-from evertick.ledger.editor import Editor, Now
+from evertick.ledger.editor import CurrentSchedule, Editor
 from evertick.ledger.parsed_rules import blackout_of, fingerprint_of, load_calendars, rule_of
-from evertick.ledger.planning_input import facts_of
+from evertick.ledger.planning_input import plan_inputs_of
 from evertick.model import Pause, Reason, Run, State
 from evertick.plan.astray import looks_too_late, passed_over
 from evertick.store.base import (
@@ -81,7 +81,7 @@ async def astray_of(
     store: Store, app: str, stored: StoredSchedule, rule: When, blackout: Calendar | None, now: int
 ) -> Astray | None:
     """Whether the cursor of a schedule lies where its rule has it from now on."""
-    facts = facts_of(stored, stored.definition, rule, blackout=blackout)
+    facts = plan_inputs_of(stored, stored.definition, rule, blackout=blackout)
     expected = passed_over(facts, now)
     if expected is not None and stored.fingerprint != fingerprint_of(rule, blackout):
         # Other rules of a zone or another calendar move a cursor, too; not by so much.
@@ -132,7 +132,7 @@ async def written_ahead(store: Store, app: str) -> datetime | None:
     what is mostly written. None: there is none, as it should be."""
     now = from_us(await store.now() + CLOCK_AHEAD)
     # What waits may honestly have a moment that is years away.
-    begun = (State.RUNNING, State.HANDED, State.DONE)
+    begun = (State.RUNNING, State.DISPATCHED, State.DONE)
     runs, gaps = await store.runs(app, RunFilter(states=begun, limit=20)), await store.gaps(app, RunFilter(limit=5))
     nodes = await store.nodes(app)
     times = [
@@ -187,7 +187,7 @@ class ClockRepairer(Editor):
     async def repair(self, found: Astray, traces: ClockTraces) -> None:
         """Guarded like any other change; one that is right by now, or gone, stays as it is."""
 
-        def make(current: Now) -> Change | None:
+        def make(current: CurrentSchedule) -> Change | None:
             return self._repairing(current, found.wrong, traces)
 
         try:
@@ -195,7 +195,7 @@ class ClockRepairer(Editor):
         except NotFound:
             return
 
-    def _repairing(self, current: Now, wrong: Wrong, traces: ClockTraces) -> Change | None:
+    def _repairing(self, current: CurrentSchedule, wrong: Wrong, traces: ClockTraces) -> Change | None:
         stored, rule = current.stored, current.rule
         if rule is None:
             return None
@@ -204,12 +204,12 @@ class ClockRepairer(Editor):
         if wrong == "start":
             rule = _restarted(stored, rule, current.time, traces)
             return None if rule is None else self._restarting(current, rule)
-        facts = facts_of(stored, stored.definition, rule, blackout=current.blackout)
+        facts = plan_inputs_of(stored, stored.definition, rule, blackout=current.blackout)
         if passed_over(facts, current.time) is not None:
             return self._restarting(current, rule)
         return self._looking_now(current) if looks_too_late(facts, current.time) else None
 
-    def _restarting(self, current: Now, rule: When) -> Change:
+    def _restarting(self, current: CurrentSchedule, rule: When) -> Change:
         """Like an edit: settled up to now, and the cursor of the rule from now."""
         stored = current.stored
         definition = msgspec.structs.replace(stored.definition, when=rule.text)
@@ -230,7 +230,7 @@ class ClockRepairer(Editor):
             declared=declared,
         )
 
-    def _looking_now(self, current: Now) -> Change:
+    def _looking_now(self, current: CurrentSchedule) -> Change:
         """What is owed stays owed, and is planned at once."""
         stored = current.stored
         settled = Advance(

@@ -17,7 +17,7 @@ from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
 from evertick.ledger.fan_out import able_nodes, fan_out, unique_key_on
 from evertick.ledger.parsed_rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
-from evertick.ledger.planning_input import facts_of, run_of
+from evertick.ledger.planning_input import plan_inputs_of, run_of
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Occurrence, Pause, Reason, RerunOverlap, Run, State
 from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.plan.allowed_rules import ScheduleLimits, check_rule
@@ -40,8 +40,8 @@ from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 __all__ = [
     "ROUNDS_MAX",
     "Addition",
+    "CurrentSchedule",
     "Editor",
-    "Now",
     "interval_from_end",
     "never_settles",
     "not_rerun",
@@ -78,7 +78,7 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
     blackout: Calendar | None = None
 
 
-class Now(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stands: what a change is made from."""
 
     time: int
@@ -90,7 +90,7 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Sequence[Node] = ()
 
 
-class _Becomes(msgspec.Struct, frozen=True, kw_only=True):
+class _ChangedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """What a change makes of a schedule, as far as its moments go."""
 
     rule: When | None
@@ -229,14 +229,14 @@ class Editor:
                 await self._put_if_new(calendar)
         calendars = await load_calendars(self._store, self._app)
 
-        def make(current: Now) -> Change:
+        def make(current: CurrentSchedule) -> Change:
             return self._editing(current, change, calendars, rule=rule, declared=declared)
 
         await self._change(key, make)
 
     def _editing(
         self,
-        current: Now,
+        current: CurrentSchedule,
         change: Callable[[Definition], Definition],
         calendars: Mapping[str, Calendar],
         *,
@@ -254,7 +254,7 @@ class Editor:
         closes = blackout_named(definition.blackout, stored.key, bound, calendars)
         is_resumed = resumes and stored.pause is not None
         if is_resumed and not _is_over(stored.pause, current.time):
-            settled = self._settle_into(current, _Becomes(rule=bound, blackout=closes), Reason.PAUSED)
+            settled = self._settle_into(current, _ChangedSchedule(rule=bound, blackout=closes), Reason.PAUSED)
         else:
             settled = self._settle_edit(current, bound, closes)
         if stored.pause is not None and not is_resumed:
@@ -284,7 +284,7 @@ class Editor:
         """
         is_made = True
 
-        def make(current: Now) -> Change | None:
+        def make(current: CurrentSchedule) -> Change | None:
             nonlocal is_made
             is_made = not unless(current.stored)
             if not is_made:
@@ -297,7 +297,7 @@ class Editor:
         await self._change(key, make)
         return is_made
 
-    def _pausing(self, current: Now, pause: Pause) -> Change:
+    def _pausing(self, current: CurrentSchedule, pause: Pause) -> Change:
         settled = self._settle(current, Reason.PAUSED)
         settled = msgspec.structs.replace(settled, next_at=pause.until, after_end=None)
         return Change(key=current.stored.key, kind="pause", settle=settled, pause=pause)
@@ -329,7 +329,7 @@ class Editor:
         """
         was_paused = False
 
-        def make(current: Now) -> Change | None:
+        def make(current: CurrentSchedule) -> Change | None:
             nonlocal was_paused
             pause = current.stored.pause
             was_paused = pause is not None and not unless(pause)
@@ -345,7 +345,7 @@ class Editor:
     async def remove(self, key: str) -> None:
         """Take the schedule away. Waiting runs are cancelled, and those that no worker has taken; its history stays."""
 
-        def make(current: Now) -> Change:
+        def make(current: CurrentSchedule) -> Change:
             pause = current.stored.pause
             is_undeclared = pause is not None and pause.is_undeclared
             declared = current.stored.declared
@@ -359,7 +359,7 @@ class Editor:
 
         await self._change(key, make)
 
-    def _removing(self, current: Now) -> Change:
+    def _removing(self, current: CurrentSchedule) -> Change:
         settled = self._settle(current, Reason.REMOVED, fresh=-1)
         return Change(key=current.stored.key, kind="remove", settle=settled)
 
@@ -370,7 +370,7 @@ class Editor:
         """
         run_id = self._clock.new_id()
 
-        def make(current: Now) -> NewRun:
+        def make(current: CurrentSchedule) -> NewRun:
             definition = current.stored.definition
             return NewRun(
                 id=run_id,
@@ -404,7 +404,7 @@ class Editor:
             caused_by=old.id,
         )
 
-        def make(current: Now) -> NewRun:
+        def make(current: CurrentSchedule) -> NewRun:
             return msgspec.structs.replace(again, due_at=current.time)
 
         await self._check_node_lives(old)
@@ -430,7 +430,7 @@ class Editor:
             bound = rule.bind(key=key, created=now, tz=self._tz, calendars={**calendars, **own})
             self._limits.check(key, bound, now)
 
-    async def _change(self, key: str, make: Callable[[Now], Change | None]) -> None:
+    async def _change(self, key: str, make: Callable[[CurrentSchedule], Change | None]) -> None:
         for _ in range(ROUNDS_MAX):
             change = make(await self._current(key))
             if change is None or (await self._store.change_schedules(self._app, [change]))[0]:
@@ -449,7 +449,7 @@ class Editor:
             )
 
     async def _run_by_hand(
-        self, key: str, make: Callable[[Now], NewRun], otherwise: str, *, as_if: RerunOverlap | None = None
+        self, key: str, make: Callable[[CurrentSchedule], NewRun], otherwise: str, *, as_if: RerunOverlap | None = None
     ) -> list[str]:
         """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused.
 
@@ -470,7 +470,7 @@ class Editor:
                 raise Refused(f"{_taken_words(key, definition)}: {otherwise}")
         raise never_settles(key)
 
-    async def _current(self, key: str) -> Now:
+    async def _current(self, key: str) -> CurrentSchedule:
         found = await self._store.stored_schedules(self._app, keys=[key])
         if not found:
             raise NotFound(f"there is no schedule {key!r} in app {self._app!r}; `evertick list` shows those there are")
@@ -479,19 +479,19 @@ class Editor:
         nodes = await self._store.nodes(self._app) if is_on_every else ()
         return now_of(found[0], await self._store.now(), calendars, nodes)
 
-    def _settle(self, current: Now, reason: Reason, *, fresh: int = FRESH) -> Advance:
+    def _settle(self, current: CurrentSchedule, reason: Reason, *, fresh: int = FRESH) -> Advance:
         """What is owed, where rule and blackout stay as they are."""
-        becomes = _Becomes(rule=current.rule, blackout=current.blackout)
+        becomes = _ChangedSchedule(rule=current.rule, blackout=current.blackout)
         return self._settle_into(current, becomes, reason, fresh=fresh)
 
-    def _settle_edit(self, current: Now, rule: When, blackout: Calendar | None) -> Advance:
+    def _settle_edit(self, current: CurrentSchedule, rule: When, blackout: Calendar | None) -> Advance:
         """An edit settles what the old definition owed, but for what a blackout holds.
 
         That stays held, if the rule stays and the new definition does not let it go either; a calendar may be changed
         in the middle of a blackout. If the edit lets it go, the newest of it runs.
         """
         stored, now = current.stored, current.time
-        becomes = _Becomes(rule=rule, blackout=blackout)
+        becomes = _ChangedSchedule(rule=rule, blackout=blackout)
         is_behind = stored.fire_at is not None and stored.fire_at <= now and stored.pause is None
         if not is_behind or stored.definition.blackout is None:
             return self._settle_into(current, becomes, Reason.EDITED)
@@ -502,7 +502,9 @@ class Editor:
         is_held = stored.at is None or stored.at > now + stored.definition.pace
         return self._settle_into(current, msgspec.structs.replace(becomes, lets_go=is_held), Reason.EDITED)
 
-    def _settle_into(self, current: Now, becomes: _Becomes, reason: Reason, *, fresh: int = FRESH) -> Advance:
+    def _settle_into(
+        self, current: CurrentSchedule, becomes: _ChangedSchedule, reason: Reason, *, fresh: int = FRESH
+    ) -> Advance:
         """What is owed by the old definition, and the cursor of the new one."""
         stored, now, rule, blackout = current.stored, current.time, becomes.rule, becomes.blackout
         fires: tuple[Fire, ...] = ()
@@ -512,7 +514,7 @@ class Editor:
         if becomes.keeps_held:
             fire_at, at = stored.fire_at, None if blackout is None else blackout.next_open(now)
         elif current.rule is not None:
-            facts = apart(facts_of(stored, stored.definition, current.rule, blackout=current.blackout))
+            facts = apart(plan_inputs_of(stored, stored.definition, current.rule, blackout=current.blackout))
             fires, gaps = settle(facts, now, reason, fresh=fresh, is_opened=becomes.lets_go)
         settled = self._settle_decisions(current, becomes, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
         if rule is not None and interval_from_end(rule) is None and not becomes.keeps_held:
@@ -539,13 +541,20 @@ class Editor:
         return fan_out(advance, stored.definition, current.nodes)
 
     def _settle_decisions(
-        self, current: Now, becomes: _Becomes, reason: Reason, *, cursor: int | None, fresh: int, is_alone: bool
+        self,
+        current: CurrentSchedule,
+        becomes: _ChangedSchedule,
+        reason: Reason,
+        *,
+        cursor: int | None,
+        fresh: int,
+        is_alone: bool,
     ) -> Settled:
         stored, known = current.stored, current.rule or becomes.rule
         if not stored.occurrences or known is None:
             return Settled(occurrences=stored.occurrences)
         rule = None if reason is Reason.REMOVED else becomes.rule
-        facts = facts_of(stored, stored.definition, known)
+        facts = plan_inputs_of(stored, stored.definition, known)
         return settle_decisions(facts, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
 
 
@@ -554,16 +563,18 @@ def _is_over(pause: Pause | None, now: int) -> bool:
     return pause is not None and pause.until is not None and pause.until <= now
 
 
-def now_of(stored: StoredSchedule, time: int, calendars: Mapping[str, Calendar], nodes: Sequence[Node]) -> Now:
+def now_of(
+    stored: StoredSchedule, time: int, calendars: Mapping[str, Calendar], nodes: Sequence[Node]
+) -> CurrentSchedule:
     try:
         rule = rule_of(stored, calendars)
         blackout = blackout_of(stored, rule, calendars)
     except EvertickError:
         rule, blackout = None, None
-    return Now(time=time, stored=stored, rule=rule, blackout=blackout, nodes=nodes)
+    return CurrentSchedule(time=time, stored=stored, rule=rule, blackout=blackout, nodes=nodes)
 
 
-def _advance_by_hand(current: Now, run: NewRun, otherwise: str, as_if: RerunOverlap | None) -> Advance:
+def _advance_by_hand(current: CurrentSchedule, run: NewRun, otherwise: str, as_if: RerunOverlap | None) -> Advance:
     """One run more, where overlap admits it. The cursor stays, unless it counts from the end of this run."""
     stored, overlap = current.stored, current.stored.definition.overlap
     is_guarded = guards_live(stored.definition)

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from evertick.errors import Refused
-from evertick.ledger.editor import ROUNDS_MAX, Editor, Now, interval_from_end, never_settles, soonest
-from evertick.ledger.planning_input import facts_of, run_of
+from evertick.ledger.editor import ROUNDS_MAX, CurrentSchedule, Editor, interval_from_end, never_settles, soonest
+from evertick.ledger.planning_input import plan_inputs_of, run_of
 from evertick.model import IDLE_STATES, LIVE_STATES, Cause, NewGap, NewRun, Occurrence, Reason, Run, Verdict
 from evertick.plan.inputs import Fire, admit, takes_place
 from evertick.plan.moments import cursor_after
@@ -31,7 +31,7 @@ from evertick.plan.overrides import (
 from evertick.store.base import Advance, RunFilter
 from evertick.when import When, from_us, to_us
 
-__all__ = ["Decider"]
+__all__ = ["OverrideEditor"]
 
 log = logging.getLogger("evertick.decide")
 
@@ -50,13 +50,13 @@ class _Decision(msgspec.Struct, frozen=True, kw_only=True):
     counted: int | None = None
 
 
-class Decider(Editor):
+class OverrideEditor(Editor):
     """Decides about single moments."""
 
     async def skip_next(self, key: str, *, note: str = "") -> int:
         """The next moment that nobody has decided about will not run; answers it."""
 
-        async def make(current: Now) -> _Decision:
+        async def make(current: CurrentSchedule) -> _Decision:
             moment = _next_moment(current)
             return _Decision(
                 about=moment, occurrences=_put(current, Occurrence(fire_at=moment, kind="skip", note=note))
@@ -69,7 +69,7 @@ class Decider(Editor):
     async def move(self, key: str, fire_at: int, *, to: int, note: str = "") -> None:
         """The moment runs at another time. One that was moved or skipped already is decided anew."""
 
-        async def make(current: Now) -> _Decision:
+        async def make(current: CurrentSchedule) -> _Decision:
             _check_move(current, fire_at, to)
             moved = Occurrence(fire_at=fire_at, kind="move", to=to, note=note)
             return _Decision(about=fire_at, occurrences=_put(current, moved))
@@ -81,7 +81,7 @@ class Decider(Editor):
         """Run the next moment that nobody has decided about now, instead of at its time; answers the run's id."""
         run_id = self._clock.new_id()
 
-        async def make(current: Now) -> _Decision:
+        async def make(current: CurrentSchedule) -> _Decision:
             stored = current.stored
             if stored.pause is not None:
                 raise Refused(f"{key!r} is paused, so its next moment does not run; use trigger() to run its task now")
@@ -111,7 +111,7 @@ class Decider(Editor):
         """
         taken = Occurrence(fire_at=0, kind="done")
 
-        async def make(current: Now) -> _Decision:
+        async def make(current: CurrentSchedule) -> _Decision:
             nonlocal taken
             live = await self._live(current)
             early = _early(live, current.time, fire_at)
@@ -135,11 +135,11 @@ class Decider(Editor):
 
     # --- how a decision is written
 
-    async def _live(self, current: Now) -> list[Run]:
+    async def _live(self, current: CurrentSchedule) -> list[Run]:
         """The live runs, those of the latest moments first: whatever is before its time is among them."""
         return await self._store.runs(self._app, RunFilter(schedule_key=current.stored.key, states=LIVE_STATES))
 
-    async def _decide(self, key: str, make: Callable[[Now], Awaitable[_Decision]]) -> _Decision:
+    async def _decide(self, key: str, make: Callable[[CurrentSchedule], Awaitable[_Decision]]) -> _Decision:
         for _ in range(ROUNDS_MAX):
             current = await self._current(key)
             decision = await make(current)
@@ -153,7 +153,7 @@ class Decider(Editor):
                 return decision
         raise never_settles(key)
 
-    def _advance(self, current: Now, decision: _Decision) -> Advance:
+    def _advance(self, current: CurrentSchedule, decision: _Decision) -> Advance:
         stored, overlap = current.stored, current.stored.definition.overlap
         fire_at, at = self._cursor(current, decision)
         # While a run is live there is no cursor to keep; its end sets it.
@@ -177,7 +177,7 @@ class Decider(Editor):
             fingerprint=stored.fingerprint,
         )
 
-    def _cursor(self, current: Now, decision: _Decision) -> tuple[int | None, int | None]:
+    def _cursor(self, current: CurrentSchedule, decision: _Decision) -> tuple[int | None, int | None]:
         """An owed moment stays owed; else the cursor is on the first moment to come that nobody has decided about."""
         stored, rule = current.stored, current.rule
         fire_at, at = stored.fire_at, stored.at
@@ -197,20 +197,20 @@ class Decider(Editor):
         return fire_at, at if is_counted else soonest(at, decision.occurrences)
 
 
-def _rule(current: Now) -> When:
+def _rule(current: CurrentSchedule) -> When:
     if current.rule is None:
         raise Refused(f"the rule of {current.stored.key!r} cannot be read, so it has no moments; mend it with update()")
     return current.rule
 
 
-def _is_spent(current: Now, decision: _Decision) -> bool:
+def _is_spent(current: CurrentSchedule, decision: _Decision) -> bool:
     most = _rule(current).bounds.max_fires
     promised = sum(each.kind == "move" for each in decision.occurrences)
     made = (decision.run is not None) - (decision.taken_back is not None)
     return most is not None and current.stored.fires + promised + made >= most
 
 
-def _next_moment(current: Now) -> int:
+def _next_moment(current: CurrentSchedule) -> int:
     """The next moment that nobody has decided about."""
     stored, rule, key = current.stored, _rule(current), current.stored.key
     if interval_from_end(rule) is not None:
@@ -225,18 +225,18 @@ def _next_moment(current: Now) -> int:
     return found
 
 
-def _next_counted(current: Now) -> int:
+def _next_counted(current: CurrentSchedule) -> int:
     stored, key = current.stored, current.stored.key
     if stored.fire_at is None:
         raise Refused(f"the next moment of {key!r} is not known: it counts from the end of its run; wait for that")
     if stored.fire_at <= current.time:
         raise Refused(f"the next moment of {key!r} has come already; wait for what becomes of it")
-    if skips_next(facts_of(stored, stored.definition, _rule(current))):
+    if skips_next(plan_inputs_of(stored, stored.definition, _rule(current))):
         raise Refused(f"the next moment of {key!r} is to be skipped already; take that back with undo() first")
     return stored.fire_at
 
 
-def _check_move(current: Now, fire_at: int, to: int) -> None:
+def _check_move(current: CurrentSchedule, fire_at: int, to: int) -> None:
     key, now, rule = current.stored.key, current.time, _rule(current)
     if interval_from_end(rule) is not None:
         raise Refused(f"the moments of {key!r} count from the end of its runs, so there is none to move; use trigger()")
@@ -276,7 +276,7 @@ def _early(live: list[Run], now: int, fire_at: int | None) -> Run | None:
     return min(found, key=lambda run: (not _is_untouched(run), run.fire_at), default=None)
 
 
-def _given_back(current: Now, early: Run, *, is_alone: bool) -> _Decision:
+def _given_back(current: CurrentSchedule, early: Run, *, is_alone: bool) -> _Decision:
     """The moment of a run that has not begun is the schedule's again, unless another run is live whose end counts."""
     moment = to_us(early.fire_at)
     rest = tuple(each for each in current.stored.occurrences if each != done(moment))
@@ -286,7 +286,7 @@ def _given_back(current: Now, early: Run, *, is_alone: bool) -> _Decision:
     )
 
 
-def _to_take_back(current: Now, fire_at: int | None, begun: Run | None) -> Occurrence:
+def _to_take_back(current: CurrentSchedule, fire_at: int | None, begun: Run | None) -> Occurrence:
     key, waiting = current.stored.key, pending(current.stored.occurrences)
     if begun is not None and (fire_at is not None or not waiting):
         raise Refused(
@@ -306,7 +306,7 @@ def _to_take_back(current: Now, fire_at: int | None, begun: Run | None) -> Occur
     raise Refused(f"the time of {from_us(fire_at or 0)} of {key!r} has come: too late to take it back")
 
 
-def _put(current: Now, new: Occurrence) -> tuple[Occurrence, ...]:
+def _put(current: CurrentSchedule, new: Occurrence) -> tuple[Occurrence, ...]:
     cursor = current.stored.fire_at
     kept = [
         each

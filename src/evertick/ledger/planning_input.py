@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from evertick.model import Cause, Definition, NewRun, Reason, State
-from evertick.plan.inputs import Facts, Fire, guards_live
+from evertick.plan.inputs import Fire, PlanInputs, guards_live
 from evertick.store.base import DueSchedule, StoredSchedule, TaskTerms
 from evertick.when import Calendar, When
 
-__all__ = ["facts_of", "run_of"]
+__all__ = ["plan_inputs_of", "run_of"]
 
 
 def run_of(
@@ -42,11 +42,11 @@ def run_of(
     )
 
 
-def facts_of(
+def plan_inputs_of(
     schedule: DueSchedule | StoredSchedule, definition: Definition, rule: When, *, blackout: Calendar | None = None
-) -> Facts:
+) -> PlanInputs:
     """What a plan is made from."""
-    return Facts(
+    return PlanInputs(
         key=schedule.key,
         definition=definition,
         rule=rule,

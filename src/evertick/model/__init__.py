@@ -34,11 +34,11 @@ __all__ = [
     "Claimed",
     "ClaimedMessage",
     "Definition",
+    "DispatchMode",
+    "DispatchTerms",
+    "Dispatched",
     "Duty",
     "Gap",
-    "Hand",
-    "HandMode",
-    "Handed",
     "LogLine",
     "Message",
     "MessageFate",
@@ -79,9 +79,9 @@ OccurrenceKind = Literal["skip", "move", "done"]
 # idempotent: several may do it, with the effect of one. every-node: each node does it for itself.
 Mode = Literal["claimed", "duty", "idempotent", "every-node"]
 ScheduleMode = Literal["claimed", "every-node"]
-# When a run that is handed to an outside queue has succeeded: when the queue has it (forget), when a worker took it
+# When a run that is dispatched to an outside queue has succeeded: when the queue has it (forget), when a worker took it
 # (ack), when the worker says so (finish).
-HandMode = Literal["forget", "ack", "finish"]
+DispatchMode = Literal["forget", "ack", "finish"]
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
 RERUN_OVERLAPS: tuple[RerunOverlap, ...] = ("queue", "allow")
@@ -103,7 +103,7 @@ class State(StrEnum):
     BLOCKED = "blocked"
     PARKED = "parked"
     RUNNING = "running"
-    HANDED = "handed"
+    DISPATCHED = "dispatched"
     DONE = "done"
 
 
@@ -113,13 +113,13 @@ IDLE_STATES = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 
 # waiting -> done: cancelled, expired. blocked -> waiting: what it waited for has ended. parked -> waiting: a node that
 # can run it has come. running -> waiting: retry, release, lost claim; running -> running: a dead node's run, re-homed.
-# handed -> waiting: its worker failed and it is tried again, or nobody took it, or the worker fell silent.
+# dispatched -> waiting: its worker failed and it is tried again, or nobody took it, or the worker fell silent.
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.BLOCKED, State.PARKED, State.DONE}),
     State.BLOCKED: frozenset({State.WAITING, State.DONE}),
     State.PARKED: frozenset({State.WAITING, State.DONE}),
-    State.RUNNING: frozenset({State.WAITING, State.PARKED, State.RUNNING, State.HANDED, State.DONE}),
-    State.HANDED: frozenset({State.WAITING, State.DONE}),
+    State.RUNNING: frozenset({State.WAITING, State.PARKED, State.RUNNING, State.DISPATCHED, State.DONE}),
+    State.DISPATCHED: frozenset({State.WAITING, State.DONE}),
     State.DONE: frozenset(),
 }
 
@@ -170,9 +170,9 @@ class Reason(StrEnum):
     NO_NODE = "no_node"  # for every node, and no live one knew the task
     SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice or elsewhere
     NO_SLOT = "no_slot"  # given back unbegun: the node that had claimed it had no slot free for it in time
-    NOT_TAKEN = "not_taken"  # handed over, and no worker took it in its time
+    NOT_TAKEN = "not_taken"  # dispatched, and no worker took it in its time
     NO_PROGRESS = "no_progress"  # its worker fell silent
-    UNDELIVERED = "undelivered"  # the queue it was to be handed to would not take it
+    UNDELIVERED = "undelivered"  # the queue it was to be dispatched to would not take it
     UNREACHABLE = "unreachable"  # stopped because the store could not be reached before the lease ended
     DUPLICATE = "duplicate"  # another run has its unique key
     BLACKOUT = "blackout"  # its schedule was in a blackout whose fate is to drop
@@ -294,7 +294,7 @@ class MessageState(StrEnum):
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be handed to the outside, written in the transaction that causes it.
+    """Something to be dispatched to the outside, written in the transaction that causes it.
 
     `key` is its idempotency key: of two messages of a channel with the same key, the outbox knows the first.
     """
@@ -309,9 +309,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     # The run that sends it.
     caused_by: str | None = None
-    # The fence under which it hands that run to an outside queue: the run waits for its delivery. None: it hands over
+    # The fence under which it hands that run to an outside queue: the run waits for its delivery. None: it dispatches
     # nothing.
-    hands_over: int | None = None
+    dispatches: int | None = None
     # As that of a run.
     format: int = 1
 
@@ -360,18 +360,18 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: dict[str, Any] = {}
 
 
-class Hand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DispatchTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is agreed about a run in the hands of an outside queue. Stands in the ledger beside it, so that any node can
     go by it, whether it knows the task or not. Durations in microseconds; None: no bound."""
 
-    # The channel of the message that hands it over.
+    # The channel of the message that dispatches it.
     to: str
     # For people: the queue behind that channel, and the command that starts a worker of it.
     queue: str | None = None
     served_by: str | None = None
     # Written later, when a worker is heard of: who took it, as it calls itself.
     worker: str | None = None
-    mode: HandMode = "finish"
+    mode: DispatchMode = "finish"
     # From its delivery to the queue until a worker has taken it.
     ack_timeout: int | None = None
     # Between two words of the worker.
@@ -391,12 +391,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     done: ends with `verdict`. retry: back to waiting after `delay`, the attempt is spent. release: back to waiting at
     once, nothing is spent. park: leaves the claim index until a node comes that can run it. hand: belongs to no node
-    any more, but to whoever gets its message, one of `messages`; goes by `hand`.
+    any more, but to whoever gets its message, one of `messages`; goes by `dispatch`.
     """
 
     id: str
     fence: int
-    kind: Literal["done", "retry", "release", "park", "hand"]
+    kind: Literal["done", "retry", "release", "park", "dispatch"]
     verdict: Verdict | None = None
     reason: str | None = None
     error: str | None = None
@@ -409,14 +409,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     task_hash: str | None = None
     # Written with this outcome, if it is taken; what comes in its place (a cancel) sends nothing.
     messages: tuple[NewMessage, ...] = ()
-    hand: Hand | None = None
+    dispatch: DispatchTerms | None = None
 
 
 ReportKind = Literal["pushed", "undelivered", "taken", "progress", "finish", "fail", "skip", "release"]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is said about a handed run from outside, under the fence it was handed over with.
+    """What is said about a dispatched run from outside, under the fence it was dispatched with.
 
     By the node that brings its message to the queue: pushed, it is there; undelivered, it was given up. By its worker:
     taken, it has begun; progress, it is still at it; finish, fail, skip, how it ended; release, it is given back
@@ -438,11 +438,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: bool | None = None
     # Of fail that asks for it, and of release: how long until then.
     retry_after: int | None = None
-    # Who says so, for people: the first of a hand-over that gives a name.
+    # Who says so, for people: the first of a dispatch that gives a name.
     worker: str | None = None
     # Of finish, fail and skip: from the taking to the end, as its worker has measured it.
     took: int | None = None
-    # Log lines (time, level, text), and the number of the first among those of this hand-over, which makes a repeated
+    # Log lines (time, level, text), and the number of the first among those of this dispatch, which makes a repeated
     # report harmless; None: behind what is there.
     lines: tuple[tuple[int, str, str], ...] = ()
     seq: int | None = None
@@ -465,7 +465,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True):
     # What the last try said.
     error: str | None = None
     # As that of a `NewMessage`.
-    hands_over: int | None = None
+    dispatches: int | None = None
 
 
 MessageFate = Literal["sent", "retry", "dead", "release"]
@@ -513,7 +513,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[Phase, ...] = ()
 
 
-class Handed(msgspec.Struct, frozen=True, kw_only=True):
+class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
     """How a run in the hands of an outside queue stands."""
 
     # The channel it went by.
@@ -521,7 +521,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
     # The queue there, and the command that starts a worker of it, where its driver says so.
     queue: str | None = None
     served_by: str | None = None
-    mode: HandMode
+    mode: DispatchMode
     at: datetime
     # When the queue took its message; None: it is still in the outbox.
     pushed_at: datetime | None
@@ -531,7 +531,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None
 
 
-class HandedTo(msgspec.Struct, frozen=True, kw_only=True):
+class DispatchedTo(msgspec.Struct, frozen=True, kw_only=True):
     """Who has or had a run outside: the channel it went by, the queue there, and the worker, as it calls itself; None
     where that is not known."""
 
@@ -574,9 +574,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     caused_by: str | None = None
     is_cancel_requested: bool = False
     # While it is in the hands of an outside queue.
-    handed: Handed | None = None
+    dispatched: Dispatched | None = None
     # The same, and of one that ended there.
-    handed_to: HandedTo | None = None
+    dispatched_to: DispatchedTo | None = None
     # False when an enqueue found this run already there (unique key, or the same id sent twice).
     is_new: bool = True
 

@@ -38,7 +38,7 @@ FeedKind = Literal[
     "run.retrying",
     "run.released",
     "run.parked",
-    "run.handed",
+    "run.dispatched",
     "run.taken",
     "run.finished",
     "gap.recorded",

@@ -55,12 +55,12 @@ def new_message(
 
 
 def hand_key(run: str, fence: int) -> str:
-    """The key of the message that hands a run over: the same however often it is sent."""
+    """The key of the message that dispatches a run: the same however often it is sent."""
     return f"{run}:{fence}"
 
 
 def hand_message(id_: str, channel: str, body: Any, headers: Any, run: str, fence: int) -> NewMessage:
-    """Hands a run over under this fence."""
+    """Dispatches a run under this fence."""
     return NewMessage(
         id=id_,
         channel=check_name(channel, "channel"),
@@ -68,7 +68,7 @@ def hand_message(id_: str, channel: str, body: Any, headers: Any, run: str, fenc
         body=_encoded(body),
         headers=_checked_headers(headers or None),
         caused_by=run,
-        hands_over=fence,
+        dispatches=fence,
     )
 
 

@@ -20,12 +20,12 @@ from evertick.definition.declarations import (
     rule_to_store,
 )
 from evertick.engine.node import declarer_of
-from evertick.ledger.atomic_edit import Edit, Halt, Together, TogetherEditor
+from evertick.ledger.atomic_edit import BatchEditor, Edit, Halt, ScheduleBatch
 from evertick.ledger.editor import undeclared_note
 from evertick.ledger.parsed_rules import blackout_named, load_calendars, rule_of
 from evertick.operations.change_preview import (
     ForeseesChanges,
-    Looked,
+    ScheduleSnapshot,
     checked_days,
     looked_at,
     notes_of_rule,
@@ -63,7 +63,7 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
     # Names of the calendars that are new or changed.
     calendars: tuple[str, ...] = ()
     # The changes themselves.
-    together: Together = Together()
+    together: ScheduleBatch = ScheduleBatch()
 
     @property
     def is_empty(self) -> bool:
@@ -162,7 +162,7 @@ class PlansDeclared(ForeseesChanges):
             return
         store = await self._store()
         zone, limits = tz or self.settings.tz, self.settings.schedule_limits
-        editor = TogetherEditor(store, self.app, self._clock, zone, limits)
+        editor = BatchEditor(store, self.app, self._clock, zone, limits)
         await editor.change_together(plan.together)
         self._wake_fires()
 
@@ -182,7 +182,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     # All that go by a calendar that changes.
     users: list[StoredSchedule]
 
-    def looked(self, stored: StoredSchedule) -> Looked:
+    def looked(self, stored: StoredSchedule) -> ScheduleSnapshot:
         return looked_at(stored, self.before, self.now)
 
 
@@ -218,7 +218,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             living={each.key: found.living[each.key] for each in others if each.key in found.living},
             edited=await self._overridden([each for key, each in sorted(found.stored.items()) if key not in edits]),
             calendars=tuple(sorted(each.name for each in new)),
-            together=Together(
+            together=ScheduleBatch(
                 additions=tuple(addition_of(each, self.declarer) for each in added),
                 edits=tuple(edits.values()),
                 halts=tuple(self._halt(each.key) for each in halted),
@@ -341,7 +341,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         plan = plan_edit(paused, "update", rule, edit.definition, self.last, calendars)
         return msgspec.structs.replace(plan, when_old="paused, since it was not declared")
 
-    def _plan_prune(self, now: Looked) -> ChangePlan:
+    def _plan_prune(self, now: ScheduleSnapshot) -> ChangePlan:
         pause = now.stored.pause
         if now.rule is None or pause is None or pause.until is not None:
             return _pruned(plan_stop(now, "remove", None, self.last))

@@ -24,14 +24,22 @@ from evertick.when.base import check_name
 from evertick.when.moment import DAY, moment_text
 from evertick.when.zone import zone_named
 
-__all__ = ["ForeseesChanges", "Looked", "checked_days", "looked_at", "notes_of_rule", "plan_edit", "plan_stop"]
+__all__ = [
+    "ForeseesChanges",
+    "ScheduleSnapshot",
+    "checked_days",
+    "looked_at",
+    "notes_of_rule",
+    "plan_edit",
+    "plan_stop",
+]
 
 DAYS_MAX = 366
 _USERS_MOST = 1_000
 _VALUE_SHOWN = 200
 
 
-class Looked(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stands; `rule` None: the stored one cannot be read, for the reason in `error`."""
 
     time: int
@@ -90,7 +98,7 @@ class ForeseesChanges(ManagesSchedules):
 
     def _updated(
         self,
-        now: Looked,
+        now: ScheduleSnapshot,
         wanted: When | None,
         policies: PolicyOptions,
         calendar: Calendar | str | None,
@@ -106,13 +114,13 @@ class ForeseesChanges(ManagesSchedules):
         self._check_arguments(definition.task, definition.args)
         return plan_edit(now, "update", rule, definition, last, calendars)
 
-    def _bound(self, now: Looked, wanted: When | None, calendars: dict[str, Calendar]) -> When:
+    def _bound(self, now: ScheduleSnapshot, wanted: When | None, calendars: dict[str, Calendar]) -> When:
         """The rule as the change would store it; that of the schedule stays anchored where it was."""
         created = now.stored.created_at if wanted is None else now.time
         rule = parse_when(now.stored.definition.when, calendars) if wanted is None else wanted
         return rule.bind(key=now.stored.key, created=created, tz=self.settings.tz, calendars=calendars)
 
-    async def _looked_up(self, key: str) -> Looked:
+    async def _looked_up(self, key: str) -> ScheduleSnapshot:
         store = await self._store()
         found = await store.stored_schedules(self.app, keys=[check_key(key)])
         if not found:
@@ -120,17 +128,19 @@ class ForeseesChanges(ManagesSchedules):
         return looked_at(found[0], await load_calendars(store, self.app), await store.now())
 
 
-def looked_at(stored: StoredSchedule, calendars: dict[str, Calendar], time: int) -> Looked:
+def looked_at(stored: StoredSchedule, calendars: dict[str, Calendar], time: int) -> ScheduleSnapshot:
     rule, error = None, None
     try:
         rule = rule_of(stored, calendars)
         blackout_of(stored, rule, calendars)
     except EvertickError as problem:
         rule, error = None, str(problem)
-    return Looked(time=time, stored=stored, rule=rule, error=error, calendars=calendars)
+    return ScheduleSnapshot(time=time, stored=stored, rule=rule, error=error, calendars=calendars)
 
 
-def _rule_wanted(now: Looked, when: When | str | None, calendar: Calendar | str | None, tz: str | None) -> When | None:
+def _rule_wanted(
+    now: ScheduleSnapshot, when: When | str | None, calendar: Calendar | str | None, tz: str | None
+) -> When | None:
     """The rule that was given, or the one there is with another calendar or zone."""
     if calendar is None and tz is None:
         return None if when is None else rule_given(when)
@@ -145,7 +155,7 @@ def _rule_wanted(now: Looked, when: When | str | None, calendar: Calendar | str 
 
 
 def plan_edit(
-    now: Looked, kind: Kind, rule: When, definition: Definition, last: int, calendars: dict[str, Calendar]
+    now: ScheduleSnapshot, kind: Kind, rule: When, definition: Definition, last: int, calendars: dict[str, Calendar]
 ) -> ChangePlan:
     old, stored = _side(now, now.rule, now.stored.definition, now.calendars), now.stored
     new = _side(now, rule, definition, calendars)
@@ -162,7 +172,7 @@ def plan_edit(
     return plan_change(stored.key, kind, old, new, since=now.time, until=now.time + last, options=options, notes=notes)
 
 
-def plan_stop(now: Looked, kind: Kind, until: datetime | None, last: int) -> ChangePlan:
+def plan_stop(now: ScheduleSnapshot, kind: Kind, until: datetime | None, last: int) -> ChangePlan:
     old = _side(now, now.rule, now.stored.definition, now.calendars)
     end = None if until is None else to_us(until)
     if end is not None and end <= now.time:
@@ -180,7 +190,7 @@ def plan_stop(now: Looked, kind: Kind, until: datetime | None, last: int) -> Cha
     return plan_change(now.stored.key, kind, old, new, since=now.time, until=now.time + last, notes=notes)
 
 
-def _side(now: Looked, rule: When | None, definition: Definition, calendars: dict[str, Calendar]) -> Side:
+def _side(now: ScheduleSnapshot, rule: When | None, definition: Definition, calendars: dict[str, Calendar]) -> Side:
     if rule is None:
         return Side(rule=None)
     stored, most = now.stored, rule.bounds.max_fires
@@ -200,7 +210,7 @@ def _is_kept(rule: When, moment: int, now: int) -> bool:
     return moment <= now or (not rule.is_after_end and rule.next_us(moment - 1) == moment)
 
 
-def _notes(now: Looked) -> tuple[str, ...]:
+def _notes(now: ScheduleSnapshot) -> tuple[str, ...]:
     notes = []
     pause = now.stored.pause
     if now.error is not None:

@@ -96,7 +96,7 @@ class ManagesOutbox(Managing):
         found = await self.get_message(id_)
         if found.state in (MessageState.WAITING, MessageState.DEAD):
             raise Refused(
-                f"message {id_} was to hand over run {found.caused_by}, which is over, or was handed over anew; "
+                f"message {id_} was to dispatch run {found.caused_by}, which is over, or was dispatched again; "
                 f"`evertick rerun {found.caused_by}` runs it again"
             )
         raise Refused(f"message {id_} is {found.state}; only what waits or is dead can be {what}")

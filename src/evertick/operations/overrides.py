@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from evertick.definition.settings import check_key
-from evertick.ledger.override_editor import Decider
+from evertick.ledger.override_editor import OverrideEditor
 from evertick.model import Run, Schedule
 from evertick.operations.context import check_note
 from evertick.operations.schedules import ManagesSchedules
@@ -46,5 +46,7 @@ class ManagesOccurrences(ManagesSchedules):
         self._wake_runs()  # what an early run held up may start
         return await self.schedule(key)
 
-    async def _decider(self) -> Decider:
-        return Decider(await self._store(), self.app, self._clock, self.settings.tz, self.settings.schedule_limits)
+    async def _decider(self) -> OverrideEditor:
+        return OverrideEditor(
+            await self._store(), self.app, self._clock, self.settings.tz, self.settings.schedule_limits
+        )

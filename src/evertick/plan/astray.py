@@ -5,7 +5,7 @@ The cursor is compared with what the rule gives from now. A rule whose next mome
 
 from __future__ import annotations
 
-from evertick.plan.inputs import Facts
+from evertick.plan.inputs import PlanInputs
 from evertick.plan.overrides import apart
 from evertick.when.moment import DAY, LATEST, MINUTE
 
@@ -15,7 +15,7 @@ __all__ = ["CLOCK_MARGIN", "looks_too_late", "passed_over"]
 CLOCK_MARGIN = MINUTE
 
 
-def passed_over(facts: Facts, now: int) -> int | None:
+def passed_over(facts: PlanInputs, now: int) -> int | None:
     """The first moment to come that the cursor lies behind. None: there is none."""
     if facts.pause is not None:
         return None  # a resume restarts the cursor
@@ -32,7 +32,7 @@ def passed_over(facts: Facts, now: int) -> int | None:
     return facts.rule.next_us(now) if is_passed else None
 
 
-def looks_too_late(facts: Facts, now: int) -> bool:
+def looks_too_late(facts: PlanInputs, now: int) -> bool:
     """Whether the next look at the schedule is long after its moment is due."""
     if facts.pause is not None or facts.fire_at is None or facts.at is None:
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from evertick.model import NewGap, Reason, Verdict
-from evertick.plan.inputs import Facts
+from evertick.plan.inputs import PlanInputs
 from evertick.plan.moments import is_held, make_gap
 from evertick.when.base import When
 from evertick.when.subset import Within
@@ -13,7 +13,7 @@ from evertick.when.subset import Within
 __all__ = ["gap_of_held", "newest_held", "without_held"]
 
 
-def newest_held(facts: Facts, now: int) -> int | None:
+def newest_held(facts: PlanInputs, now: int) -> int | None:
     """The newest moment from the cursor on that came while the blackout was closed."""
     if facts.blackout is None or facts.fire_at is None or facts.fire_at > now:
         return None
@@ -26,7 +26,7 @@ def newest_held(facts: Facts, now: int) -> int | None:
     return max(_held_rule(facts, now).previous_us(now + 1) or 0, facts.fire_at)
 
 
-def without_held(facts: Facts) -> Facts:
+def without_held(facts: PlanInputs) -> PlanInputs:
     """The facts with only those moments that the blackout lets be."""
     assert facts.blackout is not None
     assert facts.fire_at is not None
@@ -37,7 +37,7 @@ def without_held(facts: Facts) -> Facts:
     return msgspec.structs.replace(facts, rule=rule, fire_at=rule.next_us(fire_at), at=None)
 
 
-def gap_of_held(facts: Facts, until: int) -> tuple[NewGap, ...]:
+def gap_of_held(facts: PlanInputs, until: int) -> tuple[NewGap, ...]:
     """What the blackout has held and drops, from the cursor up to and including `until`."""
     newest = newest_held(facts, until)
     if newest is None or facts.fire_at is None:
@@ -49,7 +49,7 @@ def gap_of_held(facts: Facts, until: int) -> tuple[NewGap, ...]:
     return (make_gap(held, newest if first is None else first, newest, Verdict.SKIPPED, Reason.BLACKOUT),)
 
 
-def _held_rule(facts: Facts, until: int) -> When:
+def _held_rule(facts: PlanInputs, until: int) -> When:
     """The moments from the cursor to `until` that the blackout holds."""
     assert facts.blackout is not None
     assert facts.fire_at is not None

@@ -9,7 +9,7 @@ from evertick.when.base import When
 from evertick.when.calendar import Calendar
 from evertick.when.moment import SECOND
 
-__all__ = ["FRESH", "LATE", "STUCK", "Facts", "Fire", "Plan", "admit", "guards_live", "takes_place"]
+__all__ = ["FRESH", "LATE", "STUCK", "Fire", "Plan", "PlanInputs", "admit", "guards_live", "takes_place"]
 
 # With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
 FRESH = 60 * SECOND
@@ -21,7 +21,7 @@ LATE = 5 * SECOND
 LIVE, BLOCKED, STUCK = 1, 2, 4
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PlanInputs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a plan is made from."""
 
     key: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from evertick.model import NewGap, Reason, Verdict
-from evertick.plan.inputs import FRESH, LATE, Facts, Fire
+from evertick.plan.inputs import FRESH, LATE, Fire, PlanInputs
 from evertick.when.base import COUNT_LIMIT, When
 from evertick.when.calendar import Calendar
 from evertick.when.moment import LATEST
@@ -43,7 +43,7 @@ def cursor_after(
     return fire_at, due if blackout is None else blackout.next_open(due)
 
 
-def newest_begun(facts: Facts, now: int) -> int | None:
+def newest_begun(facts: PlanInputs, now: int) -> int | None:
     """The newest moment from the cursor on that has come, though jitter may still delay it."""
     if facts.fire_at is None or facts.fire_at > now:
         return None
@@ -55,7 +55,7 @@ def newest_begun(facts: Facts, now: int) -> int | None:
     return facts.fire_at if newest is None else max(newest, facts.fire_at)
 
 
-def newest_owed(facts: Facts, now: int) -> int | None:
+def newest_owed(facts: PlanInputs, now: int) -> int | None:
     newest = newest_begun(facts, now)
     if newest is None or facts.fire_at is None or _due_at_latest(facts, newest) <= now:
         return newest
@@ -64,7 +64,7 @@ def newest_owed(facts: Facts, now: int) -> int | None:
     return None if earlier is None else max(earlier, facts.fire_at)
 
 
-def _due_at_latest(facts: Facts, moment: int) -> int:
+def _due_at_latest(facts: PlanInputs, moment: int) -> int:
     """When the moment is due at the latest: a delay that is not drawn yet may be as long as its cap.
 
     Were it none at all, a tick a moment too late would take a drawn delay near its cap for a missed moment.
@@ -74,7 +74,7 @@ def _due_at_latest(facts: Facts, moment: int) -> int:
     return due_at(facts, moment)
 
 
-def due_at(facts: Facts, moment: int) -> int:
+def due_at(facts: PlanInputs, moment: int) -> int:
     """When the moment is due: after its jitter, and not before a blackout that holds it has opened."""
     blackout = facts.blackout
     if blackout is None:
@@ -92,7 +92,7 @@ def due_at(facts: Facts, moment: int) -> int:
     return LATEST if opens is None else opens
 
 
-def _delayed(facts: Facts, moment: int) -> int:
+def _delayed(facts: PlanInputs, moment: int) -> int:
     """The moment plus its jitter: drawn, it is in `at` for the cursor's own moment; stable, it is recomputed."""
     bounds = facts.rule.bounds
     if not bounds.jitter:
@@ -112,27 +112,27 @@ def drawn_jitter(rule: When, key: str, moment: int, uniform: Callable[[], float]
     return int(rule.jitter_cap_us(moment) * uniform())
 
 
-def is_held(facts: Facts, moment: int) -> bool:
+def is_held(facts: PlanInputs, moment: int) -> bool:
     return facts.blackout is not None and not facts.blackout.permits(moment)
 
 
-def is_past_grace(facts: Facts, moment: int, now: int) -> bool:
+def is_past_grace(facts: PlanInputs, moment: int, now: int) -> bool:
     grace = facts.definition.grace
     return grace is not None and now - due_at(facts, moment) > grace
 
 
-def is_noticed_in_time(facts: Facts, moment: int, now: int) -> bool:
+def is_noticed_in_time(facts: PlanInputs, moment: int, now: int) -> bool:
     """Whether catch-up "skip" lets the moment run; with a grace time that says so instead."""
     return facts.definition.grace is not None or now - due_at(facts, moment) <= FRESH
 
 
-def make_fire(facts: Facts, moment: int, now: int, *, is_blocked: bool, is_late: bool = False) -> Fire:
+def make_fire(facts: PlanInputs, moment: int, now: int, *, is_blocked: bool, is_late: bool = False) -> Fire:
     due = due_at(facts, moment)
     is_late = is_late or now - due > LATE or is_held(facts, moment)
     return Fire(fire_at=moment, due_at=due, is_late=is_late, is_blocked=is_blocked)
 
 
-def gap_before(facts: Facts, moment: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+def gap_before(facts: PlanInputs, moment: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
     """The owed moments before this one, if there are any."""
     assert facts.fire_at is not None
     if moment <= facts.fire_at:
@@ -141,7 +141,7 @@ def gap_before(facts: Facts, moment: int, verdict: Verdict, reason: Reason) -> t
     return () if last is None or last < facts.fire_at else (make_gap(facts, facts.fire_at, last, verdict, reason),)
 
 
-def gap_until(facts: Facts, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+def gap_until(facts: PlanInputs, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
     """All moments from the cursor up to and including `until`, if there are any."""
     if facts.fire_at is None or facts.fire_at > until or facts.is_spent:
         return ()
@@ -151,7 +151,7 @@ def gap_until(facts: Facts, until: int, verdict: Verdict, reason: Reason) -> tup
     return (make_gap(facts, facts.fire_at, max(last or 0, facts.fire_at), verdict, reason),)
 
 
-def make_gap(facts: Facts, first: int, last: int, verdict: Verdict, reason: Reason) -> NewGap:
+def make_gap(facts: PlanInputs, first: int, last: int, verdict: Verdict, reason: Reason) -> NewGap:
     count = 1 if first == last else max(facts.rule.count_us(first, last, COUNT_LIMIT), 1)
     return NewGap(
         first_at=first, last_at=last, count=count, verdict=verdict, reason=reason, is_exact=count < COUNT_LIMIT

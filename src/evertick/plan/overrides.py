@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import msgspec
 
 from evertick.model import NewGap, Occurrence, Reason, Verdict
-from evertick.plan.inputs import FRESH, LATE, Facts, Fire, Plan, admit, takes_place
+from evertick.plan.inputs import FRESH, LATE, Fire, Plan, PlanInputs, admit, takes_place
 from evertick.when.base import When
 from evertick.when.subset import Without
 
@@ -71,7 +71,7 @@ def without_decided(rule: When, occurrences: tuple[Occurrence, ...]) -> When:
     return Without(rule, (each.fire_at for each in occurrences))
 
 
-def apart(facts: Facts) -> Facts:
+def apart(facts: PlanInputs) -> PlanInputs:
     """The facts without the decided moments. A moved one keeps its place in the count of `max_fires`."""
     if facts.counts_from_end:
         return facts
@@ -80,7 +80,7 @@ def apart(facts: Facts) -> Facts:
     return msgspec.structs.replace(facts, rule=rule, fires=facts.fires + promised, occurrences=())
 
 
-def skips_next(facts: Facts) -> bool:
+def skips_next(facts: PlanInputs) -> bool:
     """Whether the next moment of a rule that counts from the end of a run is to be skipped."""
     return facts.counts_from_end and any(each.kind == "skip" for each in facts.occurrences)
 
@@ -97,7 +97,7 @@ def has_moment(rule: When, moment: int) -> bool:
 # --- the tick ----------------------------------------------------------------------------------------------------
 
 
-def with_decisions(facts: Facts, made: Plan, now: int) -> Plan:
+def with_decisions(facts: PlanInputs, made: Plan, now: int) -> Plan:
     """The plan of the rest, and the decided moments whose time has come."""
     if facts.pause is not None and not made.ends_pause:
         return made
@@ -134,7 +134,7 @@ def with_decisions(facts: Facts, made: Plan, now: int) -> Plan:
     )
 
 
-def _moved(facts: Facts, moved: Occurrence, now: int, beside: list[Fire]) -> Fire | NewGap | None:
+def _moved(facts: PlanInputs, moved: Occurrence, now: int, beside: list[Fire]) -> Fire | NewGap | None:
     """What becomes of a moved moment whose time has come; None: it waits for the next look.
 
     It is judged by the time it was moved to. Jitter does not delay it, and a blackout does not hold it: somebody has
@@ -158,7 +158,7 @@ def _moved(facts: Facts, moved: Occurrence, now: int, beside: list[Fire]) -> Fir
 
 
 def _next_look(
-    facts: Facts, at: int | None, remaining: tuple[Occurrence, ...], now: int, *, has_fired: bool
+    facts: PlanInputs, at: int | None, remaining: tuple[Occurrence, ...], now: int, *, has_fired: bool
 ) -> int | None:
     """What could not be recorded beside another fire is looked at again at once, what waits for a run every `pace`."""
     again = now + (1 if has_fired else facts.definition.pace)
@@ -182,7 +182,7 @@ def _remaining(
 
 
 def settle_decisions(
-    facts: Facts, now: int, reason: Reason, *, rule: When | None, cursor: int | None, fresh: int, is_alone: bool
+    facts: PlanInputs, now: int, reason: Reason, *, rule: When | None, cursor: int | None, fresh: int, is_alone: bool
 ) -> Settled:
     """Close the account of the decisions under a definition that is about to change.
 
@@ -212,7 +212,9 @@ def settle_decisions(
     return Settled(fires=tuple(fires), gaps=tuple(gaps), occurrences=tuple(kept))
 
 
-def _settled(facts: Facts, each: Occurrence, now: int, reason: Reason, *, fresh: int, is_alone: bool) -> Fire | NewGap:
+def _settled(
+    facts: PlanInputs, each: Occurrence, now: int, reason: Reason, *, fresh: int, is_alone: bool
+) -> Fire | NewGap:
     pause, definition, late = facts.pause, facts.definition, now - time_of(each)
     if pause is not None and (pause.until is None or time_of(each) < pause.until):
         return _gap(each, Verdict.SKIPPED, Reason.UNDECLARED if pause.is_undeclared else Reason.PAUSED)

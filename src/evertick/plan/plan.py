@@ -19,7 +19,7 @@ import msgspec
 
 from evertick.model import NewGap, Reason, Verdict
 from evertick.plan.blackout import gap_of_held, newest_held, without_held
-from evertick.plan.inputs import FRESH, LATE, STUCK, Facts, Fire, Plan, admit, takes_place
+from evertick.plan.inputs import FRESH, LATE, STUCK, Fire, Plan, PlanInputs, admit, takes_place
 from evertick.plan.moments import (
     cursor_after,
     drawn_jitter,
@@ -45,12 +45,12 @@ __all__ = ["plan", "plan_closely"]
 _BEHIND_SHARE, _WAITING_SHARE = 2, 10
 
 
-def plan(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+def plan(facts: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
     """What a schedule that wants to be looked at is owed at `now`."""
     return _plan_ordinary(facts, now) or plan_closely(facts, now, uniform)
 
 
-def _plan_ordinary(facts: Facts, now: int) -> Plan | None:
+def _plan_ordinary(facts: PlanInputs, now: int) -> Plan | None:
     """What nearly every tick finds: one moment has come, the next has not, and nothing stands against a run.
 
     None: look closely. Says what that would say, at a third of its cost: there is nothing to search, count or draw.
@@ -75,7 +75,7 @@ def _has_plain_moments(rule: When) -> bool:
     return bounds.max_fires is None and not rule.is_after_end and not bounds.jitter and rule.calendar is None
 
 
-def plan_closely(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+def plan_closely(facts: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
     if not facts.occurrences:
         return _plan_rule(facts, now, uniform)
     rest = apart(facts)
@@ -83,7 +83,7 @@ def plan_closely(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     return _restarted(facts, rest.rule, made, now, uniform)
 
 
-def _restarted(facts: Facts, rule: When, made: Plan, now: int, uniform: Callable[[], float]) -> Plan:
+def _restarted(facts: PlanInputs, rule: When, made: Plan, now: int, uniform: Callable[[], float]) -> Plan:
     """A fire that was promised to a moved moment and did not come of it is given back to the rule."""
     most, occurrences = rule.bounds.max_fires, made.occurrences
     if most is None or occurrences is None or made.next_fire_at is not None or made.after_end is not None:
@@ -96,7 +96,7 @@ def _restarted(facts: Facts, rule: When, made: Plan, now: int, uniform: Callable
     return msgspec.structs.replace(made, next_fire_at=fire_at, next_at=min(looks, default=None))
 
 
-def _plan_rule(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+def _plan_rule(facts: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
     if facts.pause is None:
         return _plan_running(facts, now, uniform)
     if facts.pause.until is None or facts.pause.until > now:
@@ -113,7 +113,7 @@ def _plan_rule(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
 # --- the tick ----------------------------------------------------------------------------------------------------
 
 
-def _plan_running(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+def _plan_running(facts: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
     if facts.fire_at is None or facts.is_spent:
         return Plan()
     if facts.blackout is not None and not facts.blackout.permits(now):
@@ -132,7 +132,7 @@ def _plan_running(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
     return _make_up(facts, held, now, uniform)
 
 
-def _plan_owed(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+def _plan_owed(facts: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
     """What is owed by the rule, and catch-up decides about."""
     assert facts.fire_at is not None
     catch_up, newest = facts.definition.catch_up, newest_owed(facts, now)
@@ -154,7 +154,7 @@ def _plan_owed(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
             return _catch_up_all(facts, newest, now, uniform)
 
 
-def _move_counted(facts: Facts, rule: Every, fire_at: int, now: int, uniform: Callable[[], float]) -> Plan | None:
+def _move_counted(facts: PlanInputs, rule: Every, fire_at: int, now: int, uniform: Callable[[], float]) -> Plan | None:
     """A cursor counted from the end of a run knows nothing of bounds, calendar and drawn jitter yet; None: it stays."""
     allowed = rule.next_us(fire_at - rule.interval_us)
     if allowed is None:
@@ -167,7 +167,7 @@ def _move_counted(facts: Facts, rule: Every, fire_at: int, now: int, uniform: Ca
 
 
 def _catch_up_latest(
-    facts: Facts, newest: int, now: int, uniform: Callable[[], float], *, rest: tuple[Verdict, Reason]
+    facts: PlanInputs, newest: int, now: int, uniform: Callable[[], float], *, rest: tuple[Verdict, Reason]
 ) -> Plan:
     """The newest owed moment runs for all of them."""
     assert facts.fire_at is not None
@@ -184,7 +184,7 @@ def _catch_up_latest(
     return _moved_past(facts, newest, uniform, fires=(fire,), gaps=gaps)
 
 
-def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], float]) -> Plan:
+def _catch_up_all(facts: PlanInputs, newest: int, now: int, uniform: Callable[[], float]) -> Plan:
     """One owed moment at a time, oldest first, and not before its forerunner has ended where overlap is skip."""
     gaps, facts = _give_up_oldest(facts, newest, now)
     oldest = facts.fire_at
@@ -208,7 +208,7 @@ def _catch_up_all(facts: Facts, newest: int, now: int, uniform: Callable[[], flo
     return moved
 
 
-def _pace(facts: Facts, moment: int, share: int) -> int:
+def _pace(facts: PlanInputs, moment: int, share: int) -> int:
     """How long to wait before the next look while behind: at most this share of the distance to the following moment.
 
     One moment is taken per look, so a pace as long as that distance would never catch up.
@@ -218,7 +218,7 @@ def _pace(facts: Facts, moment: int, share: int) -> int:
     return pace if following is None else min(pace, max((following - moment) // share, 1))
 
 
-def _give_up_oldest(facts: Facts, newest: int, now: int) -> tuple[tuple[NewGap, ...], Facts]:
+def _give_up_oldest(facts: PlanInputs, newest: int, now: int) -> tuple[tuple[NewGap, ...], PlanInputs]:
     """Drop what is past its grace, then what is beyond the newest `catch_up_limit`."""
     gaps: list[NewGap] = []
     if facts.definition.grace is not None:
@@ -238,7 +238,7 @@ def _give_up_oldest(facts: Facts, newest: int, now: int) -> tuple[tuple[NewGap, 
     return (*gaps, *gap), facts
 
 
-def _first_within_grace(facts: Facts, since: int) -> int | None:
+def _first_within_grace(facts: PlanInputs, since: int) -> int | None:
     """The first moment due at `since` or later: jitter may carry the moment just before `since` over it."""
     begin = since
     if facts.blackout is not None and not (facts.blackout.permits(since) and facts.blackout.permits(since - 1)):
@@ -250,7 +250,9 @@ def _first_within_grace(facts: Facts, since: int) -> int | None:
     return earlier if earlier is not None and due_at(facts, earlier) >= since else first
 
 
-def _cut_before(facts: Facts, first_kept: int | None, newest: int, reason: Reason) -> tuple[Facts, list[NewGap]]:
+def _cut_before(
+    facts: PlanInputs, first_kept: int | None, newest: int, reason: Reason
+) -> tuple[PlanInputs, list[NewGap]]:
     assert facts.fire_at is not None
     if first_kept is not None and first_kept <= facts.fire_at:
         return facts, []
@@ -264,7 +266,7 @@ def _cut_before(facts: Facts, first_kept: int | None, newest: int, reason: Reaso
 # --- blackouts ---------------------------------------------------------------------------------------------------
 
 
-def _make_up(facts: Facts, held: int, now: int, uniform: Callable[[], float]) -> Plan:
+def _make_up(facts: PlanInputs, held: int, now: int, uniform: Callable[[], float]) -> Plan:
     """The blackout has opened: what it held runs, and what was owed before it with them.
 
     With "latest" a moment that came since it opened stands for those before, if catch-up lets it run.
@@ -280,7 +282,7 @@ def _make_up(facts: Facts, held: int, now: int, uniform: Callable[[], float]) ->
     return _catch_up_latest(facts, chosen, now, uniform, rest=(Verdict.SKIPPED, Reason.COALESCED))
 
 
-def _drop_held(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
+def _drop_held(facts: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
     """The moments of the blackout are one gap; the others are planned as if those did not exist."""
     assert facts.fire_at is not None
     if facts.counts_from_end:
@@ -305,7 +307,7 @@ def _drop_held(facts: Facts, now: int, uniform: Callable[[], float]) -> Plan:
 # --- the cursor ------------------------------------------------------------------------------------------------------
 
 
-def _looked_too_early(facts: Facts, now: int, uniform: Callable[[], float]) -> int:
+def _looked_too_early(facts: PlanInputs, now: int, uniform: Callable[[], float]) -> int:
     assert facts.fire_at is not None
     if facts.at is not None and facts.at > now:
         return facts.at
@@ -313,7 +315,7 @@ def _looked_too_early(facts: Facts, now: int, uniform: Callable[[], float]) -> i
 
 
 def _moved_past(
-    facts: Facts,
+    facts: PlanInputs,
     moment: int,
     uniform: Callable[[], float],
     *,

@@ -9,7 +9,7 @@ import msgspec
 
 from evertick.model import NewGap, Reason, Verdict
 from evertick.plan.blackout import gap_of_held, without_held
-from evertick.plan.inputs import FRESH, Facts, Fire, admit
+from evertick.plan.inputs import FRESH, Fire, PlanInputs, admit
 from evertick.plan.moments import (
     due_at,
     gap_before,
@@ -27,7 +27,7 @@ __all__ = ["end_pause", "settle"]
 
 
 def settle(
-    facts: Facts, now: int, reason: Reason, *, fresh: int = FRESH, is_opened: bool = False
+    facts: PlanInputs, now: int, reason: Reason, *, fresh: int = FRESH, is_opened: bool = False
 ) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
     """Close the account of the old definition: what was due just now still runs, the rest is a gap with the reason.
 
@@ -55,7 +55,7 @@ def settle(
 
 
 def _settle_blackout(
-    facts: Facts, blackout: Calendar, now: int, reason: Reason, *, fresh: int, is_opened: bool
+    facts: PlanInputs, blackout: Calendar, now: int, reason: Reason, *, fresh: int, is_opened: bool
 ) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
     is_closed, dropped = not blackout.permits(now), tuple[NewGap, ...]()
     if facts.definition.blackout_fate == "drop":
@@ -76,7 +76,9 @@ def _settle_blackout(
     return fires, gaps + dropped
 
 
-def _settle_owed(facts: Facts, now: int, reason: Reason, *, fresh: int) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
+def _settle_owed(
+    facts: PlanInputs, now: int, reason: Reason, *, fresh: int
+) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
     begun = newest_begun(facts, now)
     assert begun is not None
     assert facts.fire_at is not None
@@ -91,7 +93,7 @@ def _settle_owed(facts: Facts, now: int, reason: Reason, *, fresh: int) -> tuple
     return (fire,), gaps
 
 
-def end_pause(facts: Facts, until: int) -> tuple[tuple[NewGap, ...], Facts]:
+def end_pause(facts: PlanInputs, until: int) -> tuple[tuple[NewGap, ...], PlanInputs]:
     """The moments before `until` were paused; from there on it is as if it had never been."""
     gaps = gap_until(facts, until - 1, Verdict.SKIPPED, Reason.PAUSED)
     cursor = facts.fire_at

@@ -4,7 +4,7 @@ Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a rest
 restarts on failure does. `EXIT_STALLED` when the event loop stayed blocked for longer than `stall_limit`.
 `EXIT_REPLACED` when files of the store were deleted or replaced under the node.
 
-Whoever has more to do around a node than that is its `Attendant`.
+Whoever has more to do around a node than that is its `SideService`.
 
 The process ends when its node has: a coroutine that swallows its cancellation, or a thread of its own that does not
 return, holds up an event loop that closes, but not this.
@@ -37,8 +37,8 @@ __all__ = [
     "EXIT_RESTART",
     "EXIT_STALLED",
     "TRACEBACK_VARIABLE",
-    "Attendant",
     "RunReached",
+    "SideService",
     "alone",
     "check_may_run",
     "ending_in_one_line",
@@ -63,7 +63,7 @@ _CLOSE_SECONDS = 2.0
 _SHOWN_MOST = 20
 
 
-class Attendant:
+class SideService:
     """Who stands by the process of a node, and hears how it fares. This one does nothing."""
 
     def signals(self) -> Mapping[signal.Signals, Callable[[], None]]:
@@ -137,9 +137,9 @@ def ending_in_one_line() -> Iterator[None]:
         raise SystemExit(f"error: {error}") from error
 
 
-def run_process(scheduler: Scheduler, attendant: Attendant | None = None) -> int:
+def run_process(scheduler: Scheduler, attendant: SideService | None = None) -> int:
     """Run until a signal says stop; answers the exit code. A loop that does not close then is left with the process."""
-    attendant = attendant or Attendant()
+    attendant = attendant or SideService()
     try:
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
             code = runner.run(_serve(scheduler, attendant))
@@ -162,7 +162,7 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(scheduler: Scheduler, attendant: Attendant) -> int:
+async def _serve(scheduler: Scheduler, attendant: SideService) -> int:
     wanted = asyncio.Event()
     codes: list[int] = []
 
@@ -197,7 +197,7 @@ async def _serve(scheduler: Scheduler, attendant: Attendant) -> int:
     return codes[0]
 
 
-async def _attended(attendant: Attendant, wanted: asyncio.Event) -> None:
+async def _attended(attendant: SideService, wanted: asyncio.Event) -> None:
     """Until it is to stop. What goes on beside the node must not change it while it drains, so it ends here, too."""
     attending = asyncio.create_task(attendant.attend(), name="evertick attendant")
     attending.add_done_callback(_tell_if_failed)
@@ -312,7 +312,7 @@ def _signals(
                 signal.signal(number, signal.SIG_IGN)
 
 
-def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, attendant: Attendant) -> None:
+def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, attendant: SideService) -> None:
     tasks = [f"task {task.get_name()!r}" for task in asyncio.all_tasks(loop)]
     lasting = [thread for thread in threading.enumerate() if not thread.daemon]
     threads = [f"thread {thread.name!r}" for thread in lasting if thread is not threading.main_thread()]
@@ -327,7 +327,7 @@ def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, attendant: Attenda
     os._exit(code)
 
 
-def _end_stalled(attendant: Attendant) -> None:
+def _end_stalled(attendant: SideService) -> None:
     # The event loop is blocked and cannot end itself; its node is written down as dead already.
     with suppress(Exception):
         attendant.ended()

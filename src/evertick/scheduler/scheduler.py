@@ -40,7 +40,7 @@ from evertick.definition.settings import Settings, check_key, check_url, make_se
 from evertick.definition.task import Task, TaskOptions, task_of_function, task_of_spec
 from evertick.driver.base import Driver, Work
 from evertick.driver.connection import connection_to
-from evertick.driver.dispatch import HandsOver, ReportSource
+from evertick.driver.dispatch import DispatchingDriver, ReportSource
 from evertick.driver.python.child_guard import check_may_open_store, check_may_start
 from evertick.driver.python.function import Threads
 from evertick.driver.python.pool import Children
@@ -144,14 +144,14 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     parked: int
     # In the hands of an outside queue.
-    handed: int
+    dispatched: int
     # How long the oldest due run has been waiting for a slot; 0 when none is.
     oldest_due_seconds: float
     # What is wrong with the files of its configuration, which were read again: what it had before holds.
     configuration_problems: tuple[str, ...] = ()
 
 
-class PlainDecorator(Protocol):
+class UnchangedDecorator(Protocol):
     """Leaves the function as it is."""
 
     def __call__(self, function: F, /) -> F: ...
@@ -368,7 +368,7 @@ class Scheduler(
 
     def duty(
         self, name: str, *, every: Duration | None = None, when: When | str | None = None, **unknown: Never
-    ) -> PlainDecorator:
+    ) -> UnchangedDecorator:
         """Do something on one node of the app at a time: `@scheduler.duty("rebuild-index", every="5m")`.
 
         every, when: the function is called in this rhythm. Without one it is a loop: called once, to go on until it is
@@ -389,7 +389,7 @@ class Scheduler(
 
         return declare
 
-    def sender(self, channel: str, **options: Unpack[SenderOptions]) -> PlainDecorator:
+    def sender(self, channel: str, **options: Unpack[SenderOptions]) -> UnchangedDecorator:
         """Deliver the messages of a channel: `@scheduler.sender("webhook")` over a function of one `Message`.
 
         A message is delivered when the function returns; what it raises is tried again by `retry`, and given up after
@@ -519,7 +519,7 @@ class Scheduler(
         return msgspec.structs.replace(self._driver_parts, at_close=closing.append)
 
     def _fleet(self) -> str:
-        assert self._ledger, "what hands a run over, or reads reports of one, has opened the ledger"
+        assert self._ledger, "what dispatches a run, or reads reports of one, has opened the ledger"
         return f"{self.app}-{self._ledger}"
 
     def _keep_task(self, task: Task[Any, Any], place: str) -> Task[Any, Any]:
@@ -747,7 +747,7 @@ class Scheduler(
         """
         before = self._jobs
         works = self._works(jobs)
-        reached = self._handing_over(works.values())
+        reached = self._dispatching(works.values())
         plan = await self._plan_declared(
             declarations=jobs.declarations,
             tz=jobs.settings.tz,
@@ -808,7 +808,7 @@ class Scheduler(
 
     def _node(self, store: Store) -> LocalNode:
         works = self._works()
-        senders, sources = self._handing_over(works.values())
+        senders, sources = self._dispatching(works.values())
         return LocalNode(
             name=self.settings.node_name,
             app=self.app,
@@ -828,11 +828,11 @@ class Scheduler(
             batch_size=self.settings.batch_size,
         )
 
-    def _handing_over(self, works: Iterable[Work]) -> tuple[dict[str, Sender], list[ReportSource]]:
-        """How the drivers that hand their runs over reach their queues. Drivers of several tasks share them."""
+    def _dispatching(self, works: Iterable[Work]) -> tuple[dict[str, Sender], list[ReportSource]]:
+        """How the drivers that dispatch their runs reach their queues. Drivers of several tasks share them."""
         senders: dict[str, Sender] = {}
         sources: dict[int, ReportSource] = {}
-        for driver in [work.driver for work in works if isinstance(work.driver, HandsOver)]:
+        for driver in [work.driver for work in works if isinstance(work.driver, DispatchingDriver)]:
             if self._clock is not system_clock and getattr(driver, "is_far", False):
                 continue  # a test of schedules in virtual time reaches no broker
             senders |= {sender.channel: sender for sender in driver.senders()}
@@ -902,7 +902,7 @@ class Scheduler(
             waiting=pulse.waiting,
             running=pulse.running,
             parked=pulse.parked,
-            handed=pulse.handed,
+            dispatched=pulse.dispatched,
             oldest_due_seconds=oldest,
             configuration_problems=self._configuration_problems,
         )

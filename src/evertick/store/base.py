@@ -61,16 +61,14 @@ __all__ = [
     "VERY_FIRST",
     "Advance",
     "Beat",
-    "BeatLine",
     "Cancelled",
-    "Care",
-    "CaredFor",
     "Change",
     "ChannelPulse",
     "Checked",
     "Claim",
     "ClockTraces",
     "DeclaredBy",
+    "DispatchesChecked",
     "Due",
     "DuePlace",
     "DueSchedule",
@@ -83,11 +81,13 @@ __all__ = [
     "FeedState",
     "FinishAnswer",
     "Finished",
+    "Freed",
     "GapAhead",
     "GapCut",
-    "GivenBack",
-    "HandedTended",
     "Hearing",
+    "HeartbeatSession",
+    "Maintained",
+    "Maintenance",
     "MendsTimes",
     "MessageClaim",
     "MessageFilter",
@@ -403,8 +403,8 @@ class Hearing(msgspec.Struct, frozen=True):
     until: int
 
 
-class HandedTended(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of handed runs whose time was over, or whose cancel was asked for."""
+class DispatchesChecked(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of dispatched runs whose time was over, or whose cancel was asked for."""
 
     now: int
     # Put back to waiting; at the cost of a loss, if a worker had it.
@@ -429,8 +429,8 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
-    """ended: it was not running, and is done(cancelled). asked: it runs or is handed; its owner will hear of it. done:
-    too late."""
+    """ended: it was not running, and is done(cancelled). asked: it runs or is dispatched; its owner gets the request.
+    done: too late."""
 
     id: str
     answer: Literal["ended", "asked", "done", "unknown"]
@@ -548,10 +548,10 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     # Whether there may be something to look after: a lease has run out, or a run of the app is held, or in the own
     # queue of a node. A store that does not know says so.
     has_charges: bool = True
-    # Whether the time of a handed run of the app is over, and whether that is one to be cancelled: the one is for those
-    # who hear of it, the other for anybody (`tend_handed`). A store that does not know says so.
-    has_handed: bool = True
-    has_handed_cancels: bool = True
+    # Whether a dispatched run of the app is overdue, and whether one of those is to be cancelled: the first is for
+    # nodes that read its reports, the other for any node (`check_dispatched`). A store that does not know says True.
+    has_dispatched: bool = True
+    has_dispatched_cancels: bool = True
     # Whether a duty of the app is free (`hold_duties`), be it one that this node has or not. A store that does not know
     # says so.
     has_free_duties: bool = True
@@ -595,7 +595,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     parked: int
     blocked: int
     # In the hands of an outside queue.
-    handed: int = 0
+    dispatched: int = 0
     oldest_due_at: int | None
     schedules: int
     # What has failed, and what was lost, within the last hour (`LATELY`), of moments of the last two days: how many
@@ -611,7 +611,7 @@ Ticks = Mapping[str, tuple[int | None, int | None]]
 NO_TICKS: Ticks = {}
 
 
-class BeatLine(Protocol):
+class HeartbeatSession(Protocol):
     """The heartbeat's own connection: nothing else on it can delay a beat. Used by one thread, its own."""
 
     async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
@@ -728,7 +728,7 @@ class Store(Protocol):
         """The store's time."""
         ...
 
-    async def beat_line(self) -> BeatLine:
+    async def beat_line(self) -> HeartbeatSession:
         """A line for the thread that calls it."""
         ...
 
@@ -868,9 +868,9 @@ class Store(Protocol):
         ...
 
     async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
-        """Write what was said of handed runs from outside, each only if the run is handed under that very fence.
+        """Write what workers report of dispatched runs, each only if the run is dispatched under that fence.
 
-        Whoever asks need not know the task: what was agreed when the run was handed over stands beside it. pushed:
+        Whoever asks need not know the task: what was agreed when the run was dispatched stands beside it. pushed:
         the time to take it begins, and mode forget ends as succeeded. taken, and whatever else a worker says first:
         the time between its words begins, and mode ack ends as succeeded. progress: that time begins anew, unless a
         cancel was asked for. finish and skip end it. fail and undelivered spend the attempt: it is tried again as
@@ -879,8 +879,8 @@ class Store(Protocol):
         """
         ...
 
-    async def tend_handed(self, app: str, limit: int, heard: Mapping[str, Hearing]) -> HandedTended:
-        """Settle up to `limit` handed runs whose time is over by the store's clock, and those that are to be cancelled.
+    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, Hearing]) -> DispatchesChecked:
+        """Settle up to `limit` dispatched runs that are overdue by the store's clock, and those to be cancelled.
 
         `heard`: by channel, when the caller heard all that workers said of what went by it. Who did not hear a worker
         cannot call it silent: a run of another channel is left alone, and so is one whose time was over later than it
@@ -909,7 +909,7 @@ class Store(Protocol):
         ...
 
     async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]:
-        """End what nobody is at work on; ask whoever is. Of a handed run `tend_handed` sees to the rest."""
+        """End what nobody is at work on; ask whoever is. Of a dispatched run `check_dispatched` sees to the rest."""
         ...
 
     async def note(self, app: str, node: str, notes: Sequence[Note]) -> list[str]:
@@ -971,7 +971,7 @@ class Store(Protocol):
     async def retry_messages(self, app: str, ids: Sequence[str]) -> list[str]:
         """Make dead and waiting messages due now, dead ones with no attempt spent. Answers the ids of those.
 
-        Not those that handed over a run which is not in these hands any more.
+        Not those that dispatched a run which is not in these hands any more.
         """
         ...
 
@@ -983,7 +983,7 @@ class Store(Protocol):
     async def drop_messages(self, app: str, ids: Sequence[str]) -> list[str]:
         """Forget messages that wait or are dead, with their keys. Answers the ids of those.
 
-        A run that one of them was to hand over is to be cancelled.
+        A run that one of them was to dispatch is to be cancelled.
         """
         ...
 
@@ -1221,14 +1221,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     is_complete: bool = True
 
 
-class GivenBack(msgspec.Struct, frozen=True, kw_only=True):
+class Freed(msgspec.Struct, frozen=True, kw_only=True):
     """What a bite has given back to the file system, and how much is left to give."""
 
     pages: int
     pages_left: int
 
 
-class Care(Protocol):
+class Maintenance(Protocol):
     """Looking after the database itself, for people. Works on a store that is not open: one that cannot be opened is
     what somebody wants to look at."""
 
@@ -1242,7 +1242,7 @@ class Care(Protocol):
         """Apply what is missing; answers the names of what was applied here."""
         ...
 
-    async def give_back(self, pages_most: int) -> GivenBack:
+    async def give_back(self, pages_most: int) -> Freed:
         """Give a bite of free space back. Refused where the store was not made for it."""
         ...
 
@@ -1257,10 +1257,10 @@ class Care(Protocol):
 
 
 @runtime_checkable
-class CaredFor(Protocol):
+class Maintained(Protocol):
     """A store that can be looked after; it is not asked of every store."""
 
-    def care(self) -> Care: ...
+    def care(self) -> Maintenance: ...
 
 
 class OpensStore(Protocol):

@@ -1,8 +1,7 @@
-"""Handed runs: what a report means for one, and what becomes of those whose time is over. Pure, for every store.
+"""Dispatched runs: what a report means for one, and what becomes of those whose time is over. Pure, for every store.
 
-A run in the hands of an outside queue belongs to no node. What was agreed when it was handed over (`Hand`) stands
-beside it, the next delay of its retry policy included: so whoever hears of it can write it down, whether it knows the
-task or not, and no report has to wait for somebody who does.
+A dispatched run belongs to no node. Its terms (`DispatchTerms`) stand beside it, the next delay of its retry policy
+included, so that any node can apply a report, even one that does not know the task.
 
 `deadline` is when to look at such a run by itself. It has none while its message is still in the outbox: a queue that
 is away delays, and nothing else. A request to cancel sets it to now.
@@ -22,14 +21,14 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from evertick.model import LOSSES_MAX, Hand, NewMessage, Outcome, Reason, Report, Verdict
+from evertick.model import LOSSES_MAX, DispatchTerms, NewMessage, Outcome, Reason, Report, Verdict
 from evertick.model.message import kill_message
 from evertick.store.base import Hearing, ReportAnswer
 from evertick.store.ending import DEADLINE_MARGIN, Ending, cancelled_instead
-from evertick.store.rows import Row, hand_of
+from evertick.store.rows import Row, dispatch_terms_of
 from evertick.when.moment import MINUTE, SECOND
 
-__all__ = ["STALE", "End", "Heard", "Lines", "Mark", "Tended", "bare_report", "given_answers", "hear", "tend"]
+__all__ = ["STALE", "End", "Heard", "LogLines", "Mark", "Tended", "bare_report", "given_answers", "hear", "tend"]
 
 STALE = ReportAnswer(answer="stale")
 # How long a worker that was told to stop may take, where nothing else says how often it speaks.
@@ -51,7 +50,7 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
     worker: str | None
 
 
-class Lines(msgspec.Struct, frozen=True, gc=False):
+class LogLines(msgspec.Struct, frozen=True, gc=False):
     """Log lines of a run; without a number they come behind those that are there. Last: nothing follows them."""
 
     id: str
@@ -80,12 +79,12 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     ends: list[End]
     # Back to waiting: retry and release.
     back: list[Outcome]
-    lines: list[Lines]
+    lines: list[LogLines]
 
 
 def hear(reports: Sequence[Report], rows: Iterable[Row], now: int) -> Heard:
-    """`rows`: those of the runs that are handed, under whichever fence, and stay so until this is written."""
-    runs = {row["id"]: _Handed(row, now) for row in rows}
+    """`rows`: those of the runs that are dispatched, under whichever fence, and stay so until this is written."""
+    runs = {row["id"]: _Dispatched(row, now) for row in rows}
     answers: list[ReportAnswer | None] = []
     for report in reports:
         run = runs.get(report.id)
@@ -104,15 +103,15 @@ def hear(reports: Sequence[Report], rows: Iterable[Row], now: int) -> Heard:
     )
 
 
-class _Handed:
-    """A handed run while reports about it are read."""
+class _Dispatched:
+    """A dispatched run while reports about it are read."""
 
     def __init__(self, row: Row, now: int) -> None:
         self.id: str = row["id"]
         self.fence: int = row["fence"]
         self._row = row
         self._now = now
-        self._hand: Hand = hand_of(row["hand"])
+        self._hand: DispatchTerms = dispatch_terms_of(row["dispatch"])
         self._pushed_at: int | None = row["pushed_at"]
         self._taken_at: int | None = row["taken_at"]
         self._deadline: int | None = row["deadline"]
@@ -121,7 +120,7 @@ class _Handed:
         self.worker: str | None = None
         self.is_changed = False
         self.is_newly_taken = False
-        self.lines: list[Lines] = []
+        self.lines: list[LogLines] = []
         # Where it goes from these hands.
         self.outcome: Outcome | None = None
 
@@ -131,7 +130,7 @@ class _Handed:
 
     @property
     def started_at(self) -> int:
-        return self._taken_at or self._pushed_at or int(self._row["handed_at"])
+        return self._taken_at or self._pushed_at or int(self._row["dispatched_at"])
 
     @property
     def mark(self) -> Mark:
@@ -161,7 +160,7 @@ class _Handed:
 
     def _hear_undelivered(self, report: Report) -> ReportAnswer:
         """Whoever brings a message may have got an error though it arrived: then it is delivered. As nobody can know,
-        what must not run twice is not handed over again."""
+        what must not run twice is not dispatched again."""
         if self._pushed_at is not None:
             return ReportAnswer(answer="already")
         delay = None if self._row["at_most_once"] else self._hand.retry_delay
@@ -206,18 +205,18 @@ class _Handed:
         is_end = report.kind not in ("taken", "progress") or self._hand.mode != "finish"
         if report.took is not None and is_end:
             # Between what is heard of it lies the way of each word, and a broker that was away: its worker knows.
-            # Counted back from the end, as the ledger has it, but not to before it was handed over.
-            self._taken_at = max(self._now - report.took, int(self._row["handed_at"]))
+            # Counted back from the end, as the ledger has it, but not to before it was dispatched.
+            self._taken_at = max(self._now - report.took, int(self._row["dispatched_at"]))
         self._progress = self._progress if report.progress is None else report.progress
         self._progress_text = self._progress_text if report.progress_text is None else report.progress_text
         if report.lines:
-            self.lines.append(Lines(self.id, self.fence, report.seq, report.lines, is_end))
+            self.lines.append(LogLines(self.id, self.fence, report.seq, report.lines, is_end))
 
     def _silent_until(self) -> int | None:
-        hand, taken_at = self._hand, self._taken_at or self._now
-        bounds = [] if hand.progress_timeout is None else [self._now + hand.progress_timeout]
-        if hand.timeout is not None:
-            bounds.append(taken_at + hand.timeout + DEADLINE_MARGIN)
+        dispatch, taken_at = self._hand, self._taken_at or self._now
+        bounds = [] if dispatch.progress_timeout is None else [self._now + dispatch.progress_timeout]
+        if dispatch.timeout is not None:
+            bounds.append(taken_at + dispatch.timeout + DEADLINE_MARGIN)
         return min(bounds, default=None)
 
     def _hear_failed(self, report: Report) -> ReportAnswer:
@@ -296,7 +295,7 @@ def given_answers(
 
 
 class Tended(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be written of handed runs whose time is over."""
+    """What is to be written of dispatched runs whose time is over."""
 
     # Their claims are over, whatever becomes of them: their fence is worth nothing any more. How many losses they have.
     revoked: list[tuple[str, int]]
@@ -321,40 +320,47 @@ def tend(
     messages."""
     tended = Tended(revoked=[], ends=[], released=[], told=[], postponed=[], kills=[])
     for row, new_id in zip(rows, new_ids, strict=True):
-        hand = hand_of(row["hand"])
+        dispatch = dispatch_terms_of(row["dispatch"])
         if row["is_cancel_requested"]:
-            _cancel(tended, row, hand, now, heard.get(hand.to), new_id, is_unsent=row["id"] in unsent)
-        elif hand.to in heard:
-            _judge(tended, row, hand, heard[hand.to], new_id)
+            _cancel(tended, row, dispatch, now, heard.get(dispatch.to), new_id, is_unsent=row["id"] in unsent)
+        elif dispatch.to in heard:
+            _judge(tended, row, dispatch, heard[dispatch.to], new_id)
     return tended
 
 
-def _judge(tended: Tended, row: Row, hand: Hand, hearing: Hearing, new_id: str) -> None:
+def _judge(tended: Tended, row: Row, dispatch: DispatchTerms, hearing: Hearing, new_id: str) -> None:
     """It is silent if nothing came in all of its time, while there was somebody to hear it."""
-    over_at = max(row["deadline"], hearing.since + _time_to_speak(row, hand))
+    over_at = max(row["deadline"], hearing.since + _time_to_speak(row, dispatch))
     if over_at <= hearing.until:
-        _take_back(tended, row, hand, new_id)
+        _take_back(tended, row, dispatch, new_id)
     elif over_at > row["deadline"]:
         tended.postponed.append((row["id"], over_at))
 
 
-def _time_to_speak(row: Row, hand: Hand) -> int:
+def _time_to_speak(row: Row, dispatch: DispatchTerms) -> int:
     """Within which a worker that is well is heard. One that need not speak before its end has the margin of that."""
     if row["taken_at"] is None:
-        return hand.ack_timeout or 0
-    return DEADLINE_MARGIN if hand.progress_timeout is None else hand.progress_timeout
+        return dispatch.ack_timeout or 0
+    return DEADLINE_MARGIN if dispatch.progress_timeout is None else dispatch.progress_timeout
 
 
 def _cancel(
-    tended: Tended, row: Row, hand: Hand, now: int, hearing: Hearing | None, new_id: str, *, is_unsent: bool
+    tended: Tended,
+    row: Row,
+    dispatch: DispatchTerms,
+    now: int,
+    hearing: Hearing | None,
+    new_id: str,
+    *,
+    is_unsent: bool,
 ) -> None:
     reason = row["cancel_reason"] or Reason.REQUESTED
     if is_unsent:
         tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
         return
     if row["killed_at"] is None:
-        _kill(tended, row, hand, new_id, reason)
-    over_at = (row["killed_at"] or now) + _time_to_stop(hand)
+        _kill(tended, row, dispatch, new_id, reason)
+    over_at = (row["killed_at"] or now) + _time_to_stop(dispatch)
     if _is_with_nobody(row, hearing) or (row["killed_at"] is not None and over_at <= now):
         tended.revoked.append((row["id"], _losses_after(row)))
         tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
@@ -363,9 +369,9 @@ def _cancel(
     (tended.told if row["killed_at"] is None else tended.postponed).append((row["id"], look_at))
 
 
-def _time_to_stop(hand: Hand) -> int:
+def _time_to_stop(dispatch: DispatchTerms) -> int:
     """Which a worker has that was told to."""
-    return hand.progress_timeout or hand.ack_timeout or _PATIENCE
+    return dispatch.progress_timeout or dispatch.ack_timeout or _PATIENCE
 
 
 def _is_with_nobody(row: Row, hearing: Hearing | None) -> bool:
@@ -384,8 +390,8 @@ def _losses_after(row: Row) -> int:
     return int(row["losses"]) + (row["taken_at"] is not None)
 
 
-def _take_back(tended: Tended, row: Row, hand: Hand, new_id: str) -> None:
-    """From a worker that fell silent, or from a queue where nobody took it. It is handed over anew, as often as that
+def _take_back(tended: Tended, row: Row, dispatch: DispatchTerms, new_id: str) -> None:
+    """From a worker that fell silent, or from a queue where nobody took it. It is dispatched again, as often as that
     takes while nobody takes it; but what must not run twice is given up, for somebody may have it all the same."""
     reason = Reason.NOT_TAKEN if row["taken_at"] is None else Reason.NO_PROGRESS
     losses = _losses_after(row)
@@ -395,9 +401,9 @@ def _take_back(tended: Tended, row: Row, hand: Hand, new_id: str) -> None:
     else:
         tended.released.append((row["id"], reason))
     # It may only be slow. What it does from now on is for nobody.
-    _kill(tended, row, hand, new_id, reason)
+    _kill(tended, row, dispatch, new_id, reason)
 
 
-def _kill(tended: Tended, row: Row, hand: Hand, new_id: str, why: str) -> None:
-    if hand.kill is not None:
-        tended.kills.append(kill_message(new_id, hand.kill, row["id"], row["fence"], why))
+def _kill(tended: Tended, row: Row, dispatch: DispatchTerms, new_id: str, why: str) -> None:
+    if dispatch.kill is not None:
+        tended.kills.append(kill_message(new_id, dispatch.kill, row["id"], row["fence"], why))

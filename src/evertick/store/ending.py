@@ -64,7 +64,7 @@ def cancelled_instead(outcome: Outcome, held: Row) -> Outcome:
         reason=held["cancel_reason"] or Reason.REQUESTED,
         attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
         messages=(),
-        hand=None,
+        dispatch=None,
     )
 
 
@@ -72,14 +72,14 @@ def bare_instead(outcome: Outcome, error: Exception) -> Outcome:
     """What is written of an outcome that the store cannot take: how the run ended stays, its result and phases go.
 
     A run whose messages go with them has failed: whoever waits for these must not read that all is well. So has one
-    that was to be handed over by such a message.
+    that was to be dispatched by such a message.
     """
     said = f"the outcome of this run cannot be written as it is: {error}"
-    bare: dict[str, Any] = {"result": None, "phases": (), "messages": (), "hand": None}
+    bare: dict[str, Any] = {"result": None, "phases": (), "messages": (), "dispatch": None}
     if outcome.messages:
         said = f"{said}; its messages are not sent"
         bare |= {"verdict": Verdict.FAILED} if outcome.verdict is Verdict.SUCCEEDED else {}
-    if outcome.kind == "hand":
+    if outcome.kind == "dispatch":
         bare |= {"kind": "done", "verdict": Verdict.FAILED, "reason": Reason.UNDELIVERED}
         bare |= {"attempts": outcome.attempts + 1}
     bare["error"] = said if outcome.error is None else f"{said}\n{outcome.error}"

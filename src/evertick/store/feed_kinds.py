@@ -22,7 +22,7 @@ PUT_BACK_TOLD: Mapping[str, FeedKind] = {
     "retry": "run.retrying",
     "release": "run.released",
     "park": "run.parked",
-    "hand": "run.handed",
+    "dispatch": "run.dispatched",
 }
 
 

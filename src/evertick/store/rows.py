@@ -17,11 +17,11 @@ from evertick.model import (
     Claimed,
     ClaimedMessage,
     Definition,
+    Dispatched,
+    DispatchedTo,
+    DispatchTerms,
     Duty,
     Gap,
-    Hand,
-    Handed,
-    HandedTo,
     LogLine,
     Message,
     MessageState,
@@ -51,11 +51,11 @@ __all__ = [
     "claimed_from",
     "claimed_message_of",
     "claimed_of",
+    "dispatch_terms_of",
     "due_of",
     "duty_hold_of",
     "duty_of",
     "gap_of",
-    "hand_of",
     "json_text",
     "lines_of",
     "lines_text",
@@ -115,7 +115,7 @@ _occurrences = msgspec.json.Decoder(tuple[Occurrence, ...])
 _declarations = msgspec.json.Decoder(DeclaredBy)
 _labels = msgspec.json.Decoder(dict[str, str])
 _phases = msgspec.json.Decoder(tuple[Phase, ...])
-_hands = msgspec.json.Decoder(Hand)
+_dispatch_terms = msgspec.json.Decoder(DispatchTerms)
 _names = msgspec.json.Decoder(tuple[str, ...])
 _lines = msgspec.json.Decoder(list[tuple[int, str, str]])
 _ticks = msgspec.json.Decoder(dict[str, tuple[int | None, int | None]])
@@ -347,11 +347,11 @@ def run_of(row: Row) -> Run:
         priority=row["priority"],
         labels=_shown_texts(row["labels"]),
         created_at=from_us(row["created_at"]),
-        started_at=moment(row["taken_at"] if state is State.HANDED else row["started_at"]),
+        started_at=moment(row["taken_at"] if state is State.DISPATCHED else row["started_at"]),
         finished_at=moment(row["finished_at"]),
         expires_at=None if row["expires"] is None else moment(row["due_at"] + row["expires"]),
         node=row["node"] if is_held else None,
-        fence=row["fence"] if is_held or state is State.HANDED else None,
+        fence=row["fence"] if is_held or state is State.DISPATCHED else None,
         result=None if row["result"] is None else shown(row["result"]),
         error=row["error"],
         progress=row["progress"],
@@ -360,32 +360,32 @@ def run_of(row: Row) -> Run:
         blocked_on=row["blocked_on"] or key,
         caused_by=row["caused_by"],
         is_cancel_requested=bool(row["is_cancel_requested"]),
-        handed=_handed_of(row) if state is State.HANDED else None,
-        handed_to=None if row["hand"] is None else _handed_to(row["hand"]),
+        dispatched=_dispatched_of(row) if state is State.DISPATCHED else None,
+        dispatched_to=None if row["dispatch"] is None else _dispatched_to(row["dispatch"]),
     )
 
 
-def hand_of(text: str | None) -> Hand:
-    """What was agreed when a run was handed over. Of what cannot be read nothing but its end is expected."""
+def dispatch_terms_of(text: str | None) -> DispatchTerms:
+    """What was agreed when a run was dispatched. Of what cannot be read nothing but its end is expected."""
     try:
-        return _hands.decode(text or "")
+        return _dispatch_terms.decode(text or "")
     except msgspec.MsgspecError:
-        return Hand(to="")
+        return DispatchTerms(to="")
 
 
-def _handed_to(text: str) -> HandedTo:
-    hand = hand_of(text)
-    return HandedTo(to=hand.to, queue=hand.queue, worker=hand.worker)
+def _dispatched_to(text: str) -> DispatchedTo:
+    dispatch = dispatch_terms_of(text)
+    return DispatchedTo(to=dispatch.to, queue=dispatch.queue, worker=dispatch.worker)
 
 
-def _handed_of(row: Row) -> Handed:
-    hand = hand_of(row["hand"])
-    return Handed(
-        to=hand.to,
-        queue=hand.queue,
-        served_by=hand.served_by,
-        mode=hand.mode,
-        at=from_us(row["handed_at"]),
+def _dispatched_of(row: Row) -> Dispatched:
+    dispatch = dispatch_terms_of(row["dispatch"])
+    return Dispatched(
+        to=dispatch.to,
+        queue=dispatch.queue,
+        served_by=dispatch.served_by,
+        mode=dispatch.mode,
+        at=from_us(row["dispatched_at"]),
         pushed_at=moment(row["pushed_at"]),
         taken_at=moment(row["taken_at"]),
         until=moment(row["deadline"]),
@@ -472,7 +472,7 @@ def claimed_message_of(row: Row) -> ClaimedMessage:
         created_at=row["created_at"],
         caused_by=row["caused_by"],
         error=row["error"],
-        hands_over=row["hands_over"],
+        dispatches=row["dispatches"],
     )
 
 

@@ -1,8 +1,8 @@
 """What is kept of the log lines that workers report: their beginning, and their end. Pure, for every store.
 
-A worker is a program of anybody's, and may never fall silent: what it says of one hand-over is bounded as what a job of
+A worker is a program of anybody's, and may never fall silent: what it says of one dispatch is bounded as what a job of
 our own says is. The head is written as it comes. When it is full, a line says so, and nothing more is kept but what
-comes with the report that ends the hand-over: the last words of a worker are often the ones that matter.
+comes with the report that ends the dispatch: the last words of a worker are often the ones that matter.
 
 A report may come twice, and out of order. So one is cut by itself first, which gives the same each time, and is then
 taken whole or not at all.
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from evertick.model import LINE_MAX_CHARS, LINES_MAX
-from evertick.store.dispatched import Lines
+from evertick.store.dispatched import LogLines
 from evertick.store.rows import lines_text
 
-__all__ = ["Kept", "Placed", "kept_of"]
+__all__ = ["WorkerLog", "WorkerLogLines", "worker_log_lines"]
 
 # As the ledger has them: all that a job of our own may say fits in.
 _MAX_BYTES = 512 * 1024
@@ -33,8 +33,8 @@ _FULL = (
 Line = tuple[int, str, str]
 
 
-class Kept(msgspec.Struct):
-    """What the ledger has of the log of a hand-over. last: behind which line it goes on. size: in bytes."""
+class WorkerLog(msgspec.Struct):
+    """What the ledger has of the log of a dispatch. last: behind which line it goes on. size: in bytes."""
 
     last: int = 0
     count: int = 0
@@ -55,7 +55,7 @@ class Kept(msgspec.Struct):
         return True
 
 
-class Placed(msgspec.Struct, frozen=True, gc=False):
+class WorkerLogLines(msgspec.Struct, frozen=True, gc=False):
     """Lines that are to be written at their place, as the ledger has them."""
 
     id: str
@@ -65,7 +65,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-def kept_of(said: Iterable[Lines], kept: Mapping[tuple[str, int], Kept]) -> Iterator[Placed]:
+def worker_log_lines(said: Iterable[LogLines], kept: Mapping[tuple[str, int], WorkerLog]) -> Iterator[WorkerLogLines]:
     """What is to be written. `kept` is moved on by it."""
     for each in said:
         log = kept[each.id, each.fence]
@@ -78,7 +78,7 @@ def kept_of(said: Iterable[Lines], kept: Mapping[tuple[str, int], Kept]) -> Iter
         if log.add(seq, lines) and log.is_full and not each.is_last:
             lines = _marked(lines)
             log.last = max(log.last, seq + len(lines))
-        yield Placed(each.id, each.fence, seq, len(lines), lines_text(lines))
+        yield WorkerLogLines(each.id, each.fence, seq, len(lines), lines_text(lines))
 
 
 def _short(line: Line) -> Line:

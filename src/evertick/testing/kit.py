@@ -231,7 +231,7 @@ class Kit(Ledger):
 
     def _is_idle(self) -> bool:
         pulse: Pulse = self._read(lambda store: store.pulse(self.scheduler.app))
-        return not (pulse.waiting or pulse.running or pulse.blocked or pulse.handed or self._at_work())
+        return not (pulse.waiting or pulse.running or pulse.blocked or pulse.dispatched or self._at_work())
 
     def _at_work(self) -> list[str]:
         engine = self.scheduler._engine

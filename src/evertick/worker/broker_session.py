@@ -7,9 +7,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from evertick.driver.queue.contract import Handed, Kill, WorkerReport
+from evertick.driver.queue.contract import DispatchMessage, Kill, WorkerReport
 
-__all__ = ["Fetched", "Line", "Take"]
+__all__ = ["BrokerSession", "Fetched", "Take"]
 
 # taken: it is ours. duplicate: somebody has it, or had it. killed: nobody wants it any more.
 Take = Literal["taken", "duplicate", "killed"]
@@ -25,10 +25,10 @@ class Fetched(msgspec.Struct, frozen=True):
     mark: str = ""
 
 
-class Line(Protocol):
+class BrokerSession(Protocol):
     """One worker's line to its queue. Whatever cannot be done raises `BrokerUnavailable`, and may be tried again."""
 
-    # Called for every hand-over that is not wanted any more, of whichever worker. It may be told late, or not at all.
+    # Called for every dispatch that is not wanted any more, of whichever worker. It may be told late, or not at all.
     on_kill: Callable[[Kill], None]
 
     @property
@@ -42,8 +42,8 @@ class Line(Protocol):
         """At most so many messages. Waits so long for the first."""
         ...
 
-    async def take(self, fetched: Fetched, handed: Handed) -> Take:
-        """Make the hand-over ours, once among all workers. Whatever the answer, the queue has it no more."""
+    async def take(self, fetched: Fetched, dispatched: DispatchMessage) -> Take:
+        """Make the dispatch ours, once among all workers. Whatever the answer, the queue has it no more."""
         ...
 
     async def drop(self, fetched: Fetched) -> None:
@@ -54,8 +54,8 @@ class Line(Protocol):
         """It is for another worker."""
         ...
 
-    async def report(self, handed: Handed, report: WorkerReport) -> bool:
-        """Send the report on its way. Answers whether the hand-over is still wanted, as far as the broker knows."""
+    async def report(self, dispatched: DispatchMessage, report: WorkerReport) -> bool:
+        """Send the report on its way. Answers whether the dispatch is still wanted, as far as the broker knows."""
         ...
 
     async def close(self) -> None: ...

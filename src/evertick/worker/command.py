@@ -14,15 +14,15 @@ from evertick.clock import Clock
 from evertick.driver.base import Driver
 from evertick.driver.python.function import Threads
 from evertick.driver.python.pool import Children
-from evertick.driver.queue.contract import Handed, encode
+from evertick.driver.queue.contract import DispatchMessage, encode
 from evertick.driver.secret import Secrets
 from evertick.driver.shell.spec import Shell
 from evertick.driver.spec import DriverParts
 
-__all__ = ["CommandCraft"]
+__all__ = ["CommandExecutor"]
 
 
-class CommandCraft:
+class CommandExecutor:
     """One command for all tasks; the message says which is meant."""
 
     def __init__(
@@ -57,9 +57,9 @@ class CommandCraft:
         )
         self._children.open()
 
-    def driver_for(self, handed: Handed) -> Driver:
-        shell = msgspec.structs.replace(self._shell, stdin=encode(handed).decode())
-        return shell.make_driver(handed.task, msgspec.structs.replace(self._parts, app=handed.app))
+    def driver_for(self, dispatched: DispatchMessage) -> Driver:
+        shell = msgspec.structs.replace(self._shell, stdin=encode(dispatched).decode())
+        return shell.make_driver(dispatched.task, msgspec.structs.replace(self._parts, app=dispatched.app))
 
     async def close(self) -> None:
         await self._children.close()

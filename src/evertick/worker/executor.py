@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Protocol
 
 from evertick.driver.base import Driver
-from evertick.driver.queue.contract import Handed
+from evertick.driver.queue.contract import DispatchMessage
 
-__all__ = ["Craft"]
+__all__ = ["Executor"]
 
 
-class Craft(Protocol):
+class Executor(Protocol):
     """What a worker can do."""
 
-    def driver_for(self, handed: Handed) -> Driver:
+    def driver_for(self, dispatched: DispatchMessage) -> Driver:
         """What carries it out. Raises `NotFound` where this worker cannot do it."""
         ...
 

@@ -1,7 +1,7 @@
 """One taken run in the hands of a worker: say that it is taken, do it, speak of it now and then, say how it ended.
 
 What cannot be said because the broker is away is said when it is back. A run whose taking could not be told in its time
-is not begun: the ledger may have handed it over anew by then.
+is not begun: the ledger may have dispatched it over anew by then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from evertick.clock import Clock
 from evertick.driver.base import Driver, Reported
 from evertick.driver.error_text import error_text
-from evertick.driver.queue.contract import VERSION, Handed, WorkerReport, WorkerReportKind
+from evertick.driver.queue.contract import VERSION, DispatchMessage, WorkerReport, WorkerReportKind
 from evertick.errors import EvertickError, JobFailed, Retry, Skip
 from evertick.job.context import Context
 from evertick.model import Claimed
@@ -24,8 +24,8 @@ from evertick.text.error_line import error_for_log
 from evertick.text.surrogates import mended_text
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_of, moment_text
-from evertick.worker.broker_session import Line
-from evertick.worker.executor import Craft
+from evertick.worker.broker_session import BrokerSession
+from evertick.worker.executor import Executor
 from evertick.worker.outage import Outage
 
 __all__ = ["Job"]
@@ -40,13 +40,22 @@ _ENDS: tuple[WorkerReportKind, ...] = ("finish", "fail", "skip")
 
 
 class Job:
-    """The life of one hand-over here."""
+    """The life of one dispatch here."""
 
-    def __init__(self, handed: Handed, line: Line, craft: Craft, outage: Outage, *, clock: Clock, worker: str) -> None:
-        self.handed = handed
+    def __init__(
+        self,
+        dispatched: DispatchMessage,
+        line: BrokerSession,
+        craft: Executor,
+        outage: Outage,
+        *,
+        clock: Clock,
+        worker: str,
+    ) -> None:
+        self.dispatched = dispatched
         self._line, self._craft, self._outage = line, craft, outage
         self._clock, self._worker = clock, worker
-        self._context = Context(_claimed(handed, clock), clock, self._deadline())
+        self._context = Context(_claimed(dispatched, clock), clock, self._deadline())
         self._driver: Driver | None = None
         self._work: asyncio.Task[Any] | None = None
         # Why the work was told to stop.
@@ -55,7 +64,9 @@ class Job:
 
     async def live(self) -> None:
         if not await self._tell_taken():
-            log.warning("run %s is left alone: it was killed, or its taking could not be told in time", self.handed.run)
+            log.warning(
+                "run %s is left alone: it was killed, or its taking could not be told in time", self.dispatched.run
+            )
             return
         heart = asyncio.get_running_loop().create_task(self._keep_telling(), name="evertick worker heart")
         try:
@@ -67,7 +78,7 @@ class Job:
         await self._wait_for_abandoned()
 
     def _log_end(self, end: WorkerReport) -> None:
-        run, task = self.handed.run, self.handed.task
+        run, task = self.dispatched.run, self.dispatched.task
         match end.kind:
             case "fail":
                 log.warning("run %s of %r failed: %s", run, task, error_for_log(end.error) or end.reason)
@@ -92,8 +103,8 @@ class Job:
 
     async def _do(self) -> WorkerReport:
         loop = asyncio.get_running_loop()
-        self._work = loop.create_task(self._execute(), name=f"evertick {self.handed.task}")
-        timeout = self.handed.timeout
+        self._work = loop.create_task(self._execute(), name=f"evertick {self.dispatched.task}")
+        timeout = self.dispatched.timeout
         timer = None if timeout is None else loop.call_later(timeout, self.stop, "timeout")
         try:
             return await self._end_of(self._work)
@@ -102,7 +113,7 @@ class Job:
                 timer.cancel()
 
     async def _execute(self) -> Any:
-        self._driver = driver = self._craft.driver_for(self.handed)
+        self._driver = driver = self._craft.driver_for(self.dispatched)
         return await driver.execute(self._context, driver.prepare(self._context._run.args))
 
     async def _end_of(self, work: asyncio.Task[Any]) -> WorkerReport:
@@ -125,7 +136,7 @@ class Job:
     async def _wait_for_abandoned(self) -> None:
         """Its slot stays taken until it returns."""
         if self._work is not None and not self._work.done():
-            log.error("run %s did not stop when told to: its slot stays taken until it does", self.handed.run)
+            log.error("run %s did not stop when told to: its slot stays taken until it does", self.dispatched.run)
             await asyncio.wait({self._work})
 
     def _returned(self, result: object) -> WorkerReport:
@@ -148,7 +159,7 @@ class Job:
 
     def _stopped(self) -> WorkerReport:
         if self._why == "timeout":
-            error = f"the attempt took longer than its timeout of {self.handed.timeout:g} s"
+            error = f"the attempt took longer than its timeout of {self.dispatched.timeout:g} s"
             return self._report("fail", error=error, reason="timeout")
         if self._why == "shutdown":
             return self._report("release", reason="its worker was stopped")
@@ -157,18 +168,18 @@ class Job:
     # --- telling
 
     async def _tell_taken(self) -> bool:
-        if self.handed.mode == "forget":
+        if self.dispatched.mode == "forget":
             return True
         report = self._report("taken")
         told = await self._outage.outlast(
-            lambda: self._line.report(self.handed, report), lambda: not is_late(self.handed, self._clock)
+            lambda: self._line.report(self.dispatched, report), lambda: not is_late(self.dispatched, self._clock)
         )
         return bool(told)
 
     async def _keep_telling(self) -> None:
         """What is new soon, and that we are at work in any case. Hears by the way that nobody wants it any more."""
-        every = self.handed.progress_every
-        if self.handed.mode != "finish" or every is None:
+        every = self.dispatched.progress_every
+        if self.dispatched.mode != "finish" or every is None:
             return
         while True:
             await asyncio.sleep(min(every, _NEWS_SECONDS))
@@ -181,15 +192,15 @@ class Job:
 
     async def _tell_for_sure(self, end: WorkerReport) -> None:
         """As often as it takes: the work is done, and must not be done again."""
-        if self.handed.mode != "finish":
+        if self.dispatched.mode != "finish":
             return
         await self._tell(end)
 
     async def _tell(self, report: WorkerReport) -> bool | None:
         """A broker that is back is to hear of us before anybody may call us silent: so it is tried often enough."""
-        every = self.handed.progress_every
+        every = self.dispatched.progress_every
         return await self._outage.outlast(
-            lambda: self._line.report(self.handed, report), lambda: True, most_seconds=every or math.inf
+            lambda: self._line.report(self.dispatched, report), lambda: True, most_seconds=every or math.inf
         )
 
     def _report(self, kind: WorkerReportKind, **more: Any) -> WorkerReport:
@@ -198,8 +209,8 @@ class Job:
         fraction, text = progress if progress is not None else (None, None)
         return WorkerReport(
             v=VERSION,
-            run=self.handed.run,
-            fence=self.handed.fence,
+            run=self.dispatched.run,
+            fence=self.dispatched.fence,
             kind=kind,
             worker=self._worker,
             fraction=fraction,
@@ -211,25 +222,25 @@ class Job:
         )
 
     def _deadline(self) -> int | None:
-        timeout = self.handed.timeout
+        timeout = self.dispatched.timeout
         return None if timeout is None else self._clock.now_us() + round(timeout * 1e6)
 
 
-def is_late(handed: Handed, clock: Clock) -> bool:
+def is_late(dispatched: DispatchMessage, clock: Clock) -> bool:
     """Whether the time to take it is over."""
-    return handed.take_by is not None and clock.now_us() > moment_of(handed.take_by, what="take_by")
+    return dispatched.take_by is not None and clock.now_us() > moment_of(dispatched.take_by, what="take_by")
 
 
-def _claimed(handed: Handed, clock: Clock) -> Claimed:
+def _claimed(dispatched: DispatchMessage, clock: Clock) -> Claimed:
     """The run as a job's context shows it."""
     return Claimed(
-        id=handed.run,
-        fence=handed.fence,
-        task=handed.task,
-        args=msgspec.json.encode(handed.args),
-        fire_at=moment_of(handed.fire_at, what="fire_at"),
-        due_at=moment_of(handed.fire_at, what="fire_at"),
+        id=dispatched.run,
+        fence=dispatched.fence,
+        task=dispatched.task,
+        args=msgspec.json.encode(dispatched.args),
+        fire_at=moment_of(dispatched.fire_at, what="fire_at"),
+        due_at=moment_of(dispatched.fire_at, what="fire_at"),
         claimed_at=clock.now_us(),
-        attempts=handed.attempt - 1,
-        schedule_key=handed.schedule,
+        attempts=dispatched.attempt - 1,
+        schedule_key=dispatched.schedule,
     )

@@ -14,13 +14,13 @@ from nats.js.api import ConsumerConfig, Header
 from nats.js.errors import APIError, NotFoundError
 
 from evertick.clock import Clock
-from evertick.driver.queue.contract import Handed, Kill, WorkerReport, decode_kill, encode
+from evertick.driver.queue.contract import DispatchMessage, Kill, WorkerReport, decode_kill, encode
 from evertick.driver.queue.nats_client import NatsSession
 from evertick.driver.queue.nats_spec import NatsConnection
 from evertick.errors import InvalidInput
 from evertick.worker.broker_session import Fetched, Take
 
-__all__ = ["NatsLine"]
+__all__ = ["NatsBrokerSession"]
 
 log = logging.getLogger("evertick.worker")
 
@@ -31,7 +31,7 @@ _UNACKNOWLEDGED_MOST = 10_000
 _NOT_THE_FIRST = 10071
 
 
-class NatsLine:
+class NatsBrokerSession:
     """One queue, as one worker reads it."""
 
     def __init__(
@@ -81,20 +81,20 @@ class NatsLine:
         self._fetched += 1
         return Fetched(message.data, message, f"{self._name}:{self._fetched}")
 
-    async def take(self, fetched: Fetched, handed: Handed) -> Take:
+    async def take(self, fetched: Fetched, dispatched: DispatchMessage) -> Take:
         with self._session.telling():
             stream = await self._session.opened()
-            taken = await self._session.asked(self._take(stream, fetched, handed))
+            taken = await self._session.asked(self._take(stream, fetched, dispatched))
             with suppress(nats.errors.Error):  # it comes again then, and is a duplicate
                 await fetched.token.ack()
         return taken
 
-    async def _take(self, stream: JetStreamContext, fetched: Fetched, handed: Handed) -> Take:
-        """Whoever is the first to say something on the subject of the hand-over has it."""
+    async def _take(self, stream: JetStreamContext, fetched: Fetched, dispatched: DispatchMessage) -> Take:
+        """Whoever is the first to say something on the subject of the dispatch has it."""
         names = self._session.names
-        if not await self._is_first(stream, names.taken(handed.run, handed.fence), fetched.mark.encode()):
+        if not await self._is_first(stream, names.taken(dispatched.run, dispatched.fence), fetched.mark.encode()):
             return "duplicate"
-        is_killed = await self._last(stream, names.kill(handed.run, handed.fence)) is not None
+        is_killed = await self._last(stream, names.kill(dispatched.run, dispatched.fence)) is not None
         return "killed" if is_killed else "taken"
 
     async def _is_first(self, stream: JetStreamContext, subject: str, mark: bytes) -> bool:
@@ -123,15 +123,15 @@ class NatsLine:
 
     # --- back to the ledger
 
-    async def report(self, handed: Handed, report: WorkerReport) -> bool:
+    async def report(self, dispatched: DispatchMessage, report: WorkerReport) -> bool:
         with self._session.telling():
             stream = await self._session.opened()
-            return await self._session.asked(self._report(stream, handed, report))
+            return await self._session.asked(self._report(stream, dispatched, report))
 
-    async def _report(self, stream: JetStreamContext, handed: Handed, report: WorkerReport) -> bool:
-        if handed.reply is not None:
-            await stream.publish(handed.reply, encode(report))
-        return await self._last(stream, self._session.names.kill(handed.run, handed.fence)) is None
+    async def _report(self, stream: JetStreamContext, dispatched: DispatchMessage, report: WorkerReport) -> bool:
+        if dispatched.reply is not None:
+            await stream.publish(dispatched.reply, encode(report))
+        return await self._last(stream, self._session.names.kill(dispatched.run, dispatched.fence)) is None
 
     # --- kills
 

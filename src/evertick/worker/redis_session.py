@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from evertick.aio.cancel import cancel_until_over
 from evertick.clock import Clock
-from evertick.driver.queue.contract import Handed, Kill, WorkerReport, decode_kill, encode
+from evertick.driver.queue.contract import DispatchMessage, Kill, WorkerReport, decode_kill, encode
 from evertick.driver.queue.redis_client import connect, telling_of_redis
 from evertick.driver.queue.redis_keys import (
     FIELD,
@@ -31,7 +31,7 @@ from evertick.errors import InvalidInput
 from evertick.text.redact import masked
 from evertick.worker.broker_session import Fetched, Take
 
-__all__ = ["RedisLine"]
+__all__ = ["RedisBrokerSession"]
 
 log = logging.getLogger("evertick.worker")
 
@@ -39,7 +39,7 @@ _LISTEN_AGAIN_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 5.0
 
 
-class RedisLine:
+class RedisBrokerSession:
     """One queue, as one worker reads it."""
 
     def __init__(
@@ -116,13 +116,13 @@ class RedisLine:
         self._fetched += 1
         return Fetched(data, token, f"{self._name}:{self._fetched}")
 
-    async def take(self, fetched: Fetched, handed: Handed) -> Take:
-        key = taken_key(handed.run, handed.fence)
+    async def take(self, fetched: Fetched, dispatched: DispatchMessage) -> Take:
+        key = taken_key(dispatched.run, dispatched.fence)
         with telling_of_redis(self._connection):
             async with self._client.pipeline(transaction=True) as pipe:
                 pipe.set(key, fetched.mark, nx=True, ex=REMEMBER_SECONDS)
                 pipe.get(key)
-                pipe.exists(kill_key(handed.run, handed.fence))
+                pipe.exists(kill_key(dispatched.run, dispatched.fence))
                 self._forget(pipe, fetched)
                 _, holder, is_killed, *_ = await pipe.execute()
         if holder != fetched.mark.encode():
@@ -153,12 +153,12 @@ class RedisLine:
 
     # --- back to the ledger
 
-    async def report(self, handed: Handed, report: WorkerReport) -> bool:
+    async def report(self, dispatched: DispatchMessage, report: WorkerReport) -> bool:
         with telling_of_redis(self._connection):
             async with self._client.pipeline(transaction=False) as pipe:
-                if handed.reply is not None:
-                    pipe.xadd(handed.reply, {FIELD: encode(report)}, maxlen=REPORTS_MOST, approximate=True)
-                pipe.exists(kill_key(handed.run, handed.fence))
+                if dispatched.reply is not None:
+                    pipe.xadd(dispatched.reply, {FIELD: encode(report)}, maxlen=REPORTS_MOST, approximate=True)
+                pipe.exists(kill_key(dispatched.run, dispatched.fence))
                 said = await pipe.execute()
         return not said[-1]
 

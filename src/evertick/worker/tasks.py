@@ -6,16 +6,16 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from evertick.driver.base import Driver
-from evertick.driver.queue.contract import Handed
+from evertick.driver.queue.contract import DispatchMessage
 from evertick.errors import NotFound
 
 if TYPE_CHECKING:
     from evertick.scheduler.scheduler import Scheduler
 
-__all__ = ["TasksCraft"]
+__all__ = ["TasksExecutor"]
 
 
-class TasksCraft:
+class TasksExecutor:
     """The tasks that a scheduler was given. It is not started, and its database is not opened."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -23,14 +23,14 @@ class TasksCraft:
         self._drivers = {name: task.work.driver for name, task in scheduler._tasks.items()}
         scheduler._children.open()
 
-    def driver_for(self, handed: Handed) -> Driver:
-        driver = self._drivers.get(handed.task)
+    def driver_for(self, dispatched: DispatchMessage) -> Driver:
+        driver = self._drivers.get(dispatched.task)
         if driver is None:
-            alike = get_close_matches(handed.task, self._drivers, 1)
+            alike = get_close_matches(dispatched.task, self._drivers, 1)
             meant = f"; {alike[0]!r} is meant?" if alike else ""
             raise NotFound(
-                f"this worker has no task {handed.task!r}{meant}; define it with @scheduler.task(name={handed.task!r}) "
-                "in the module that the worker was started with"
+                f"this worker has no task {dispatched.task!r}{meant}; define it with "
+                f"@scheduler.task(name={dispatched.task!r}) in the module that the worker was started with"
             )
         return driver
 

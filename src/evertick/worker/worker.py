@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from evertick.clock import Clock
-from evertick.driver.queue.contract import Handed, Kill, decode_handed, pair_of
+from evertick.driver.queue.contract import DispatchMessage, Kill, decode_dispatch, pair_of
 from evertick.errors import BrokerUnavailable, InvalidInput
 from evertick.text.log_level import Repeats
-from evertick.worker.broker_session import Fetched, Line
-from evertick.worker.executor import Craft
+from evertick.worker.broker_session import BrokerSession, Fetched
+from evertick.worker.executor import Executor
 from evertick.worker.job import Job, is_late
 from evertick.worker.outage import Outage
 
@@ -34,10 +34,17 @@ _LAST_WORDS_SECONDS = 5.0
 
 
 class Worker:
-    """Takes and does what is handed to one queue."""
+    """Takes and does what is dispatched to one queue."""
 
     def __init__(
-        self, line: Line, craft: Craft, *, parallelism: int, clock: Clock, name: str, stop_seconds: float = 30.0
+        self,
+        line: BrokerSession,
+        craft: Executor,
+        *,
+        parallelism: int,
+        clock: Clock,
+        name: str,
+        stop_seconds: float = 30.0,
     ) -> None:
         assert parallelism >= 1, "a worker without a slot does nothing"
         self._line, self._craft, self._clock = line, craft, clock
@@ -104,47 +111,47 @@ class Worker:
             log.error("a message could not be worked on", exc_info=task.exception())
 
     async def _begin(self, fetched: Fetched) -> None:
-        handed = self._read(fetched)
-        if handed is None or is_late(handed, self._clock):
-            self._count("unreadable" if handed is None else "late", handed)
+        dispatched = self._read(fetched)
+        if dispatched is None or is_late(dispatched, self._clock):
+            self._count("unreadable" if dispatched is None else "late", dispatched)
             await self._trying(lambda: self._line.drop(fetched))
             return
-        taken = await self._trying(lambda: self._line.take(fetched, handed))
+        taken = await self._trying(lambda: self._line.take(fetched, dispatched))
         if taken is None:
-            return  # we are to stop; the ledger hands it over anew
-        self._count(taken, handed)
+            return  # we are to stop; the ledger dispatches it again
+        self._count(taken, dispatched)
         if taken == "taken":
-            await self._do(handed)
+            await self._do(dispatched)
 
-    async def _do(self, handed: Handed) -> None:
-        pair = pair_of(handed.run, handed.fence)
+    async def _do(self, dispatched: DispatchMessage) -> None:
+        pair = pair_of(dispatched.run, dispatched.fence)
         self._jobs[pair] = job = Job(
-            handed, self._line, self._craft, self._outage, clock=self._clock, worker=self._name
+            dispatched, self._line, self._craft, self._outage, clock=self._clock, worker=self._name
         )
         try:
             await job.live()
         finally:
             del self._jobs[pair]
 
-    def _read(self, fetched: Fetched) -> Handed | None:
+    def _read(self, fetched: Fetched) -> DispatchMessage | None:
         try:
-            handed = decode_handed(fetched.data)
-            is_late(handed, self._clock)  # its times can be read
+            dispatched = decode_dispatch(fetched.data)
+            is_late(dispatched, self._clock)  # its times can be read
         except InvalidInput as error:
             self._unreadable.add(f"{self._line.shown}: {error}")
             return None
-        return handed
+        return dispatched
 
-    def _count(self, what: str, handed: Handed | None) -> None:
+    def _count(self, what: str, dispatched: DispatchMessage | None) -> None:
         self.counts[what] += 1
-        if handed is None or what == "taken":
+        if dispatched is None or what == "taken":
             return
         why = {
             "duplicate": "it was taken before",
             "killed": "it is not wanted any more",
-            "late": f"it was to be taken by {handed.take_by}, and is handed over anew (is the clock here right?)",
+            "late": f"it was to be taken by {dispatched.take_by}, and is dispatched again (is the clock here right?)",
         }
-        log.info("run %s (fence %d) is dropped: %s", handed.run, handed.fence, why[what])
+        log.info("run %s (fence %d) is dropped: %s", dispatched.run, dispatched.fence, why[what])
 
     def _heard_kill(self, kill: Kill) -> None:
         job = self._jobs.get(pair_of(kill.run, kill.fence))
@@ -163,7 +170,7 @@ class Worker:
             hurry.cancel()
             work.cancel()
         for job in list(self._jobs.values()):
-            log.warning("run %s is cut off, and given back", job.handed.run)
+            log.warning("run %s is cut off, and given back", job.dispatched.run)
             job.cut_off()
         if self._tasks:
             _, left = await asyncio.wait(self._tasks, timeout=_LAST_WORDS_SECONDS)
@@ -177,7 +184,7 @@ class Worker:
         return await self._outage.outlast(act, lambda: not self._wanted.is_set(), self._wanted)
 
     async def _give_back(self, fetched: Fetched) -> None:
-        """Once: there is no time for another try, and the ledger hands it over anew."""
+        """Once: there is no time for another try, and the ledger dispatches it again."""
         try:
             await self._line.give_back(fetched)
         except BrokerUnavailable as error:

@@ -12,7 +12,7 @@ import msgspec
 from evertick.cli.command.config import tell_warnings
 from evertick.cli.database import config_option, is_there
 from evertick.cli.elsewhere import declared_elsewhere, elsewhere_words, refuse_to_prune
-from evertick.cli.pending_reload import Behind, look_at_daemons
+from evertick.cli.pending_reload import PendingReload, look_at_daemons
 from evertick.cli.show.output import as_json_option, ask, hint, print_json, say
 from evertick.cli.show.plan import DAYS, plan_data, readable, say_nothing_changed
 from evertick.cli.show.words import stamp
@@ -116,7 +116,7 @@ async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool,
         hint(_WITH_THE_NODES)
 
 
-def _may_differ(loaded: Configuration, plan: DeclaredPlan, behind: Behind) -> bool:
+def _may_differ(loaded: Configuration, plan: DeclaredPlan, behind: PendingReload) -> bool:
     """Whether what a job does may have changed although its schedule has not: no daemon here can tell."""
     return not behind.is_known and any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs)
 
@@ -179,7 +179,7 @@ def _data(plan: DeclaredPlan) -> dict[str, Any]:
     }
 
 
-def _print(loaded: Configuration, plan: DeclaredPlan, behind: Behind, days: int) -> None:
+def _print(loaded: Configuration, plan: DeclaredPlan, behind: PendingReload, days: int) -> None:
     say(f"{loaded.file} -> {masked(loaded.database_url)}, app {loaded.node.app}")
     for each in plan.plans:
         _print_one(each)

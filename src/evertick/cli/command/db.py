@@ -19,7 +19,7 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
 from evertick.operations.clock import ClockRepair
 from evertick.operations.clock import repair_clock as repair
-from evertick.store.base import Care, CaredFor, Store, StoreStatus, TableOptions, TableRows
+from evertick.store.base import Maintained, Maintenance, Store, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
 from evertick.when import from_us
 
@@ -60,19 +60,19 @@ def db() -> None:
     """
 
 
-def care_of(url: str) -> Care:
+def care_of(url: str) -> Maintenance:
     store = open_store(url, clock=system_clock)
-    if not isinstance(store, CaredFor):
+    if not isinstance(store, Maintained):
         raise Refused(f"the store of {url.partition('://')[0]}:// cannot be looked after from here; use its own tools")
     return store.care()
 
 
 def on_database(
     *, may_create: bool = False
-) -> Callable[[Callable[Concatenate[Care, P], Coroutine[Any, Any, None]]], Callable[..., None]]:
+) -> Callable[[Callable[Concatenate[Maintenance, P], Coroutine[Any, Any, None]]], Callable[..., None]]:
     """Give a command `--database` and `--config`, and the care for that database."""
 
-    def decorate(command: Callable[Concatenate[Care, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    def decorate(command: Callable[Concatenate[Maintenance, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @database_option
         @config_option
         @functools.wraps(command)
@@ -95,7 +95,7 @@ def on_database(
 @click.option("--quick", is_flag=True, help="Leave out the comparison of tables with their indexes.")
 @as_json_option
 @on_database()
-async def check(care: Care, quick: bool, as_json: bool) -> None:
+async def check(care: Maintenance, quick: bool, as_json: bool) -> None:
     """Check the version of the tables, and that they are whole.
 
     Exit code 1 if anything is wrong. Nodes may go on running meanwhile.
@@ -132,7 +132,7 @@ async def check(care: Care, quick: bool, as_json: bool) -> None:
 )
 @as_json_option
 @on_database(may_create=True)
-async def migrate(care: Care, create: bool, as_json: bool) -> None:
+async def migrate(care: Maintenance, create: bool, as_json: bool) -> None:
     """Bring the tables up to the version of this program.
 
     What nodes with `migrate="auto"` do by themselves; for those that have "check", and for deployments. Any number of
@@ -147,7 +147,7 @@ async def migrate(care: Care, create: bool, as_json: bool) -> None:
     await bring_up_to_date(care, as_json=as_json)
 
 
-async def bring_up_to_date(care: Care, *, as_json: bool = False) -> None:
+async def bring_up_to_date(care: Maintenance, *, as_json: bool = False) -> None:
     """Apply what is missing, and say what that was."""
     applied = await care.migrate()
     status = await care.status()
@@ -162,7 +162,7 @@ async def bring_up_to_date(care: Care, *, as_json: bool = False) -> None:
 @db.command()
 @as_json_option
 @on_database()
-async def status(care: Care, as_json: bool) -> None:
+async def status(care: Maintenance, as_json: bool) -> None:
     """Tell the version, the size and the rows of the database.
 
     \b
@@ -233,7 +233,7 @@ def _version_words(status: StoreStatus) -> str:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json_option
 @on_database()
-async def vacuum(care: Care, full: bool, yes: bool, as_json: bool) -> None:
+async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> None:
     """Give free space back to the disk, in bites.
 
     Nodes may go on running: each bite takes a few milliseconds. With --full the whole file is written anew, during
@@ -270,7 +270,7 @@ async def vacuum(care: Care, full: bool, yes: bool, as_json: bool) -> None:
 @click.argument("file", type=click.Path())
 @as_json_option
 @on_database()
-async def backup(care: Care, file: str, as_json: bool) -> None:
+async def backup(care: Maintenance, file: str, as_json: bool) -> None:
     """Copy a ledger in SQLite to the new FILE, as of one moment.
 
     Nodes may go on running and writing. A plain copy of a file in use lacks what is in its -wal, or is torn. On
@@ -290,7 +290,7 @@ async def backup(care: Care, file: str, as_json: bool) -> None:
         say(f"copied to {file}, {amount(size)}")
 
 
-async def _give_back(care: Care, before: StoreStatus, as_json: bool) -> None:
+async def _give_back(care: Maintenance, before: StoreStatus, as_json: bool) -> None:
     total = before.free_pages or 0
     # What nodes free meanwhile is for the next time, so that this one ends.
     bites = total // _BITE + 1

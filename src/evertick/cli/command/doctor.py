@@ -15,7 +15,7 @@ from evertick.clock import system_clock
 from evertick.definition.settings import check_key
 from evertick.doctor import Finding, Severity, about_store, examine, examine_database
 from evertick.errors import EvertickError, Refused, StoreRefused
-from evertick.store.base import Care
+from evertick.store.base import Maintenance
 from evertick.store.url import open_store
 
 __all__ = ["doctor"]
@@ -63,7 +63,7 @@ async def _examine(url: str, app: str, as_json: bool) -> list[Finding]:
         return about_file + await _examine_app(url, app, is_known_broken=is_broken)
 
 
-def _care_if_any(url: str) -> Care | None:
+def _care_if_any(url: str) -> Maintenance | None:
     try:
         return care_of(url)
     except Refused:

@@ -146,7 +146,7 @@ def _planned_words(planned: Sequence[Run]) -> str:
 @click.argument("key", required=False, shell_complete=complete_keys)
 @_task
 @click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="May be repeated.")
-@click.option("--live", is_flag=True, help="Only what has not ended: waiting, blocked, parked, running or handed.")
+@click.option("--live", is_flag=True, help="Only what has not ended: waiting, blocked, parked, running or dispatched.")
 @click.option("--verdict", "verdicts", type=click.Choice(_VERDICTS), multiple=True, help="May be repeated.")
 @labels_option
 @_limit

@@ -26,8 +26,8 @@ from evertick.cli.show.output import (
 )
 from evertick.cli.show.words import (
     data_text,
-    handed_remark,
-    handed_to_words,
+    dispatched_remark,
+    dispatched_to_words,
     losses_words,
     outcome,
     span,
@@ -54,9 +54,9 @@ __all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]
 async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
     """Cancel a run, at once or by asking it to stop.
 
-    One that waits ends at once. One that runs is asked to stop, and ends when its job obeys. One that was handed to a
-    queue ends when its worker obeys; if no worker has taken it, a node ends it within seconds, and whoever takes it
-    from the queue later leaves it alone. RUN is its id, or the beginning of it.
+    A waiting run ends at once. A running one is asked to stop, and ends when its job obeys. A run that was dispatched
+    to a queue ends when its worker obeys; if no worker has taken it, a node ends it within seconds, and a worker that
+    takes it from the queue later ignores it. RUN is its id, or the beginning of it.
 
     \b
     Example:
@@ -78,13 +78,13 @@ async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
 
 def _until_when(run: Run, living: Sequence[Node]) -> str:
     """How long one that was asked to stop is still live."""
-    if run.handed is None:
+    if run.dispatched is None:
         return "it runs until its job obeys"
-    if run.handed.taken_at is not None:
+    if run.dispatched.taken_at is not None:
         return "it runs until its worker obeys"
     if not living:
         return "no worker has taken it, and it ends when there is a node to see to it"
-    if not is_heard(run.handed.to, living):
+    if not is_heard(run.dispatched.to, living):
         return "no node hears now whether a worker has it, and one that has is given its time to stop"
     return "no worker has taken it, and a node ends it within seconds"
 
@@ -151,7 +151,7 @@ def _facts(run: Run, names: Mapping[str, str]) -> Iterator[tuple[str, str | list
     yield "Tries", tries(run)
     yield "Losses", f"{run.losses}: {losses_words(run)}" if run.losses else ""
     yield "Node", node_words(node_of(run), names)
-    yield "Handed to", "" if run.handed_to is None else handed_to_words(run.handed_to)
+    yield "Dispatched to", "" if run.dispatched_to is None else dispatched_to_words(run.dispatched_to)
     yield "Fence", "" if run.fence is None else str(run.fence)
     yield "Queue", f"{run.queue}, priority {run.priority}"
     yield "Labels", ", ".join(f"{name}={value}" for name, value in run.labels.items())
@@ -162,10 +162,10 @@ def _facts(run: Run, names: Mapping[str, str]) -> Iterator[tuple[str, str | list
 
 def _state(run: Run) -> Iterator[str]:
     yield _verdict(run)
-    if run.handed is not None:
-        yield handed_remark(run.handed)
-        if run.handed.taken_at is None and run.handed.served_by is not None:
-            yield f"a worker that takes it is started by: {run.handed.served_by}"
+    if run.dispatched is not None:
+        yield dispatched_remark(run.dispatched)
+        if run.dispatched.taken_at is None and run.dispatched.served_by is not None:
+            yield f"a worker that takes it is started by: {run.dispatched.served_by}"
     if run.is_cancel_requested and run.is_live:
         yield "it was asked to stop"
     if run.state is State.BLOCKED and run.reason == Reason.CONCURRENCY:

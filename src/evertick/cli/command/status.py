@@ -196,7 +196,7 @@ def _figures(standing: Standing, limits: Limits) -> str:
         "waiting": f"{standing.waiting}",
         "blocked": f"{standing.blocked}",
         "parked": f"{standing.parked}",
-        "handed": f"{standing.handed}",
+        "dispatched": f"{standing.dispatched}",
         "failed": f"{standing.failed};{failed}",
         "lost": f"{standing.lost}",
     }
@@ -242,7 +242,7 @@ def _print(standing: Standing, problems: list[Problem], limits: Limits, grade: G
 
 def _facts(standing: Standing) -> list[tuple[str, str | list[str]]]:
     oldest = f", oldest due at {stamp(standing.oldest_due_at)}" if standing.oldest_due_at else ""
-    counts = ("running", "waiting", "blocked", "parked", "handed")
+    counts = ("running", "waiting", "blocked", "parked", "dispatched")
     return [
         ("App", f"{standing.app}, {standing.schedules} {'schedule' if standing.schedules == 1 else 'schedules'}"),
         ("Lag", f"{_lag(standing)}{oldest}"),

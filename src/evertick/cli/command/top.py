@@ -231,7 +231,7 @@ def _head(frame: Frame) -> list[tuple[str, str]]:
         (stamp(frame.at), ""),
         (f"{frame.schedules} {'schedule' if frame.schedules == 1 else 'schedules'}", ""),
         (f"{counted(frame.running)} running", "cyan" if frame.running else ""),
-        *([(f"{counted(frame.handed)} handed", "cyan")] if frame.handed else []),
+        *([(f"{counted(frame.dispatched)} dispatched", "cyan")] if frame.dispatched else []),
         (f"{counted(frame.waiting)} waiting", "blue" if frame.waiting else ""),
         (f"{counted(frame.blocked)} blocked", ""),
         (f"{counted(frame.parked)} parked", "red" if frame.parked else ""),

@@ -1,4 +1,4 @@
-"""The command that runs a worker: takes handed runs from a broker and does them, without a database."""
+"""The command that runs a worker: takes dispatched runs from a broker and does them, without a database."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from evertick.driver.queue.redis_spec import QUEUE_PREFIX, RedisConnection, chec
 from evertick.driver.queue.spec import check_queue_name
 from evertick.driver.secret import Secrets
 from evertick.errors import InvalidSetting
-from evertick.worker.broker_session import Line
-from evertick.worker.executor import Craft
+from evertick.worker.broker_session import BrokerSession
+from evertick.worker.executor import Executor
 from evertick.worker.worker import Worker
 
 __all__ = ["worker"]
@@ -91,7 +91,7 @@ def worker(
     log_level: str | None,
     **given: Any,
 ) -> None:
-    """Do the runs that are handed to a queue, until TERM or Ctrl-C.
+    """Do the runs that are dispatched to a queue, until TERM or Ctrl-C.
 
     A COMMAND gets each run as JSON on its standard input; its exit code says how the run ended. With --tasks the
     functions of a program are called, by the names of their tasks. Neither needs the database.
@@ -144,7 +144,7 @@ async def _serve(made: Worker) -> None:
     await made.run()
 
 
-def _line(driver: str, clock: Clock, given: dict[str, Any]) -> Line:
+def _line(driver: str, clock: Clock, given: dict[str, Any]) -> BrokerSession:
     queue = check_queue_name(driver, "--driver")
     name = _named_broker(given)
     file = find_file(given["config"]) if given["config"] is not None or name is None else None
@@ -155,18 +155,18 @@ def _line(driver: str, clock: Clock, given: dict[str, Any]) -> Line:
     resolve = Secrets(None if file is None else file.parent / SECRETS).resolve
     if isinstance(to, RedisConnection):
         with _needing("redis"):
-            from evertick.worker.redis_session import RedisLine
+            from evertick.worker.redis_session import RedisBrokerSession
 
         prefix = check_prefix(QUEUE_PREFIX if given["prefix"] is None else given["prefix"], "--prefix")
         kind: Literal["list", "stream"] = "stream" if given["stream"] else "list"
-        return RedisLine(to, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
+        return RedisBrokerSession(to, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
     if given["stream"]:
         raise click.UsageError("--stream is about queues in Redis; leave it out with NATS")
     with _needing("nats"):
-        from evertick.worker.nats_session import NatsLine
+        from evertick.worker.nats_session import NatsBrokerSession
 
     prefix = check_subject_prefix(to.prefix if given["prefix"] is None else given["prefix"], "--prefix")
-    return NatsLine(msgspec.structs.replace(to, prefix=prefix), queue, clock=clock, resolve_secret=resolve)
+    return NatsBrokerSession(msgspec.structs.replace(to, prefix=prefix), queue, clock=clock, resolve_secret=resolve)
 
 
 @contextmanager
@@ -229,16 +229,16 @@ def _chosen(found: Brokers, name: str | None, file: Path | None) -> RedisConnect
     return found.connections[name]
 
 
-def _craft(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -> Craft:
+def _craft(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -> Executor:
     codes = {name: given[name] for name in ("success_codes", "skip_codes", "retry_codes") if given[name]}
     if tasks is None:
-        from evertick.worker.command import CommandCraft
+        from evertick.worker.command import CommandExecutor
 
         if shutil.which(command[0]) is None:
             raise click.UsageError(f"there is no program {command[0]!r} that can be run here; is it spelt right?")
-        return CommandCraft(command, clock=system_clock, **codes)
+        return CommandExecutor(command, clock=system_clock, **codes)
     if codes:
         raise click.UsageError("exit codes are those of a command; leave them out with --tasks")
-    from evertick.worker.tasks import TasksCraft
+    from evertick.worker.tasks import TasksExecutor
 
-    return TasksCraft(find_scheduler(tasks))
+    return TasksExecutor(find_scheduler(tasks))

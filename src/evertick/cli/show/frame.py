@@ -46,7 +46,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     blocked: int
     parked: int
-    handed: int
+    dispatched: int
     # How long the oldest run that is due has been waiting, and the schedule that is longest due.
     lag_seconds: float
     overdue_seconds: float
@@ -79,7 +79,7 @@ async def look(store: Store, app: str) -> Frame:
         waiting=pulse.waiting,
         blocked=pulse.blocked,
         parked=pulse.parked,
-        handed=pulse.handed,
+        dispatched=pulse.dispatched,
         lag_seconds=_seconds_since(oldest, now),
         overdue_seconds=_seconds_since(first, now),
         runs=await _running(store, app, nodes),

@@ -37,8 +37,8 @@ def node_words(node: str | None, names: Mapping[str, str]) -> str:
 
 
 def shown_place(run: Run, names: Mapping[str, str]) -> str:
-    """Where it is or was done, for a listing: on a node, or by whom it was handed to."""
-    to = run.handed_to
+    """Where it is or was done, for a listing: on a node, or by whom it was dispatched to."""
+    to = run.dispatched_to
     if to is None:
         return shown_node(node_of(run), names)
     queue = to.to if to.queue is None else f"{to.to}/{to.queue}"

@@ -18,14 +18,14 @@ from evertick.daemon.report import DaemonReport
 from evertick.explain.dispatched_run import is_heard
 from evertick.explain.node_names import node_names
 from evertick.ledger.clock_repair import astray_in, written_ahead
-from evertick.model import Duty, Handed, Node, State
+from evertick.model import Dispatched, Duty, Node, State
 from evertick.store.base import FAILED_MOST, ChannelPulse, RunFilter, ScheduleFilter, Store
 from evertick.when import from_us
 
 __all__ = ["Grade", "Limits", "NodeStanding", "Problem", "Standing", "look", "problems_of", "worst"]
 
 _NAMED_MOST = 3
-_HANDED_MOST = 1_000
+_DISPATCHED_MOST = 1_000
 # So many paused schedules are looked at for those that are left over.
 _PAUSED_MOST = 1_000
 # So many schedules, by key, are looked at for those that a wrong clock makes stand still; `doctor` looks at all.
@@ -85,7 +85,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     blocked: int
     parked: int
-    handed: int
+    dispatched: int
     # Failed or lost within the last hour and not rerun since, counted up to 1,000; and how many of them were lost. Of
     # which schedules or tasks, the most first.
     failed: int
@@ -93,7 +93,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     lost: int = 0
     lost_of: list[str] = []
     channels: list[ChannelPulse]
-    # Since when the oldest run of an outside queue waits for a worker, of those handed over first; and which queue.
+    # Since when the oldest run of an outside queue waits for a worker, of those dispatched first; and which queue.
     oldest_untaken_at: datetime | None = None
     untaken_by: str | None = None
     # Since when a worker should have spoken whom no live node can hear; and of which queue.
@@ -123,8 +123,8 @@ async def look(
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
     oldest = [moment for moment in (await _first_due(store, app), _moment(pulse.oldest_due_at)) if moment is not None]
     due = min((moment for moment in oldest if moment <= now), default=None)
-    handed = await _handed(store, app) if pulse.handed else []
-    untaken, unheard = _untaken(handed), _unheard(handed, nodes, now)
+    dispatched = await _dispatched(store, app) if pulse.dispatched else []
+    untaken, unheard = _untaken(dispatched), _unheard(dispatched, nodes, now)
     return Standing(
         at=now,
         app=app,
@@ -136,7 +136,7 @@ async def look(
         waiting=pulse.waiting,
         blocked=pulse.blocked,
         parked=pulse.parked,
-        handed=pulse.handed,
+        dispatched=pulse.dispatched,
         failed=sum(pulse.failed.values()) + sum(pulse.lost.values()),
         failed_of=list(pulse.failed),
         lost=sum(pulse.lost.values()),
@@ -170,21 +170,21 @@ async def _left_over(store: Store, app: str) -> list[str]:
     return sorted(each.key for each in stored if each.pause is not None and each.pause.is_left_over)
 
 
-async def _handed(store: Store, app: str) -> list[Handed]:
-    wanted = RunFilter(states=(State.HANDED,), is_oldest_first=True, limit=_HANDED_MOST)
-    return [run.handed for run in await store.runs(app, wanted) if run.handed is not None]
+async def _dispatched(store: Store, app: str) -> list[Dispatched]:
+    wanted = RunFilter(states=(State.DISPATCHED,), is_oldest_first=True, limit=_DISPATCHED_MOST)
+    return [run.dispatched for run in await store.runs(app, wanted) if run.dispatched is not None]
 
 
-def _unheard(handed: Sequence[Handed], living: Sequence[Node], now: datetime) -> Handed | None:
-    """The hand-over whose worker should have spoken first, where no node could hear it."""
-    overdue = [each for each in handed if each.until is not None and each.until < now]
+def _unheard(dispatched: Sequence[Dispatched], living: Sequence[Node], now: datetime) -> Dispatched | None:
+    """The dispatch whose worker should have spoken first, where no node could hear it."""
+    overdue = [each for each in dispatched if each.until is not None and each.until < now]
     unheard = [each for each in overdue if living and not is_heard(each.to, living)]
     return min(unheard, key=lambda each: each.until or now, default=None)
 
 
-def _untaken(handed: Sequence[Handed]) -> Handed | None:
-    """The hand-over that has waited longest for a worker since the queue has it."""
-    waiting = [each for each in handed if each.pushed_at is not None and each.taken_at is None]
+def _untaken(dispatched: Sequence[Dispatched]) -> Dispatched | None:
+    """The dispatch that has waited longest for a worker since the queue has it."""
+    waiting = [each for each in dispatched if each.pushed_at is not None and each.taken_at is None]
     return min(waiting, key=lambda each: each.pushed_at or each.at, default=None)
 
 
@@ -218,7 +218,7 @@ def problems_of(standing: Standing, limits: Limits) -> list[Problem]:
         *_about_failed(standing, limits),
         *_about_runs(standing),
         *_about_channels(standing, limits),
-        *_about_handed(standing, limits),
+        *_about_dispatched(standing, limits),
         *(problem for daemon in standing.daemons for problem in _about_daemon(daemon, standing)),
     ]
     return sorted(found, key=lambda problem: -problem.grade)
@@ -334,15 +334,15 @@ def _since(standing: Standing, us: int | None) -> timedelta:
     return timedelta(0) if us is None else standing.at - from_us(us)
 
 
-def _about_handed(standing: Standing, limits: Limits) -> Iterator[Problem]:
+def _about_dispatched(standing: Standing, limits: Limits) -> Iterator[Problem]:
     at, by = standing.oldest_untaken_at, standing.untaken_by
     if at is not None and standing.at - at >= limits.lag_warning:
         waited = standing.at - at
         yield Problem(
             grade=Grade.CRITICAL if waited >= limits.lag_critical else Grade.WARNING,
             what=f"the oldest run that {by} has waits for a worker for {span(waited)}",
-            fix="start a worker that takes it, or more of them; `evertick runs --state handed` has all of them, and "
-            "`evertick why RUN` the command",
+            fix="start a worker that takes it, or more of them; `evertick runs --state dispatched` lists all of them, "
+            "and `evertick why RUN` shows the command",
         )
     since, queue = standing.unheard_since, standing.unheard_by
     if since is not None and standing.at - since >= limits.lag_warning:
@@ -350,7 +350,7 @@ def _about_handed(standing: Standing, limits: Limits) -> Iterator[Problem]:
         yield Problem(
             grade=Grade.CRITICAL if waited >= limits.lag_critical else Grade.WARNING,
             what=f"no node has heard of the workers of {queue} for {span(waited)} longer than it may be",
-            fix="see to its broker; nothing is lost meanwhile, and `evertick runs --state handed` has the runs",
+            fix="see to its broker; nothing is lost meanwhile, and `evertick runs --state dispatched` has the runs",
         )
 
 

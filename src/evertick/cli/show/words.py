@@ -11,7 +11,7 @@ from typing import Any
 
 from evertick.clock import system_clock
 from evertick.explain.dispatched_run import who_was_lost
-from evertick.model import Cause, Gap, Handed, HandedTo, OccurrenceEdit, Reason, Run, State, Verdict
+from evertick.model import Cause, Dispatched, DispatchedTo, Gap, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.text.error_line import what_was_raised
 from evertick.when import from_us
 
@@ -23,9 +23,9 @@ __all__ = [
     "counted",
     "data_text",
     "decision_words",
+    "dispatched_remark",
+    "dispatched_to_words",
     "distance",
-    "handed_remark",
-    "handed_to_words",
     "losses_words",
     "now",
     "offset_of",
@@ -163,7 +163,7 @@ def tries(run: Run) -> str:
 
     What a queue has is tried when a worker has taken it.
     """
-    is_at_work = run.state is State.RUNNING or (run.handed is not None and run.handed.taken_at is not None)
+    is_at_work = run.state is State.RUNNING or (run.dispatched is not None and run.dispatched.taken_at is not None)
     return str(run.attempts + run.losses + is_at_work)
 
 
@@ -218,26 +218,26 @@ def _gap_remark(gap: Gap) -> str:
     return f"{least}{gap.count} moments since {first[day:] if first[:day] == last[:day] else first}"
 
 
-def handed_remark(handed: Handed) -> str:
+def dispatched_remark(dispatched: Dispatched) -> str:
     """In whose hands a run is."""
-    queue = handed.to if handed.queue is None else f"{handed.to} queue {handed.queue}"
-    if handed.pushed_at is None:
-        return f"handed to {queue} since {stamp(handed.at)}, not sent yet"
-    if handed.taken_at is None:
-        return f"handed to {queue} since {stamp(handed.at)}, not taken yet"
-    return f"with a worker of {queue} since {stamp(handed.taken_at)}"
+    queue = dispatched.to if dispatched.queue is None else f"{dispatched.to} queue {dispatched.queue}"
+    if dispatched.pushed_at is None:
+        return f"dispatched to {queue} since {stamp(dispatched.at)}, not sent yet"
+    if dispatched.taken_at is None:
+        return f"dispatched to {queue} since {stamp(dispatched.at)}, not taken yet"
+    return f"with a worker of {queue} since {stamp(dispatched.taken_at)}"
 
 
-def handed_to_words(handed_to: HandedTo) -> str:
+def dispatched_to_words(dispatched_to: DispatchedTo) -> str:
     """Who has or had a run outside, as far as that is known: "nats queue reports, worker mill:4711"."""
-    queue = "" if handed_to.queue is None else f" queue {handed_to.queue}"
-    worker = "" if handed_to.worker is None else f", worker {handed_to.worker}"
-    return f"{handed_to.to}{queue}{worker}"
+    queue = "" if dispatched_to.queue is None else f" queue {dispatched_to.queue}"
+    worker = "" if dispatched_to.worker is None else f", worker {dispatched_to.worker}"
+    return f"{dispatched_to.to}{queue}{worker}"
 
 
 def _live_remark(run: Run) -> str:
-    if run.handed is not None and run.progress is None:
-        return handed_remark(run.handed)
+    if run.dispatched is not None and run.progress is None:
+        return dispatched_remark(run.dispatched)
     if run.progress is not None:
         return f"{run.progress:.0%} {run.progress_text or ''}".rstrip()
     if run.started_at is not None:

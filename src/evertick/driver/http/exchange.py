@@ -337,7 +337,7 @@ async def _read(stream: AsyncIterable[bytes], headers: Mapping[str, str], most: 
         while rest:
             pieces += 1
             if pieces % _PIECES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # what has arrived already is handed out without a pause
+                await asyncio.sleep(0)  # what has arrived already is dispatched out without a pause
             if unpack is None:
                 body, rest = body + rest[: most + 1 - len(body)], b""
             else:

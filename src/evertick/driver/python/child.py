@@ -25,7 +25,7 @@ from evertick.clock import system_clock
 from evertick.driver.error_text import error_text
 from evertick.driver.place import Place, find, type_names
 from evertick.driver.python.child_guard import importing_for
-from evertick.driver.python.child_log import ChildNotebook, LogCapture
+from evertick.driver.python.child_log import ChildProgressBuffer, LogCapture
 from evertick.driver.python.message import (
     BadFrame,
     Call,
@@ -46,13 +46,13 @@ from evertick.job.arguments import Signature
 from evertick.job.context import Context, _current
 from evertick.when.duration import duration_us
 
-__all__ = ["Errand", "serve"]
+__all__ = ["ChildCall", "serve"]
 
 _REASON_MAX_CHARS = 500
 _CHUNK = 65_536
 
 
-class Errand(msgspec.Struct, frozen=True, kw_only=True):
+class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
     """What a child is there for."""
 
     task: str
@@ -64,13 +64,13 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def serve(channel: socket.socket, errand: bytes) -> None:
-    Child(channel, msgspec.json.decode(errand, type=Errand)).serve()
+    Child(channel, msgspec.json.decode(errand, type=ChildCall)).serve()
 
 
 class Child:
     """One child, from its first breath to its last call."""
 
-    def __init__(self, channel: socket.socket, errand: Errand) -> None:
+    def __init__(self, channel: socket.socket, errand: ChildCall) -> None:
         self._channel = channel
         self._errand = errand
         self._frames = Frames()
@@ -113,7 +113,7 @@ class Child:
 
     def _carry_out(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
         context = Context(call.run, system_clock, call.deadline)
-        context._said = notebook = ChildNotebook(self._send)
+        context._said = notebook = ChildProgressBuffer(self._send)
         _current.set(context)
         self._context = self._capture.context = context
         signal.signal(signal.SIGTERM, self._heard_term)
@@ -156,7 +156,7 @@ class Child:
             try:
                 return await work
             except BaseException as error:
-                # Handed out as a value: the frames of asyncio that it would pass through tell nobody anything.
+                # Dispatched out as a value: the frames of asyncio that it would pass through tell nobody anything.
                 return _Raised(error)
 
         return asyncio.run(carry_out())

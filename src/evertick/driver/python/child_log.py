@@ -17,15 +17,15 @@ import msgspec
 
 from evertick.clock import system_clock
 from evertick.driver.python.message import Said
-from evertick.job.context import Context, Notebook
+from evertick.job.context import Context, ProgressBuffer
 from evertick.model import Phase
 
-__all__ = ["ChildNotebook", "LogCapture"]
+__all__ = ["ChildProgressBuffer", "LogCapture"]
 
 _PROGRESS_SECONDS = 0.05
 
 
-class ChildNotebook(Notebook):
+class ChildProgressBuffer(ProgressBuffer):
     """A notebook that tells everything to the node. Bounded as any other."""
 
     __slots__ = ("_process", "_send", "_telling", "_timer", "_told_at")

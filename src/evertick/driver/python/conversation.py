@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from evertick.driver.base import Reported
-from evertick.driver.python.child import Errand
+from evertick.driver.python.child import ChildCall
 from evertick.driver.python.message import (
     BadFrame,
     Call,
@@ -32,8 +32,8 @@ from evertick.driver.python.message import (
     pack,
     unpack,
 )
-from evertick.driver.shell.output import Lines
-from evertick.driver.shell.supervised import DEATH_GRACE_SECONDS, Ending, Kept, stop_seconds
+from evertick.driver.shell.output import LogLines
+from evertick.driver.shell.supervised import DEATH_GRACE_SECONDS, Ending, SupervisedCommand, stop_seconds
 from evertick.errors import ProcessDied, Retry, Skip
 from evertick.job.context import MESSAGES_MAX, Context
 from evertick.model import NewMessage, Phase
@@ -51,7 +51,7 @@ Answer = JobReturned | JobRaised | NotFoundThere | Ending
 class Conversation:
     """One child. Made on a running event loop, and of use there only."""
 
-    def __init__(self, errand: Errand, kill_after_seconds: float) -> None:
+    def __init__(self, errand: ChildCall, kill_after_seconds: float) -> None:
         self._errand = errand
         self._kill_after = kill_after_seconds
         self._loop = asyncio.get_running_loop()
@@ -67,9 +67,9 @@ class Conversation:
         self._channel, childs_end = socket.socketpair()
         self._channel.setblocking(False)
         try:
-            self._kept = Kept(
+            self._kept = SupervisedCommand(
                 _command(childs_end.fileno()),
-                Lines(self._hear_line),
+                LogLines(self._hear_line),
                 files=(childs_end.fileno(),),
                 on_stuck=self._warn,
             )
@@ -264,7 +264,7 @@ def _command(channel: int) -> list[str]:
     return [sys.executable, *switches, "-P", _BOOT, str(channel)]
 
 
-def _boot_frame(errand: Errand) -> bytes:
+def _boot_frame(errand: ChildCall) -> bytes:
     path = [os.path.abspath(entry) if entry in ("", ".") else entry for entry in sys.path]
     order = {"path": path, "argv": sys.argv, "errand": msgspec.to_builtins(errand)}
     data = json.dumps(order).encode()

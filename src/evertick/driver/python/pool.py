@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from evertick.driver.python.child import Errand
+from evertick.driver.python.child import ChildCall
 from evertick.driver.python.conversation import Conversation
 from evertick.driver.shell.supervised import Ending
 from evertick.job.context import Context
@@ -128,7 +128,7 @@ class Children:
     def add(self, pool: Pool) -> None:
         self._pools.append(pool)
 
-    def start(self, errand: Errand, kill_after_seconds: float) -> Conversation:
+    def start(self, errand: ChildCall, kill_after_seconds: float) -> Conversation:
         return self.watch(Conversation(errand, kill_after_seconds))
 
     def watch(self, child: C) -> C:

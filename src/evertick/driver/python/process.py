@@ -12,7 +12,7 @@ from typing import Any
 
 from evertick.clock import system_clock
 from evertick.driver.place import place_of
-from evertick.driver.python.child import Errand
+from evertick.driver.python.child import ChildCall
 from evertick.driver.python.conversation import Conversation
 from evertick.driver.python.function import FunctionDriver
 from evertick.driver.python.pool import Children, Pool
@@ -93,7 +93,7 @@ class ProcessDriver:
         return await self._start(1).call(context)
 
     def _start(self, calls_max: int) -> Conversation:
-        errand = Errand(
+        errand = ChildCall(
             task=self.signature.task,
             place=self._place,
             url=self._url(),

@@ -1,4 +1,4 @@
-"""What a node wants of a broker, whatever its kind: hand runs over, bring reports back, tell workers to stop.
+"""What a node wants of a broker, whatever its kind: dispatch runs, bring reports back, tell workers to stop.
 
 The database is the truth; a broker carries. Whatever it loses, doubles or delays, the ledger notices by its own times:
 so a broker needs no copy on a disk, and one that is away delays and does nothing else. What cannot be done raises
@@ -16,14 +16,14 @@ from evertick.driver.queue.contract import Kill
 from evertick.model import ClaimedMessage
 from evertick.when.moment import moment_text
 
-__all__ = ["BATCH", "Broker", "Incoming", "Parcel", "parcel_of", "stamped"]
+__all__ = ["BATCH", "Broker", "Envelope", "Incoming", "envelope_of", "stamped"]
 
 # Messages of one journey to the broker.
 BATCH = 1_000
 
 
-class Parcel(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an outbox message that hands a run over: what is sent, and where to."""
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an outbox message that dispatches a run: what is sent, and where to."""
 
     # The key or subject of the queue.
     to: str
@@ -52,7 +52,7 @@ class Broker(Protocol):
         ...
 
     async def push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        """Hand runs over; per message None, or why not. A message may have arrived although an error is told."""
+        """Dispatch runs; per message None, or why not. A message may have arrived although an error is told."""
         ...
 
     async def read(self, most: int, seconds: float) -> list[Incoming]:
@@ -68,14 +68,14 @@ class Broker(Protocol):
     async def close(self) -> None: ...
 
 
-_parcels = msgspec.json.Decoder(Parcel)
+_parcels = msgspec.json.Decoder(Envelope)
 
 
-def parcel_of(message: ClaimedMessage) -> Parcel:
+def envelope_of(message: ClaimedMessage) -> Envelope:
     return _parcels.decode(message.body)
 
 
-def stamped(parcel: Parcel, now: int) -> bytes:
+def stamped(parcel: Envelope, now: int) -> bytes:
     """The message as it goes over the wire. It says until when it may be taken: counted from now, not from its claim,
     for a broker that was away has used up nobody's time."""
     message = parcel.message

@@ -1,4 +1,4 @@
-"""What goes over a broker between nodes and workers: the message that hands a run over, the reports that come back.
+"""What goes over a broker between nodes and workers: the message that dispatches a run, the reports that come back.
 
 Versioned JSON, for programs in any language; `docs/reference/worker-contract.md` is this file in words. A field that is
 not known is left alone, so that either side may be the newer one; another `v` is refused. Everything that comes in is
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from evertick.errors import InvalidInput
-from evertick.model import HandMode
+from evertick.model import DispatchMode
 from evertick.text.surrogates import json_bytes, mended_json
 
 __all__ = [
@@ -20,11 +20,11 @@ __all__ = [
     "MESSAGE_MAX_BYTES",
     "REPORT_MAX_BYTES",
     "VERSION",
-    "Handed",
+    "DispatchMessage",
     "Kill",
     "WorkerReport",
     "WorkerReportKind",
-    "decode_handed",
+    "decode_dispatch",
     "decode_kill",
     "decode_report",
     "encode",
@@ -48,11 +48,11 @@ WorkerReportKind = Literal["taken", "progress", "finish", "fail", "skip", "relea
 Line = tuple[str, str, str]
 
 
-class Handed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in the hands of a broker. (run, fence) is the name of this hand-over: whoever works on it takes it first.
+class DispatchMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in the hands of a broker. (run, fence) is the name of this dispatch: whoever works on it takes it first.
 
     Times are RFC 3339 in UTC, durations are seconds. A worker leaves alone what it gets after `take_by`: the ledger
-    hands it over anew, under another fence. `timeout` is how long the work may take from then on, and `deadline` when
+    dispatches it again, under another fence. `timeout` is how long the work may take from then on, and `deadline` when
     it is over at the latest. `reply` is where reports go, None: nobody wants any.
     """
 
@@ -69,7 +69,7 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     deadline: str | None = None
     reply: str | None = None
-    mode: HandMode = "finish"
+    mode: DispatchMode = "finish"
     take_by: str | None = None
     # How often a worker says that it is still at work, at least.
     progress_every: float | None = None
@@ -104,7 +104,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """A hand-over that nobody wants any more."""
+    """A dispatch that nobody wants any more."""
 
     v: int = VERSION
     run: str
@@ -112,26 +112,26 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     why: str = "cancelled"
 
 
-_handed: Final = msgspec.json.Decoder(Handed)
+_dispatched: Final = msgspec.json.Decoder(DispatchMessage)
 _report: Final = msgspec.json.Decoder(WorkerReport)
 _kill: Final = msgspec.json.Decoder(Kill)
 
 
-def encode(what: Handed | WorkerReport | Kill) -> bytes:
+def encode(what: DispatchMessage | WorkerReport | Kill) -> bytes:
     """As it is sent. Texts of a job may be anything; what cannot be sent of them must not cost the report."""
     return json_bytes(what)
 
 
-def decode_handed(data: bytes) -> Handed:
+def decode_dispatch(data: bytes) -> DispatchMessage:
     """Raises InvalidInput where it is no message of ours, or of another version."""
     _check_size(data, MESSAGE_MAX_BYTES, "message")
     try:
-        handed = _decoded(_handed, data)
+        dispatched = _decoded(_dispatched, data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"message: it is not what hands a run over: {error}") from None
-    _check_version(handed.v, "message")
-    _check_pair(handed.run, handed.fence, "message")
-    return handed
+        raise InvalidInput(f"message: it is not what dispatches a run: {error}") from None
+    _check_version(dispatched.v, "message")
+    _check_pair(dispatched.run, dispatched.fence, "message")
+    return dispatched
 
 
 def decode_report(data: bytes) -> WorkerReport:
@@ -169,7 +169,7 @@ def decode_kill(data: bytes) -> Kill:
 
 
 def pair_of(run: str, fence: int) -> str:
-    """The name of a hand-over in keys, message ids and logs."""
+    """The name of a dispatch in keys, message ids and logs."""
     return f"{run}:{fence}"
 
 

@@ -1,6 +1,6 @@
-"""The driver of all queues: makes of a claimed run the message that hands it over.
+"""The driver of all queues: makes of a claimed run the message that dispatches it.
 
-It sends nothing. The message is written into the outbox in the transaction that makes the run a handed one, and the
+It sends nothing. The message is written into the outbox in the transaction that makes the run a dispatched one, and the
 relay brings it to the broker.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.dispatch import HandOff, ReportSource
-from evertick.driver.queue.broker import Parcel
-from evertick.driver.queue.contract import Handed
+from evertick.driver.dispatch import Dispatch, ReportSource
+from evertick.driver.queue.broker import Envelope
+from evertick.driver.queue.contract import DispatchMessage
 from evertick.driver.queue.exchange import Exchange, kill_channel_of
-from evertick.driver.queue.spec import HandedSpec
+from evertick.driver.queue.spec import QueueSpec
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts
 from evertick.job.arguments import FreeArguments
@@ -25,7 +25,7 @@ from evertick.job.context import Context
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_text
 
-__all__ = ["HandOverDriver", "Queue", "worker_command"]
+__all__ = ["Queue", "QueueDriver", "worker_command"]
 
 # Of the time until the ledger misses its word, how often a worker gives it: one may be lost, and the next be late.
 _WORDS_IN_TIMEOUT = 3
@@ -50,15 +50,15 @@ def worker_command(broker: str, queue: str, *flags: str) -> str:
     return shlex.join(["evertick", "worker", "--broker", broker, "--driver", queue, *flags, "--", "COMMAND"])
 
 
-class HandOverDriver:
-    """Hands the runs of one task to one queue."""
+class QueueDriver:
+    """Dispatches the runs of one task to one queue."""
 
     can_be_cancelled = True
     kill_after = 0
     # Its queue is on a network, where no virtual time is.
     is_far = True
 
-    def __init__(self, spec: HandedSpec, task: str, parts: DriverParts, queue: Queue, exchange: Exchange) -> None:
+    def __init__(self, spec: QueueSpec, task: str, parts: DriverParts, queue: Queue, exchange: Exchange) -> None:
         self.name = spec.driver
         self._spec, self._queue, self._exchange = spec, queue, exchange
         self._arguments = FreeArguments(task)
@@ -76,18 +76,18 @@ class HandOverDriver:
     def prepare(self, args: bytes) -> dict[str, Any]:
         return self._arguments.decode(args)
 
-    async def execute(self, context: Context, arguments: dict[str, Any]) -> HandOff | None:
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> Dispatch | None:
         queue = self._queue
         if context._clock is not system_clock:
-            context.log(f"not handed over in virtual time: to {queue.to} by {queue.channel}")
+            context.log(f"not dispatched in virtual time: to {queue.to} by {queue.channel}")
             return None
-        parcel = Parcel(
+        parcel = Envelope(
             to=queue.to,
             kind=queue.kind,
             take_within=self._ack_timeout / 1e6 * _TAKE_SHARE,
             message=msgspec.structs.asdict(self._message(context, arguments)),
         )
-        return HandOff(
+        return Dispatch(
             channel=queue.channel,
             queue=self._spec.queue,
             served_by=queue.served_by(),
@@ -98,9 +98,9 @@ class HandOverDriver:
             kill_channel=kill_channel_of(queue.channel),
         )
 
-    def _message(self, context: Context, arguments: dict[str, Any]) -> Handed:
+    def _message(self, context: Context, arguments: dict[str, Any]) -> DispatchMessage:
         run, mode = context._run, self._spec.mode
-        return Handed(
+        return DispatchMessage(
             run=run.id,
             fence=run.fence,
             task=run.task,

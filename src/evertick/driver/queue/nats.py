@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evertick.driver.queue.driver import HandOverDriver, Queue, worker_command
+from evertick.driver.queue.driver import Queue, QueueDriver, worker_command
 from evertick.driver.queue.exchange import exchange_of
 from evertick.driver.queue.nats_broker import CHANNEL, NatsBroker
 from evertick.driver.queue.nats_names import NatsNames
@@ -12,7 +12,7 @@ from evertick.driver.spec import DriverParts
 __all__ = ["nats_driver"]
 
 
-def nats_driver(spec: Nats, task: str, parts: DriverParts) -> HandOverDriver:
+def nats_driver(spec: Nats, task: str, parts: DriverParts) -> QueueDriver:
     def connection() -> NatsConnection:
         return nats_connection(parts.connections.get("nats"))
 
@@ -27,4 +27,4 @@ def nats_driver(spec: Nats, task: str, parts: DriverParts) -> HandOverDriver:
         return worker_command("nats", spec.queue, *(["--prefix", prefix] if prefix != SUBJECT_PREFIX else []))
 
     queue = Queue(channel=CHANNEL, to=spec.queue, kind="subject", reply=reply, served_by=served_by)
-    return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))
+    return QueueDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

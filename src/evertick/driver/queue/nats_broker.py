@@ -1,6 +1,6 @@
 """NATS as a node uses it: runs go out, reports come back.
 
-The server drops a hand-over that was sent twice by its message id; what comes later than its memory goes is recognised
+The server drops a dispatch that was sent twice by its message id; what comes later than its memory goes is recognised
 by the worker. Reports are read through one consumer by all nodes of a fleet, which is an app of one ledger: each goes
 to one of them, and again to any if it is not acknowledged in time.
 """
@@ -16,7 +16,7 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, Header
 
 from evertick.clock import Clock
-from evertick.driver.queue.broker import BATCH, Incoming, parcel_of, stamped
+from evertick.driver.queue.broker import BATCH, Incoming, envelope_of, stamped
 from evertick.driver.queue.contract import Kill, encode, pair_of
 from evertick.driver.queue.nats_client import NatsSession
 from evertick.driver.queue.nats_spec import NatsConnection
@@ -83,7 +83,7 @@ class NatsBroker:
         return await asyncio.gather(*(self._push(stream, message) for message in messages))
 
     async def _push(self, stream: JetStreamContext, message: ClaimedMessage) -> Exception | None:
-        parcel = parcel_of(message)
+        parcel = envelope_of(message)
         id_ = pair_of(parcel.message["run"], parcel.message["fence"])
         headers = {Header.MSG_ID.value: id_}
         try:

@@ -43,7 +43,7 @@ _LOOK_SECONDS = 0.25
 _NO_JETSTREAM = (None, 10076, 10039)
 # What a server says to whom it does not know, in whatever letters.
 _REFUSED = "authorization"
-# The same hand-over sent again within that time is dropped by the server already.
+# The same dispatch sent again within that time is dropped by the server already.
 _DUPLICATE_SECONDS = 600
 _MESSAGES_MOST = 1_000_000
 _EVENTS_MOST_BYTES = 1 << 30

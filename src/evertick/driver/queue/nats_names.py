@@ -9,7 +9,7 @@ from evertick.driver.queue.contract import pair_of
 
 __all__ = ["REMEMBER_SECONDS", "NatsNames", "token_of"]
 
-# How long it is known that a hand-over was taken, or is not wanted any more: longer than any may wait to be taken.
+# How long it is known that a dispatch was taken, or is not wanted any more: longer than any may wait to be taken.
 REMEMBER_SECONDS: Final = 86_400
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -22,7 +22,7 @@ class NatsNames:
         stream = prefix.upper()
         self.jobs_stream = f"{stream}_JOBS"
         self.reports_stream = f"{stream}_REPORTS"
-        # What was taken, and what is not wanted any more: the newest word about each hand-over.
+        # What was taken, and what is not wanted any more: the newest word about each dispatch.
         self.marks_stream = f"{stream}_MARKS"
         self.events_stream = f"{stream}_EVENTS"
 

@@ -1,4 +1,4 @@
-"""Jobs that are handed to a queue in NATS JetStream, and how NATS is reached."""
+"""Jobs that are dispatched to a queue in NATS JetStream, and how NATS is reached."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from evertick.driver.base import Driver
 from evertick.driver.connection import fields_for
 from evertick.driver.faults import Faults
-from evertick.driver.queue.spec import HandedSpec
+from evertick.driver.queue.spec import QueueSpec
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import InvalidSetting
@@ -30,7 +30,7 @@ _SCHEMES = ("nats", "tls")
 _REPLICAS_MOST = 5
 
 
-class Nats(HandedSpec, frozen=True):
+class Nats(QueueSpec, frozen=True):
     """A job that workers take from a queue in NATS JetStream: `Nats("docker")`."""
 
     driver: ClassVar[str] = "nats"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evertick.driver.queue.driver import HandOverDriver, Queue, worker_command
+from evertick.driver.queue.driver import Queue, QueueDriver, worker_command
 from evertick.driver.queue.exchange import exchange_of
 from evertick.driver.queue.redis_broker import CHANNEL, RedisBroker
 from evertick.driver.queue.redis_keys import reports_key
@@ -12,7 +12,7 @@ from evertick.driver.spec import DriverParts
 __all__ = ["redis_driver"]
 
 
-def redis_driver(spec: Redis, task: str, parts: DriverParts) -> HandOverDriver:
+def redis_driver(spec: Redis, task: str, parts: DriverParts) -> QueueDriver:
     def connection() -> RedisConnection:
         return redis_connection(parts.connections.get("redis"))
 
@@ -28,4 +28,4 @@ def redis_driver(spec: Redis, task: str, parts: DriverParts) -> HandOverDriver:
         return worker_command("redis", spec.queue, *stream, *prefix)
 
     queue = Queue(channel=CHANNEL, to=spec.key, kind=spec.kind, reply=reply, served_by=served_by)
-    return HandOverDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))
+    return QueueDriver(spec, task, parts, queue, exchange_of(parts, CHANNEL, broker))

@@ -14,7 +14,7 @@ import redis.exceptions
 from redis.asyncio import Redis as Client
 
 from evertick.clock import Clock
-from evertick.driver.queue.broker import BATCH, Incoming, parcel_of, stamped
+from evertick.driver.queue.broker import BATCH, Incoming, envelope_of, stamped
 from evertick.driver.queue.contract import Kill, encode
 from evertick.driver.queue.redis_client import connect, telling_of_redis
 from evertick.driver.queue.redis_keys import FIELD, KILL_CHANNEL, NODES, REMEMBER_SECONDS, kill_key, reports_key
@@ -68,7 +68,7 @@ class RedisBroker:
         bodies: list[bytes] = []
         now = self._clock.now_us()
         for number, message in enumerate(messages):
-            parcel = parcel_of(message)
+            parcel = envelope_of(message)
             queues.setdefault((parcel.kind, parcel.to), []).append(number)
             bodies.append(stamped(parcel, now))
 

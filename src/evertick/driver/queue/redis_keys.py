@@ -25,7 +25,7 @@ FIELD: Final = "m"
 NODES: Final = "nodes"
 WORKERS: Final = "workers"
 KILL_CHANNEL: Final = "evertick:kill"
-# How long it is known that a hand-over was taken, or is not wanted any more: longer than any may wait to be taken.
+# How long it is known that a dispatch was taken, or is not wanted any more: longer than any may wait to be taken.
 REMEMBER_SECONDS: Final = 86_400
 # Reports that nobody reads are dropped at some time, the oldest first, before they fill the memory of the server.
 REPORTS_MOST: Final = 1_000_000

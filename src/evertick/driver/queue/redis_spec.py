@@ -1,4 +1,4 @@
-"""Jobs that are handed to a queue in Redis, and how Redis is reached."""
+"""Jobs that are dispatched to a queue in Redis, and how Redis is reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from evertick.driver.base import Driver
 from evertick.driver.connection import fields_for
 from evertick.driver.faults import Faults
-from evertick.driver.queue.spec import HandedSpec
+from evertick.driver.queue.spec import QueueSpec
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import InvalidSetting
@@ -24,7 +24,7 @@ _PREFIX = re.compile(r"[\w:.{}-]{0,100}", re.ASCII)
 _SCHEMES = ("redis", "rediss", "unix")
 
 
-class Redis(HandedSpec, frozen=True):
+class Redis(QueueSpec, frozen=True):
     """A job that workers take from a queue in Redis: `Redis("docker")`.
 
     kind: whether the queue is a list or a stream. prefix: what its key begins with; the name of the queue follows.

@@ -8,11 +8,11 @@ from typing import Any, get_args
 from evertick.driver.faults import Faults
 from evertick.driver.spec import Spec
 from evertick.errors import InvalidSetting
-from evertick.model import HandMode
+from evertick.model import DispatchMode
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import HOUR, SECOND
 
-__all__ = ["HandedSpec", "check_queue_name"]
+__all__ = ["QueueSpec", "check_queue_name"]
 
 # Part of a key in Redis and of a subject in NATS, where "." parts words and "*" and ">" are patterns.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -21,16 +21,16 @@ _TIMEOUT_LEAST = SECOND
 _TIMEOUT_MOST = 12 * HOUR
 
 
-class HandedSpec(Spec, frozen=True):
+class QueueSpec(Spec, frozen=True):
     """A job that workers outside of Evertick do.
 
     queue: the driver name of the workers that do it. mode: when the run has succeeded: "finish", when a worker says so;
     "ack", when one has taken it; "forget", when the broker has it. ack_timeout: a run that no worker has taken by then
-    is handed over anew. progress_timeout: so is one that its worker has not spoken of for so long.
+    is dispatched again. progress_timeout: so is one that its worker has not spoken of for so long.
     """
 
     queue: str
-    mode: HandMode = "finish"
+    mode: DispatchMode = "finish"
     ack_timeout: str | int | float = "10m"
     progress_timeout: str | int | float = "1m"
 
@@ -44,8 +44,8 @@ class HandedSpec(Spec, frozen=True):
         with faults.of("queue"):
             check_queue_name(self.queue, f"{where}: queue")
         with faults.of("mode"):
-            if self.mode not in get_args(HandMode):
-                raise InvalidSetting(f"{where}: mode: {self.mode!r} must be one of {', '.join(get_args(HandMode))}")
+            if self.mode not in get_args(DispatchMode):
+                raise InvalidSetting(f"{where}: mode: {self.mode!r} must be one of {', '.join(get_args(DispatchMode))}")
         with faults.of("ack_timeout"):
             _check_timeout(self.ack_timeout, f"{where}: ack_timeout")
         with faults.of("progress_timeout"):

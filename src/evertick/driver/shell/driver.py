@@ -18,7 +18,7 @@ from evertick.driver.shell.account import Account, account_to_become
 from evertick.driver.shell.output import Captured
 from evertick.driver.shell.run_variables import run_variables
 from evertick.driver.shell.spec import TEXT_MAX_BYTES, Shell, at_home
-from evertick.driver.shell.supervised import Ending, Kept, Order, stop_seconds
+from evertick.driver.shell.supervised import Ending, Order, SupervisedCommand, stop_seconds
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
 from evertick.job.arguments import FreeArguments
@@ -82,7 +82,7 @@ class ShellDriver:
         self._judge(ending, output)
         return context._kept
 
-    async def _stop(self, kept: Kept, context: Context, output: Captured) -> None:
+    async def _stop(self, kept: SupervisedCommand, context: Context, output: Captured) -> None:
         why = context._stopped or "shutdown"
         await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
         ending = kept.ended.result()
@@ -101,7 +101,7 @@ class ShellDriver:
                 await asyncio.wait([closing])
         closing.result()
 
-    def _start(self, context: Context, secrets: dict[str, str], output: Captured, phases: _Phases) -> Kept:
+    def _start(self, context: Context, secrets: dict[str, str], output: Captured, phases: _Phases) -> SupervisedCommand:
         spec = self._spec
         account = None if spec.user is None else account_to_become(spec.user)
         order = Order(
@@ -116,7 +116,7 @@ class ShellDriver:
         stdin = _value(spec.stdin, secrets)
         data = None if stdin is None else stdin.encode(errors="surrogateescape")
         try:
-            kept = Kept(
+            kept = SupervisedCommand(
                 spec.words,
                 output,
                 order=order,

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from evertick.job.context import LINE_MAX_CHARS
 
-__all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "Captured", "Lines", "Mask", "Output"]
+__all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "Captured", "LogLines", "Mask", "Output"]
 
 # Both parts, and what else a run may say, fit into the log of an attempt.
 HEAD_BYTES = TAIL_BYTES = 96 * 1024
@@ -48,7 +48,7 @@ class Output(Protocol):
         ...
 
 
-class Lines:
+class LogLines:
     """Cuts the streams of a command into lines of text."""
 
     def __init__(self, on_line: Callable[[str, str], None]) -> None:
@@ -212,7 +212,7 @@ class Captured:
         self._masks = {stream: mask.anew() for stream in ("stdout", "stderr")}
         # Bytes that have come, by stream.
         self.counts = dict.fromkeys(self._masks, 0)
-        self._head = Lines(self._say_now)
+        self._head = LogLines(self._say_now)
         self._bytes_left, self._lines_left = HEAD_BYTES, HEAD_LINES
         self._looked_through = 0
         self._is_head_full = False
@@ -359,7 +359,7 @@ class _Tail:
         """As text; the first line of each stream may be the end of a longer one."""
         kept: deque[tuple[int, str, str]] = deque(maxlen=TAIL_LINES)
         came_at = 0
-        lines = Lines(lambda stream, text: self._keep(kept, (came_at, stream, text)))
+        lines = LogLines(lambda stream, text: self._keep(kept, (came_at, stream, text)))
         for at, stream, piece in self.pieces:
             came_at = at
             lines.take(stream, bytes(piece))

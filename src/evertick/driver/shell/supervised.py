@@ -25,7 +25,7 @@ from evertick.clock import system_clock
 from evertick.driver.shell.leftovers import MARK, can_find, end_marked, sees_all
 from evertick.driver.shell.output import Output
 
-__all__ = ["DEATH_GRACE_SECONDS", "Ending", "Kept", "Order", "stop_seconds"]
+__all__ = ["DEATH_GRACE_SECONDS", "Ending", "Order", "SupervisedCommand", "stop_seconds"]
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 # What a command gets between TERM and KILL when its node has died. Short: its run is given to another node when the
@@ -97,7 +97,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(os.fsencode(text) + b"\0" for text in texts)
 
 
-class Kept:
+class SupervisedCommand:
     """One command. Made on a running event loop; `files` are passed on to the command under their own numbers.
 
     on_stuck: is told, in words, that something of the command cannot be ended; `ended` waits for it all the same.

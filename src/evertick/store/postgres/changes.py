@@ -20,7 +20,7 @@ from evertick.store.postgres.feed import tell
 from evertick.store.postgres.fires import lock_in_order, take
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.schedules import put_calendar
-from evertick.store.postgres.session import Session, columns_of
+from evertick.store.postgres.session import Statements, columns_of
 from evertick.store.rows import json_text, plain_text
 
 __all__ = ["AnyRefused", "change_schedules"]
@@ -37,7 +37,7 @@ class AnyRefused(Exception):
 
 
 async def change_schedules(
-    db: Session, app: str, changes: Sequence[Change], all_or_none: bool, calendars: Sequence[NewCalendar]
+    db: Statements, app: str, changes: Sequence[Change], all_or_none: bool, calendars: Sequence[NewCalendar]
 ) -> list[bool]:
     """With `all_or_none` a True beside a False means: this one would have been taken."""
     taken = [False] * len(changes)
@@ -63,14 +63,14 @@ async def change_schedules(
     return taken
 
 
-async def _lock_in_order(db: Session, app: str, changes: Sequence[Change]) -> None:
+async def _lock_in_order(db: Statements, app: str, changes: Sequence[Change]) -> None:
     settles = [change.settle for change in changes if change.settle is not None]
     if settles:
         removed = [c.settle.schedule_id for c in changes if c.settle is not None and c.kind == "remove"]
         await lock_in_order(db, app, settles, removed=removed)
 
 
-async def _tell(db: Session, app: str, changes: Sequence[Change]) -> None:
+async def _tell(db: Statements, app: str, changes: Sequence[Change]) -> None:
     """In their order, one kind after the other."""
     for kind, those in groupby(changes, key=lambda change: change.kind):
         await tell(db, app, CHANGES_TOLD[kind], [told_of(change) for change in those])
@@ -90,7 +90,7 @@ def _stretches(changes: Sequence[Change]) -> list[list[int]]:
     return stretches
 
 
-async def _add(db: Session, app: str, changes: Sequence[Change]) -> list[bool]:
+async def _add(db: Statements, app: str, changes: Sequence[Change]) -> list[bool]:
     # By key: of two processes that add the same, neither waits for the other crosswise.
     rows = [_added(change) for change in sorted(changes, key=lambda change: change.key)]
     added = {row["key"]: row["id"] for row in await db.rows("change_schedules.add", app, *columns_of(rows))}
@@ -134,7 +134,7 @@ def _definition_columns(definition: Definition) -> tuple[Any, ...]:
     )
 
 
-async def _change(db: Session, app: str, changes: Sequence[Change]) -> list[bool]:
+async def _change(db: Statements, app: str, changes: Sequence[Change]) -> list[bool]:
     settles = []
     for change in changes:
         assert change.settle is not None, f"{change.kind} settles what was owed before"
@@ -159,7 +159,7 @@ async def _change(db: Session, app: str, changes: Sequence[Change]) -> list[bool
     return [settle.schedule_id in taking.taken for settle in settles]
 
 
-async def _define(db: Session, app: str, changes: dict[int, Change], before: dict[int, str]) -> None:
+async def _define(db: Statements, app: str, changes: dict[int, Change], before: dict[int, str]) -> None:
     rows = []
     for id_, change in changes.items():
         if change.definition is None or json_text(change.definition) == before[id_]:
@@ -173,7 +173,7 @@ async def _define(db: Session, app: str, changes: dict[int, Change], before: dic
     await db.count("change_schedules.keep_version", app, ids, keys, texts, args)
 
 
-async def _declare_and_pause(db: Session, changes: dict[int, Change]) -> None:
+async def _declare_and_pause(db: Statements, changes: dict[int, Change]) -> None:
     declared = [(id_, json_text(change.declared)) for id_, change in changes.items() if change.declared is not None]
     if declared:
         await db.count("change_schedules.declare", *columns_of(declared))
@@ -189,13 +189,13 @@ async def _declare_and_pause(db: Session, changes: dict[int, Change]) -> None:
         await db.count("change_schedules.count_failures_anew", [id_ for id_, _ in resumed])
 
 
-async def _remove(db: Session, app: str, schedules: Sequence[int]) -> None:
+async def _remove(db: Statements, app: str, schedules: Sequence[int]) -> None:
     if not schedules:
         return
     live = await db.rows("schedule.live_runs", schedules)
     await db.count("change_schedules.remove", schedules)
-    handed = [row["id"] for row in live if row["state"] == State.HANDED]
-    if handed:
-        await db.count("change_schedules.give_up_untaken", handed, Reason.REMOVED)
+    dispatched = [row["id"] for row in live if row["state"] == State.DISPATCHED]
+    if dispatched:
+        await db.count("change_schedules.give_up_untaken", dispatched, Reason.REMOVED)
     idle = [row["id"] for row in live if row["state"] in _IDLE]
     await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.REMOVED) for id_ in idle])

@@ -7,12 +7,12 @@ from typing import Any
 
 from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, GapCut
 from evertick.store.clock_rows import TELLING, WAITING, OffRows, keep
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 
 __all__ = ["find_off", "mend_off"]
 
 
-async def find_off(db: Session, app: str, limit: int, since: int | None = None) -> tuple[OffRows, int]:
+async def find_off(db: Statements, app: str, limit: int, since: int | None = None) -> tuple[OffRows, int]:
     """`since`: the earliest wrong time, where it is known from a look before. Beside it the store's time."""
     now: int = (await db.only_row("now"))["now"]
     found, ahead = OffRows({}, [], []), now + CLOCK_AHEAD
@@ -28,7 +28,7 @@ async def find_off(db: Session, app: str, limit: int, since: int | None = None) 
     return found, now
 
 
-async def mend_off(db: Session, app: str, found: OffRows, gaps: Sequence[GapCut], limit: int) -> dict[str, int]:
+async def mend_off(db: Statements, app: str, found: OffRows, gaps: Sequence[GapCut], limit: int) -> dict[str, int]:
     """What was found by a look before this transaction; a row that is right by now stays as it is."""
     now: int = (await db.only_row("now"))["now"]
     mended: dict[str, int] = {}
@@ -46,7 +46,7 @@ async def mend_off(db: Session, app: str, found: OffRows, gaps: Sequence[GapCut]
     return mended
 
 
-async def _mend(db: Session, mended: dict[str, int], kind: str, found: OffRows, app: str, now: int) -> None:
+async def _mend(db: Statements, mended: dict[str, int], kind: str, found: OffRows, app: str, now: int) -> None:
     names, ahead = found.names.get(kind, []), now + CLOCK_AHEAD
     if not names:
         return
@@ -66,7 +66,7 @@ async def _mend(db: Session, mended: dict[str, int], kind: str, found: OffRows, 
             mended[kind] = await db.count(f"clock.mend_{kind}", *values)
 
 
-async def _cut(db: Session, app: str, gaps: Sequence[GapCut], now: int) -> int:
+async def _cut(db: Statements, app: str, gaps: Sequence[GapCut], now: int) -> int:
     cut = 0
     for gap in gaps:
         if gap.count:

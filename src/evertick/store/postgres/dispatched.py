@@ -1,7 +1,6 @@
-"""Handed runs on PostgreSQL: what is reported of them from outside, those whose time is over, and messages that were to
-hand them over and are dropped.
+"""Dispatched runs on PostgreSQL: reports about them, overdue ones, and dropped messages that were to dispatch them.
 
-What a report means is decided in `evertick.store.handed`; here it is read under the locks and written, a constant
+What a report means is decided in `evertick.store.dispatched`; here it is read under the locks and written, a constant
 number of statements for each batch. Runs are locked before their messages, as everywhere.
 """
 
@@ -13,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from evertick.model import Reason, Report
 from evertick.model.message import hand_key
-from evertick.store.base import HandedTended, Hearing, ReportAnswer
-from evertick.store.dispatched import STALE, End, Heard, Lines, bare_report, given_answers, hear, tend
+from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
+from evertick.store.dispatched import STALE, End, Heard, LogLines, bare_report, given_answers, hear, tend
 from evertick.store.postgres.connection import is_unwritable
 from evertick.store.postgres.endings import (
     end,
@@ -30,16 +29,16 @@ from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import those, write_messages
-from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
-from evertick.store.rows import Row, hand_of, json_text, plain_text
-from evertick.store.worker_log import Kept, Placed, kept_of
+from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.rows import Row, dispatch_terms_of, json_text, plain_text
+from evertick.store.worker_log import WorkerLog, WorkerLogLines, worker_log_lines
 
-__all__ = ["apply_reports", "drop_messages", "tend_handed"]
+__all__ = ["apply_reports", "check_dispatched", "drop_messages"]
 
 log = logging.getLogger("evertick.store")
 
 
-async def apply_reports(line: Line, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
+async def apply_reports(line: StoreSession, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
     try:
         return await line.write(lambda db: _apply(db, app, reports))
     except Exception as error:
@@ -49,7 +48,7 @@ async def apply_reports(line: Line, app: str, reports: Sequence[Report]) -> list
     return [await _apply_one(line, app, report) for report in reports]
 
 
-async def _apply_one(line: Line, app: str, report: Report) -> ReportAnswer:
+async def _apply_one(line: StoreSession, app: str, report: Report) -> ReportAnswer:
     """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
     told = report
     for _ in range(2):
@@ -63,7 +62,7 @@ async def _apply_one(line: Line, app: str, report: Report) -> ReportAnswer:
     return STALE
 
 
-async def _apply(db: Session, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
+async def _apply(db: Statements, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
     ids = list({report.id: None for report in reports if is_run_id(report.id)})
     if not ids:
         return [STALE] * len(reports)
@@ -78,7 +77,7 @@ async def _apply(db: Session, app: str, reports: Sequence[Report]) -> list[Repor
     return given_answers(heard.answers, reports, await _told_before(db, app, heard, reports))
 
 
-async def _mark(db: Session, heard: Heard) -> None:
+async def _mark(db: Statements, heard: Heard) -> None:
     """Not of those that end: their end says it."""
     over = {each.outcome.id for each in heard.ends}
     marks = [
@@ -98,7 +97,7 @@ async def _mark(db: Session, heard: Heard) -> None:
         await db.count("apply_reports.mark", *columns_of(marks))
 
 
-async def _let_go(db: Session, app: str, heard: Heard, rows: Mapping[str, Row]) -> None:
+async def _let_go(db: Statements, app: str, heard: Heard, rows: Mapping[str, Row]) -> None:
     """Those that leave these hands: to history, or back to waiting."""
     await put_back(db, heard.back)
     await tell_back(db, app, heard.back)
@@ -110,7 +109,7 @@ async def _let_go(db: Session, app: str, heard: Heard, rows: Mapping[str, Row]) 
         db.wake(app)
 
 
-async def _end(db: Session, app: str, ends: Sequence[End]) -> list[str]:
+async def _end(db: Statements, app: str, ends: Sequence[End]) -> list[str]:
     if not ends:
         return []
     values = [
@@ -136,16 +135,16 @@ async def _end(db: Session, app: str, ends: Sequence[End]) -> list[str]:
     return ids
 
 
-async def _write_lines(db: Session, app: str, said: Sequence[Lines], rows: Mapping[str, Row]) -> None:
+async def _write_lines(db: Statements, app: str, said: Sequence[LogLines], rows: Mapping[str, Row]) -> None:
     if not said:
         return
     pairs = list({(lines.id, lines.fence): None for lines in said})
     asked = columns_of([(id_, fence, rows[id_]["fire_at"]) for id_, fence in pairs])
     found = await db.rows("apply_reports.last_lines", *asked)
-    kept = {(row["id"], row["fence"]): Kept(row["last"], row["count"], row["size"]) for row in found}
+    kept = {(row["id"], row["fence"]): WorkerLog(row["last"], row["count"], row["size"]) for row in found}
     # The longest of several that begin with the same line: a statement may write a row once.
-    chunks: dict[tuple[str, int, int], Placed] = {}
-    for each in kept_of(said, kept):
+    chunks: dict[tuple[str, int, int], WorkerLogLines] = {}
+    for each in worker_log_lines(said, kept):
         place = (each.id, each.fence, each.seq)
         if place not in chunks or chunks[place].count < each.count:
             chunks[place] = each
@@ -154,7 +153,7 @@ async def _write_lines(db: Session, app: str, said: Sequence[Lines], rows: Mappi
         await db.count("note.lines", app, *columns_of(written))
 
 
-async def _told_before(db: Session, app: str, heard: Heard, reports: Sequence[Report]) -> set[tuple[str, int]]:
+async def _told_before(db: Statements, app: str, heard: Heard, reports: Sequence[Report]) -> set[tuple[str, int]]:
     unheard = [report for report, answer in zip(reports, heard.answers, strict=True) if answer is None]
     asked = [(report.id, report.fence) for report in unheard if is_run_id(report.id)]
     told: set[tuple[str, int]] = set()
@@ -169,22 +168,22 @@ async def _told_before(db: Session, app: str, heard: Heard, reports: Sequence[Re
 # --- those whose time is over -----------------------------------------------------------------------------------------
 
 
-async def tend_handed(db: Session, app: str, limit: int, heard: Mapping[str, Hearing]) -> HandedTended:
-    found = [row["id"] for row in await db.rows("tend_handed.find_cancelled", app, limit)]
+async def check_dispatched(db: Statements, app: str, limit: int, heard: Mapping[str, Hearing]) -> DispatchesChecked:
+    found = [row["id"] for row in await db.rows("check_dispatched.find_cancelled", app, limit)]
     if heard and len(found) < limit:
         until = json_text({channel: hearing.until for channel, hearing in heard.items()})
-        found += [row["id"] for row in await db.rows("tend_handed.find_overdue", app, limit - len(found), until)]
+        found += [row["id"] for row in await db.rows("check_dispatched.find_overdue", app, limit - len(found), until)]
     rows: list[Row] = []
     if found:
         await lock_before(db, app, found)
-        rows = await db.rows("tend_handed.lock", app, found)
+        rows = await db.rows("check_dispatched.lock", app, found)
     if not rows:
         now = (await db.only_row("now"))["now"]
-        return HandedTended(now=now, released=[], ended=[], freed=False, has_killed=False)
+        return DispatchesChecked(now=now, released=[], ended=[], freed=False, has_killed=False)
     now = max(row["now"] for row in rows)
     tended = tend(rows, now, heard, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
     if tended.revoked:
-        await db.count("tend_handed.revoke", *columns_of(tended.revoked))
+        await db.count("check_dispatched.revoke", *columns_of(tended.revoked))
     has_freed = await end(db, app, tended.ends)
     released = [id_ for id_, _ in tended.released]
     await tell_runs(db, app, "run.released", released, [reason for _, reason in tended.released])
@@ -194,11 +193,11 @@ async def tend_handed(db: Session, app: str, limit: int, heard: Mapping[str, Hea
     keys = {row["id"]: row["limit_key"] for row in rows}
     has_freed = await make_room(db, app, [keys[id_] for id_ in released]) or has_freed
     if tended.told:
-        await db.count("tend_handed.told", *columns_of(tended.told))
+        await db.count("check_dispatched.told", *columns_of(tended.told))
     if tended.postponed:
-        await db.count("tend_handed.postpone", *columns_of(tended.postponed))
+        await db.count("check_dispatched.postpone", *columns_of(tended.postponed))
     await write_messages(db, app, tended.kills)
-    return HandedTended(
+    return DispatchesChecked(
         now=now,
         released=released,
         ended=[(ending.id, ending.verdict) for ending in tended.ends],
@@ -207,7 +206,7 @@ async def tend_handed(db: Session, app: str, limit: int, heard: Mapping[str, Hea
     )
 
 
-async def _withdraw(db: Session, app: str, rows: Sequence[Row]) -> Collection[str]:
+async def _withdraw(db: Statements, app: str, rows: Sequence[Row]) -> Collection[str]:
     """Runs to be cancelled that nobody will ever get: their message was not sent, and is not on its way."""
     waiting = {
         hand_key(row["id"], row["fence"]): row
@@ -216,14 +215,14 @@ async def _withdraw(db: Session, app: str, rows: Sequence[Row]) -> Collection[st
     }
     if not waiting:
         return ()
-    messages = columns_of([(hand_of(row["hand"]).to, key) for key, row in waiting.items()])
-    await db.count("tend_handed.withdraw", app, *messages)
-    return {waiting[row["key"]]["id"] for row in await db.rows("tend_handed.unsent", app, *messages)}
+    messages = columns_of([(dispatch_terms_of(row["dispatch"]).to, key) for key, row in waiting.items()])
+    await db.count("check_dispatched.withdraw", app, *messages)
+    return {waiting[row["key"]]["id"] for row in await db.rows("check_dispatched.unsent", app, *messages)}
 
 
-async def drop_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
+async def drop_messages(db: Statements, app: str, ids: Sequence[str]) -> list[str]:
     wanted = [id_ for id_ in ids if is_run_id(id_)]
-    runs = [row["id"] for row in await db.rows("drop_messages.hand_over", app, wanted)]
+    runs = [row["id"] for row in await db.rows("drop_messages.dispatch", app, wanted)]
     if runs:
         await lock_runs(db, app, runs)
         await db.count("drop_messages.cancel", app, wanted, Reason.REQUESTED)

@@ -22,7 +22,7 @@ from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
+from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
 from evertick.store.rows import Row, json_text, phases_text, plain_text
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 log = logging.getLogger("evertick.store")
 
 
-async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
+async def finish(line: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
     # Each run once: the first of several.
     places = {outcome.id: place for place, outcome in reversed([*enumerate(outcomes)])}
     alike, others = _parted([outcomes[place] for place in places.values()])
@@ -52,8 +52,8 @@ async def finish(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -
             done |= await line.ask(lambda db: end_alike(db, app, node, alike))
         if others:
             done |= await line.ask(lambda db: _end_as_told(db, app, node, others, with_freeing=False))
-        if handed := [outcomes[place] for place in places.values() if _only_hands_over(outcomes[place])]:
-            done |= await line.ask(lambda db: _hand_over(db, app, node, handed))
+        if dispatched := [outcomes[place] for place in places.values() if _only_dispatches(outcomes[place])]:
+            done |= await line.ask(lambda db: _dispatch(db, app, node, dispatched))
     except Exception as error:
         # One of them cannot be written. None of its statement was, so all of that go the longer way.
         if not is_unwritable(error):
@@ -92,22 +92,22 @@ def _parted(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
     return alike, [outcome for outcome in others if is_run_id(outcome.id)]
 
 
-def _only_hands_over(outcome: Outcome) -> bool:
-    """Whether it is a hand-over with its message, and nothing else."""
-    if outcome.kind != "hand" or outcome.reason is not None or len(outcome.messages) != 1:
+def _only_dispatches(outcome: Outcome) -> bool:
+    """Whether it is a dispatch with its message, and nothing else."""
+    if outcome.kind != "dispatch" or outcome.reason is not None or len(outcome.messages) != 1:
         return False
     [message] = outcome.messages
-    is_of_this_run = message.caused_by == outcome.id and message.hands_over == outcome.fence
+    is_of_this_run = message.caused_by == outcome.id and message.dispatches == outcome.fence
     return is_of_this_run and message.delay == 0 and message.format == 1 and is_run_id(outcome.id)
 
 
-async def _hand_over(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
-    """The runs that were held by the claims of these outcomes, and are handed."""
+async def _dispatch(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
+    """The runs that were held by the claims of these outcomes, and are dispatched."""
     rows = [
         (
             outcome.id,
             outcome.fence,
-            json_text(outcome.hand),
+            json_text(outcome.dispatch),
             message.id,
             message.channel,
             message.key,
@@ -120,13 +120,15 @@ async def _hand_over(db: Session, app: str, node: str, outcomes: Sequence[Outcom
     ]
     ids, fences, hands, messages, channels, *others = columns_of(rows)
     alike = (once_if_alike(fences), hands, messages, once_if_alike(channels))
-    handed: list[str] = (await db.only_row("finish.hand_over", app, node, ids, *alike, *others))["ids"]
-    if handed:
+    dispatched: list[str] = (await db.only_row("finish.dispatch_with_messages", app, node, ids, *alike, *others))["ids"]
+    if dispatched:
         db.wake(app)
-    return set(handed)
+    return set(dispatched)
 
 
-async def _finish_rest(line: Line, app: str, node: str, outcomes: Sequence[Outcome]) -> tuple[list[FinishAnswer], bool]:
+async def _finish_rest(
+    line: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]
+) -> tuple[list[FinishAnswer], bool]:
     try:
         return await line.write(lambda db: finish_in(db, app, node, outcomes))
     except Exception as error:
@@ -137,7 +139,7 @@ async def _finish_rest(line: Line, app: str, node: str, outcomes: Sequence[Outco
     return [answer for answer, _ in finished], any(freed for _, freed in finished)
 
 
-async def _finish_one(line: Line, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
+async def _finish_one(line: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
     """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
     told = outcome
     for _ in range(2):
@@ -152,7 +154,7 @@ async def _finish_one(line: Line, app: str, node: str, outcome: Outcome) -> tupl
     return "lost", False
 
 
-async def end_alike(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
+async def end_alike(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
     """The runs that were held by the claim of these outcomes, and have ended."""
     ids = [outcome.id for outcome in outcomes]
     gone = await db.only_row("finish.alike", app, node, ids, outcomes[0].fence, *_said_by(outcomes[0]))
@@ -171,7 +173,7 @@ def _said_by(outcome: Outcome) -> tuple[object, ...]:
 
 
 async def _end_as_told(
-    db: Session, app: str, node: str, outcomes: Sequence[Outcome], *, with_freeing: bool
+    db: Statements, app: str, node: str, outcomes: Sequence[Outcome], *, with_freeing: bool
 ) -> set[str]:
     """The same of outcomes that differ."""
     if not outcomes:
@@ -191,7 +193,9 @@ def warn_of_doubles(app: str, count: int, ids: Iterable[str]) -> None:
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
 
 
-async def finish_in(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> tuple[list[FinishAnswer], bool]:
+async def finish_in(
+    db: Statements, app: str, node: str, outcomes: Sequence[Outcome]
+) -> tuple[list[FinishAnswer], bool]:
     """Any outcomes, in a transaction that is open: also those that go back, whose end concerns others, or whose run is
     not this claim's any more."""
     held = await lock_runs(db, app, [outcome.id for outcome in outcomes])
@@ -208,9 +212,9 @@ async def finish_in(db: Session, app: str, node: str, outcomes: Sequence[Outcome
     await tell_back(db, app, back)
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
     ended = await _end_as_told(db, app, node, ending, with_freeing=True)
-    freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "hand" for outcome in back)
+    freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "dispatch" for outcome in back)
     # What is in other hands runs under its limit still.
-    left = [id_ for id_, outcome in taken.items() if outcome.kind != "hand"]
+    left = [id_ for id_, outcome in taken.items() if outcome.kind != "dispatch"]
     freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in left]) or freed
     if freed:
         db.wake(app)
@@ -233,7 +237,7 @@ def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
     return cancelled_instead(outcome, held)
 
 
-async def put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
+async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
     retried = [
         (
             outcome.id,
@@ -259,9 +263,9 @@ async def put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
         ids, delays, reasons, phases = columns_of(released)
         await db.count("keep_cut_off", ids, reasons, phases, False)
         await db.count("finish.release", ids, delays, phases)
-    handed = [(outcome.id, json_text(outcome.hand)) for outcome in outcomes if outcome.kind == "hand"]
-    if handed:
-        await db.count("finish.hand", *columns_of(handed))
+    dispatched = [(outcome.id, json_text(outcome.dispatch)) for outcome in outcomes if outcome.kind == "dispatch"]
+    if dispatched:
+        await db.count("finish.dispatch", *columns_of(dispatched))
     parked = [
         (outcome.id, plain_text(outcome.reason), plain_text(outcome.error), outcome.task_hash)
         for outcome in outcomes
@@ -271,13 +275,13 @@ async def put_back(db: Session, outcomes: Sequence[Outcome]) -> None:
         await db.count("finish.park", *columns_of(parked))
 
 
-async def tell_back(db: Session, app: str, back: Sequence[Outcome]) -> None:
+async def tell_back(db: Statements, app: str, back: Sequence[Outcome]) -> None:
     for kind, told in PUT_BACK_TOLD.items():
         those = [outcome for outcome in back if outcome.kind == kind]
         await tell_runs(db, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
-async def _told_before(db: Session, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
+async def _told_before(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
     """Runs that are not held any more by this very claim's own word; the others are lost to somebody else."""
     asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
     told: set[tuple[str, int]] = set()
@@ -289,7 +293,7 @@ async def _told_before(db: Session, app: str, node: str, outcomes: Sequence[Outc
     return told
 
 
-async def lock_before(db: Session, app: str, ids: Sequence[str]) -> None:
+async def lock_before(db: Statements, app: str, ids: Sequence[str]) -> None:
     """What must be locked before these runs: the gate of their limits, and the schedules of those that free others."""
     before = await db.only_row("run.to_lock", ids)
     if before["has_limited"]:
@@ -298,7 +302,7 @@ async def lock_before(db: Session, app: str, ids: Sequence[str]) -> None:
         await db.only_row("schedule.lock", before["schedules"])
 
 
-async def lock_runs(db: Session, app: str, ids: Sequence[str]) -> dict[str, Row]:
+async def lock_runs(db: Statements, app: str, ids: Sequence[str]) -> dict[str, Row]:
     """Live runs as they stay until the commit."""
     wanted = [id_ for id_ in ids if is_run_id(id_)]
     if not wanted:
@@ -309,7 +313,7 @@ async def lock_runs(db: Session, app: str, ids: Sequence[str]) -> dict[str, Row]
     return {row["id"]: row for row in rows}
 
 
-async def end(db: Session, app: str, endings: Sequence[Ending]) -> bool:
+async def end(db: Statements, app: str, endings: Sequence[Ending]) -> bool:
     """End runs that are locked, by the store's own hand: cancelled, expired, lost. True if that freed anything."""
     if not endings:
         return False
@@ -324,7 +328,7 @@ async def end(db: Session, app: str, endings: Sequence[Ending]) -> bool:
     return freed
 
 
-async def free(db: Session, app: str, ended: Sequence[Row]) -> bool:
+async def free(db: Statements, app: str, ended: Sequence[Row]) -> bool:
     """What waited for the end of these runs; True if anything did."""
     freeing = [row for row in ended if row["frees"] and row["schedule_id"] is not None]
     if not freeing:
@@ -338,6 +342,6 @@ async def free(db: Session, app: str, ended: Sequence[Row]) -> bool:
     return unblocked > 0 or counted > 0
 
 
-async def count_from_end(db: Session, schedules: Sequence[int]) -> bool:
+async def count_from_end(db: Statements, schedules: Sequence[int]) -> bool:
     """Set the cursor of locked schedules that count from the end of a run; others are left alone. True if any was."""
     return bool(schedules) and await db.count("schedule.count_from_end", schedules) > 0

@@ -15,7 +15,7 @@ from evertick.store.base import Advance, Recorded
 from evertick.store.postgres.connection import sqlstate_of
 from evertick.store.postgres.insertion import labels_text
 from evertick.store.postgres.lookup import moments_of
-from evertick.store.postgres.session import Session, once_if_alike, unless_all
+from evertick.store.postgres.session import Statements, once_if_alike, unless_all
 from evertick.store.rows import plain_text
 
 __all__ = ["are_ordinary", "is_in_history", "record_ordinary"]
@@ -63,7 +63,7 @@ def _is_ordinary_run(advance: Advance, run: NewRun) -> bool:
     )
 
 
-async def record_ordinary(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+async def record_ordinary(db: Statements, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     """Of a batch that is ordinary. Fails if the ledger has one of the moments already, live or in history."""
     # By schedule, as everybody locks them.
     in_order = sorted(advances, key=lambda advance: advance.schedule_id)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
-from evertick.store.postgres.session import Line, Session
+from evertick.store.postgres.session import Statements, StoreSession
 from evertick.store.rows import Row, json_text, plain_text
 
 __all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_runs"]
@@ -24,14 +24,14 @@ _EPOCH_DIGITS = 16
 # --- telling -----------------------------------------------------------------------------------------------------
 
 
-async def tell(db: Session, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
+async def tell(db: Statements, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
     """Facts in the form that `evertick.feed` reads."""
     if items and db.has_feed is not False:
         await db.count("feed.tell", app, kind, [json_text(part) for part in in_rows(items)])
 
 
 async def tell_runs(
-    db: Session, app: str, kind: FeedKind, ids: Sequence[str], reasons: Sequence[str | None] = ()
+    db: Statements, app: str, kind: FeedKind, ids: Sequence[str], reasons: Sequence[str | None] = ()
 ) -> None:
     """What became of live runs. Runs that end are told by the statement that ends them."""
     if ids and db.has_feed is not False:
@@ -41,19 +41,19 @@ async def tell_runs(
 # --- keeping and reading -----------------------------------------------------------------------------------------
 
 
-async def keep_feed(db: Session, app: str, kept: int | None) -> None:
+async def keep_feed(db: Statements, app: str, kept: int | None) -> None:
     if kept is None:
         await db.count("feed.end", app)
     else:
         await db.count("feed.keep", app, _new_epoch(db), kept)
 
 
-def _new_epoch(db: Session) -> str:
+def _new_epoch(db: Statements) -> str:
     return db.clock.new_token()[:_EPOCH_DIGITS]
 
 
 async def feed(
-    line: Line, app: str, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
+    line: StoreSession, app: str, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
 ) -> FeedRead | None:
     place = (str(0 if start is None else start.txid), 0 if start is None else start.seq)
     wanted = (since or 0, None if kinds is None else list(kinds), limit)
@@ -78,7 +78,7 @@ def _read(rows: Sequence[Row]) -> FeedRead:
     )
 
 
-async def feed_state(db: Session, app: str) -> FeedState | None:
+async def feed_state(db: Statements, app: str) -> FeedState | None:
     row = await db.row("feed_state", app)
     if row is None:
         return None
@@ -91,6 +91,6 @@ async def feed_state(db: Session, app: str) -> FeedState | None:
     )
 
 
-async def prune_feed(db: Session, app: str, limit: int) -> int:
+async def prune_feed(db: Statements, app: str, limit: int) -> int:
     gone: int = (await db.only_row("prune.feed", app, limit))["count"]
     return gone + (await db.count("prune.feed_ends", app, limit - gone) if gone < limit else 0)

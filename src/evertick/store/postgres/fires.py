@@ -30,7 +30,7 @@ from evertick.store.postgres.insertion import insert_runs
 from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.lookup import written_before
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike, unless_all
+from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike, unless_all
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods, lock_keys
 from evertick.store.rows import json_text, plain_text
 from evertick.when.moment import MINUTE
@@ -57,7 +57,7 @@ class Taking(msgspec.Struct, kw_only=True):
     duplicates: list[str] = msgspec.field(default_factory=list)
 
 
-async def record_fires(line: Line, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+async def record_fires(line: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     try:
         return await _record_boldly(line, app, node, advances)
     except Exception as error:
@@ -67,10 +67,10 @@ async def record_fires(line: Line, app: str, node: str | None, advances: Sequenc
     return await line.write(lambda db: _record_each(db, app, node, advances))
 
 
-async def _record_boldly(line: Line, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+async def _record_boldly(line: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     """Guards and locks leave hardly anybody who could be writing the same runs; if one does, with care."""
 
-    async def act(db: Session) -> Recorded:
+    async def act(db: Statements) -> Recorded:
         db.is_careful = False
         return await _record_all(db, app, node, advances)
 
@@ -84,7 +84,7 @@ async def _record_boldly(line: Line, app: str, node: str | None, advances: Seque
     return await line.write(lambda db: _record_all(db, app, node, advances))
 
 
-async def _record_all(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+async def _record_all(db: Statements, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     taken = [False] * len(advances)
     answer = Recorded(now=0, fence=0, taken=taken)
     rounds = _rounds(advances)
@@ -123,7 +123,7 @@ def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
     return rounds
 
 
-async def _record(db: Session, app: str, node: str | None, advances: Sequence[Advance], fence: int | None) -> Taking:
+async def _record(db: Statements, app: str, node: str | None, advances: Sequence[Advance], fence: int | None) -> Taking:
     failed = [advance for advance in advances if advance.error is not None]
     planned = [advance for advance in advances if advance.error is None]
     # A pause is part of what is cached by version, so its end is a new one.
@@ -144,13 +144,13 @@ async def _record(db: Session, app: str, node: str | None, advances: Sequence[Ad
     return taking
 
 
-async def _tell_resumed(db: Session, app: str, schedules: Sequence[int]) -> None:
+async def _tell_resumed(db: Statements, app: str, schedules: Sequence[int]) -> None:
     if db.has_feed:
         rows = await db.rows("schedule.keys", app, schedules)
         await tell(db, app, "schedule.resumed", [(row["key"],) for row in rows])
 
 
-async def _record_each(db: Session, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+async def _record_each(db: Statements, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     taken: list[bool] = []
     left_out: list[str] = []
     duplicates: list[str] = []
@@ -176,7 +176,7 @@ async def _record_each(db: Session, app: str, node: str | None, advances: Sequen
 
 
 async def take(
-    db: Session,
+    db: Statements,
     app: str,
     advances: Sequence[Advance],
     bumps: Sequence[int],
@@ -224,7 +224,7 @@ def _is_refused(advance: Advance, doubles: set[str]) -> bool:
     return bool(advance.runs) and all(run.id in doubles and run.cause in _BY_HAND for run in advance.runs)
 
 
-async def _decide(db: Session, advances: Sequence[Advance]) -> None:
+async def _decide(db: Statements, advances: Sequence[Advance]) -> None:
     decided = [
         (advance.schedule_id, json_text(advance.occurrences) if advance.occurrences else None)
         for advance in advances
@@ -241,13 +241,15 @@ def _looks_at_runs(advance: Advance) -> bool:
     return is_about_runs or advance.after_end is not None or is_blocking
 
 
-async def lock_in_order(db: Session, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()) -> None:
+async def lock_in_order(db: Statements, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()) -> None:
     """All that these plans need, and schedules that are removed, before a part of them is taken."""
     await lock_keys(db, app, (run for advance in advances for run in advance.runs))
     await _lock_schedules(db, app, advances, removed=removed)
 
 
-async def _lock_schedules(db: Session, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()) -> None:
+async def _lock_schedules(
+    db: Statements, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()
+) -> None:
     """The schedules of these plans; the gate before them, if a run may end by them that makes room under a limit."""
     ending = [a.schedule_id for a in advances if a.replaces_live or a.takes_back is not None]
     ending += removed
@@ -256,7 +258,7 @@ async def _lock_schedules(db: Session, app: str, advances: Sequence[Advance], *,
     await db.only_row("schedule.lock", [advance.schedule_id for advance in advances])
 
 
-async def _lock_runs(db: Session, app: str, pairs: Sequence[tuple[Advance, int]]) -> list[tuple[Advance, int]]:
+async def _lock_runs(db: Statements, app: str, pairs: Sequence[tuple[Advance, int]]) -> list[tuple[Advance, int]]:
     """Lock the runs that plans are about to end, as they were planned. Without those whose run cannot be taken back."""
     stuck = [advance.schedule_id for advance, _ in pairs if advance.live is not None and advance.live & _STUCK]
     if stuck:
@@ -270,7 +272,7 @@ async def _lock_runs(db: Session, app: str, pairs: Sequence[tuple[Advance, int]]
     return [pair for pair in pairs if pair[0].takes_back is None or pair[0].takes_back in early]
 
 
-async def _take_back(db: Session, app: str, advances: Sequence[Advance]) -> None:
+async def _take_back(db: Statements, app: str, advances: Sequence[Advance]) -> None:
     """Runs that have not begun give their moments back to their schedules."""
     early = [(a.takes_back, a.schedule_id) for a in advances if a.takes_back is not None]
     if not early:
@@ -298,7 +300,7 @@ def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) ->
     ]
 
 
-async def _replace_live(db: Session, app: str, advances: Sequence[Advance]) -> None:
+async def _replace_live(db: Statements, app: str, advances: Sequence[Advance]) -> None:
     if not advances:
         return
     written = await written_before(db, [run for advance in advances for run in advance.runs])
@@ -312,7 +314,7 @@ async def _replace_live(db: Session, app: str, advances: Sequence[Advance]) -> N
     await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.REPLACED) for id_ in idle])
 
 
-async def _mark_those_that_free(db: Session, advances: Sequence[Advance]) -> None:
+async def _mark_those_that_free(db: Statements, advances: Sequence[Advance]) -> None:
     """Live runs of schedules that count from the end, or that are to have one blocked on them: see `frees`."""
     concerned = [
         advance.schedule_id
@@ -324,7 +326,7 @@ async def _mark_those_that_free(db: Session, advances: Sequence[Advance]) -> Non
 
 
 async def _insert_runs(
-    db: Session,
+    db: Statements,
     app: str,
     node: str | None,
     fence: int | None,
@@ -374,7 +376,7 @@ def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, boo
     return [[(run, frees or run.schedule_id in marked) for run, frees in wave] for wave in waves if wave]
 
 
-async def _insert_gaps(db: Session, app: str, advances: Sequence[Advance], doubles: set[str]) -> None:
+async def _insert_gaps(db: Statements, app: str, advances: Sequence[Advance], doubles: set[str]) -> None:
     rows = [
         (a.schedule_id, gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict.value, plain_text(gap.reason))
         for a in advances
@@ -385,7 +387,7 @@ async def _insert_gaps(db: Session, app: str, advances: Sequence[Advance], doubl
         await db.count("record_fires.gaps", app, *columns_of(rows))
 
 
-async def _note_failures(db: Session, app: str, failed: Sequence[tuple[Advance, str, int | None]]) -> set[int]:
+async def _note_failures(db: Statements, app: str, failed: Sequence[tuple[Advance, str, int | None]]) -> set[int]:
     rows = [
         (advance.schedule_id, advance.version, advance.fire_at, advance.at, next_at, plain_text(error))
         for advance, error, next_at in failed

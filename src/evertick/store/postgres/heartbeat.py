@@ -13,7 +13,7 @@ from evertick.store.postgres.connection import Connection, connect, part_from, t
 from evertick.store.postgres.duties import resign
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.nodes import beat, die
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 
 __all__ = ["OwnBeatLine"]
 
@@ -63,13 +63,13 @@ class OwnBeatLine:
         if connection is not None:
             await part_from(connection)
 
-    async def _perform(self, seconds: float, act: Callable[[Session], Awaitable[T]]) -> T:
+    async def _perform(self, seconds: float, act: Callable[[Statements], Awaitable[T]]) -> T:
         with translated(self._where):
             try:
                 async with asyncio.timeout(min(seconds, self._where.timeout)):
                     if self._connection is None or self._connection.is_closed():
                         self._connection = await connect(self._where)
-                    return await act(Session(self._connection, self._sql, self._clock))
+                    return await act(Statements(self._connection, self._sql, self._clock))
             except BaseException:
                 # Whatever it was: the next beat must not wait for the rest of this one.
                 connection, self._connection = self._connection, None

@@ -10,7 +10,7 @@ import msgspec
 from evertick.model import NewRun, State
 from evertick.store.enqueued import is_all_there
 from evertick.store.postgres.lookup import moments_of
-from evertick.store.postgres.session import Session, once_if_alike, unless_all
+from evertick.store.postgres.session import Statements, once_if_alike, unless_all
 from evertick.store.rows import json_text, plain_text
 
 __all__ = ["Inserted", "insert_runs", "labels_text"]
@@ -30,7 +30,7 @@ class Inserted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def insert_runs(
-    db: Session,
+    db: Statements,
     app: str,
     runs: Sequence[NewRun],
     *,
@@ -58,7 +58,7 @@ async def insert_runs(
     )
 
 
-async def _insert_one(db: Session, app: str, run: NewRun) -> Inserted:
+async def _insert_one(db: Statements, app: str, run: NewRun) -> Inserted:
     bell = db.bell
     said = None if bell is None else bell.with_commit(app, "runs")
     wake_up = (None, None) if said is None else (said.channel, said.words)

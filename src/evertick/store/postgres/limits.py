@@ -47,7 +47,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evertick.model.limits import Concurrency, Rate
 from evertick.store.base import TaskTerms
 from evertick.store.postgres.connection import OutOfOrder
-from evertick.store.postgres.session import Session, columns_of
+from evertick.store.postgres.session import Statements, columns_of
 from evertick.store.rows import Row
 from evertick.when.moment import SECOND
 
@@ -62,7 +62,7 @@ _LOOK_AGAIN = SECOND
 _SILENCE_MOST = "3s"
 
 
-async def enter_gate(db: Session, app: str) -> None:
+async def enter_gate(db: Statements, app: str) -> None:
     """Before any lock of a schedule or a run: whoever is in the gate waits for runs."""
     if db.is_in_gate:
         return
@@ -73,7 +73,7 @@ async def enter_gate(db: Session, app: str) -> None:
     db.is_in_gate = True
 
 
-async def make_room(db: Session, app: str, keys: Iterable[str | None]) -> bool:
+async def make_room(db: Statements, app: str, keys: Iterable[str | None]) -> bool:
     """Runs with these keys have left running, or were let through and are not claimed after all: the next may come.
 
     One answer for all: whether anybody was let through.
@@ -86,14 +86,14 @@ async def make_room(db: Session, app: str, keys: Iterable[str | None]) -> bool:
     return await let_next(db, app, left)
 
 
-async def let_next(db: Session, app: str, counts: Mapping[str, int], *, only_idle: bool = False) -> bool:
+async def let_next(db: Statements, app: str, counts: Mapping[str, int], *, only_idle: bool = False) -> bool:
     """Let the best of each lane of the keys through; `only_idle`: of lanes in which nobody is let through already."""
     if not counts:
         return False
     return await db.count("limits.let_through", app, list(counts), list(counts.values()), only_idle) > 0
 
 
-async def look_again(db: Session, app: str, node: str, asked: Sequence[int], after: str) -> bool:
+async def look_again(db: Statements, app: str, node: str, asked: Sequence[int], after: str) -> bool:
     """Let the next of the next keys' lanes through, whoever held them back. True: there is more."""
     keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, KEYS_MOST)]
     if keys:
@@ -106,7 +106,7 @@ async def look_again(db: Session, app: str, node: str, asked: Sequence[int], aft
     return has_more
 
 
-async def let_stuck_through(db: Session, app: str, after: str, most: int) -> str:
+async def let_stuck_through(db: Statements, app: str, after: str, most: int) -> str:
     """Look at the next keys that hold something back; where neither (a) nor (c) holds, see to (b). Answers how far."""
     keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, most)]
     if not keys:
@@ -166,7 +166,7 @@ class _Starts:
 class Gate:
     """The limits as one claim meets them. Counts are read once per key and kept up to date by what the claim does."""
 
-    def __init__(self, db: Session, now: int, app: str, tasks: Mapping[str, TaskTerms]) -> None:
+    def __init__(self, db: Statements, now: int, app: str, tasks: Mapping[str, TaskTerms]) -> None:
         self._db = db
         self._now = now
         self._app = app

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from evertick.clock import Clock
 from evertick.model import NewRun
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.when.moment import DAY, MILLISECOND
 
 __all__ = ["days_to_ask", "moments_of", "written_before"]
@@ -37,7 +37,7 @@ def moments_of(runs: Sequence[NewRun], clock: Clock) -> tuple[int, int]:
     return min(first for first, _ in bounds), max(last for _, last in bounds)
 
 
-async def written_before(db: Session, runs: Sequence[NewRun]) -> set[str]:
+async def written_before(db: Statements, runs: Sequence[NewRun]) -> set[str]:
     """Those of these runs that are in the ledger already, live or done."""
     if not runs:
         return set()

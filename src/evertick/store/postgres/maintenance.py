@@ -15,7 +15,7 @@ import asyncpg
 
 from evertick.clock import Clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
-from evertick.store.base import Checked, GivenBack, StoreStatus, TableOptions, TableRows
+from evertick.store.base import Checked, Freed, StoreStatus, TableOptions, TableRows
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.queries import in_schema, quoted, statements_for
@@ -28,9 +28,9 @@ from evertick.store.postgres.schema import (
     migrations,
     missing,
 )
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 
-__all__ = ["SchemaCare"]
+__all__ = ["SchemaMaintenance"]
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ _COMMENT = re.compile("--.*")
 _OPTIONS = re.compile(r"CREATE TABLE evertick\.(\w+)[^;]*?\n *\)? ?WITH \(([^)]*)\);")
 
 
-class SchemaCare:
+class SchemaMaintenance:
     """The care for one schema."""
 
     def __init__(self, where: Location, clock: Clock) -> None:
@@ -74,7 +74,7 @@ class SchemaCare:
             lambda connection: migrate(connection, self._where, self._clock, "auto"), MIGRATE_SECONDS
         )
 
-    async def give_back(self, pages_most: int) -> GivenBack:
+    async def give_back(self, pages_most: int) -> Freed:
         raise Refused(f"the {self._where.description} gives free space back by itself; see to it that autovacuum is on")
 
     async def rewrite(self) -> None:
@@ -102,8 +102,8 @@ class SchemaCare:
         except StoreUnavailable as error:
             raise refused(error) from error.__cause__
 
-    def _session(self, connection: Connection) -> Session:
-        return Session(connection, statements_for(self._where.schema), self._clock)
+    def _session(self, connection: Connection) -> Statements:
+        return Statements(connection, statements_for(self._where.schema), self._clock)
 
     async def _status(self, connection: Connection) -> StoreStatus:
         lacking = await missing(connection, self._where)
@@ -136,7 +136,7 @@ class SchemaCare:
             oldest_at=(await db.only_row("care.oldest"))["oldest_at"] if "history" in there else None,
         )
 
-    async def _rows_of(self, db: Session, table: str) -> TableRows:
+    async def _rows_of(self, db: Statements, table: str) -> TableRows:
         name = f"{quoted(self._where.schema)}.{quoted(table)}"
         text = f"SELECT count(*) AS rows FROM (SELECT FROM {name} LIMIT $1) t"  # noqa: S608 - a name of the migrations
         [row] = await db.select(text, _COUNT_MOST + 1)
@@ -165,7 +165,7 @@ class SchemaCare:
             if count:
                 problems.append(words.format(count))
 
-    async def _gone(self, db: Session) -> list[str]:
+    async def _gone(self, db: Statements) -> list[str]:
         """What the migrations have made, and is not there any more."""
         about = await db.only_row("care.about", self._where.schema)
         if about["version"] > SCHEMA_VERSION:
@@ -186,7 +186,7 @@ class SchemaCare:
             return "restore it from a backup"
         return f"make it anew: {in_schema(' '.join(found[-1].group().split()), self._where.schema)}"
 
-    async def _lost_options(self, db: Session) -> list[str]:
+    async def _lost_options(self, db: Statements) -> list[str]:
         """What the migrations have set and nobody has set otherwise: without it live tables grow all day."""
         there = await self._options_there(db)
         problems = []
@@ -198,7 +198,7 @@ class SchemaCare:
                 problems.append(f"the table {table} has lost options that keep it small; give them back by {fix}")
         return problems
 
-    async def _options_there(self, db: Session) -> dict[str, dict[str, str]]:
+    async def _options_there(self, db: Statements) -> dict[str, dict[str, str]]:
         rows = await db.rows("care.options", self._where.schema)
         return {row["name"]: dict(option.split("=", 1) for option in row["options"]) for row in rows}
 

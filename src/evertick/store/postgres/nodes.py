@@ -16,14 +16,14 @@ from evertick.store.postgres.endings import end, lock_before
 from evertick.store.postgres.feed import tell_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.runs import take_runs
-from evertick.store.postgres.session import Session, columns_of
+from evertick.store.postgres.session import Statements, columns_of
 from evertick.store.postgres.wakeup import EVERY_APP
 from evertick.store.rows import Row, json_text, node_of
 
 __all__ = ["beat", "die", "join", "judge", "nodes", "rehome"]
 
 
-async def join(db: Session, node: NodeJoin) -> int:
+async def join(db: Statements, node: NodeJoin) -> int:
     about = (json_text(node.queues), json_text(node.declares))
     joined = await db.only_row("join", node.id, node.name, node.app, node.version, node.lease, *about)
     if joined["is_alive"] and (node.channels or node.leaves or not joined["is_new"]):
@@ -48,26 +48,26 @@ async def join(db: Session, node: NodeJoin) -> int:
     return now
 
 
-async def beat(db: Session, node: str, lease: int, ticks: Ticks) -> Beat:
+async def beat(db: Statements, node: str, lease: int, ticks: Ticks) -> Beat:
     row = await db.only_row("beat", node, lease, json_text(ticks) if ticks else None)
     return Beat(
         now=row["now"],
         is_alive=row["is_alive"],
         cancels=row["cancels"],
         has_charges=row["has_charges"],
-        has_handed=row["has_handed"],
-        has_handed_cancels=row["has_handed_cancels"],
+        has_dispatched=row["has_dispatched"],
+        has_dispatched_cancels=row["has_dispatched_cancels"],
         has_free_duties=row["has_free_duties"],
     )
 
 
-async def die(db: Session, node: str, kind: FeedKind) -> None:
+async def die(db: Statements, node: str, kind: FeedKind) -> None:
     """`kind`: as what the feed hears of it."""
     if (await db.only_row("die", node, kind))["has_news"]:
         db.wake(EVERY_APP)
 
 
-async def judge(db: Session, until: int) -> list[str]:
+async def judge(db: Statements, until: int) -> list[str]:
     dead = await db.rows("judge", until)
     if any(row["has_news"] for row in dead):
         db.wake(EVERY_APP)
@@ -75,7 +75,7 @@ async def judge(db: Session, until: int) -> list[str]:
 
 
 async def rehome(
-    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int, until: int
+    db: Statements, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int, until: int
 ) -> Rehomed:
     lost, bound = await _lock_lost(db, app, node, until)
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
@@ -104,7 +104,7 @@ async def rehome(
     return Rehomed(now=now, fence=fence, claimed=claimed, released=others, freed=has_room or has_freed, ended=ended)
 
 
-async def _lock_lost(db: Session, app: str, node: str, until: int) -> tuple[list[Row], list[str]]:
+async def _lock_lost(db: Statements, app: str, node: str, until: int) -> tuple[list[Row], list[str]]:
     """Lost claims, and what waits for a node alone that is gone.
 
     Found without a lock, then locked in order, each under the claim found.
@@ -121,5 +121,5 @@ async def _lock_lost(db: Session, app: str, node: str, until: int) -> tuple[list
     return lost, [row["id"] for row in alone]
 
 
-async def nodes(db: Session, app: str) -> list[Node]:
+async def nodes(db: Statements, app: str) -> list[Node]:
     return [node_of(row) for row in await db.rows("nodes", app)]

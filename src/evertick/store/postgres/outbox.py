@@ -15,7 +15,7 @@ from evertick.errors import StoreUnavailable
 from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.postgres.ids import ids_that_begin, is_run_id
-from evertick.store.postgres.session import Line, Session, columns_of, once_if_alike
+from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.unreadable import unreadable_messages
 
@@ -37,7 +37,7 @@ _COUNT_MOST = 10_000
 _ROUNDS_MOST = 5
 
 
-async def write_messages(db: Session, app: str, new: Sequence[NewMessage]) -> None:
+async def write_messages(db: Statements, app: str, new: Sequence[NewMessage]) -> None:
     """Put messages into the outbox; those whose id or key is known are left out."""
     if new and await db.count("send.with_cause", app, *_columns(new)):
         db.wake(app)
@@ -54,7 +54,7 @@ def _columns(new: Iterable[NewMessage]) -> list[list[Any]]:
             message.delay or None,
             message.caused_by,
             None if message.format == 1 else message.format,
-            message.hands_over,
+            message.dispatches,
         )
         for message in new
     ]
@@ -62,7 +62,7 @@ def _columns(new: Iterable[NewMessage]) -> list[list[Any]]:
     return [ids, once_if_alike(channels), *others]
 
 
-async def send(db: Session, app: str, new: Sequence[NewMessage]) -> list[Message]:
+async def send(db: Statements, app: str, new: Sequence[NewMessage]) -> list[Message]:
     answers: dict[int, Message] = {}
     for _ in range(_ROUNDS_MOST):
         missing = {place: new[place] for place in range(len(new)) if place not in answers}
@@ -74,7 +74,7 @@ async def send(db: Session, app: str, new: Sequence[NewMessage]) -> list[Message
     return [answers[place] for place in range(len(new))]
 
 
-async def _send(db: Session, app: str, wanted: Mapping[int, NewMessage]) -> dict[int, Message]:
+async def _send(db: Statements, app: str, wanted: Mapping[int, NewMessage]) -> dict[int, Message]:
     """Answers those that were written, and those that are there instead unless they have gone since."""
     rows = await db.rows("send", app, *_columns(wanted.values()))
     if rows:
@@ -102,7 +102,9 @@ async def _send(db: Session, app: str, wanted: Mapping[int, NewMessage]) -> dict
 # --- claims ------------------------------------------------------------------------------------------------------
 
 
-async def claim_messages(line: Line, app: str, node: str, room: Mapping[str, int], held: Sequence[str]) -> MessageClaim:
+async def claim_messages(
+    line: StoreSession, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
+) -> MessageClaim:
     claim, left = await _claim(line, app, node, room, held)
     if not left:
         return claim
@@ -119,7 +121,7 @@ async def claim_messages(line: Line, app: str, node: str, room: Mapping[str, int
 
 
 async def _claim(
-    line: Line, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
+    line: StoreSession, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
 ) -> tuple[MessageClaim, list[tuple[str, int]]]:
     """What was taken, and what was left behind: (id, fence)."""
     wanted = (app, node, list(room), [max(most, 0) for most in room.values()], list(held))
@@ -135,7 +137,9 @@ async def _claim(
     return MessageClaim(now=head["now"], messages=taken, next_due_at=head["next_due_at"]), left
 
 
-async def settle_messages(db: Session, app: str, node: str, outcomes: Sequence[MessageOutcome]) -> list[FinishAnswer]:
+async def settle_messages(
+    db: Statements, app: str, node: str, outcomes: Sequence[MessageOutcome]
+) -> list[FinishAnswer]:
     # Of several about one message the first counts.
     first = {outcome.id: outcome for outcome in reversed(outcomes) if is_run_id(outcome.id)}
     if not first:
@@ -161,7 +165,7 @@ def _answer(outcome: MessageOutcome, done: Mapping[str, MessageOutcome], before:
 # --- for people --------------------------------------------------------------------------------------------------
 
 
-async def messages(db: Session, app: str, wanted: MessageFilter) -> list[Message]:
+async def messages(db: Statements, app: str, wanted: MessageFilter) -> list[Message]:
     states = None if wanted.states is None else [state.value for state in wanted.states]
     those = (app, wanted.channel, states, wanted.limit)
     if wanted.ids is not None:
@@ -176,7 +180,7 @@ async def messages(db: Session, app: str, wanted: MessageFilter) -> list[Message
     return read_each(rows, message_of)[0]
 
 
-async def channels(db: Session, app: str) -> list[ChannelPulse]:
+async def channels(db: Statements, app: str) -> list[ChannelPulse]:
     return [
         ChannelPulse(
             channel=row["channel"],
@@ -190,21 +194,21 @@ async def channels(db: Session, app: str) -> list[ChannelPulse]:
     ]
 
 
-async def retry_messages(db: Session, app: str, ids: Sequence[str]) -> list[str]:
+async def retry_messages(db: Statements, app: str, ids: Sequence[str]) -> list[str]:
     put_back = await those(db, "retry_messages", app, ids)
     if put_back:
         db.wake(app)
     return put_back
 
 
-async def hasten_messages(db: Session, app: str, channel: str, limit: int) -> int:
+async def hasten_messages(db: Statements, app: str, channel: str, limit: int) -> int:
     hastened = await db.rows("hasten_messages", app, channel, limit)
     if hastened:
         db.wake(app)
     return len(hastened)
 
 
-async def those(db: Session, name: str, app: str, ids: Sequence[str]) -> list[str]:
+async def those(db: Statements, name: str, app: str, ids: Sequence[str]) -> list[str]:
     """The ids of those that a statement has concerned, in the order in which they were given."""
     found = {row["id"] for row in await db.rows(name, app, [id_ for id_ in ids if is_run_id(id_)])}
     return [id_ for id_ in dict.fromkeys(ids) if id_ in found]

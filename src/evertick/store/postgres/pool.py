@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from evertick.errors import StoreUnavailable
 from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, part_from
-from evertick.store.postgres.wakeup import Ear
+from evertick.store.postgres.wakeup import Listener
 
 __all__ = ["Pool", "Pools"]
 
@@ -39,7 +39,7 @@ class Pool:
         # Whether some connections have done already what must be quick.
         self.is_warm = False
         # Whoever waits for wake-ups on this loop does so together.
-        self.ear: Ear | None = None
+        self.ear: Listener | None = None
         self._ends_with_loop = self._until_closed()
 
     async def start(self) -> None:

@@ -18,12 +18,12 @@ from evertick.model import Outcome
 from evertick.store.postgres.connection import translated
 from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.store.postgres.users import PlainPsycopg
-from evertick.store.postgres.wakeup import Bell
+from evertick.store.postgres.wakeup import Notifier
 from evertick.store.postgres.within import finish_and_commit, out_of_time, server_limit
 
-__all__ = ["PlainJobConnection", "load_psycopg"]
+__all__ = ["PsycopgTransaction", "load_psycopg"]
 
 
 def load_psycopg(description: str) -> ModuleType:
@@ -37,7 +37,7 @@ def load_psycopg(description: str) -> ModuleType:
     return psycopg
 
 
-class PlainJobConnection:
+class PsycopgTransaction:
     """A connection for one job, in a transaction that is bounded in time."""
 
     def __init__(
@@ -45,7 +45,7 @@ class PlainJobConnection:
         where: Location,
         sql: Mapping[str, str],
         clock: Clock,
-        bell: Bell,
+        bell: Notifier,
         *,
         seconds: float,
         psycopg: ModuleType,
@@ -67,7 +67,7 @@ class PlainJobConnection:
         with self._translated():
             connection = self._connect()
             try:
-                session = Session(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
+                session = Statements(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
                 # It gets a name by that, by which its end is recognised.
                 begun = await session.only_row("within.begin", server_limit(self._seconds))
                 self._transaction = begun["name"]
@@ -91,7 +91,7 @@ class PlainJobConnection:
                 raise out_of_time(self._seconds)
             with self._translated():
                 plain = PlainPsycopg(connection, self._psycopg)
-                session = Session(plain, self._sql, self._clock)
+                session = Statements(plain, self._sql, self._clock)
                 return await finish_and_commit(plain, session, self._bell, self._transaction, app, node, outcome)
         finally:
             connection.close()

@@ -64,8 +64,8 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.fire_at, r.due_at, r.state, NULL::text AS verdict,
     r.reason, r.parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at, r.started_at,
     NULL::bigint AS finished_at, r.expires, r.node, r.fence, NULL::text AS result, r.error, r.progress, r.progress_text,
-    r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested, r.format, r.hand,
-    r.handed_at, r.pushed_at, r.taken_at, r.deadline
+    r.phases, r.blocked_on::text AS blocked_on, r.limit_key, r.caused_by, r.is_cancel_requested, r.format, r.dispatch,
+    r.dispatched_at, r.pushed_at, r.taken_at, r.deadline
 
 -- part: done_run
 -- The same of a run `r` in history.
@@ -73,15 +73,15 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.fire_at, r.due_at, 'done' AS state, r.verdict,
     r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at,
     r.started_at, r.finished_at, r.expires, r.node, r.fence, r.result, r.error, r.progress, r.progress_text,
-    r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested, 1 AS format, r.hand
+    r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested, 1 AS format, r.dispatch
 
 -- part: began
--- When a run is said to have begun: what was handed over, when a worker took it, as far as that is known.
-coalesce(started_at, taken_at, pushed_at, handed_at)
+-- When a run is said to have begun: what was dispatched, when a worker took it, as far as that is known.
+coalesce(started_at, taken_at, pushed_at, dispatched_at)
 
 -- part: in_no_hands
--- Of a run that was handed over, and is not any more.
-hand = NULL, handed_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
+-- Of a run that was dispatched, and is not any more.
+dispatch = NULL, dispatched_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
 
 -- part: claimed_run
 -- A run `r` as its owner needs it.
@@ -117,7 +117,7 @@ SELECT id::text AS id, state FROM evertick.runs WHERE schedule_id = ANY($1::bigi
 -- what waits here.
 UPDATE evertick.runs
 SET is_cancel_requested = true, cancel_reason = $2, deadline = (SELECT evertick.now_us())
-WHERE id = ANY($1::uuid[]) AND handed_at IS NOT NULL AND taken_at IS NULL AND NOT is_cancel_requested;
+WHERE id = ANY($1::uuid[]) AND dispatched_at IS NOT NULL AND taken_at IS NULL AND NOT is_cancel_requested;
 
 -- name: schedule.mark_frees
 -- Their end concerns others from now on. Waits for whoever is ending one of them right now.
@@ -311,11 +311,11 @@ kept AS (
     INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, verdict, reason, args, labels, expires, caused_by, traceparent, attempts, losses, node, fence,
         created_at, started_at, finished_at, is_cancel_requested, cancel_reason, progress, progress_text, phases, error,
-        hand)
+        dispatch)
     SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, verdict, coalesce(given_reason, reason), args, labels, expires, caused_by, traceparent, attempts,
         losses, node, fence, created_at, @began, (SELECT evertick.now_us()), is_cancel_requested, cancel_reason,
-        progress, progress_text, phases, error, hand
+        progress, progress_text, phases, error, dispatch
     FROM gone ON CONFLICT DO NOTHING RETURNING id),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
@@ -511,7 +511,7 @@ WHERE u.app = $1 AND u.key = s.definition::json ->> 'unique' AND u.run = w.run;
 -- name: record_fires.ask_to_cancel
 -- Overlap "replace": whoever runs it hears of it with its next beat. What is in other hands is looked at.
 UPDATE evertick.runs SET is_cancel_requested = true, cancel_reason = $2,
-    deadline = CASE WHEN handed_at IS NULL THEN deadline ELSE (SELECT evertick.now_us()) END
+    deadline = CASE WHEN dispatched_at IS NULL THEN deadline ELSE (SELECT evertick.now_us()) END
 WHERE id = ANY($1::uuid[]) AND NOT is_cancel_requested;
 
 -- name: change_schedules.add
@@ -940,41 +940,41 @@ SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, phases = c
     started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
 FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(id, delay, phases) WHERE r.id = ANY(ARRAY[t.id]);
 
--- part: handed
--- What becomes of a run when it is handed over. It belongs to nobody here any more; (node, fence) stay, for an answer that
+-- part: dispatched
+-- What becomes of a run when it is dispatched. It belongs to nobody here any more; (node, fence) stay, for an answer that
 -- is repeated and for those who report. Its limit is not left. There is no time to look at it before its message is
 -- delivered.
-state = 'handed', hand = t.hand, handed_at = (SELECT evertick.now_us()), pushed_at = NULL, taken_at = NULL,
+state = 'dispatched', dispatch = t.dispatch, dispatched_at = (SELECT evertick.now_us()), pushed_at = NULL, taken_at = NULL,
     killed_at = NULL, started_at = NULL, deadline = NULL
 
--- name: finish.hand_over
--- Nearly all: runs of one node that nobody wants cancelled, each with the message that hands it over. Guarded by the
+-- name: finish.dispatch_with_messages
+-- Nearly all: runs of one node that nobody wants cancelled, each with the message that dispatches it. Guarded by the
 -- claim, into the outbox in the same statement. Answers which they were.
-WITH handed AS (
-    UPDATE evertick.runs r SET @handed
+WITH dispatched AS (
+    UPDATE evertick.runs r SET @dispatched
     FROM unnest($3::uuid[], $4::bigint[], $5::text[], $6::uuid[], $7::text[], $8::text[], $9::text[], $10::text[])
-        AS t(given_id, given_fence, hand, message, channel, key, body, headers)
+        AS t(given_id, given_fence, dispatch, message, channel, key, body, headers)
     WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = coalesce(t.given_fence, ($4::bigint[])[1]) AND r.node = $2
         AND r.app = $1 AND r.started_at IS NOT NULL AND NOT r.is_cancel_requested
     RETURNING r.id, r.schedule_key, r.task, r.fire_at, r.due_at, r.cause, coalesce(r.parked_for, r.reason) AS shown_reason,
         r.attempts, r.node, r.fence, t.message, coalesce(t.channel, ($7::text[])[1]) AS channel, t.key, t.body, t.headers),
 sent AS (
-    INSERT INTO evertick.outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, hands_over)
+    INSERT INTO evertick.outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, dispatches)
     SELECT $1, h.message, h.channel, h.key, h.body, h.headers, 'waiting', c.now, c.now, h.id::text, h.fence
-    FROM (SELECT evertick.now_us() AS now) c, handed h ORDER BY h.channel, h.key
+    FROM (SELECT evertick.now_us() AS now) c, dispatched h ORDER BY h.channel, h.key
     ON CONFLICT DO NOTHING),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
-    SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.handed', json_agg(json_build_array(g.id, g.schedule_key,
+    SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.dispatched', json_agg(json_build_array(g.id, g.schedule_key,
         g.task, g.fire_at, g.due_at, g.cause, NULL, g.shown_reason, g.attempts, g.node))::text
-    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM handed) g
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM dispatched) g
     WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
-SELECT coalesce(array_agg(id::text), '{}') AS ids FROM handed;
+SELECT coalesce(array_agg(id::text), '{}') AS ids FROM dispatched;
 
--- name: finish.hand
+-- name: finish.dispatch
 -- Those that are locked; their messages follow.
-UPDATE evertick.runs r SET @handed
-FROM unnest($1::uuid[], $2::text[]) AS t(id, hand) WHERE r.id = ANY(ARRAY[t.id]);
+UPDATE evertick.runs r SET @dispatched
+FROM unnest($1::uuid[], $2::text[]) AS t(id, dispatch) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.park
 -- They leave the claim index until a node comes that can run them. The reason they were recorded with is not forgotten.
@@ -1011,7 +1011,7 @@ WHERE id = ANY($2::uuid[]) AND fire_at BETWEEN $3 AND $4 AND app IS NOT DISTINCT
 -- The first reason stays. What is in other hands is looked at.
 UPDATE evertick.runs
 SET cancel_reason = CASE WHEN is_cancel_requested THEN cancel_reason ELSE $2 END, is_cancel_requested = true,
-    deadline = CASE WHEN handed_at IS NULL OR is_cancel_requested THEN deadline ELSE (SELECT evertick.now_us()) END
+    deadline = CASE WHEN dispatched_at IS NULL OR is_cancel_requested THEN deadline ELSE (SELECT evertick.now_us()) END
 WHERE id = ANY($1::uuid[]);
 
 -- name: note.hold
@@ -1132,7 +1132,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0))
 -- name: limits.running
 -- What counts against a concurrency: a few entries of a partial index for each key.
 SELECT w.key, (SELECT count(*) FROM evertick.runs r
-    WHERE r.state IN ('running', 'handed') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
+    WHERE r.state IN ('running', 'dispatched') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
 FROM unnest($2::text[]) AS w(key);
 
 -- name: limits.hold_back
@@ -1186,7 +1186,7 @@ SELECT key FROM keys WHERE key IS NOT NULL LIMIT $3;
 -- nothing any more: the clock was put back.
 SELECT w.key FROM unnest($2::text[]) AS w(key)
 WHERE NOT EXISTS (SELECT FROM evertick.runs r
-        WHERE r.state IN ('running', 'handed') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key
+        WHERE r.state IN ('running', 'dispatched') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key
         OFFSET 0)
     AND NOT EXISTS (SELECT FROM evertick.limits l
         WHERE l.app = $1 AND l.key = w.key AND l.free_at > (SELECT evertick.now_us())
@@ -1296,7 +1296,7 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
 
 -- name: beat
 -- Extends the lease from the store's now, unless death is written down; tells which of its runs are to be cancelled, and
--- whether the statements that look after the dead, the held, the handed and the duties have anything to find. The guard
+-- whether the statements that look after the dead, the held, the dispatched and the duties have anything to find. The guard
 -- is the row itself: a judge who was faster has written into it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 me AS (
@@ -1310,10 +1310,10 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRA
     OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'running' AND r.app = me.app OFFSET 0)
     OR EXISTS (SELECT FROM me JOIN evertick.runs r ON r.queue >= '@' AND r.queue < 'A' AND r.app = me.app OFFSET 0)
         AS has_charges,
-    EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'handed' AND r.app = me.app
-        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_handed,
-    EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'handed' AND r.is_cancel_requested AND r.app = me.app
-        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_handed_cancels,
+    EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'dispatched' AND r.app = me.app
+        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_dispatched,
+    EXISTS (SELECT FROM me JOIN evertick.runs r ON r.state = 'dispatched' AND r.is_cancel_requested AND r.app = me.app
+        AND r.deadline <= (SELECT now FROM clock) OFFSET 0) AS has_dispatched_cancels,
     EXISTS (SELECT FROM me JOIN evertick.duties d ON d.app = me.app AND d.name <> ''
         WHERE NOT EXISTS (SELECT FROM evertick.nodes k WHERE k.id = d.node AND k.died_at IS NULL)) AS has_free_duties;
 
@@ -1360,7 +1360,7 @@ SELECT id, EXISTS (SELECT FROM looks) AS has_news FROM dead;
 -- Running rows whose node is dead or missing, or, until $5, that are long past their deadline, whoever holds them but the
 -- node that asks ($2), which stops its own itself; not locked yet.
 -- From holder to holder by a seek each: what the living hold is not looked at. With them, without a fence, what waits for
--- such a node alone: nobody else is to have it. What it has handed over goes on without it.
+-- such a node alone: nobody else is to have it. What it has dispatched goes on without it.
 WITH RECURSIVE holders(node) AS (
     SELECT min(r.node) FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1
         AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
@@ -1384,7 +1384,7 @@ late AS MATERIALIZED (
 ORDER BY r.priority DESC, r.due_at, r.id LIMIT $4)
 UNION ALL
 (SELECT r.id::text, NULL FROM evertick.runs r
-WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = $1 AND r.state NOT IN ('running', 'handed')
+WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = $1 AND r.state NOT IN ('running', 'dispatched')
     AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
     AND NOT EXISTS (SELECT FROM evertick.nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL)
 LIMIT $4);
@@ -1415,29 +1415,29 @@ SET state = 'waiting', node = NULL, due_at = (SELECT evertick.now_us()), started
     limit_key = NULL, @in_no_hands
 WHERE id = ANY($1::uuid[]);
 
--- ================================================================================================= handed
+-- ================================================================================================= dispatched
 
 -- name: apply_reports.lock
--- The guard of every report: which of these runs are handed, under which fence, and stay so until the commit. Those that
--- are held here have no `handed_at`.
-SELECT id::text AS id, fence, attempts, at_most_once, is_cancel_requested, cancel_reason, hand, handed_at, pushed_at,
+-- The guard of every report: which of these runs are dispatched, under which fence, and stay so until the commit. Those that
+-- are held here have no `dispatched_at`.
+SELECT id::text AS id, fence, attempts, at_most_once, is_cancel_requested, cancel_reason, dispatch, dispatched_at, pushed_at,
     taken_at, killed_at, deadline, fire_at, schedule_id, frees, limit_key, @feed_epoch IS NOT NULL AS has_feed,
     evertick.now_us() AS now
-FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND handed_at IS NOT NULL ORDER BY id FOR UPDATE;
+FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND dispatched_at IS NOT NULL ORDER BY id FOR UPDATE;
 
 -- name: apply_reports.mark
 -- How they stand now.
 UPDATE evertick.runs r
 SET pushed_at = m.pushed_at, taken_at = m.taken_at, deadline = m.deadline, progress = coalesce(m.progress, r.progress),
     progress_text = coalesce(m.progress_text, r.progress_text),
-    hand = CASE WHEN m.worker IS NULL THEN r.hand
-        ELSE (r.hand::jsonb || jsonb_build_object('worker', m.worker))::text END
+    dispatch = CASE WHEN m.worker IS NULL THEN r.dispatch
+        ELSE (r.dispatch::jsonb || jsonb_build_object('worker', m.worker))::text END
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], $6::text[], $7::text[])
     AS m(id, pushed_at, taken_at, deadline, progress, progress_text, worker)
 WHERE r.id = ANY(ARRAY[m.id]);
 
 -- name: apply_reports.last_lines
--- Behind which line of its log each hand-over goes on, and how much it has; no line is read for that.
+-- Behind which line of its log each dispatch goes on, and how much it has; no line is read for that.
 SELECT w.id::text AS id, w.fence, coalesce(max(l.seq + l.count), 0) AS last, coalesce(sum(l.count), 0)::bigint AS count,
     coalesce(sum(octet_length(l.lines)), 0)::bigint AS size
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(id, fence, fire_at)
@@ -1455,21 +1455,21 @@ WITH gone AS (
         FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::int[], $6::text[], $7::text[], $8::text[], $9::bigint[],
                 $10::text[])
             AS u(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, began, worker)) t
-    WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = t.given_fence AND r.app = $1 AND r.handed_at IS NOT NULL
+    WHERE r.id = ANY(ARRAY[t.given_id]) AND r.fence = t.given_fence AND r.app = $1 AND r.dispatched_at IS NOT NULL
     RETURNING r.*, t.verdict, t.given_attempts,
         coalesce(t.given_reason, CASE WHEN t.verdict = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
         t.given_error, t.result, t.began,
-        CASE WHEN t.worker IS NULL THEN r.hand
-            ELSE (r.hand::jsonb || jsonb_build_object('worker', t.worker))::text END AS told_hand),
+        CASE WHEN t.worker IS NULL THEN r.dispatch
+            ELSE (r.dispatch::jsonb || jsonb_build_object('worker', t.worker))::text END AS told_dispatch),
 kept AS (
     INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, started_at,
         is_cancel_requested, cancel_reason, progress, progress_text, verdict, attempts, reason, error, result, finished_at,
-        hand)
+        dispatch)
     SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, began,
         is_cancel_requested, cancel_reason, progress, progress_text, verdict, given_attempts, shown_reason, given_error,
-        result, (SELECT evertick.now_us()), told_hand
+        result, (SELECT evertick.now_us()), told_dispatch
     FROM gone ON CONFLICT DO NOTHING RETURNING id),
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
@@ -1480,11 +1480,11 @@ told AS (
 SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
 
 -- name: apply_reports.told_before
--- Which of these hand-overs have ended or gone back by their own word. Asked of the days around their making first ($4 to
+-- Which of these dispatches have ended or gone back by their own word. Asked of the days around their making first ($4 to
 -- $5).
 SELECT t.id::text AS id, t.fence FROM unnest($2::uuid[], $3::bigint[]) AS t(id, fence)
 WHERE EXISTS (SELECT FROM evertick.runs r
-        WHERE r.id = t.id AND r.app = $1 AND r.fence = t.fence AND r.started_at IS NULL AND r.handed_at IS NULL OFFSET 0)
+        WHERE r.id = t.id AND r.app = $1 AND r.fence = t.fence AND r.started_at IS NULL AND r.dispatched_at IS NULL OFFSET 0)
     OR EXISTS (SELECT FROM evertick.attempts a
         WHERE a.run = t.id AND a.fence = t.fence AND a.app = $1 AND NOT a.is_lost AND a.fire_at BETWEEN $4 AND $5
         OFFSET 0)
@@ -1492,53 +1492,53 @@ WHERE EXISTS (SELECT FROM evertick.runs r
         WHERE h.id = t.id AND h.fence = t.fence AND h.fire_at BETWEEN $4 AND $5 AND h.app IS NOT DISTINCT FROM $1
         OFFSET 0);
 
--- name: tend_handed.find_cancelled
+-- name: check_dispatched.find_cancelled
 -- To be cancelled, the longest overdue first; not locked yet.
 SELECT id::text AS id FROM evertick.runs
-WHERE state = 'handed' AND is_cancel_requested AND app = $1 AND deadline <= (SELECT evertick.now_us())
+WHERE state = 'dispatched' AND is_cancel_requested AND app = $1 AND deadline <= (SELECT evertick.now_us())
 ORDER BY deadline LIMIT $2;
 
--- name: tend_handed.find_overdue
+-- name: check_dispatched.find_overdue
 -- Those of channels that are heard whose time was over before that ($3, by channel: until when); the longest overdue
 -- first, not locked yet. Walks over those of other channels: they are many only while a queue is away.
 SELECT id::text AS id FROM evertick.runs
-WHERE state = 'handed' AND app = $1 AND deadline <= (SELECT evertick.now_us()) AND NOT is_cancel_requested
-    AND deadline <= ($3::jsonb ->> (hand::json ->> 'to'))::bigint
+WHERE state = 'dispatched' AND app = $1 AND deadline <= (SELECT evertick.now_us()) AND NOT is_cancel_requested
+    AND deadline <= ($3::jsonb ->> (dispatch::json ->> 'to'))::bigint
 ORDER BY deadline LIMIT $2;
 
--- name: tend_handed.lock
+-- name: check_dispatched.lock
 -- Those that are still to be looked at, now that they are locked: a report may have come meanwhile. What others are at is
 -- theirs.
-SELECT id::text AS id, fence, attempts, losses, at_most_once, is_cancel_requested, cancel_reason, hand, handed_at,
+SELECT id::text AS id, fence, attempts, losses, at_most_once, is_cancel_requested, cancel_reason, dispatch, dispatched_at,
     pushed_at, taken_at, killed_at, deadline, schedule_id, frees, limit_key, evertick.now_us() AS now
 FROM evertick.runs
-WHERE app = $1 AND id = ANY($2::uuid[]) AND handed_at IS NOT NULL AND deadline <= (SELECT evertick.now_us())
+WHERE app = $1 AND id = ANY($2::uuid[]) AND dispatched_at IS NOT NULL AND deadline <= (SELECT evertick.now_us())
 ORDER BY id FOR UPDATE SKIP LOCKED;
 
--- name: tend_handed.withdraw
--- Messages that hand over what is to be cancelled, unless they are on their way. Waits for whoever is claiming one.
+-- name: check_dispatched.withdraw
+-- Messages that dispatch what is to be cancelled, unless they are on their way. Waits for whoever is claiming one.
 DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM unnest($2::text[], $3::text[]) AS w(channel, key)
     JOIN evertick.outbox l ON l.app = $1 AND l.channel = w.channel AND l.key = w.key
     WHERE l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE OF l));
 
--- name: tend_handed.unsent
+-- name: check_dispatched.unsent
 -- Of these messages, those that are not in the outbox any more.
 SELECT w.key FROM unnest($2::text[], $3::text[]) AS w(channel, key)
 WHERE NOT EXISTS (SELECT FROM evertick.outbox m
     WHERE m.app = $1 AND m.channel = w.channel AND m.key = w.key OFFSET 0);
 
--- name: tend_handed.revoke
+-- name: check_dispatched.revoke
 -- Claims that are over, as by rehome.lose; with the losses that they then have.
 UPDATE evertick.runs r SET losses = t.losses, fence = NULL
 FROM unnest($1::uuid[], $2::int[]) AS t(id, losses) WHERE r.id = ANY(ARRAY[t.id]);
 
--- name: tend_handed.postpone
+-- name: check_dispatched.postpone
 -- What was not heard for all of its time is looked at later.
 UPDATE evertick.runs r SET deadline = t.until
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
 
--- name: tend_handed.told
+-- name: check_dispatched.told
 -- Their workers are told to stop, and have until then.
 UPDATE evertick.runs r SET killed_at = (SELECT evertick.now_us()), deadline = t.until
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
@@ -1765,7 +1765,7 @@ SELECT evertick.now_us() AS now,
     (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'running' AND app = $1 LIMIT $2) w) AS running,
     (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'parked' AND app = $1 LIMIT $2) w) AS parked,
     (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'blocked' AND app = $1 LIMIT $2) w) AS blocked,
-    (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'handed' AND app = $1 LIMIT $2) w) AS handed,
+    (SELECT count(*) FROM (SELECT FROM evertick.runs WHERE state = 'dispatched' AND app = $1 LIMIT $2) w) AS dispatched,
     (SELECT count(*) FROM (SELECT FROM evertick.schedules WHERE app = $1 LIMIT $3) w) AS schedules,
     (SELECT min(first.due_at) FROM lanes l CROSS JOIN LATERAL (
         SELECT r.due_at FROM evertick.runs r
@@ -1886,12 +1886,12 @@ SELECT count(*) AS count FROM (
 -- Unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing the same
 -- key.
 INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format,
-    hands_over)
+    dispatches)
 SELECT $1, n.id, coalesce(n.channel, ($3::text[])[1]), n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now,
-    n.caused_by, coalesce(n.format, 1), n.hands_over
+    n.caused_by, coalesce(n.format, 1), n.dispatches
 FROM (SELECT evertick.now_us() AS now) c,
     unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::int[], $10::bigint[])
-    AS n(id, channel, key, body, headers, delay, caused_by, format, hands_over)
+    AS n(id, channel, key, body, headers, delay, caused_by, format, dispatches)
 ORDER BY coalesce(n.channel, ($3::text[])[1]), n.key
 ON CONFLICT DO NOTHING
 
@@ -1930,7 +1930,7 @@ taken AS (
     SET state = 'sending', node = $2, fence = (SELECT fence FROM drawn), claimed_at = (SELECT now FROM clock)
     WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
     RETURNING m.id::text AS id, m.fence, m.channel, m.key, m.body, m.headers, m.attempts, m.due_at, m.created_at,
-        m.caused_by, m.error, m.hands_over),
+        m.caused_by, m.error, m.dispatches),
 left_behind AS MATERIALIZED (
     SELECT l.id, l.fence FROM wanted w CROSS JOIN LATERAL (
         SELECT m.id, m.fence FROM evertick.outbox m
@@ -2055,9 +2055,9 @@ SET attempts = CASE m.state WHEN 'dead' THEN 0 ELSE m.attempts END, state = 'wai
 WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM evertick.outbox l
     WHERE l.id = ANY($2::uuid[]) AND l.app IS NOT DISTINCT FROM $1 AND l.state IN ('waiting', 'dead')
-        AND (l.hands_over IS NULL OR EXISTS (SELECT FROM evertick.runs r
-            WHERE r.id = l.caused_by::uuid AND r.app = $1 AND r.fence = l.hands_over
-                AND r.handed_at IS NOT NULL OFFSET 0))
+        AND (l.dispatches IS NULL OR EXISTS (SELECT FROM evertick.runs r
+            WHERE r.id = l.caused_by::uuid AND r.app = $1 AND r.fence = l.dispatches
+                AND r.dispatched_at IS NOT NULL OFFSET 0))
     ORDER BY l.id FOR UPDATE))
 RETURNING m.id::text AS id;
 
@@ -2074,19 +2074,19 @@ WHERE m.id = ANY(ARRAY(
     ORDER BY l.due_at LIMIT $3 FOR UPDATE SKIP LOCKED))
 RETURNING m.id;
 
--- name: drop_messages.hand_over
--- Which runs these messages are to hand over.
+-- name: drop_messages.dispatch
+-- Which runs these messages are to dispatch.
 SELECT caused_by AS id FROM evertick.outbox
-WHERE id = ANY($2::uuid[]) AND app IS NOT DISTINCT FROM $1 AND state IN ('waiting', 'dead') AND hands_over IS NOT NULL;
+WHERE id = ANY($2::uuid[]) AND app IS NOT DISTINCT FROM $1 AND state IN ('waiting', 'dead') AND dispatches IS NOT NULL;
 
 -- name: drop_messages.cancel
--- Of locked runs, those that messages were to hand over which will not get there.
+-- Of locked runs, those that messages were to dispatch which will not get there.
 UPDATE evertick.runs r
 SET is_cancel_requested = true, cancel_reason = coalesce(r.cancel_reason, $3), deadline = (SELECT evertick.now_us())
 FROM evertick.outbox m
 WHERE m.id = ANY($2::uuid[]) AND m.app IS NOT DISTINCT FROM $1 AND m.state IN ('waiting', 'dead')
-    AND m.hands_over IS NOT NULL AND r.id = ANY(ARRAY[m.caused_by::uuid]) AND r.app = $1 AND r.fence = m.hands_over
-    AND r.handed_at IS NOT NULL AND r.pushed_at IS NULL;
+    AND m.dispatches IS NOT NULL AND r.id = ANY(ARRAY[m.caused_by::uuid]) AND r.app = $1 AND r.fence = m.dispatches
+    AND r.dispatched_at IS NOT NULL AND r.pushed_at IS NULL;
 
 -- name: drop_messages
 -- What nobody is sending.
@@ -2205,7 +2205,7 @@ DELETE FROM evertick.feed WHERE ctid = ANY(ARRAY(
 
 -- part: run_written_at
 -- The latest time at which something of a live run `r` was written.
-greatest(r.created_at, r.started_at, r.handed_at, r.pushed_at, r.taken_at, r.killed_at)
+greatest(r.created_at, r.started_at, r.dispatched_at, r.pushed_at, r.taken_at, r.killed_at)
 
 -- part: run_waits_in_vain
 -- A live run `r` that was put back, or freed, at a time that has not come: by the earliest that is known ($3), or so late
@@ -2295,12 +2295,12 @@ WITH old AS (SELECT r.id AS old_id, r.fire_at AS old_fire_at FROM evertick.runs 
             ELSE cause END,
         deadline = CASE WHEN deadline <= $4::bigint THEN deadline
             WHEN state = 'running' AND started_at > $4::bigint THEN $3::bigint + greatest(deadline - started_at, 0)
-            WHEN state = 'handed' THEN $3::bigint + greatest(deadline
-                - greatest(handed_at, pushed_at, taken_at, killed_at), 0)
+            WHEN state = 'dispatched' THEN $3::bigint + greatest(deadline
+                - greatest(dispatched_at, pushed_at, taken_at, killed_at), 0)
             ELSE deadline END,
         created_at = CASE WHEN created_at > $4::bigint THEN $3::bigint ELSE created_at END,
         started_at = CASE WHEN started_at > $4::bigint THEN $3::bigint ELSE started_at END,
-        handed_at = CASE WHEN handed_at > $4::bigint THEN $3::bigint ELSE handed_at END,
+        dispatched_at = CASE WHEN dispatched_at > $4::bigint THEN $3::bigint ELSE dispatched_at END,
         pushed_at = CASE WHEN pushed_at > $4::bigint THEN $3::bigint ELSE pushed_at END,
         taken_at = CASE WHEN taken_at > $4::bigint THEN $3::bigint ELSE taken_at END,
         killed_at = CASE WHEN killed_at > $4::bigint THEN $3::bigint ELSE killed_at END

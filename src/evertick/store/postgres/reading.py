@@ -11,7 +11,7 @@ from typing import Any
 from evertick.model import Attempt, Gap, LogLine, Run
 from evertick.store.base import RunFilter
 from evertick.store.postgres.ids import ids_that_begin, is_run_id
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.store.rows import Row, attempt_of, gap_of, json_text, lines_of, plain_text, read_each, run_of
 
 __all__ = ["attempts", "gaps", "log", "recorded_moments", "runs"]
@@ -38,7 +38,7 @@ _CLAUSES = {
 _LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
 
 
-async def runs(db: Session, app: str, wanted: RunFilter) -> list[Run]:
+async def runs(db: Statements, app: str, wanted: RunFilter) -> list[Run]:
     rows = [
         row
         for values in await _filters(db, app, wanted)
@@ -49,7 +49,7 @@ async def runs(db: Session, app: str, wanted: RunFilter) -> list[Run]:
     return read_each(rows[: wanted.limit], run_of)[0]
 
 
-async def _filters(db: Session, app: str, wanted: RunFilter) -> list[dict[str, Any]]:
+async def _filters(db: Statements, app: str, wanted: RunFilter) -> list[dict[str, Any]]:
     """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
     labels = {plain_text(name): plain_text(value) for name, value in wanted.labels.items()}
     given = {
@@ -78,7 +78,7 @@ def _tables(wanted: RunFilter) -> list[str]:
     return ["runs.live"] * wanted.fits_live + ["runs.done"] * wanted.fits_done
 
 
-async def _read(db: Session, table: str, app: str, values: dict[str, Any], wanted: RunFilter) -> list[Row]:
+async def _read(db: Statements, table: str, app: str, values: dict[str, Any], wanted: RunFilter) -> list[Row]:
     parameters: list[Any] = [app]
     clauses = ""
     for name, value in values.items():
@@ -95,11 +95,11 @@ async def _read(db: Session, table: str, app: str, values: dict[str, Any], wante
     return await db.select(text, *parameters)
 
 
-async def recorded_moments(db: Session, app: str, schedule: int, first: int, last: int, limit: int) -> list[int]:
+async def recorded_moments(db: Statements, app: str, schedule: int, first: int, last: int, limit: int) -> list[int]:
     return [row["fire_at"] for row in await db.rows("recorded_moments", schedule, first, last, limit, app)]
 
 
-async def gaps(db: Session, app: str, wanted: RunFilter) -> list[Gap]:
+async def gaps(db: Statements, app: str, wanted: RunFilter) -> list[Gap]:
     of_runs = (wanted.ids, wanted.id_prefix, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
     if any(filter_ is not None for filter_ in of_runs):
         return []
@@ -117,9 +117,9 @@ async def gaps(db: Session, app: str, wanted: RunFilter) -> list[Gap]:
     return [gap_of(row) for row in rows]
 
 
-async def attempts(db: Session, app: str, run: str) -> list[Attempt]:
+async def attempts(db: Statements, app: str, run: str) -> list[Attempt]:
     return [attempt_of(row) for row in await db.rows("attempts", app, run)] if is_run_id(run) else []
 
 
-async def log(db: Session, app: str, run: str, after: int, limit: int) -> list[LogLine]:
+async def log(db: Statements, app: str, run: str, after: int, limit: int) -> list[LogLine]:
     return lines_of(await db.rows("log", app, run), after, limit) if is_run_id(run) else []

@@ -27,7 +27,7 @@ from evertick.store.postgres.insertion import Inserted, insert_runs
 from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
 from evertick.store.postgres.lookup import days_to_ask, moments_of
 from evertick.store.postgres.reading import runs as read_runs
-from evertick.store.postgres.session import Line, Session, columns_of
+from evertick.store.postgres.session import Statements, StoreSession, columns_of
 from evertick.store.postgres.unique import duplicates_among, keep_for_periods
 from evertick.store.rows import (
     CLAIMED,
@@ -51,10 +51,10 @@ _ROUNDS_MOST = 5
 # Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
 # transaction; what is behind them is there for the next claim, which follows at once.
 _PASSED_MOST = 1_000
-_HELD = (State.RUNNING, State.HANDED)
+_HELD = (State.RUNNING, State.DISPATCHED)
 
 
-async def enqueue(line: Line, app: str, runs: Sequence[NewRun]) -> list[Run]:
+async def enqueue(line: StoreSession, app: str, runs: Sequence[NewRun]) -> list[Run]:
     """Nearly always they are new, have no unique keys, and all there is to know of them is here: then it is one
     statement."""
     new: dict[str, Run] = {}
@@ -73,7 +73,7 @@ async def enqueue(line: Line, app: str, runs: Sequence[NewRun]) -> list[Run]:
     return [new.get(run.id) or next(answers) for run in runs]
 
 
-async def _insert_boldly(db: Session, app: str, runs: Sequence[NewRun]) -> Inserted:
+async def _insert_boldly(db: Statements, app: str, runs: Sequence[NewRun]) -> Inserted:
     db.is_careful = False
     inserted = await insert_runs(db, app, runs)
     if inserted.ids and not inserted.is_told:
@@ -81,7 +81,7 @@ async def _insert_boldly(db: Session, app: str, runs: Sequence[NewRun]) -> Inser
     return inserted
 
 
-async def enqueue_in(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]:
+async def enqueue_in(db: Statements, app: str, runs: Sequence[NewRun]) -> list[Run]:
     """Any runs, in a transaction that is open."""
     answers: dict[int, Run] = {}
     for _ in range(_ROUNDS_MOST):
@@ -95,7 +95,7 @@ async def enqueue_in(db: Session, app: str, runs: Sequence[NewRun]) -> list[Run]
     return [answers[place] for place in range(len(runs))]
 
 
-async def _enqueue_new(db: Session, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
+async def _enqueue_new(db: Statements, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
     """Insert what is not there, each id and each unique key once."""
     doubles = await duplicates_among(db, app, (runs[place] for place in places))
     first: dict[str, int] = {}
@@ -111,7 +111,7 @@ async def _enqueue_new(db: Session, app: str, runs: Sequence[NewRun], places: Se
     return {first[id_]: run for id_, run in new.items()}
 
 
-async def _insert(db: Session, app: str, runs: Sequence[NewRun]) -> dict[str, Run]:
+async def _insert(db: Statements, app: str, runs: Sequence[NewRun]) -> dict[str, Run]:
     """Those that were not there, as people read them. Of runs of a schedule only the ledger knows all."""
     if not runs:
         return {}
@@ -127,7 +127,7 @@ async def _insert(db: Session, app: str, runs: Sequence[NewRun]) -> dict[str, Ru
     return answers
 
 
-async def _enqueue_known(db: Session, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
+async def _enqueue_known(db: Statements, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
     """The runs that are there instead. None, if they have gone since."""
     if not places:
         return {}
@@ -152,7 +152,7 @@ async def _enqueue_known(db: Session, app: str, runs: Sequence[NewRun], places: 
 
 
 async def claim(
-    line: Line, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    line: StoreSession, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Claim:
     if any(terms.is_limited for terms in tasks.values()):
         return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
@@ -180,7 +180,7 @@ async def claim(
 
 
 async def _claim_now(
-    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    db: Statements, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Row:
     timeouts = {name: terms.timeout for name, terms in tasks.items() if terms.timeout is not None}
     once = [name for name, terms in tasks.items() if terms.at_most_once]
@@ -196,7 +196,7 @@ def _read_claimed(head: Row) -> tuple[list[Claimed], list[tuple[Row, str]]]:
     return runs, [(dict(zip(CLAIMED, row, strict=True)), error) for row, error in bad]
 
 
-async def _forget_limits(db: Session, app: str, keys: Sequence[str]) -> None:
+async def _forget_limits(db: Statements, app: str, keys: Sequence[str]) -> None:
     """Held back under limits that the code no longer has: whoever is behind them is not to wait for them either.
 
     Two for one, so that a long lane is empty after a few claims.
@@ -208,7 +208,7 @@ async def _forget_limits(db: Session, app: str, keys: Sequence[str]) -> None:
 
 
 async def _claim_under_limits(
-    db: Session, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    db: Statements, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Claim:
     await enter_gate(db, app)
     names = (app, node, list(dict.fromkeys(queues)), list(tasks))
@@ -250,7 +250,7 @@ async def _claim_under_limits(
     return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=min(times, default=None))
 
 
-async def _expire(db: Session, app: str, ids: Sequence[str]) -> list[str]:
+async def _expire(db: Statements, app: str, ids: Sequence[str]) -> list[str]:
     await lock_runs(db, app, ids)
     too_old = [row["id"] for row in await db.rows("claim.expire", app, ids)]
     await end(db, app, [Ending(id_, Verdict.MISSED, Reason.EXPIRED) for id_ in too_old])
@@ -258,7 +258,7 @@ async def _expire(db: Session, app: str, ids: Sequence[str]) -> list[str]:
 
 
 async def take_runs(
-    db: Session,
+    db: Statements,
     app: str,
     node: str,
     rows: Sequence[Row],
@@ -286,7 +286,7 @@ async def take_runs(
     return drawn, runs
 
 
-async def rehearse(db: Session, app: str) -> None:
+async def rehearse(db: Statements, app: str) -> None:
     """From the enqueue of a run to its end, by nobody, in a transaction that is rolled back."""
     run = NewRun(id=db.clock.new_id(), task="", cause=Cause.ENQUEUE)
     await _insert_boldly(db, app, [run])
@@ -297,11 +297,11 @@ async def rehearse(db: Session, app: str) -> None:
 # --- what a node holds -------------------------------------------------------------------------------------------
 
 
-async def owned(db: Session, app: str, node: str) -> list[Owned]:
+async def owned(db: Statements, app: str, node: str) -> list[Owned]:
     return [Owned(id=row["id"], fence=row["fence"]) for row in await db.rows("owned", app, node)]
 
 
-async def note(line: Line, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+async def note(line: StoreSession, app: str, node: str, notes: Sequence[Note]) -> list[str]:
     try:
         return await line.write(lambda db: _note_all(db, app, node, notes))
     except Exception as error:
@@ -311,7 +311,7 @@ async def note(line: Line, app: str, node: str, notes: Sequence[Note]) -> list[s
     return [id_ for one in notes for id_ in await _note_one(line, app, node, one)]
 
 
-async def _note_one(line: Line, app: str, node: str, one: Note) -> list[str]:
+async def _note_one(line: StoreSession, app: str, node: str, one: Note) -> list[str]:
     try:
         return await line.write(lambda db: _note_all(db, app, node, [one]))
     except Exception as error:
@@ -321,7 +321,7 @@ async def _note_one(line: Line, app: str, node: str, one: Note) -> list[str]:
         return []
 
 
-async def _note_all(db: Session, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+async def _note_all(db: Statements, app: str, node: str, notes: Sequence[Note]) -> list[str]:
     known = [one for one in notes if is_run_id(one.id)]
     # The moments of those that may be written about.
     held: dict[str, int] = {}
@@ -336,7 +336,7 @@ async def _note_all(db: Session, app: str, node: str, notes: Sequence[Note]) -> 
     return [one.id for one in notes if one.id not in held]
 
 
-async def _own_ends(db: Session, app: str, node: str, claims: Sequence[tuple[str, int]]) -> dict[str, int]:
+async def _own_ends(db: Statements, app: str, node: str, claims: Sequence[tuple[str, int]]) -> dict[str, int]:
     moments: dict[str, int] = {}
     for first, last in days_to_ask([id_ for id_, _ in claims]):
         left = [(id_, fence) for id_, fence in claims if id_ not in moments]
@@ -346,7 +346,7 @@ async def _own_ends(db: Session, app: str, node: str, claims: Sequence[tuple[str
     return moments
 
 
-async def _note_progress(db: Session, notes: Sequence[Note]) -> None:
+async def _note_progress(db: Statements, notes: Sequence[Note]) -> None:
     said: dict[str, tuple[float | str | None, ...]] = {}
     for one in notes:
         news = (one.progress, plain_text(one.progress_text), phases_text(one.phases))
@@ -357,7 +357,7 @@ async def _note_progress(db: Session, notes: Sequence[Note]) -> None:
         await db.count("note.progress", *columns_of(rows))
 
 
-async def _note_lines(db: Session, app: str, notes: Sequence[Note], moments: Mapping[str, int]) -> None:
+async def _note_lines(db: Statements, app: str, notes: Sequence[Note], moments: Mapping[str, int]) -> None:
     # The longest of several that begin with the same line: a statement may write a row once.
     chunks: dict[tuple[str, int, int], Note] = {}
     for one in notes:
@@ -380,7 +380,7 @@ async def _note_lines(db: Session, app: str, notes: Sequence[Note], moments: Map
 # --- cancel ------------------------------------------------------------------------------------------------------
 
 
-async def cancel(db: Session, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]:
+async def cancel(db: Statements, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]:
     live = await lock_runs(db, app, ids)
     held = {id_ for id_, row in live.items() if row["state"] in _HELD}
     idle = [id_ for id_ in live if id_ not in held]
@@ -403,7 +403,7 @@ async def cancel(db: Session, app: str, ids: Sequence[str], reason: str) -> list
     return answers
 
 
-async def _done(db: Session, app: str, ids: Sequence[str]) -> set[str]:
+async def _done(db: Statements, app: str, ids: Sequence[str]) -> set[str]:
     done: set[str] = set()
     for first, last in days_to_ask(ids):
         left = [id_ for id_ in ids if id_ not in done]

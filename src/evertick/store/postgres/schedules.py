@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from evertick.model import Schedule, Verdict
 from evertick.store.base import Due, DuePlace, Failing, ScheduleFilter, StoredSchedule
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
 
 __all__ = [
@@ -42,7 +42,7 @@ _DUE = (
 )
 
 
-async def due_schedules(db: Session, app: str, limit: int, after: DuePlace) -> Due:
+async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace) -> Due:
     found = await db.only_row("due_schedules", app, FORMAT, limit, *after)
     columns = [found[name] or () for name in _DUE]
     ids, ats = found["ids"] or [], found["ats"] or []
@@ -55,22 +55,22 @@ async def due_schedules(db: Session, app: str, limit: int, after: DuePlace) -> D
     )
 
 
-async def stored_schedules(db: Session, app: str, ids: Sequence[int], keys: Sequence[str]) -> list[StoredSchedule]:
+async def stored_schedules(db: Statements, app: str, ids: Sequence[int], keys: Sequence[str]) -> list[StoredSchedule]:
     if not ids and not keys:
         return []
     names = [plain_text(key) for key in keys]
     return _readable(await db.rows("stored_schedules", app, list(ids), names, FORMAT))
 
 
-async def declared_schedules(db: Session, app: str) -> list[StoredSchedule]:
+async def declared_schedules(db: Statements, app: str) -> list[StoredSchedule]:
     return _readable(await db.rows("declared_schedules", app, FORMAT))
 
 
-async def fingerprints(db: Session, app: str) -> dict[str, int]:
+async def fingerprints(db: Statements, app: str) -> dict[str, int]:
     return {row["fingerprint"]: row["id"] for row in await db.rows("fingerprints", app, FORMAT)}
 
 
-async def computed_with(db: Session, app: str, fingerprint: str, after: int, limit: int) -> list[StoredSchedule]:
+async def computed_with(db: Statements, app: str, fingerprint: str, after: int, limit: int) -> list[StoredSchedule]:
     return _readable(await db.rows("computed_with", app, plain_text(fingerprint), after, FORMAT, limit))
 
 
@@ -78,7 +78,7 @@ def _readable(rows: Sequence[Row]) -> list[StoredSchedule]:
     return [stored for row in rows if (stored := stored_of(row)) is not None]
 
 
-async def schedules(db: Session, app: str, wanted: ScheduleFilter) -> list[Schedule]:
+async def schedules(db: Statements, app: str, wanted: ScheduleFilter) -> list[Schedule]:
     rows = await db.rows(
         "schedules.by_due" if wanted.is_by_due else "schedules",
         app,
@@ -98,19 +98,19 @@ async def schedules(db: Session, app: str, wanted: ScheduleFilter) -> list[Sched
     return [schedule_of(app, stored, last.get(stored.id), counts.get(stored.id, ())) for stored in found]
 
 
-async def calendars(db: Session, app: str) -> dict[str, bytes]:
+async def calendars(db: Statements, app: str) -> dict[str, bytes]:
     return {row["name"]: bytes(row["content"]) for row in await db.rows("calendars", app)}
 
 
-async def calendar_users(db: Session, app: str, name: str, limit: int) -> list[str]:
+async def calendar_users(db: Statements, app: str, name: str, limit: int) -> list[str]:
     return [row["key"] for row in await db.rows("calendar_users", app, plain_text(name), limit)]
 
 
-async def remove_calendar(db: Session, app: str, name: str) -> bool:
+async def remove_calendar(db: Statements, app: str, name: str) -> bool:
     return await db.count("remove_calendar", app, plain_text(name)) > 0
 
 
-async def failing(db: Session, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
+async def failing(db: Statements, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
     return [
         Failing(
             schedule_id=row["id"],
@@ -126,7 +126,7 @@ async def failing(db: Session, app: str, ids: Sequence[int] | None, limit: int) 
     ]
 
 
-async def put_calendar(db: Session, app: str, name: str, version: str, content: bytes) -> None:
+async def put_calendar(db: Statements, app: str, name: str, version: str, content: bytes) -> None:
     await db.rows("put_calendar.lock", app, name)
     await db.count("put_calendar.forget", app, name, version, content)
     await db.count("put_calendar", app, name, version, content)

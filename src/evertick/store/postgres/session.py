@@ -1,8 +1,7 @@
 """How an intent gets to a connection and back: a transaction around it, a deadline, and another try where it must wait.
 
-An intent is a coroutine function of a `Session`. Deadlocks and serialization failures are nobody's fault and end with
-the whole transaction tried again. Everything else that goes wrong with server or network has an unknown outcome, which
-is what `StoreUnavailable` says.
+An intent is a coroutine function of a `Statements`. After a deadlock or a serialization failure the whole transaction
+is tried again. Every other failure of server or network has an unknown outcome: `StoreUnavailable`.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from evertick.store.postgres.connection import BEGIN, CONFLICTS, PLAIN_PLANS, Co
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.pool import Pools
 from evertick.store.postgres.queries import statements_for
-from evertick.store.postgres.wakeup import Bell, add_news
+from evertick.store.postgres.wakeup import Notifier, add_news
 from evertick.store.rows import Row
 
-__all__ = ["Act", "Line", "Session", "columns_of", "once_if_alike", "unless_all"]
+__all__ = ["Act", "Statements", "StoreSession", "columns_of", "once_if_alike", "unless_all"]
 
 log = logging.getLogger("evertick.store")
 
@@ -36,12 +35,12 @@ _PAUSE_SECONDS = 0.01
 _WARM_MOST = 4
 
 
-class Session:
+class Statements:
     """A connection, and the statements of the store by name."""
 
     __slots__ = ("_connection", "_sql", "bell", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "woken")
 
-    def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock, bell: Bell | None = None) -> None:
+    def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock, bell: Notifier | None = None) -> None:
         self._connection = connection
         self._sql = sql
         # Only to guess where something may be; what is due is the store's to say.
@@ -101,13 +100,13 @@ class Session:
         await self._connection.execute("RELEASE part")
 
 
-Act = Callable[[Session], Awaitable[T]]
+Act = Callable[[Statements], Awaitable[T]]
 
 
-class Line:
+class StoreSession:
     """The way to the database."""
 
-    def __init__(self, where: Location, clock: Clock, pools: Pools, bell: Bell) -> None:
+    def __init__(self, where: Location, clock: Clock, pools: Pools, bell: Notifier) -> None:
         self._where = where
         self._clock = clock
         self._pools = pools
@@ -157,7 +156,7 @@ class Line:
     async def _in_vain(self, connection: Connection, act: Act[None]) -> None:
         # Who does not get to the rollback leaves an open transaction, and the pool gives such a connection up.
         await connection.execute(self._begin_writing)
-        await act(Session(connection, self._sql, self._clock))
+        await act(Statements(connection, self._sql, self._clock))
         await connection.execute("ROLLBACK")
 
     async def _perform(self, perform: Callable[[Connection], Awaitable[T]]) -> T:
@@ -174,13 +173,13 @@ class Line:
                 await asyncio.sleep(_PAUSE_SECONDS * tries * (1 + self._clock.uniform()))
 
     async def _at_once(self, connection: Connection, act: Act[T]) -> T:
-        session = Session(connection, self._sql, self._clock, self._bell)
+        session = Statements(connection, self._sql, self._clock, self._bell)
         answer = await act(session)
         await self._bell.ring(connection, session.woken)
         return answer
 
     async def _in_transaction(self, connection: Connection, begin: str, act: Act[T]) -> T:
-        session = Session(connection, self._sql, self._clock)
+        session = Statements(connection, self._sql, self._clock)
         session.is_ours = True
         await connection.execute(begin)
         try:

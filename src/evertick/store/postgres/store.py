@@ -49,15 +49,15 @@ from evertick.store.postgres.clock import find_off, mend_off
 from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
 from evertick.store.postgres.heartbeat import OwnBeatLine
 from evertick.store.postgres.location import location_of
-from evertick.store.postgres.maintenance import SchemaCare
+from evertick.store.postgres.maintenance import SchemaMaintenance
 from evertick.store.postgres.partitions import drop_days, keep_partitions
 from evertick.store.postgres.pool import Pools
-from evertick.store.postgres.psycopg_transaction import PlainJobConnection, load_psycopg
+from evertick.store.postgres.psycopg_transaction import PsycopgTransaction, load_psycopg
 from evertick.store.postgres.queries import statements_for
 from evertick.store.postgres.schema import MIGRATE_SECONDS
 from evertick.store.postgres.schema import migrate as migrate_tables
-from evertick.store.postgres.session import Line, Session
-from evertick.store.postgres.wakeup import UNHEARD_SECONDS, Bell, Ear, channel_of
+from evertick.store.postgres.session import Statements, StoreSession
+from evertick.store.postgres.wakeup import UNHEARD_SECONDS, Listener, Notifier, channel_of
 from evertick.store.postgres.within import Identity, JobConnection, UserTransaction, identity_of
 from evertick.when.moment import HOUR
 
@@ -79,9 +79,9 @@ class PostgresStore:
         # What and where it is; safe to log. Every intent has it at hand, so it is put into words once.
         self.description = self._where.description
         self._clock = clock
-        self._line: Line | None = None
+        self._line: StoreSession | None = None
         self._pools: Pools | None = None
-        self._bell: Bell | None = None
+        self._bell: Notifier | None = None
         self._opener: int | None = None
         # Of an open store: which one it is, and whether a user's connection leads to it.
         self._identity: Identity | None = None
@@ -107,8 +107,8 @@ class PostgresStore:
             raise refused(error) from error.__cause__
         if self._line is None:
             self._pools = Pools(lambda: connect(self._where), self._where.pool_size, self.description)
-            self._bell = Bell(channel_of(self._where.schema), self._clock, self._tell)
-            self._line = Line(self._where, self._clock, self._pools, self._bell)
+            self._bell = Notifier(channel_of(self._where.schema), self._clock, self._tell)
+            self._line = StoreSession(self._where, self._clock, self._pools, self._bell)
             self._opener = os.getpid()
 
     async def _prepare(self, migrate: base.MigrateMode) -> None:
@@ -117,7 +117,7 @@ class PostgresStore:
             await migrate_tables(connection, self._where, self._clock, migrate)
             if migrate == "auto":
                 await keep_partitions(connection, self._where.schema)
-            session = Session(connection, statements_for(self._where.schema), self._clock)
+            session = Statements(connection, statements_for(self._where.schema), self._clock)
             self._identity = await identity_of(session)
         finally:
             await part_from(connection)
@@ -136,7 +136,7 @@ class PostgresStore:
         now: int = row["now"]
         return now
 
-    async def beat_line(self) -> base.BeatLine:
+    async def beat_line(self) -> base.HeartbeatSession:
         self._open_line()
         assert self._pools is not None
         return OwnBeatLine(self._where, statements_for(self._where.schema), self._clock, self._pools.renew)
@@ -151,14 +151,14 @@ class PostgresStore:
             return "anything"
         pool, own_name = await self._pools.here(), self._bell.name
         if pool.ear is None:
-            pool.ear = Ear(self._where.listening(), own_name)
+            pool.ear = Listener(self._where.listening(), own_name)
         return await pool.ear.wait(app, timeout)
 
     async def _tell(self, statement: str, *values: str) -> None:
         if self._line is not None:
             await self._line.ask(lambda db: db.select(statement, *values))
 
-    def _open_line(self) -> Line:
+    def _open_line(self) -> StoreSession:
         self._refuse_fork()
         if self._line is None:
             raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
@@ -238,8 +238,8 @@ class PostgresStore:
     async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[base.ReportAnswer]:
         return await dispatched.apply_reports(self._open_line(), app, reports)
 
-    async def tend_handed(self, app: str, limit: int, heard: Mapping[str, base.Hearing]) -> base.HandedTended:
-        return await self._open_line().write(lambda db: dispatched.tend_handed(db, app, limit, heard))
+    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, base.Hearing]) -> base.DispatchesChecked:
+        return await self._open_line().write(lambda db: dispatched.check_dispatched(db, app, limit, heard))
 
     def within(self, connection: object) -> base.Within:
         self._open_line()
@@ -254,7 +254,7 @@ class PostgresStore:
         sql = statements_for(self._where.schema)
         if is_plain:
             psycopg = load_psycopg(self.description)
-            return PlainJobConnection(self._where, sql, self._clock, self._bell, seconds=seconds, psycopg=psycopg)
+            return PsycopgTransaction(self._where, sql, self._clock, self._bell, seconds=seconds, psycopg=psycopg)
         return JobConnection(self._where, sql, self._clock, self._bell, seconds=seconds)
 
     async def owned(self, app: str, node: str) -> list[base.Owned]:
@@ -385,7 +385,7 @@ class PostgresStore:
         keep, cursor = keep_per_schedule, self._prune_cursor
         return await line.write(lambda db: upkeep.prune(db, app, before, keep, limit, cursor))
 
-    async def _keep_partitions(self, line: Line) -> None:
+    async def _keep_partitions(self, line: StoreSession) -> None:
         now = self._clock.now_us()
         if self._partitions_at is not None and 0 <= now - self._partitions_at < _PARTITIONS_EVERY:
             return
@@ -406,8 +406,8 @@ class PostgresStore:
         found, _ = await line.read(lambda db: find_off(db, app, limit, traces.first_at))
         return await line.write(lambda db: mend_off(db, app, found, gaps, limit))
 
-    def care(self) -> base.Care:
-        return SchemaCare(self._where, self._clock)
+    def care(self) -> base.Maintenance:
+        return SchemaMaintenance(self._where, self._clock)
 
     async def pulse(self, app: str) -> base.Pulse:
         return await self._open_line().ask(lambda db: upkeep.pulse(db, app))

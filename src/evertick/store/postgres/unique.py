@@ -11,19 +11,19 @@ from collections.abc import Iterable, Sequence
 
 from evertick.model import NewRun
 from evertick.store.postgres.lookup import written_before
-from evertick.store.postgres.session import Session, columns_of
+from evertick.store.postgres.session import Statements, columns_of
 
 __all__ = ["duplicates_among", "keep_for_periods", "lock_keys"]
 
 
-async def lock_keys(db: Session, app: str, runs: Iterable[NewRun]) -> None:
+async def lock_keys(db: Statements, app: str, runs: Iterable[NewRun]) -> None:
     """Before any other lock: of two that want the same keys, one is first."""
     keys = list(dict.fromkeys(run.unique_key for run in runs if run.unique_key is not None))
     if keys:
         await db.rows("unique.lock", app, keys)
 
 
-async def duplicates_among(db: Session, app: str, runs: Iterable[NewRun]) -> set[str]:
+async def duplicates_among(db: Statements, app: str, runs: Iterable[NewRun]) -> set[str]:
     """Runs whose key another run has. One that is sent again is no duplicate of itself. Locks the keys."""
     keyed = [run for run in runs if run.unique_key is not None]
     if not keyed:
@@ -35,7 +35,7 @@ async def duplicates_among(db: Session, app: str, runs: Iterable[NewRun]) -> set
     return {run.id for run in held} - await written_before(db, held)
 
 
-async def keep_for_periods(db: Session, app: str, inserted: Sequence[NewRun]) -> None:
+async def keep_for_periods(db: Statements, app: str, inserted: Sequence[NewRun]) -> None:
     rows = [
         (run.unique_key, run.id, run.unique_for)
         for run in inserted

@@ -9,7 +9,7 @@ from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
 from evertick.store.postgres.feed import prune_feed, tell_runs
 from evertick.store.postgres.limits import enter_gate, let_stuck_through, make_room
 from evertick.store.postgres.partitions import goes_by_rows_before
-from evertick.store.postgres.session import Session, columns_of
+from evertick.store.postgres.session import Statements, columns_of
 from evertick.when.moment import DAY
 
 __all__ = ["LimitsCursor", "PruneCursor", "apps", "park_unknown", "prune", "pulse"]
@@ -29,7 +29,7 @@ PruneCursor = dict[str, tuple[str, int]]
 LimitsCursor = dict[str, str]
 
 
-async def park_unknown(db: Session, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
+async def park_unknown(db: Statements, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
     if (await db.only_row("park_unknown.has_limited", app))["has_limited"]:
         await enter_gate(db, app)
     limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
@@ -47,7 +47,7 @@ async def park_unknown(db: Session, app: str, limit: int, limits_cursor: LimitsC
 class _Bite:
     """Counts what a call has deleted against its limit."""
 
-    def __init__(self, db: Session, app: str, limit: int) -> None:
+    def __init__(self, db: Statements, app: str, limit: int) -> None:
         self.db = db
         self.app = app
         self.left = limit
@@ -70,7 +70,7 @@ class _Bite:
 
 
 async def prune(
-    db: Session, app: str, before: int, keep_per_schedule: int | None, limit: int, cursor: PruneCursor
+    db: Statements, app: str, before: int, keep_per_schedule: int | None, limit: int, cursor: PruneCursor
 ) -> int:
     bite = _Bite(db, app, limit)
     now = (await db.only_row("now"))["now"]
@@ -135,7 +135,7 @@ async def _prune_finished(bite: _Bite, before: int) -> None:
 # --- pulse -------------------------------------------------------------------------------------------------------
 
 
-async def pulse(db: Session, app: str) -> Pulse:
+async def pulse(db: Statements, app: str) -> Pulse:
     row = await db.only_row("pulse", app, _COUNT_MOST, _SCHEDULES_MOST)
     now = row["now"]
     failed = await db.rows("pulse.failed", app, now - LATELY, now - LATELY_DUE, FAILED_MOST)
@@ -145,7 +145,7 @@ async def pulse(db: Session, app: str) -> Pulse:
         running=row["running"],
         parked=row["parked"],
         blocked=row["blocked"],
-        handed=row["handed"],
+        dispatched=row["dispatched"],
         oldest_due_at=row["oldest_due_at"],
         schedules=row["schedules"],
         failed={each["name"]: each["count"] for each in failed if each["verdict"] == Verdict.FAILED},
@@ -153,5 +153,5 @@ async def pulse(db: Session, app: str) -> Pulse:
     )
 
 
-async def apps(db: Session, limit: int) -> list[str]:
+async def apps(db: Statements, limit: int) -> list[str]:
     return [row["app"] for row in await db.rows("apps", limit)]

@@ -28,7 +28,7 @@ from evertick.store.base import News
 from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, Speaks, connect, part_from, translated
 from evertick.store.postgres.location import Location
 
-__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Bell", "Ear", "WithCommit", "add_news", "channel_of"]
+__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Listener", "Notifier", "WithCommit", "add_news", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
@@ -73,7 +73,7 @@ class WithCommit(NamedTuple):
     since: float
 
 
-class Bell:
+class Notifier:
     """Wakes the others. `name` tells our own voice from theirs."""
 
     def __init__(self, channel: str, clock: Clock, send: Callable[[str, str, str], Awaitable[None]]) -> None:
@@ -171,7 +171,7 @@ class Bell:
         return max(self._rung_at + _INTERVAL_SECONDS - self._clock.elapsed(), 0.0)
 
 
-class Ear:
+class Listener:
     """Listens for the bells of others, on one event loop."""
 
     def __init__(self, where: Location, own_name: str) -> None:

@@ -25,9 +25,9 @@ from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.outbox import send
 from evertick.store.postgres.runs import enqueue_in
-from evertick.store.postgres.session import Session
+from evertick.store.postgres.session import Statements
 from evertick.store.postgres.users import connection_of
-from evertick.store.postgres.wakeup import Bell
+from evertick.store.postgres.wakeup import Notifier
 from evertick.store.rows import Row
 from evertick.store.wrappers import CLOSED, begin_as_library
 
@@ -57,7 +57,7 @@ _WATCH_MARGIN_SECONDS = 2.0
 _SERVER_MOST_SECONDS = 2_000_000.0
 
 
-async def identity_of(db: Session) -> Identity:
+async def identity_of(db: Statements) -> Identity:
     return _identity(await db.only_row("within.store"))
 
 
@@ -72,7 +72,7 @@ class UserTransaction:
     """The transaction that is open on a connection of the user."""
 
     def __init__(
-        self, given: object, where: Location, identity: Identity, sql: Mapping[str, str], clock: Clock, bell: Bell
+        self, given: object, where: Location, identity: Identity, sql: Mapping[str, str], clock: Clock, bell: Notifier
     ) -> None:
         self._given = given
         self._connection = connection_of(given)
@@ -98,12 +98,12 @@ class UserTransaction:
         answers, _ = await self._perform(lambda db: self._finish(db, app, node, outcome))
         return answers[0]
 
-    async def _finish(self, db: Session, app: str, node: str, outcome: Outcome) -> tuple[list[FinishAnswer], bool]:
+    async def _finish(self, db: Statements, app: str, node: str, outcome: Outcome) -> tuple[list[FinishAnswer], bool]:
         if self._isolation != _READ_COMMITTED and is_run_id(outcome.id):
             await self._refuse_what_frees(db, outcome.id)
         return await finish_in(db, app, node, [outcome])
 
-    async def _refuse_what_frees(self, db: Session, run: str) -> None:
+    async def _refuse_what_frees(self, db: Statements, run: str) -> None:
         """A transaction that sees the ledger as it was at its beginning cannot let through who waits since then."""
         concerned = await db.only_row("run.to_lock", [run])
         if concerned["has_limited"] or concerned["schedules"]:
@@ -113,7 +113,7 @@ class UserTransaction:
                 "committed, or let the job return instead of finishing by itself"
             )
 
-    async def _perform(self, act: Callable[[Session], Awaitable[T]]) -> T:
+    async def _perform(self, act: Callable[[Statements], Awaitable[T]]) -> T:
         await self._check_transaction()
         try:
             with translated(self._where):
@@ -136,7 +136,7 @@ class UserTransaction:
                 'isolation_level="AUTOCOMMIT"), and commit it together with your own changes'
             )
 
-    async def _in_savepoint(self, act: Callable[[Session], Awaitable[T]]) -> T:
+    async def _in_savepoint(self, act: Callable[[Statements], Awaitable[T]]) -> T:
         try:
             await self._connection.execute("SAVEPOINT evertick_within")
         except Exception as error:
@@ -147,7 +147,7 @@ class UserTransaction:
                 "begin another one"
             ) from error
         try:
-            session = Session(self._connection, self._sql, self._clock)
+            session = Statements(self._connection, self._sql, self._clock)
             await self._check_store(session)
             answer = await act(session)
             await self._bell.ring_in(self._connection, session.woken)
@@ -158,7 +158,7 @@ class UserTransaction:
         await self._connection.execute("RELEASE evertick_within")
         return answer
 
-    async def _check_store(self, session: Session) -> None:
+    async def _check_store(self, session: Statements) -> None:
         try:
             found = await session.only_row("within.store")
         except Exception as error:
@@ -181,7 +181,9 @@ class UserTransaction:
 class JobConnection:
     """A connection for one job, in a transaction that is bounded in time."""
 
-    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, bell: Bell, *, seconds: float) -> None:
+    def __init__(
+        self, where: Location, sql: Mapping[str, str], clock: Clock, bell: Notifier, *, seconds: float
+    ) -> None:
         self._where = where
         self._sql = sql
         self._clock = clock
@@ -219,7 +221,7 @@ class JobConnection:
 
     async def _hold(self, connection: Connection, app: str, node: str, run: str, fence: int) -> bool:
         await connection.execute(BEGIN)
-        session = Session(connection, self._sql, self._clock)
+        session = Statements(connection, self._sql, self._clock)
         # It gets a name by that, by which its end is recognised.
         self._transaction = (await session.only_row("within.begin", server_limit(self._seconds)))["name"]
         return is_run_id(run) and await session.row("within.held", app, node, run, fence) is not None
@@ -231,7 +233,7 @@ class JobConnection:
                 raise out_of_time(self._seconds)
             with translated(self._where):
                 async with asyncio.timeout(self._where.timeout):
-                    session = Session(connection, self._sql, self._clock)
+                    session = Statements(connection, self._sql, self._clock)
                     finish = finish_and_commit(connection, session, self._bell, self._transaction, app, node, outcome)
                     return await finish
         finally:
@@ -268,7 +270,7 @@ def out_of_time(seconds: float) -> TransactionTimeout:
 
 
 async def finish_and_commit(
-    connection: Speaks, session: Session, bell: Bell, name: str, app: str, node: str, outcome: Outcome
+    connection: Speaks, session: Statements, bell: Notifier, name: str, app: str, node: str, outcome: Outcome
 ) -> bool:
     """The end of a job's transaction, which has this name still. False: the claim is lost, and nothing committed."""
     named = await session.rows("within.transaction") if connection.is_in_transaction() else []

@@ -28,7 +28,7 @@ from evertick.store.sqlite.limits import Gate, look_again
 from evertick.store.sqlite.queries import SQL
 from evertick.store.unreadable import unreadable_runs
 
-__all__ = ["Taker", "claim"]
+__all__ = ["ClaimQuery", "claim"]
 
 # Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
 # transaction; what is behind them is there for the next claim, which follows at once.
@@ -66,7 +66,7 @@ def claim(
     gate = Gate.of(db, now, app, tasks)
     if gate is not None:
         gate.open_due()
-    taker = Taker(db, now, app, node, tasks)
+    taker = ClaimQuery(db, now, app, node, tasks)
     expired: list[str] = []
     passed = 0
     while passed < _PASSED_MOST:
@@ -92,7 +92,7 @@ def claim(
     return Claim(now=now, fence=taker.fence, runs=taker.claimed, expired=expired, next_due_at=next_due_at)
 
 
-class Taker:
+class ClaimQuery:
     """Makes a node the owner of runs, all under one fence, which is drawn when there is something to take."""
 
     def __init__(self, db: sqlite3.Connection, now: int, app: str, node: str, tasks: Mapping[str, TaskTerms]) -> None:

@@ -1,6 +1,6 @@
-"""Handed runs on SQLite: what is reported of them from outside, and those whose time is over.
+"""Dispatched runs on SQLite: what is reported of them from outside, and those whose time is over.
 
-What a report means is decided in `evertick.store.handed`; here it is read and written, a batch at a time.
+What a report means is decided in `evertick.store.dispatched`; here it is read and written, a batch at a time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import msgspec
 from evertick.clock import Clock
 from evertick.model import Report
 from evertick.model.message import hand_key
-from evertick.store.base import HandedTended, Hearing, ReportAnswer
-from evertick.store.dispatched import STALE, Heard, Lines, Mark, bare_report, given_answers, hear, tend
-from evertick.store.rows import hand_of, json_text, plain_text
+from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
+from evertick.store.dispatched import STALE, Heard, LogLines, Mark, bare_report, given_answers, hear, tend
+from evertick.store.rows import dispatch_terms_of, json_text, plain_text
 from evertick.store.sqlite.connection import UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import Ended, end, end_as_told, forget, put_back
 from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.sqlite.queries import SQL
-from evertick.store.worker_log import Kept, kept_of
+from evertick.store.worker_log import WorkerLog, worker_log_lines
 
-__all__ = ["apply_each", "apply_reports", "tend_handed"]
+__all__ = ["apply_each", "apply_reports", "check_dispatched"]
 
 log = logging.getLogger("evertick.store")
 
@@ -36,7 +36,7 @@ _rows = msgspec.json.Decoder(list[dict[str, Any]])
 
 def apply_reports(db: sqlite3.Connection, now: int, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
     ids = json_text([report.id for report in reports])
-    rows = _rows.decode(db.execute(SQL["apply_reports.handed"], (app, ids)).fetchone()[0])
+    rows = _rows.decode(db.execute(SQL["apply_reports.dispatched"], (app, ids)).fetchone()[0])
     heard = hear(reports, rows, now)
     _mark(db, app, heard.marks)
     _write_lines(db, app, heard.lines)
@@ -80,13 +80,15 @@ def _let_go(db: sqlite3.Connection, now: int, app: str, heard: Heard, runs: dict
     make_room(db, app, [runs[outcome.id].limit_key for outcome in heard.back])
 
 
-def _write_lines(db: sqlite3.Connection, app: str, said: Sequence[Lines]) -> None:
+def _write_lines(db: sqlite3.Connection, app: str, said: Sequence[LogLines]) -> None:
     if not said:
         return
     pairs = json_text(list({(lines.id, lines.fence): None for lines in said}))
     rows = db.execute(SQL["apply_reports.last_lines"], (app, pairs)).fetchall()
-    kept = defaultdict(Kept, {(row["run"], row["fence"]): Kept(row["last"], row["count"], row["size"]) for row in rows})
-    for each in kept_of(said, kept):
+    kept = defaultdict(
+        WorkerLog, {(row["run"], row["fence"]): WorkerLog(row["last"], row["count"], row["size"]) for row in rows}
+    )
+    for each in worker_log_lines(said, kept):
         db.execute(SQL["note.lines"], (app, each.id, each.fence, each.seq, each.count, each.text))
 
 
@@ -98,13 +100,13 @@ def _told_before(db: sqlite3.Connection, app: str, heard: Heard, reports: Sequen
     return {(row["id"], row["fence"]) for row in rows}
 
 
-def tend_handed(
+def check_dispatched(
     db: sqlite3.Connection, now: int, app: str, limit: int, heard: Mapping[str, Hearing], clock: Clock
-) -> HandedTended:
-    rows = db.execute(SQL["tend_handed.find_cancelled"], (app, now, limit)).fetchall()
+) -> DispatchesChecked:
+    rows = db.execute(SQL["check_dispatched.find_cancelled"], (app, now, limit)).fetchall()
     if heard and len(rows) < limit:
         until = json_text({channel: hearing.until for channel, hearing in heard.items()})
-        rows += db.execute(SQL["tend_handed.find_overdue"], (app, now, limit - len(rows), until)).fetchall()
+        rows += db.execute(SQL["check_dispatched.find_overdue"], (app, now, limit - len(rows), until)).fetchall()
     unsent = {row["id"] for row in rows if _withdraw(db, app, row)}
     tended = tend(rows, now, heard, unsent, clock.new_ids(len(rows)))
     db.executemany(SQL["rehome.lose"], [(app, id_, losses) for id_, losses in tended.revoked])
@@ -114,10 +116,10 @@ def tend_handed(
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in released])
     keys = {row["id"]: row["limit_key"] for row in rows}
     has_freed = make_room(db, app, [keys[id_] for id_ in released]) or has_freed
-    db.executemany(SQL["tend_handed.told"], [(app, id_, now, until) for id_, until in tended.told])
-    db.executemany(SQL["tend_handed.postpone"], [(app, id_, until) for id_, until in tended.postponed])
+    db.executemany(SQL["check_dispatched.told"], [(app, id_, now, until) for id_, until in tended.told])
+    db.executemany(SQL["check_dispatched.postpone"], [(app, id_, until) for id_, until in tended.postponed])
     write_messages(db, now, app, tended.kills)
-    return HandedTended(
+    return DispatchesChecked(
         now=now,
         released=released,
         ended=[(ending.id, ending.verdict) for ending in tended.ends],
@@ -130,6 +132,6 @@ def _withdraw(db: sqlite3.Connection, app: str, row: sqlite3.Row) -> bool:
     """Whether nobody will ever get a run that is to be cancelled: its message was not sent, and is not on its way."""
     if not row["is_cancel_requested"] or row["pushed_at"] is not None:
         return False
-    message = (app, hand_of(row["hand"]).to, hand_key(row["id"], row["fence"]))
-    db.execute(SQL["tend_handed.withdraw"], message)
-    return bool(db.execute(SQL["tend_handed.is_unsent"], message).fetchone()["is_unsent"])
+    message = (app, dispatch_terms_of(row["dispatch"]).to, hand_key(row["id"], row["fence"]))
+    db.execute(SQL["check_dispatched.withdraw"], message)
+    return bool(db.execute(SQL["check_dispatched.is_unsent"], message).fetchone()["is_unsent"])

@@ -105,7 +105,7 @@ def _finish_part(db: sqlite3.Connection, now: int, app: str, node: str, outcomes
     answers: list[FinishAnswer] = [
         "done" if outcome.id in held else _told_before(db, app, node, outcome) for outcome in outcomes.values()
     ]
-    return Finished(answers=answers, freed=has_freed or any(outcome.kind != "hand" for outcome in back))
+    return Finished(answers=answers, freed=has_freed or any(outcome.kind != "dispatch" for outcome in back))
 
 
 def finish_each(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
@@ -192,7 +192,7 @@ def _warn_of_dropped(app: str, ids: Collection[str], written: int) -> None:
 
 
 def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
-    handed: dict[str, str] = {}
+    dispatched: dict[str, str] = {}
     for outcome in back:
         reason, error = plain_text(outcome.reason), plain_text(outcome.error)
         match outcome.kind:
@@ -206,11 +206,11 @@ def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]
                 db.execute(SQL["finish.release"], (app, outcome.id, now + outcome.delay, phases))
             case "park":
                 db.execute(SQL["finish.park"], (app, outcome.id, reason, error, outcome.task_hash))
-            case "hand":
-                assert outcome.hand is not None, "what is handed over goes by something agreed"
-                handed[outcome.id] = json_text(outcome.hand)
-    if handed:
-        db.execute(SQL["finish.hand"], (app, json_text(handed), now))
+            case "dispatch":
+                assert outcome.dispatch is not None, "what is dispatched goes by something agreed"
+                dispatched[outcome.id] = json_text(outcome.dispatch)
+    if dispatched:
+        db.execute(SQL["finish.dispatch"], (app, json_text(dispatched), now))
     for kind, told in PUT_BACK_TOLD.items():
         those = [outcome for outcome in back if outcome.kind == kind]
         tell_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
@@ -218,7 +218,7 @@ def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]
 
 def _limits_left(held: Mapping[str, Held], back: Sequence[Outcome]) -> list[str | None]:
     """Limits that runs which were put back do not run under any more; one in other hands still does."""
-    return [held[outcome.id].limit_key for outcome in back if outcome.kind != "hand"]
+    return [held[outcome.id].limit_key for outcome in back if outcome.kind != "dispatch"]
 
 
 def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:

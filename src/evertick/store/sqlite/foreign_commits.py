@@ -21,12 +21,12 @@ from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.watch import Watch
 from evertick.store.sqlite.writer import Worker
 
-__all__ = ["Others"]
+__all__ = ["ForeignCommits"]
 
 _ANYTHING_SECONDS = 0.25
 
 
-class Others:
+class ForeignCommits:
     """Tells of the commits of all but `writer`, who has not started yet and whose connection has `seen_by_writer`."""
 
     def __init__(self, where: Location, writer: Worker, seen_by_writer: int) -> None:

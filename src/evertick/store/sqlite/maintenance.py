@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 
 from evertick.clock import Clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
-from evertick.store.base import Checked, GivenBack, StoreStatus, TableRows
+from evertick.store.base import Checked, Freed, StoreStatus, TableRows
 from evertick.store.sqlite.connection import (
     FILE_MODE,
     as_it_can_be_opened,
@@ -36,7 +36,7 @@ from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.schema import SCHEMA_VERSION, migrate, missing
 from evertick.store.sqlite.upkeep import free_pages
 
-__all__ = ["FileCare"]
+__all__ = ["FileMaintenance"]
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ _LEDGER = {
 }
 
 
-class FileCare:
+class FileMaintenance:
     """The care for one file. A store in memory is its own process's business, and has none to speak of."""
 
     def __init__(self, where: Location, clock: Clock) -> None:
@@ -70,7 +70,7 @@ class FileCare:
         description = self._where.description
         return await self._on_file(lambda db: migrate(db, self._clock, "auto", description), may_create=True)
 
-    async def give_back(self, pages_most: int) -> GivenBack:
+    async def give_back(self, pages_most: int) -> Freed:
         return await self._on_file(lambda db: self._give_back(db, pages_most), is_change=True)
 
     async def rewrite(self) -> None:
@@ -193,7 +193,7 @@ class FileCare:
 
     # --- free space
 
-    def _give_back(self, db: sqlite3.Connection, pages_most: int) -> GivenBack:
+    def _give_back(self, db: sqlite3.Connection, pages_most: int) -> Freed:
         if _VACUUMS[_pragma(db, "auto_vacuum")] == "none":
             raise Refused(
                 f"the {self._where.description} was made without auto_vacuum: its free pages are used again, but "
@@ -206,7 +206,7 @@ class FileCare:
         if not left:
             # The file gets shorter when the log is folded into it.
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        return GivenBack(pages=max(0, before - left), pages_left=left)
+        return Freed(pages=max(0, before - left), pages_left=left)
 
     def _rewrite(self, db: sqlite3.Connection) -> None:
         size = _pragma(db, "page_size") * _pragma(db, "page_count")

@@ -15,7 +15,7 @@ from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.ending import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 from evertick.store.rows import json_text, node_of
 from evertick.store.sqlite.candidates import read_candidates
-from evertick.store.sqlite.claims import Taker
+from evertick.store.sqlite.claims import ClaimQuery
 from evertick.store.sqlite.endings import end
 from evertick.store.sqlite.feed import tell, tell_nodes, tell_runs
 from evertick.store.sqlite.fence import is_alive
@@ -58,14 +58,14 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
     if alive is None:
         return Beat(now=now, is_alive=False, cancels=[])
     app: str = alive["app"]
-    handed = db.execute(SQL["beat.has_handed"], (app, now)).fetchone()
+    dispatched = db.execute(SQL["beat.has_dispatched"], (app, now)).fetchone()
     return Beat(
         now=now,
         is_alive=True,
         cancels=[row["id"] for row in db.execute(SQL["beat.cancels"], (app, node))],
         has_charges=bool(db.execute(SQL["beat.has_charges"], (app, now)).fetchone()["has_charges"]),
-        has_handed=bool(handed["has_handed"]),
-        has_handed_cancels=bool(handed["has_handed_cancels"]),
+        has_dispatched=bool(dispatched["has_dispatched"]),
+        has_dispatched_cancels=bool(dispatched["has_dispatched_cancels"]),
         has_free_duties=bool(db.execute(SQL["beat.has_free_duties"], (app,)).fetchone()["has_free_duties"]),
     )
 
@@ -120,7 +120,7 @@ def rehome(
     tell_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
     has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
-    taker = Taker(db, now, app, node, tasks)
+    taker = ClaimQuery(db, now, app, node, tasks)
     found = read_candidates(db, app, mine)
     taker.take(found.candidates)
     taker.set_aside(found.unreadable)

@@ -57,7 +57,7 @@ def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Me
 
 
 def _insert(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> int:
-    as_numbers(number for message in new for number in (message.delay, message.hands_over or 0))
+    as_numbers(number for message in new for number in (message.delay, message.dispatches or 0))
     rows = [
         (
             message.id,
@@ -68,7 +68,7 @@ def _insert(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage
             message.delay,
             message.caused_by,
             message.format,
-            message.hands_over,
+            message.dispatches,
         )
         for message in new
     ]
@@ -183,6 +183,6 @@ def hasten_messages(db: sqlite3.Connection, now: int, app: str, channel: str, li
 
 
 def drop_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> list[str]:
-    # First, while it can be told which runs they were to hand over.
+    # First, while it can be told which runs they were to dispatch.
     db.executemany(SQL["drop_messages.cancel"], [(app, id_, now, Reason.REQUESTED) for id_ in ids])
     return [id_ for id_ in dict.fromkeys(ids) if db.execute(SQL["drop_messages"], (app, id_)).rowcount == 1]

@@ -23,16 +23,16 @@ SELECT 1 FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 -- The columns of a run, in the order in which the statements that end one give them.
 INSERT INTO evertick_history (app, id, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority,
     args, labels, expires, unique_until, caused_by, traceparent, losses, node, fence, created_at, started_at, deadline,
-    at_most_once, is_cancel_requested, cancel_reason, task_hash, progress, progress_text, format, hand,
+    at_most_once, is_cancel_requested, cancel_reason, task_hash, progress, progress_text, format, dispatch,
     state, verdict, reason, error, result, phases, attempts, finished_at, limit_key)
 
 -- part: of_run
--- Those that an ending leaves as they are; a unique key is free, and nothing is waited for any more. What was handed over
+-- Those that an ending leaves as they are; a unique key is free, and nothing is waited for any more. What was dispatched
 -- has begun when a worker took it, as far as that is known.
 SELECT r.app, r.id, r.schedule_id, r.schedule_key, r.version, r.task, r.cause, r.fire_at, r.due_at, r.queue, r.priority,
     r.args, r.labels, r.expires, r.unique_until, r.caused_by, r.traceparent, r.losses, r.node, r.fence, r.created_at,
-    coalesce(r.started_at, r.taken_at, r.pushed_at, r.handed_at), r.deadline, r.at_most_once, r.is_cancel_requested,
-    r.cancel_reason, r.task_hash, r.progress, r.progress_text, r.format, r.hand
+    coalesce(r.started_at, r.taken_at, r.pushed_at, r.dispatched_at), r.deadline, r.at_most_once, r.is_cancel_requested,
+    r.cancel_reason, r.task_hash, r.progress, r.progress_text, r.format, r.dispatch
 
 -- name: run.end
 -- How live runs end by the store's own hand. An error of an earlier try stays for people to see. Second line of defence:
@@ -234,8 +234,8 @@ WHERE app = ?1 AND run = ?2 AND key = (SELECT json_extract(definition, '$.unique
 -- name: record_fires.ask_to_cancel
 -- Overlap "replace": whoever runs it hears of it with its next beat. What is in other hands is looked at.
 UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = ?2,
-    deadline = CASE state WHEN 'handed' THEN ?3 ELSE deadline END
-WHERE schedule_id = ?1 AND state IN ('running', 'handed') AND is_cancel_requested = 0;
+    deadline = CASE state WHEN 'dispatched' THEN ?3 ELSE deadline END
+WHERE schedule_id = ?1 AND state IN ('running', 'dispatched') AND is_cancel_requested = 0;
 
 -- name: schedule.idle_runs
 -- Live runs that nobody holds: what replacing and removing end at once.
@@ -244,7 +244,7 @@ SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND state IN ('waiting', 'bl
 -- name: change_schedules.give_up_untaken
 -- A schedule that is removed: what lies in a queue, and no worker has, goes with what waits here.
 UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = ?2, deadline = ?3
-WHERE schedule_id = ?1 AND state = 'handed' AND taken_at IS NULL AND is_cancel_requested = 0;
+WHERE schedule_id = ?1 AND state = 'dispatched' AND taken_at IS NULL AND is_cancel_requested = 0;
 
 -- name: record_fires.run
 -- Runs of one shape, given as an object of ids with schedule, version, moment, due time and arguments; each unless its id
@@ -502,13 +502,13 @@ FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
 WHERE r.state = 'running' AND r.node = ?3 AND r.fence = o.value;
 
 -- part: in_no_hands
--- Of a run that was handed over, and is not any more.
-hand = NULL, handed_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
+-- Of a run that was dispatched, and is not any more.
+dispatch = NULL, dispatched_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
 
 -- name: finish.keep_attempt
 -- An earlier try, for people; also how a repeated answer is recognised after the next claim.
 INSERT INTO evertick_attempts (app, run, number, fence, node, started_at, finished_at, error, reason, phases)
-SELECT app, id, ?3, fence, node, coalesce(started_at, taken_at, pushed_at, handed_at), ?4, ?5, ?6, coalesce(?7, phases)
+SELECT app, id, ?3, fence, node, coalesce(started_at, taken_at, pushed_at, dispatched_at), ?4, ?5, ?6, coalesce(?7, phases)
 FROM evertick_runs WHERE app = ?1 AND id = ?2
 ON CONFLICT DO NOTHING;
 
@@ -533,13 +533,13 @@ SET state = 'waiting', due_at = ?3, phases = coalesce(?4, phases), started_at = 
     @in_no_hands
 WHERE app = ?1 AND id = ?2;
 
--- name: finish.hand
+-- name: finish.dispatch
 -- Given as an object of ids with what was agreed. They belong to nobody here any more; (node, fence) stay, for an answer
 -- that is repeated and for those who report. Their limits are not left. There is no time to look at them before their
 -- messages are delivered. The app comes with each of them, and the LIMIT keeps it there: with the app alone SQLite would
 -- look through all of its runs for each.
 UPDATE evertick_runs AS r
-SET state = 'handed', hand = o.value, handed_at = ?3, pushed_at = NULL, taken_at = NULL, killed_at = NULL,
+SET state = 'dispatched', dispatch = o.value, dispatched_at = ?3, pushed_at = NULL, taken_at = NULL, killed_at = NULL,
     started_at = NULL, deadline = NULL
 FROM (SELECT ?1 AS app, key, value FROM json_each(?2) LIMIT -1) o WHERE r.app = o.app AND r.id = o.key;
 
@@ -572,7 +572,7 @@ UNION ALL SELECT state FROM evertick_history WHERE app = ?1 AND id = ?2;
 -- name: cancel.ask
 -- The first reason stays. What is in other hands is looked at.
 UPDATE evertick_runs SET cancel_reason = CASE is_cancel_requested WHEN 1 THEN cancel_reason ELSE ?3 END,
-    deadline = CASE WHEN state = 'handed' AND is_cancel_requested = 0 THEN ?4 ELSE deadline END, is_cancel_requested = 1
+    deadline = CASE WHEN state = 'dispatched' AND is_cancel_requested = 0 THEN ?4 ELSE deadline END, is_cancel_requested = 1
 WHERE app = ?1 AND id = ?2;
 
 -- name: note.progress
@@ -648,7 +648,7 @@ SELECT fence, seq, count, lines FROM evertick_log_chunks WHERE app = ?1 AND run 
 -- name: limits.running
 -- What counts against a concurrency: a few entries of a partial index.
 SELECT count(*) FROM evertick_runs INDEXED BY evertick_runs_limited
-WHERE state IN ('running', 'handed') AND app = ?1 AND limit_key = ?2;
+WHERE state IN ('running', 'dispatched') AND app = ?1 AND limit_key = ?2;
 
 -- name: limits.hold_back
 -- Out of the claim index until its key is free.
@@ -787,12 +787,12 @@ WHERE id = ?1 AND died_at IS NULL RETURNING app;
 SELECT id FROM evertick_runs INDEXED BY evertick_runs_running
 WHERE state = 'running' AND app = ?1 AND node = ?2 AND is_cancel_requested = 1 ORDER BY id;
 
--- name: beat.has_handed
+-- name: beat.has_dispatched
 -- Whether it is time to look at what is in other hands, and among it at what is to be cancelled.
-SELECT EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_handed
-        WHERE state = 'handed' AND app = ?1 AND deadline <= ?2) AS has_handed,
+SELECT EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_dispatched
+        WHERE state = 'dispatched' AND app = ?1 AND deadline <= ?2) AS has_dispatched,
     EXISTS (SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_unwanted
-        WHERE state = 'handed' AND is_cancel_requested = 1 AND app = ?1 AND deadline <= ?2) AS has_handed_cancels;
+        WHERE state = 'dispatched' AND is_cancel_requested = 1 AND app = ?1 AND deadline <= ?2) AS has_dispatched_cancels;
 
 -- name: beat.has_free_duties
 -- Whether anybody may take a duty.
@@ -838,9 +838,9 @@ ORDER BY r.priority DESC, r.due_at, r.id LIMIT ?3;
 
 -- name: rehome.bound
 -- What waits for a node alone that is dead or missing: nobody else is to have it. What it held is found as running; what
--- it has handed over goes on without it.
+-- it has dispatched goes on without it.
 SELECT r.id FROM evertick_runs r INDEXED BY evertick_runs_bound
-WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = ?1 AND r.state NOT IN ('running', 'handed')
+WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = ?1 AND r.state NOT IN ('running', 'dispatched')
     AND NOT EXISTS (SELECT 1 FROM evertick_nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL)
 LIMIT ?2;
 
@@ -854,26 +854,26 @@ UPDATE evertick_runs
 SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
 WHERE app = ?1 AND id = ?2;
 
--- ================================================================================================= handed
+-- ================================================================================================= dispatched
 
--- name: apply_reports.handed
--- The guard of every report: which of these runs are handed, and under which fence.
+-- name: apply_reports.dispatched
+-- The guard of every report: which of these runs are dispatched, and under which fence.
 SELECT json_group_array(json_object('id', id, 'fence', fence, 'attempts', attempts, 'at_most_once', at_most_once,
-    'is_cancel_requested', is_cancel_requested, 'cancel_reason', cancel_reason, 'hand', hand, 'handed_at', handed_at,
+    'is_cancel_requested', is_cancel_requested, 'cancel_reason', cancel_reason, 'dispatch', dispatch, 'dispatched_at', dispatched_at,
     'pushed_at', pushed_at, 'taken_at', taken_at, 'killed_at', killed_at, 'deadline', deadline, 'schedule_id', schedule_id,
     'limit_key', limit_key))
-FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'handed';
+FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'dispatched';
 
 -- name: apply_reports.mark
 -- How those stand now of which the same is known.
 UPDATE evertick_runs
 SET pushed_at = ?3, taken_at = ?4, deadline = ?5, progress = coalesce(?6, progress),
     progress_text = coalesce(?7, progress_text),
-    hand = CASE WHEN ?8 IS NOT NULL AND json_valid(hand) THEN json_set(hand, '$.worker', ?8) ELSE hand END
+    dispatch = CASE WHEN ?8 IS NOT NULL AND json_valid(dispatch) THEN json_set(dispatch, '$.worker', ?8) ELSE dispatch END
 WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
 
 -- name: apply_reports.last_lines
--- Behind which line of its log each hand-over goes on, and how much it has, given as pairs of run and fence.
+-- Behind which line of its log each dispatch goes on, and how much it has, given as pairs of run and fence.
 SELECT run, fence, max(seq + count) AS last, sum(count) AS count, sum(length(CAST(lines AS BLOB))) AS size
 FROM json_each(?2) w
 CROSS JOIN evertick_log_chunks l
@@ -881,48 +881,48 @@ CROSS JOIN evertick_log_chunks l
 GROUP BY run, fence;
 
 -- name: apply_reports.told_before
--- Which of these hand-overs, given as pairs of run and fence, have ended or gone back by their own word.
+-- Which of these dispatches, given as pairs of run and fence, have ended or gone back by their own word.
 SELECT json_extract(w.value, '$[0]') AS id, json_extract(w.value, '$[1]') AS fence FROM json_each(?2) w
 WHERE EXISTS (SELECT 1 FROM evertick_history h
         WHERE h.app = ?1 AND h.id = json_extract(w.value, '$[0]') AND h.fence = json_extract(w.value, '$[1]'))
     OR EXISTS (SELECT 1 FROM evertick_runs r
         WHERE r.app = ?1 AND r.id = json_extract(w.value, '$[0]') AND r.fence = json_extract(w.value, '$[1]')
-            AND r.state NOT IN ('running', 'handed'))
+            AND r.state NOT IN ('running', 'dispatched'))
     OR EXISTS (SELECT 1 FROM evertick_attempts a
         WHERE a.app = ?1 AND a.run = json_extract(w.value, '$[0]') AND a.fence = json_extract(w.value, '$[1]')
             AND a.is_lost = 0);
 
 -- part: tended
--- What is asked of a handed run whose time is over.
-id, fence, losses, at_most_once, is_cancel_requested, cancel_reason, hand, pushed_at, taken_at, killed_at, deadline,
+-- What is asked of a dispatched run whose time is over.
+id, fence, losses, at_most_once, is_cancel_requested, cancel_reason, dispatch, pushed_at, taken_at, killed_at, deadline,
 limit_key
 
--- name: tend_handed.find_cancelled
+-- name: check_dispatched.find_cancelled
 -- To be cancelled, the longest overdue first.
 SELECT @tended FROM evertick_runs INDEXED BY evertick_runs_unwanted
-WHERE state = 'handed' AND is_cancel_requested = 1 AND app = ?1 AND deadline <= ?2 ORDER BY deadline LIMIT ?3;
+WHERE state = 'dispatched' AND is_cancel_requested = 1 AND app = ?1 AND deadline <= ?2 ORDER BY deadline LIMIT ?3;
 
--- name: tend_handed.find_overdue
+-- name: check_dispatched.find_overdue
 -- Those of channels that are heard whose time was over before that (?4, by channel: until when); the longest overdue
 -- first. Walks over those of other channels: they are many only while a queue is away.
-SELECT @tended FROM evertick_runs INDEXED BY evertick_runs_handed
-WHERE state = 'handed' AND app = ?1 AND deadline <= ?2 AND is_cancel_requested = 0
-    AND deadline <= (SELECT h.value FROM json_each(?4) h WHERE h.key = json_extract(hand, '$.to'))
+SELECT @tended FROM evertick_runs INDEXED BY evertick_runs_dispatched
+WHERE state = 'dispatched' AND app = ?1 AND deadline <= ?2 AND is_cancel_requested = 0
+    AND deadline <= (SELECT h.value FROM json_each(?4) h WHERE h.key = json_extract(dispatch, '$.to'))
 ORDER BY deadline LIMIT ?3;
 
--- name: tend_handed.postpone
+-- name: check_dispatched.postpone
 -- What was not heard for all of its time is looked at later.
 UPDATE evertick_runs SET deadline = ?3 WHERE app = ?1 AND id = ?2;
 
--- name: tend_handed.withdraw
--- A message that hands over what is to be cancelled, unless it is on its way.
+-- name: check_dispatched.withdraw
+-- A message that dispatches what is to be cancelled, unless it is on its way.
 DELETE FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3 AND state IN ('waiting', 'dead');
 
--- name: tend_handed.is_unsent
+-- name: check_dispatched.is_unsent
 -- Whether the message of a run is not in the outbox any more.
 SELECT NOT EXISTS (SELECT 1 FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3) AS is_unsent;
 
--- name: tend_handed.told
+-- name: check_dispatched.told
 -- Its worker is told to stop, and has until then.
 UPDATE evertick_runs SET killed_at = ?3, deadline = ?4 WHERE app = ?1 AND id = ?2;
 
@@ -1114,10 +1114,10 @@ WHERE NOT EXISTS (SELECT 1 FROM evertick_runs r INDEXED BY evertick_runs_reruns
         WHERE h.cause = 'rerun' AND h.app = ?1 AND h.caused_by = f.id AND h.verdict IN ('succeeded', 'failed', 'lost'))
 GROUP BY 1, 2 ORDER BY 3 DESC, 1;
 
--- name: pulse.handed
+-- name: pulse.dispatched
 -- By its partial index.
 SELECT count(*) FROM (
-    SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_handed WHERE state = 'handed' AND app = ?1 LIMIT ?2);
+    SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_dispatched WHERE state = 'dispatched' AND app = ?1 LIMIT ?2);
 
 -- name: pulse.schedules
 -- From the unique index alone.
@@ -1195,7 +1195,7 @@ SELECT count(*) FROM (
 
 -- name: send
 -- Messages, but for those whose id or key is known.
-INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format, hands_over)
+INSERT INTO evertick_outbox (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format, dispatches)
 SELECT ?1, json_extract(m.value, '$[0]'), json_extract(m.value, '$[1]'), json_extract(m.value, '$[2]'),
     json_extract(m.value, '$[3]'), json_extract(m.value, '$[4]'), 'waiting', ?2 + json_extract(m.value, '$[5]'), ?2,
     json_extract(m.value, '$[6]'), json_extract(m.value, '$[7]'), json_extract(m.value, '$[8]')
@@ -1237,7 +1237,7 @@ WHERE id IN (SELECT value FROM json_each(?1));
 -- What the owner needs.
 SELECT json_group_array(json_object('id', m.id, 'fence', m.fence, 'channel', m.channel, 'key', m.key, 'body', m.body,
     'headers', m.headers, 'attempts', m.attempts, 'due_at', m.due_at, 'created_at', m.created_at,
-    'caused_by', m.caused_by, 'error', m.error, 'hands_over', m.hands_over))
+    'caused_by', m.caused_by, 'error', m.error, 'dispatches', m.dispatches))
 FROM json_each(?1) wanted CROSS JOIN evertick_outbox m ON m.id = wanted.value;
 
 -- name: claim_messages.next_due
@@ -1330,9 +1330,9 @@ WHERE state IN ('waiting', 'sending') AND attempts > 0 AND app = ?1 AND channel 
 UPDATE evertick_outbox
 SET attempts = CASE state WHEN 'dead' THEN 0 ELSE attempts END, state = 'waiting', due_at = ?3, forget_at = NULL,
     settled_at = NULL, node = NULL, fence = NULL
-WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND (hands_over IS NULL OR EXISTS (
+WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND (dispatches IS NULL OR EXISTS (
     SELECT 1 FROM evertick_runs r
-    WHERE r.app = ?1 AND r.id = evertick_outbox.caused_by AND r.fence = hands_over AND r.state = 'handed'));
+    WHERE r.app = ?1 AND r.id = evertick_outbox.caused_by AND r.fence = dispatches AND r.state = 'dispatched'));
 
 -- name: hasten_messages
 -- Due now, those of a channel that were tried in vain: what they waited for is back.
@@ -1341,11 +1341,11 @@ UPDATE evertick_outbox SET due_at = ?3 WHERE id IN (
     WHERE state = 'waiting' AND app = ?1 AND channel = ?2 AND due_at > ?3 AND attempts > 0 ORDER BY due_at LIMIT ?4);
 
 -- name: drop_messages.cancel
--- A run that the message was to hand over will not get there.
+-- A run that the message was to dispatch will not get there.
 UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = coalesce(cancel_reason, ?4), deadline = ?3
-WHERE state = 'handed' AND pushed_at IS NULL AND (app, id, fence) = (
-    SELECT app, caused_by, hands_over FROM evertick_outbox
-    WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND hands_over IS NOT NULL);
+WHERE state = 'dispatched' AND pushed_at IS NULL AND (app, id, fence) = (
+    SELECT app, caused_by, dispatches FROM evertick_outbox
+    WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND dispatches IS NOT NULL);
 
 -- name: drop_messages
 -- What nobody is sending.
@@ -1457,7 +1457,7 @@ r.state IN ('waiting', 'blocked', 'parked') AND r.due_at > ?2 AND (
 
 -- part: run_written_at
 -- The latest time at which something of a live run `r` was written.
-max(r.created_at, coalesce(r.started_at, 0), coalesce(r.handed_at, 0), coalesce(r.pushed_at, 0),
+max(r.created_at, coalesce(r.started_at, 0), coalesce(r.dispatched_at, 0), coalesce(r.pushed_at, 0),
     coalesce(r.taken_at, 0), coalesce(r.killed_at, 0))
 
 -- name: clock.runs
@@ -1522,12 +1522,12 @@ SET due_at = CASE WHEN due_at <= ?4 THEN due_at WHEN created_at > ?4 AND attempt
     cause = CASE WHEN fire_at > ?4 AND created_at > ?4 AND cause IN ('fire', 'backfill') THEN 'trigger' ELSE cause END,
     deadline = CASE WHEN deadline <= ?4 THEN deadline
         WHEN state = 'running' AND started_at > ?4 THEN ?3 + max(deadline - started_at, 0)
-        WHEN state = 'handed' THEN ?3 + max(deadline - max(coalesce(handed_at, 0), coalesce(pushed_at, 0),
+        WHEN state = 'dispatched' THEN ?3 + max(deadline - max(coalesce(dispatched_at, 0), coalesce(pushed_at, 0),
             coalesce(taken_at, 0), coalesce(killed_at, 0)), 0)
         ELSE deadline END,
     created_at = CASE WHEN created_at > ?4 THEN ?3 ELSE created_at END,
     started_at = CASE WHEN started_at > ?4 THEN ?3 ELSE started_at END,
-    handed_at = CASE WHEN handed_at > ?4 THEN ?3 ELSE handed_at END,
+    dispatched_at = CASE WHEN dispatched_at > ?4 THEN ?3 ELSE dispatched_at END,
     pushed_at = CASE WHEN pushed_at > ?4 THEN ?3 ELSE pushed_at END,
     taken_at = CASE WHEN taken_at > ?4 THEN ?3 ELSE taken_at END,
     killed_at = CASE WHEN killed_at > ?4 THEN ?3 ELSE killed_at END

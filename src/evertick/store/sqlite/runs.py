@@ -103,7 +103,7 @@ def _cancel_one(db: sqlite3.Connection, now: int, app: str, id_: str, reason: st
             return Cancelled(id=id_, answer="unknown")
         case State.DONE:
             return Cancelled(id=id_, answer="done")
-        case State.RUNNING | State.HANDED:
+        case State.RUNNING | State.DISPATCHED:
             db.execute(SQL["cancel.ask"], (app, id_, plain_text(reason), now))
             return Cancelled(id=id_, answer="asked")
         case _:

@@ -21,13 +21,20 @@ from evertick.store.sqlite.connection import (
     why_read_only,
 )
 from evertick.store.sqlite.duties import resign
-from evertick.store.sqlite.foreign_commits import Others
+from evertick.store.sqlite.foreign_commits import ForeignCommits
 from evertick.store.sqlite.guard import LockWatch, SameFiles
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.nodes import beat, die
 from evertick.store.sqlite.writer import Intent, Worker, commit_group, read_each, write_now
 
-__all__ = ["FileBeatLine", "FileLine", "InlineLine", "Line", "MemoryLine", "SharedBeatLine"]
+__all__ = [
+    "FileHeartbeatSession",
+    "FileSession",
+    "InlineSession",
+    "MemorySession",
+    "SharedHeartbeatSession",
+    "StoreSession",
+]
 
 T = TypeVar("T")
 
@@ -35,7 +42,7 @@ T = TypeVar("T")
 _WAITS_PER_LEASE = 4
 
 
-class Line(Protocol):
+class StoreSession(Protocol):
     async def write(self, intent: Intent[T], *, is_end: bool = False) -> T:
         """`is_end`: it writes how something has ended that has begun already."""
         ...
@@ -47,7 +54,7 @@ class Line(Protocol):
     async def close(self) -> None: ...
 
 
-class FileLine:
+class FileSession:
     """A writer thread, a reader thread, and a look-out for what others commit."""
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
@@ -55,7 +62,7 @@ class FileLine:
         self.files = SameFiles(where, is_wal=db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
         self._writer = Worker("evertick-sqlite-writer", where, time, commit_group, self.files)
         self._reader = Worker("evertick-sqlite-reader", where, time, read_each, self.files)
-        self._others = Others(where, self._writer, data_version(db))
+        self._others = ForeignCommits(where, self._writer, data_version(db))
         self._writer.start(db)
         self._reader.start(connect_to_read(where))
 
@@ -84,7 +91,7 @@ class FileLine:
             self._others.close()
 
 
-class MemoryLine:
+class MemorySession:
     """One thread and one connection: nobody else can see the database."""
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
@@ -113,7 +120,7 @@ class Inline:
         self.users = 0
 
 
-class InlineLine:
+class InlineSession:
     """No thread at all."""
 
     def __init__(self, shared: Inline, where: Location, time: StoreTime) -> None:
@@ -139,7 +146,7 @@ class InlineLine:
             self.shared.db.close()
 
 
-class FileBeatLine:
+class FileHeartbeatSession:
     """The heartbeat's own connection, used in the thread of its caller: no queue and no other write can hold it up."""
 
     def __init__(self, where: Location, time: StoreTime, files: SameFiles) -> None:
@@ -177,10 +184,10 @@ class FileBeatLine:
             self._wait_ms = wait_ms
 
 
-class SharedBeatLine:
+class SharedHeartbeatSession:
     """Where there is one connection only, a beat goes the way of every write."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: StoreSession) -> None:
         self._line = line
 
     async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:

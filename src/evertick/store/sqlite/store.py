@@ -47,7 +47,7 @@ from evertick.store.sqlite.connection import (
     translated,
     warn_of_network,
 )
-from evertick.store.sqlite.dispatched import apply_each, apply_reports, tend_handed
+from evertick.store.sqlite.dispatched import apply_each, apply_reports, check_dispatched
 from evertick.store.sqlite.duties import duties as read_duties
 from evertick.store.sqlite.duties import hold_duties, named_duties, resign_duties, tick_duty
 from evertick.store.sqlite.endings import finish, finish_each
@@ -56,7 +56,7 @@ from evertick.store.sqlite.feed import feed, feed_state, keep_feed
 from evertick.store.sqlite.fires import record_fires
 from evertick.store.sqlite.job_transaction import FileTransaction
 from evertick.store.sqlite.location import location_of
-from evertick.store.sqlite.maintenance import FileCare
+from evertick.store.sqlite.maintenance import FileMaintenance
 from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
 from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.reading import attempts, gaps, log, recorded_moments
@@ -75,7 +75,15 @@ from evertick.store.sqlite.schedules import (
 )
 from evertick.store.sqlite.schedules import schedules as read_schedules
 from evertick.store.sqlite.schema import migrate as migrate_tables
-from evertick.store.sqlite.session import FileBeatLine, FileLine, Inline, InlineLine, Line, MemoryLine, SharedBeatLine
+from evertick.store.sqlite.session import (
+    FileHeartbeatSession,
+    FileSession,
+    Inline,
+    InlineSession,
+    MemorySession,
+    SharedHeartbeatSession,
+    StoreSession,
+)
 from evertick.store.sqlite.upkeep import LimitsCursor, PruneCursor, apps, park_unknown, prune, pulse
 from evertick.store.sqlite.within import UserTransaction, refuse_memory
 
@@ -95,7 +103,7 @@ class SqliteStore:
         self._clock = clock
         self._time = StoreTime(clock)
         self._is_inline = is_inline
-        self._line: Line | None = None
+        self._line: StoreSession | None = None
         self._opener: int | None = None
         # Of an open store: which one it is, and whether a user's connection leads to it.
         self._store_id = ""
@@ -106,11 +114,11 @@ class SqliteStore:
     @classmethod
     def sharing(cls, other: SqliteStore) -> SqliteStore:
         """Another store object on the connection of an open inline one: for a node that stops, and starts again."""
-        if not isinstance(other._line, InlineLine):
+        if not isinstance(other._line, InlineSession):
             raise InvalidSetting("only an open inline store can be shared")
         store = cls("sqlite://", clock=other._clock, is_inline=True)
         store._where = other._where
-        store._line = InlineLine(other._line.shared, other._where, store._time)
+        store._line = InlineSession(other._line.shared, other._where, store._time)
         store._opener = other._opener
         store._store_id = other._store_id
         return store
@@ -154,12 +162,12 @@ class SqliteStore:
                 raise
             self._opener = os.getpid()
 
-    def _line_on(self, db: sqlite3.Connection) -> Line:
+    def _line_on(self, db: sqlite3.Connection) -> StoreSession:
         if self._is_inline:
-            return InlineLine(Inline(db), self._where, self._time)
+            return InlineSession(Inline(db), self._where, self._time)
         if self._where.path is None:
-            return MemoryLine(db, self._where, self._time)
-        return FileLine(db, self._where, self._time)
+            return MemorySession(db, self._where, self._time)
+        return FileSession(db, self._where, self._time)
 
     async def close(self) -> None:
         self._refuse_fork()
@@ -171,14 +179,18 @@ class SqliteStore:
         self._open_line()
         return self._time.now()
 
-    async def beat_line(self) -> base.BeatLine:
+    async def beat_line(self) -> base.HeartbeatSession:
         line = self._open_line()
-        return FileBeatLine(self._where, self._time, line.files) if isinstance(line, FileLine) else SharedBeatLine(line)
+        return (
+            FileHeartbeatSession(self._where, self._time, line.files)
+            if isinstance(line, FileSession)
+            else SharedHeartbeatSession(line)
+        )
 
     async def changed(self, app: str, timeout: float) -> base.News | None:
         return await self._open_line().changed(app, timeout)
 
-    def _open_line(self) -> Line:
+    def _open_line(self) -> StoreSession:
         self._refuse_fork()
         if self._line is None:
             raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
@@ -270,19 +282,19 @@ class SqliteStore:
         except UNWRITABLE:
             return await self._write(apply_each, app, reports)
 
-    async def tend_handed(self, app: str, limit: int, heard: Mapping[str, base.Hearing]) -> base.HandedTended:
-        return await self._write(tend_handed, app, limit, heard, self._clock)
+    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, base.Hearing]) -> base.DispatchesChecked:
+        return await self._write(check_dispatched, app, limit, heard, self._clock)
 
     def within(self, connection: object) -> base.Within:
         line = self._open_line()
-        if isinstance(line, FileLine):
+        if isinstance(line, FileSession):
             line.files.check_beside()
         refuse_memory(self._where)
         return UserTransaction(connection, self._where, self._store_id, self._time)
 
     def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
         line = self._open_line()
-        if isinstance(line, FileLine):
+        if isinstance(line, FileSession):
             # Before it connects: a new connection would make a new log where the one in use was deleted.
             line.files.check()
         refuse_memory(self._where)
@@ -423,5 +435,5 @@ class SqliteStore:
         found = await self._read(find_off, app, limit, traces.first_at)
         return await self._write(mend_off, app, found, gaps, limit)
 
-    def care(self) -> base.Care:
-        return FileCare(self._where, self._clock)
+    def care(self) -> base.Maintenance:
+        return FileMaintenance(self._where, self._clock)

@@ -156,7 +156,7 @@ def pulse(db: sqlite3.Connection, now: int, app: str) -> Pulse:
         running=counted("pulse.running"),
         parked=counted("pulse.parked"),
         blocked=counted("pulse.blocked"),
-        handed=counted("pulse.handed"),
+        dispatched=counted("pulse.dispatched"),
         oldest_due_at=_oldest_due(db, app),
         schedules=db.execute(SQL["pulse.schedules"], (app,)).fetchone()[0],
         failed=_counts(failed, Verdict.FAILED),

@@ -48,7 +48,7 @@ pytest.register_assert_rewrite(
             "feed",
             "finishing",
             "fires",
-            "handed",
+            "dispatched",
             "laws",
             "managing",
             "limits",
@@ -75,12 +75,12 @@ from evertick.testing.conformance.bench import (  # noqa: E402
     an_outcome,
 )
 from evertick.testing.conformance.claims import Claims  # noqa: E402
+from evertick.testing.conformance.dispatched import Dispatched  # noqa: E402
 from evertick.testing.conformance.duties import Duties  # noqa: E402
 from evertick.testing.conformance.every_node import EveryNode  # noqa: E402
 from evertick.testing.conformance.feed import Feed, FeedWithin  # noqa: E402
 from evertick.testing.conformance.finishing import Finishing  # noqa: E402
 from evertick.testing.conformance.fires import Fires  # noqa: E402
-from evertick.testing.conformance.handed import Handed  # noqa: E402
 from evertick.testing.conformance.laws import check_ledger  # noqa: E402
 from evertick.testing.conformance.limits import Limits  # noqa: E402
 from evertick.testing.conformance.managing import Managing  # noqa: E402
@@ -139,7 +139,7 @@ class StoreConformance(
     EveryNode,
     Duties,
     Outbox,
-    Handed,
+    Dispatched,
     Feed,
     Upkeep,
     Queries,

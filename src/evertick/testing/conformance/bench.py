@@ -32,11 +32,11 @@ from evertick.model import (
 from evertick.store.base import (
     EVER,
     Advance,
-    BeatLine,
     Change,
     Claim,
     DeclaredBy,
     FinishAnswer,
+    HeartbeatSession,
     NodeJoin,
     Note,
     Owned,
@@ -364,7 +364,7 @@ class Bench:
         return answer
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[BeatLine]:
+    async def line(self) -> AsyncIterator[HeartbeatSession]:
         line = await self.store.beat_line()
         try:
             yield line

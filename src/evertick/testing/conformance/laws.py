@@ -37,9 +37,9 @@ def _check_run(run: Run, live: set[str]) -> None:
         assert run.node, f"running, and nobody runs it: {run}"
         assert run.fence, f"running under no fence: {run}"
         assert run.started_at, f"running, and never started: {run}"
-    assert (run.handed is not None) == (run.state is State.HANDED), f"in other hands, or not: {run}"
-    if run.state is State.HANDED:
-        assert run.fence, f"handed over under no fence: {run}"
+    assert (run.dispatched is not None) == (run.state is State.DISPATCHED), f"in other hands, or not: {run}"
+    if run.state is State.DISPATCHED:
+        assert run.fence, f"dispatched under no fence: {run}"
     if run.state is State.BLOCKED and run.reason in (Reason.CONCURRENCY, Reason.RATE):
         assert run.blocked_on, f"held back by a limit without a key: {run}"
     elif run.state is State.BLOCKED:

@@ -133,10 +133,10 @@ CREATE TABLE evertick.runs (
     -- Its end concerns others: a run is blocked on it, or its schedule counts from the end. Such a run ends under the
     -- lock of its schedule's row in `due`; all others end without a look at anything else.
     frees               boolean NOT NULL DEFAULT false,
-    -- Of a handed run, which nobody here holds: what was agreed; when it was handed over, when the queue had its message,
+    -- Of a dispatched run, which nobody here holds: what was agreed; when it was dispatched, when the queue had its message,
     -- when a worker took it, when that was told to stop. `deadline` is then when to look at it.
-    hand                text,
-    handed_at           bigint,
+    dispatch                text,
+    dispatched_at           bigint,
     pushed_at           bigint,
     taken_at            bigint,
     killed_at           bigint,
@@ -163,12 +163,12 @@ CREATE UNIQUE INDEX runs_unique ON evertick.runs (app, unique_key) WHERE unique_
 -- What a verdict frees, and whether a schedule has one queued.
 CREATE INDEX runs_blocked ON evertick.runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
 -- What is in the hands of an outside queue, and which of that is to be looked at.
-CREATE INDEX runs_handed ON evertick.runs (app, deadline) WHERE state = 'handed';
+CREATE INDEX runs_dispatched ON evertick.runs (app, deadline) WHERE state = 'dispatched';
 -- Of these, those to be cancelled: anybody may see to them, also while nobody hears of the others.
-CREATE INDEX runs_unwanted ON evertick.runs (app, deadline) WHERE state = 'handed' AND is_cancel_requested;
+CREATE INDEX runs_unwanted ON evertick.runs (app, deadline) WHERE state = 'dispatched' AND is_cancel_requested;
 -- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
 CREATE INDEX runs_limited ON evertick.runs (app, limit_key)
-    WHERE state IN ('running', 'handed') AND limit_key IS NOT NULL;
+    WHERE state IN ('running', 'dispatched') AND limit_key IS NOT NULL;
 -- What waits for a limit, best first of each task and queue; and what was let through for one and is not claimed yet.
 CREATE INDEX runs_held_back ON evertick.runs (app, limit_key, task, queue, priority DESC, due_at)
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
@@ -216,7 +216,7 @@ CREATE TABLE evertick.history (
     error               text,
     result              text,
     -- Of a run that ended in other hands: what was agreed, and in whose.
-    hand                text
+    dispatch                text
 ) PARTITION BY RANGE (fire_at);
 -- A moment that has run does not run again; also the runs of one schedule by time.
 CREATE UNIQUE INDEX history_moment
@@ -403,7 +403,7 @@ CREATE TABLE evertick.duties (
     PRIMARY KEY (app, name)
 ) WITH (fillfactor = 50);
 
--- What is to be handed to the outside, written in the transaction that causes it. A message has `claimed_at` while a
+-- What is to be dispatched to the outside, written in the transaction that causes it. A message has `claimed_at` while a
 -- node sends it; (node, fence) stay after that, so that an owner whose answer was lost can be told "already". Sent and
 -- dead ones have `forget_at`, until which their keys are known.
 CREATE TABLE evertick.outbox (
@@ -424,8 +424,8 @@ CREATE TABLE evertick.outbox (
     forget_at  bigint,
     error      text,
     caused_by  text,
-    -- The fence under which it hands over the run that causes it.
-    hands_over bigint,
+    -- The fence under which it dispatches the run that causes it.
+    dispatches bigint,
     format     integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0);

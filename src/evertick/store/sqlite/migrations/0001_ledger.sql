@@ -123,10 +123,10 @@ CREATE TABLE evertick_runs (
     result              TEXT,
     -- Nodes that cannot read it leave it alone.
     format              INTEGER NOT NULL DEFAULT 1,
-    -- Of a handed run: what was agreed; when it was handed over, when the queue had its message, when a worker took it,
+    -- Of a dispatched run: what was agreed; when it was dispatched, when the queue had its message, when a worker took it,
     -- when that was told to stop. `deadline` is then when to look at it.
-    hand                TEXT,
-    handed_at           INTEGER,
+    dispatch                TEXT,
+    dispatched_at           INTEGER,
     pushed_at           INTEGER,
     taken_at            INTEGER,
     killed_at           INTEGER,
@@ -147,12 +147,12 @@ CREATE UNIQUE INDEX evertick_runs_unique ON evertick_runs (app, unique_key) WHER
 -- What a verdict frees, and whether a schedule has one queued.
 CREATE INDEX evertick_runs_blocked ON evertick_runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
 -- What is in the hands of an outside queue, and which of that is to be looked at.
-CREATE INDEX evertick_runs_handed ON evertick_runs (app, deadline) WHERE state = 'handed';
+CREATE INDEX evertick_runs_dispatched ON evertick_runs (app, deadline) WHERE state = 'dispatched';
 -- Of these, those to be cancelled: anybody may see to them, also while nobody hears of the others.
-CREATE INDEX evertick_runs_unwanted ON evertick_runs (app, deadline) WHERE state = 'handed' AND is_cancel_requested = 1;
+CREATE INDEX evertick_runs_unwanted ON evertick_runs (app, deadline) WHERE state = 'dispatched' AND is_cancel_requested = 1;
 -- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
 CREATE INDEX evertick_runs_limited ON evertick_runs (app, limit_key)
-    WHERE state IN ('running', 'handed') AND limit_key IS NOT NULL;
+    WHERE state IN ('running', 'dispatched') AND limit_key IS NOT NULL;
 -- What waits for a limit, best first of each task and queue; and what was let through for one and is not claimed yet.
 CREATE INDEX evertick_runs_held_back ON evertick_runs (app, limit_key, task, queue, priority DESC, due_at)
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
@@ -165,8 +165,8 @@ CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'pa
 -- Whether a run was run again by hand. Only reruns are in it.
 CREATE INDEX evertick_runs_reruns ON evertick_runs (app, caused_by) WHERE cause = 'rerun';
 
--- Runs that are done; the columns of evertick_runs in the same order, but for the last, of handed ones. Of a run that
--- ended in other hands `hand` stays: it says in whose.
+-- Runs that are done; the columns of evertick_runs in the same order, but for the last, of dispatched ones. Of a run that
+-- ended in other hands `dispatch` stays: it says in whose.
 CREATE TABLE evertick_history (
     app                 TEXT    NOT NULL,
     id                  TEXT    NOT NULL,
@@ -210,7 +210,7 @@ CREATE TABLE evertick_history (
     error               TEXT,
     result              TEXT,
     format              INTEGER NOT NULL,
-    hand                TEXT,
+    dispatch                TEXT,
     PRIMARY KEY (app, id)
 ) WITHOUT ROWID;
 -- A moment that has run does not run again; also the runs of one schedule by time.
@@ -355,7 +355,7 @@ CREATE TABLE evertick_nodes (
     looked_at   TEXT
 );
 
--- What is to be handed to the outside, written in the transaction that causes it. A message has `claimed_at` while a
+-- What is to be dispatched to the outside, written in the transaction that causes it. A message has `claimed_at` while a
 -- node sends it; (node, fence) stay after that, so that an owner whose answer was lost can be told "already". Sent and
 -- dead ones have `forget_at`, until which their keys are known.
 CREATE TABLE evertick_outbox (
@@ -376,8 +376,8 @@ CREATE TABLE evertick_outbox (
     forget_at  INTEGER,
     error      TEXT,
     caused_by  TEXT,
-    -- The fence under which it hands over the run that causes it.
-    hands_over INTEGER,
+    -- The fence under which it dispatches the run that causes it.
+    dispatches INTEGER,
     format     INTEGER NOT NULL DEFAULT 1
 );
 -- The same key again is the same message.

@@ -1,5 +1,5 @@
-"""A handed run is in the hands of whoever got its message, and of nobody else: written about under its fence alone,
-handed over once for each claim, taken back only when its time is over, all of which it could be heard.
+"""A dispatched run is in the hands of whoever got its message, and of nobody else: written about under its fence alone,
+dispatched once for each claim, taken back only when its time is over, all of which it could be heard.
 
 Reckoned from what happened outside (what the queue got, what workers said of themselves) and from the calls that the
 ledger took, by the arguments that each run carries.
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from simulation.dispatched import DISPATCHED_WORKS, KILLS, MODES, QUEUE
 from simulation.evidence import Evidence
-from simulation.handed import HANDED_WORKS, KILLS, MODES, QUEUE
 from simulation.jobs import token
 from simulation.journal import Errand
 from simulation.replay import Call, Ledger, Row
 
-__all__ = ["check_handed"]
+__all__ = ["check_dispatched"]
 
 # How many of a task may be at work at once, here or elsewhere.
 _AT_ONCE = {"built_capped": 2}
@@ -32,7 +32,7 @@ _DRIFT = 100_000
 Claim = tuple[str, int]
 
 
-def check_handed(evidence: Evidence) -> Iterator[str]:
+def check_dispatched(evidence: Evidence) -> Iterator[str]:
     if not evidence.story.hands:
         return
     checker = _Checker(evidence)
@@ -50,8 +50,8 @@ class _Checker:
         for errand in self._errands:
             self._said.setdefault((errand.run, errand.fence), []).append(errand)
         self._aways = list(_aways(self._errands))
-        # When each claim was handed over.
-        self._handed: dict[Claim, int] = {}
+        # When each claim was dispatched.
+        self._dispatched: dict[Claim, int] = {}
         # When the ledger last took a word of its worker.
         self._heard_at: dict[Claim, int] = {}
         # When it was cancelled before the queue had it.
@@ -70,35 +70,35 @@ class _Checker:
         after = {run: self._ledger.live.get(run) or self._ledger.done[run] for run in before}
         yield from self._message_with_its_run(call, before, after)
         for run, old in before.items():
-            if old is not None and old["state"] == "handed":
+            if old is not None and old["state"] == "dispatched":
                 yield from self._moved(call, old, after[run])
         yield from self._not_too_many(call, after)
         self._hear(call)
 
-    # --- handing over
+    # --- dispatching
 
     def _message_with_its_run(self, call: Call, before: dict[str, Row | None], after: dict[str, Row]) -> Iterator[str]:
         sent = {
-            (change.row["caused_by"], change.row["hands_over"])
+            (change.row["caused_by"], change.row["dispatches"])
             for change in call.changes
             if change.table == "outbox" and change.how == "insert" and change.row["channel"] == QUEUE
         }
-        handed = {
+        dispatched = {
             (run, row["fence"])
             for run, row in after.items()
-            if row["state"] == "handed" and (before[run] or {}).get("state") != "handed"
+            if row["state"] == "dispatched" and (before[run] or {}).get("state") != "dispatched"
         }
-        yield from (f"run {run} was handed over under {fence}, and no message" for run, fence in handed - sent)
+        yield from (f"run {run} was dispatched under {fence}, and no message" for run, fence in dispatched - sent)
         yield from (
-            f"a message hands run {run} over under {fence}, and nobody else does" for run, fence in sent - handed
+            f"a message hands run {run} over under {fence}, and nobody else does" for run, fence in sent - dispatched
         )
-        for claim in handed:
-            if claim in self._handed:
-                yield f"run {claim[0]} was handed over twice under {claim[1]}"
-            self._handed[claim] = call.at
-        for run, fence in handed:
+        for claim in dispatched:
+            if claim in self._dispatched:
+                yield f"run {claim[0]} was dispatched twice under {claim[1]}"
+            self._dispatched[claim] = call.at
+        for run, fence in dispatched:
             if call.intent != "finish" or not _is_said(call.args[2], run, fence):
-                yield f"run {run} was handed over under {fence}, and its owner did not say so"
+                yield f"run {run} was dispatched under {fence}, and its owner did not say so"
 
     # --- while it is in other hands
 
@@ -107,10 +107,10 @@ class _Checker:
         match call.intent:
             case "apply_reports":
                 yield from self._by_report(call, old, new, name)
-            case "tend_handed":
+            case "check_dispatched":
                 yield from self._by_time(call, old, new, name)
             case _:
-                if new["state"] != "handed":
+                if new["state"] != "dispatched":
                     yield f"{name} left its hands by a call that has no say in it"
                 if new["losses"] != old["losses"] or new["attempts"] != old["attempts"]:
                     yield f"{name} was counted by a call that has no say in it"
@@ -118,11 +118,11 @@ class _Checker:
     def _by_report(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
         words = [each for each in call.args[1] if each.id == old["id"] and each.fence == old["fence"]]
         if not words:
-            yield f"{name} was written about by the word of another hand-over"
+            yield f"{name} was written about by the word of another dispatch"
             return
         if new["losses"] != old["losses"]:
             yield f"{name} was lost by a report"
-        if new["state"] == "handed":
+        if new["state"] == "dispatched":
             if new["attempts"] != old["attempts"]:
                 yield f"{name} is still in other hands, and has {new['attempts']} attempts"
             return
@@ -138,7 +138,7 @@ class _Checker:
     def _put_back(self, call: Call, new: Row, kinds: set[str], name: str) -> Iterator[str]:
         if not kinds & {"fail", "undelivered"}:
             yield f"{name} went back by {sorted(kinds)}"
-        delay = HANDED_WORKS[new["task"]].retry.delay(new["attempts"])
+        delay = DISPATCHED_WORKS[new["task"]].retry.delay(new["attempts"])
         if new["due_at"] < call.at + delay:
             yield f"{name} is due again {new['due_at'] - call.at} us after it failed, and not after {delay}"
 
@@ -167,7 +167,7 @@ class _Checker:
                 yield f"{name} was to be cancelled, and goes back"
             yield from self._given_up(call, old, new, name)
             return
-        if new["state"] == "handed":
+        if new["state"] == "dispatched":
             if new["deadline"] <= old["deadline"] or new["losses"] != old["losses"]:
                 yield f"{name} was looked at, and nothing was decided"
             return
@@ -185,13 +185,13 @@ class _Checker:
             self._withdrawn[old["id"], old["fence"]] = call.at
         if new["losses"] != old["losses"] + (old["taken_at"] is not None):
             yield f"{name} was given up, and its losses are {new['losses']}"
-        patience = msgspec.json.decode(old["hand"])["progress_timeout"]
+        patience = msgspec.json.decode(old["dispatch"])["progress_timeout"]
         is_over = old["killed_at"] is not None and old["killed_at"] + patience <= call.at
         if old["pushed_at"] is not None and not is_over and (old["taken_at"] is not None or QUEUE not in call.args[2]):
             yield f"{name} was given up, and a worker may have been at it, which had time to stop"
 
     def _is_over(self, call: Call, old: Row, name: str) -> Iterator[str]:
-        agreed = msgspec.json.decode(old["hand"])
+        agreed = msgspec.json.decode(old["dispatch"])
         claim = (old["id"], old["fence"])
         if old["pushed_at"] is None:
             yield f"{name} was taken back, and its message was still in the outbox"
@@ -220,7 +220,7 @@ class _Checker:
             if not any(row["task"] == task for row in after.values()):
                 continue
             live = [row for row in self._ledger.live.values() if row["task"] == task]
-            at_once = sum(row["state"] in ("running", "handed") for row in live)
+            at_once = sum(row["state"] in ("running", "dispatched") for row in live)
             if at_once > most:
                 yield f"{at_once} runs of {task} at once, here or elsewhere, and {most} may be"
 
@@ -234,17 +234,17 @@ class _Checker:
     # --- outside
 
     def errands(self) -> Iterator[str]:
-        """A worker gets what was handed over, and once."""
+        """A worker gets what was dispatched, and once."""
         by_run: dict[str, int] = {}
         for errand in self._errands:
             claim = (errand.run, errand.fence)
-            if errand.what == "pushed" and not self._handed.get(claim, errand.at + 1) <= errand.at:
-                yield f"the queue got run {errand.run} under {errand.fence}, and it was not handed over"
+            if errand.what == "pushed" and not self._dispatched.get(claim, errand.at + 1) <= errand.at:
+                yield f"the queue got run {errand.run} under {errand.fence}, and it was not dispatched"
             if errand.what == "pushed" and errand.at > self._withdrawn.get(claim, errand.at):
                 yield f"the queue got run {errand.run} under {errand.fence} after it was cancelled"
             if errand.what == "started":
                 by_run[errand.run] = by_run.get(errand.run, 0) + 1
-                if HANDED_WORKS[errand.task].on_lost == "fail" and by_run[errand.run] > errand.attempt:
+                if DISPATCHED_WORKS[errand.task].on_lost == "fail" and by_run[errand.run] > errand.attempt:
                     yield f"run {errand.run} of {errand.task} must not run twice, and did"
 
     def at_the_end(self) -> Iterator[str]:
@@ -266,4 +266,4 @@ def _aways(errands: list[Errand]) -> Iterator[tuple[int, int]]:
 
 def _is_said(outcomes: object, run: str, fence: int) -> bool:
     assert isinstance(outcomes, list | tuple)
-    return any(each.id == run and each.fence == fence and each.kind == "hand" for each in outcomes)
+    return any(each.id == run and each.fence == fence and each.kind == "dispatch" for each in outcomes)

@@ -1,4 +1,4 @@
-"""Promises about handed runs: they belong to no node, are written about under their fence alone, and come back when
+"""Promises about dispatched runs: they belong to no node, are written about under their fence alone, and come back when
 nobody takes them or their worker falls silent."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from evertick.model import (
     LINES_MAX,
     LOSSES_MAX,
     Claimed,
-    Hand,
-    HandedTo,
-    HandMode,
+    DispatchedTo,
+    DispatchMode,
+    DispatchTerms,
     MessageOutcome,
     MessageState,
     NewMessage,
@@ -28,7 +28,7 @@ from evertick.model import (
 )
 from evertick.model.limits import make_concurrency
 from evertick.model.message import hand_key
-from evertick.store.base import HandedTended, Hearing, MessageFilter, ReportAnswer, TaskTerms
+from evertick.store.base import DispatchesChecked, Hearing, MessageFilter, ReportAnswer, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -45,35 +45,37 @@ from evertick.testing.conformance.bench import (
 )
 from evertick.testing.conformance.feed import read_feed
 
-__all__ = ["Handed"]
+__all__ = ["Dispatched"]
 
 CHANNEL = "queue"
 KILLS = "kills"
-_PATIENT = Hand(to=CHANNEL, ack_timeout=HOUR, progress_timeout=HOUR)
+_PATIENT = DispatchTerms(to=CHANNEL, ack_timeout=HOUR, progress_timeout=HOUR)
 
 
-def a_hand_off(held: Claimed, hand: Hand = _PATIENT, **fields: Any) -> Outcome:
-    """What hands a run over: the outcome with its message."""
+def a_dispatch(held: Claimed, dispatch: DispatchTerms = _PATIENT, **fields: Any) -> Outcome:
+    """What dispatches a run: the outcome with its message."""
     message = NewMessage(
         id=a_run().id,
-        channel=hand.to,
+        channel=dispatch.to,
         key=hand_key(held.id, held.fence),
         body=b'{"v":1}',
         caused_by=held.id,
-        hands_over=held.fence,
+        dispatches=held.fence,
     )
-    return an_outcome(held, "hand", **{"hand": hand, "messages": (message,), "attempts": held.attempts, **fields})
+    return an_outcome(
+        held, "hand", **{"dispatch": dispatch, "messages": (message,), "attempts": held.attempts, **fields}
+    )
 
 
 def said(held: Claimed, kind: str, **fields: Any) -> Report:
     return Report(id=held.id, fence=held.fence, kind=kind, **fields)  # type: ignore[arg-type]
 
 
-async def hand(bench: Bench, node: str, run: str | None = None, **agreed: Any) -> Claimed:
-    """Claim a run and hand it over."""
+async def dispatch(bench: Bench, node: str, run: str | None = None, **agreed: Any) -> Claimed:
+    """Claim a run and dispatch it."""
     terms = agreed.pop("terms", None)
     held = await bench.hold(node, run, terms=terms)
-    assert await bench.finish(node, a_hand_off(held, msgspec.structs.replace(_PATIENT, **agreed))) == ["done"]
+    assert await bench.finish(node, a_dispatch(held, msgspec.structs.replace(_PATIENT, **agreed))) == ["done"]
     return held
 
 
@@ -89,10 +91,10 @@ async def told(bench: Bench, one: Report) -> ReportAnswer:
 
 async def tend(
     bench: Bench, *, app: str = APP, limit: int = 100, heard: Mapping[str, Hearing] | None = None
-) -> HandedTended:
+) -> DispatchesChecked:
     """By somebody who has heard all of it, unless it is told what."""
     all_of_it = {CHANNEL: Hearing(0, await bench.now() + HOUR)}
-    return await bench.store.tend_handed(app, limit, all_of_it if heard is None else heard)
+    return await bench.store.check_dispatched(app, limit, all_of_it if heard is None else heard)
 
 
 async def messages(bench: Bench, channel: str = CHANNEL) -> list[tuple[str, MessageState]]:
@@ -102,18 +104,20 @@ async def messages(bench: Bench, channel: str = CHANNEL) -> list[tuple[str, Mess
 
 async def how_it_stands(bench: Bench, run: str) -> Run:
     found = await bench.run(run)
-    assert found.state is State.HANDED
+    assert found.state is State.DISPATCHED
     return found
 
 
-class Handed:
+class Dispatched:
     # --- who did it
 
     async def test_whose_hands_a_run_ended_in_is_known_with_its_end(self, bench: Bench) -> None:
         node = await bench.node()
-        known, at_once, nameless = [await hand(bench, node, queue="docker") for _ in range(3)]
+        known, at_once, nameless = [await dispatch(bench, node, queue="docker") for _ in range(3)]
         await report(bench, said(known, "taken", worker="w1"))
-        assert (await how_it_stands(bench, known.id)).handed_to == HandedTo(to=CHANNEL, queue="docker", worker="w1")
+        assert (await how_it_stands(bench, known.id)).dispatched_to == DispatchedTo(
+            to=CHANNEL, queue="docker", worker="w1"
+        )
         await report(
             bench,
             said(known, "finish", worker="another name"),
@@ -121,128 +125,128 @@ class Handed:
             said(at_once, "fail", worker="w2", retry=False, error="no"),
             said(nameless, "finish"),
         )
-        found = [(await bench.run(held.id)).handed_to for held in (known, at_once, nameless)]
-        assert found == [HandedTo(to=CHANNEL, queue="docker", worker=worker) for worker in ("w1", "w2", None)]
+        found = [(await bench.run(held.id)).dispatched_to for held in (known, at_once, nameless)]
+        assert found == [DispatchedTo(to=CHANNEL, queue="docker", worker=worker) for worker in ("w1", "w2", None)]
 
     async def test_a_run_that_goes_to_another_worker_forgets_the_first(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         await report(bench, said(held, "taken", worker="w1"), said(held, "release"))
-        assert (await bench.run(held.id)).handed_to is None
-        again = await hand(bench, node, held.id)
-        assert (await how_it_stands(bench, held.id)).handed_to == HandedTo(to=CHANNEL)
+        assert (await bench.run(held.id)).dispatched_to is None
+        again = await dispatch(bench, node, held.id)
+        assert (await how_it_stands(bench, held.id)).dispatched_to == DispatchedTo(to=CHANNEL)
         await report(bench, said(again, "finish", worker="w2"))
-        assert (await bench.run(held.id)).handed_to == HandedTo(to=CHANNEL, worker="w2")
+        assert (await bench.run(held.id)).dispatched_to == DispatchedTo(to=CHANNEL, worker="w2")
 
     async def test_a_worker_whose_name_no_database_takes_is_heard(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         await report(bench, said(held, "finish", worker="w\x00\ud800"))
-        assert (await bench.run(held.id)).handed_to == HandedTo(to=CHANNEL, worker="w\ufffd?")
+        assert (await bench.run(held.id)).dispatched_to == DispatchedTo(to=CHANNEL, worker="w\ufffd?")
 
     async def test_a_run_that_was_done_here_was_in_no_other_hands(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await bench.finish(node, an_outcome(held, "done", verdict=Verdict.SUCCEEDED)) == ["done"]
-        assert (await bench.run(held.id)).handed_to is None
+        assert (await bench.run(held.id)).dispatched_to is None
 
-    # --- handing over
+    # --- dispatching
 
-    async def test_a_handed_run_belongs_to_no_node_and_keeps_its_fence(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_belongs_to_no_node_and_keeps_its_fence(self, bench: Bench) -> None:
         node = await bench.node()
         before = await bench.now()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         run = await how_it_stands(bench, held.id)
         assert (run.node, run.fence, run.attempts, run.losses, run.started_at) == (None, held.fence, 0, 0, None)
-        assert run.handed is not None
-        assert (run.handed.to, run.handed.mode) == (CHANNEL, "finish")
-        assert (run.handed.pushed_at, run.handed.taken_at, run.handed.until) == (None, None, None)
-        assert before <= us(run.handed.at) <= await bench.now()
+        assert run.dispatched is not None
+        assert (run.dispatched.to, run.dispatched.mode) == (CHANNEL, "finish")
+        assert (run.dispatched.pushed_at, run.dispatched.taken_at, run.dispatched.until) == (None, None, None)
+        assert before <= us(run.dispatched.at) <= await bench.now()
         assert await bench.store.owned(APP, node) == []
         [listed] = await bench.store.nodes(APP)
         assert listed.running == 0
 
-    async def test_a_hand_off_writes_its_message_with_it(self, bench: Bench) -> None:
+    async def test_a_dispatch_writes_its_message_with_it(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
         assert (message.key, message.caused_by) == (hand_key(held.id, held.fence), held.id)
         [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 9}, ())).messages
-        assert (claimed.caused_by, claimed.hands_over) == (held.id, held.fence)
+        assert (claimed.caused_by, claimed.dispatches) == (held.id, held.fence)
 
-    async def test_a_hand_off_of_a_lost_claim_writes_nothing(self, bench: Bench) -> None:
+    async def test_a_dispatch_of_a_lost_claim_writes_nothing(self, bench: Bench) -> None:
         node, heir = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
         [again] = (await bench.rehome(heir)).claimed
-        assert await bench.finish(node, a_hand_off(held)) == ["lost"]
+        assert await bench.finish(node, a_dispatch(held)) == ["lost"]
         assert await messages(bench) == []
         assert (await bench.run(held.id)).fence == again.fence
 
-    async def test_a_hand_off_whose_answer_was_lost_is_told_already_whatever_came_of_it(self, bench: Bench) -> None:
+    async def test_a_dispatch_whose_answer_was_lost_is_told_already_whatever_came_of_it(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
-        outcome = a_hand_off(held)
+        outcome = a_dispatch(held)
         assert await bench.finish(node, outcome) == ["done"]
         assert await bench.finish(node, outcome) == ["already"]
         assert len(await messages(bench)) == 1
         await report(bench, said(held, "finish"))
         assert await bench.finish(node, outcome) == ["already"]
 
-    async def test_a_cancel_that_was_asked_for_comes_before_a_hand_off(self, bench: Bench) -> None:
+    async def test_a_cancel_that_was_asked_for_comes_before_a_dispatch(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await bench.cancel(held.id) == ["asked"]
-        assert await bench.finish(node, a_hand_off(held)) == ["done"]
+        assert await bench.finish(node, a_dispatch(held)) == ["done"]
         run = await bench.run(held.id)
         assert (run.verdict, run.reason) == (Verdict.CANCELLED, "requested")
         assert await messages(bench) == []
 
-    async def test_many_hand_offs_and_other_outcomes_go_together(self, bench: Bench) -> None:
+    async def test_many_dispatchs_and_other_outcomes_go_together(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.enqueue(APP, [a_run() for _ in range(4)])
         first, second, third, fourth = (await bench.claim(node)).runs
         answers = await bench.finish(
-            node, a_hand_off(first), an_outcome(second), an_outcome(third, "release"), a_hand_off(fourth)
+            node, a_dispatch(first), an_outcome(second), an_outcome(third, "release"), a_dispatch(fourth)
         )
         assert answers == ["done"] * 4
         states = [await bench.state(held.id) for held in (first, second, third, fourth)]
-        assert states == [State.HANDED, State.DONE, State.WAITING, State.HANDED]
+        assert states == [State.DISPATCHED, State.DONE, State.WAITING, State.DISPATCHED]
         assert len(await messages(bench)) == 2
 
-    async def test_of_many_hand_offs_those_that_nobody_wants_or_holds_any_more_send_nothing(self, bench: Bench) -> None:
+    async def test_of_many_dispatchs_those_that_nobody_wants_or_holds_any_more_send_nothing(self, bench: Bench) -> None:
         node = await bench.node()
-        handed, cancelled, other, twice = [await bench.hold(node) for _ in range(4)]
+        dispatched, cancelled, other, twice = [await bench.hold(node) for _ in range(4)]
         await bench.cancel(cancelled.id, reason="unwanted")
-        stale = a_hand_off(msgspec.structs.replace(other, fence=other.fence + 1_000_000))
-        outcomes = [a_hand_off(handed), a_hand_off(cancelled), stale, a_hand_off(twice), a_hand_off(twice)]
+        stale = a_dispatch(msgspec.structs.replace(other, fence=other.fence + 1_000_000))
+        outcomes = [a_dispatch(dispatched), a_dispatch(cancelled), stale, a_dispatch(twice), a_dispatch(twice)]
         assert await bench.finish(node, *outcomes) == ["done", "done", "lost", "done", "already"]
         sent = await messages(bench)
-        assert {key for key, _ in sent} == {hand_key(each.id, each.fence) for each in (handed, twice)}
+        assert {key for key, _ in sent} == {hand_key(each.id, each.fence) for each in (dispatched, twice)}
         assert (await bench.run(cancelled.id)).verdict is Verdict.CANCELLED
         assert (await bench.run(other.id)).state is State.RUNNING
 
-    async def test_a_handed_run_survives_the_death_of_whoever_handed_it_over(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_survives_the_death_of_whoever_dispatched_it_over(self, bench: Bench) -> None:
         node, heir = await bench.node(), await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         await bench.store.leave(node)
         rehomed = await bench.rehome(heir)
         assert (rehomed.claimed, rehomed.released, rehomed.ended) == ([], [], [])
         assert (await how_it_stands(bench, held.id)).losses == 0
         assert await report(bench, said(held, "finish")) == ["done"]
 
-    async def test_what_was_handed_over_in_the_own_queue_of_a_node_outlives_it(self, bench: Bench) -> None:
+    async def test_what_was_dispatched_in_the_own_queue_of_a_node_outlives_it(self, bench: Bench) -> None:
         node, heir = await bench.node(), await bench.node()
         run = await bench.enqueue(queue=f"@{node}")
         [held] = (await bench.claim(node, queues=(f"@{node}",))).runs
-        await bench.finish(node, a_hand_off(held))
+        await bench.finish(node, a_dispatch(held))
         await bench.store.leave(node)
         assert (await bench.rehome(heir)).ended == []
         assert await report(bench, said(held, "finish")) == ["done"]
         assert (await bench.run(run.id)).verdict is Verdict.SUCCEEDED
 
-    async def test_whoever_handed_a_run_over_may_not_write_about_it_any_more(self, bench: Bench) -> None:
+    async def test_whoever_dispatched_a_run_over_may_not_write_about_it_any_more(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         assert await bench.note(node, held, progress=0.5, lines=((1, "info", "hello"),)) == [held.id]
         assert await bench.finish(node, an_outcome(held)) == ["already"]
         run = await how_it_stands(bench, held.id)
@@ -252,17 +256,17 @@ class Handed:
 
     async def test_a_worker_takes_a_run_speaks_of_it_and_ends_it(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         assert await report(bench, said(held, "pushed")) == ["done"]
-        pushed = (await how_it_stands(bench, held.id)).handed
+        pushed = (await how_it_stands(bench, held.id)).dispatched
         assert pushed is not None
         assert pushed.until is not None
         assert us(pushed.until) == us(pushed.pushed_at) + HOUR
         assert await report(bench, said(held, "taken")) == ["done"]
         run = await how_it_stands(bench, held.id)
-        assert run.handed is not None
-        assert run.started_at == run.handed.taken_at
-        assert us(run.handed.until) == us(run.handed.taken_at) + HOUR
+        assert run.dispatched is not None
+        assert run.started_at == run.dispatched.taken_at
+        assert us(run.dispatched.until) == us(run.dispatched.taken_at) + HOUR
         assert await report(bench, said(held, "progress", progress=0.5, progress_text="half")) == ["done"]
         run = await how_it_stands(bench, held.id)
         assert (run.progress, run.progress_text) == (0.5, "half")
@@ -275,11 +279,11 @@ class Handed:
             1,
             held.fence,
         )
-        assert (ended.started_at, ended.handed) == (run.started_at, None)
+        assert (ended.started_at, ended.dispatched) == (run.started_at, None)
 
     async def test_reports_of_one_batch_are_taken_in_their_order(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         words = [said(held, kind) for kind in ("pushed", "taken", "progress", "finish", "progress", "finish")]
         assert await report(bench, *words) == ["done"] * 4 + ["already"] * 2
         run = await bench.run(held.id)
@@ -289,12 +293,12 @@ class Handed:
     async def test_an_end_says_how_long_the_work_took(self, bench: Bench) -> None:
         """As its worker saw it, also where all that it said is heard at one moment."""
         node, took = await bench.node(), bench.short // 3
-        held = await hand(bench, node, retry_delay=0)
+        held = await dispatch(bench, node, retry_delay=0)
         await bench.pass_time(bench.short)
         await report(bench, said(held, "pushed"), said(held, "taken"), said(held, "fail", error="no", took=took))
         [attempt] = await bench.store.attempts(APP, held.id)
         assert took <= us(attempt.finished_at) - us(attempt.started_at) < took + SECOND
-        again = await hand(bench, node, held.id)
+        again = await dispatch(bench, node, held.id)
         await report(bench, said(again, "taken"))
         heard = await how_it_stands(bench, held.id)
         await bench.pass_time(bench.short)
@@ -303,19 +307,19 @@ class Handed:
         assert took <= us(run.finished_at) - us(run.started_at) < took + SECOND
         assert us(run.started_at) > us(heard.started_at)
 
-    async def test_no_work_began_before_it_was_handed_over(self, bench: Bench) -> None:
+    async def test_no_work_began_before_it_was_dispatched(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
-        handed = (await how_it_stands(bench, held.id)).handed
-        assert handed is not None
+        held = await dispatch(bench, node)
+        dispatched = (await how_it_stands(bench, held.id)).dispatched
+        assert dispatched is not None
         await report(bench, said(held, "finish", took=HOUR))
-        assert (await bench.run(held.id)).started_at == handed.at
+        assert (await bench.run(held.id)).started_at == dispatched.at
 
     async def test_reports_about_many_runs_go_together(self, bench: Bench) -> None:
         node = await bench.node()
         runs = await bench.store.enqueue(APP, [a_run() for _ in range(5)])
         held = {each.id: each for each in (await bench.claim(node)).runs}
-        await bench.finish(node, *(a_hand_off(each) for each in held.values()))
+        await bench.finish(node, *(a_dispatch(each) for each in held.values()))
         first, second, third, fourth, fifth = (held[run.id] for run in runs)
         answers = await report(
             bench,
@@ -333,62 +337,62 @@ class Handed:
             (State.DONE, Verdict.SUCCEEDED),
             (State.DONE, Verdict.FAILED),
             (State.DONE, Verdict.SKIPPED),
-            (State.HANDED, None),
-            (State.HANDED, None),
+            (State.DISPATCHED, None),
+            (State.DISPATCHED, None),
         ]
         assert (found[1].error, found[1].reason, found[2].reason) == ("no", "error", "nothing new")
 
     async def test_whatever_a_worker_says_first_tells_that_it_has_the_run(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node, progress_timeout=MINUTE)
+        held = await dispatch(bench, node, progress_timeout=MINUTE)
         assert await report(bench, said(held, "progress")) == ["done"]
         run = await how_it_stands(bench, held.id)
-        assert run.handed is not None
-        assert None not in (run.handed.pushed_at, run.handed.taken_at)
-        assert us(run.handed.until) == us(run.handed.taken_at) + MINUTE
+        assert run.dispatched is not None
+        assert None not in (run.dispatched.pushed_at, run.dispatched.taken_at)
+        assert us(run.dispatched.until) == us(run.dispatched.taken_at) + MINUTE
         # What the node that brought it says later is no news, and does not set the time to take it.
         assert await report(bench, said(held, "pushed"), said(held, "taken")) == ["already", "already"]
-        assert (await how_it_stands(bench, held.id)).handed == run.handed
+        assert (await how_it_stands(bench, held.id)).dispatched == run.dispatched
 
     async def test_a_report_of_an_old_fence_is_refused(self, bench: Bench) -> None:
         node = await bench.node()
-        old = await hand(bench, node, ack_timeout=0)
+        old = await dispatch(bench, node, ack_timeout=0)
         await report(bench, said(old, "pushed"))
         assert (await tend(bench)).released == [old.id]
-        new = await hand(bench, node, old.id)
+        new = await dispatch(bench, node, old.id)
         assert new.fence > old.fence
         for kind in ("pushed", "taken", "progress", "finish", "fail", "skip", "release", "undelivered"):
             assert await report(bench, said(old, kind, lines=((1, "info", "late"),))) == ["stale"]
         run = await how_it_stands(bench, old.id)
-        assert run.handed is not None
-        assert (run.fence, run.handed.pushed_at, run.attempts) == (new.fence, None, 0)
+        assert run.dispatched is not None
+        assert (run.fence, run.dispatched.pushed_at, run.attempts) == (new.fence, None, 0)
         assert await bench.store.log(APP, old.id) == []
         assert await report(bench, said(new, "finish"), said(old, "finish")) == ["done", "stale"]
 
-    async def test_a_report_about_what_is_not_handed_is_refused(self, bench: Bench) -> None:
+    async def test_a_report_about_what_is_not_dispatched_is_refused(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await report(bench, said(held, "finish")) == ["stale"]
         assert await bench.state(held.id) is State.RUNNING
 
     async def test_apps_do_not_report_of_each_others_runs(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         [answer] = await bench.store.apply_reports(OTHER_APP, [said(held, "finish")])
         assert answer.answer == "stale"
-        assert await bench.state(held.id) is State.HANDED
+        assert await bench.state(held.id) is State.DISPATCHED
 
     @pytest.mark.parametrize("kind", ["finish", "fail", "skip"])
     async def test_an_end_that_is_reported_twice_is_known_already(self, bench: Bench, kind: str) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         assert await report(bench, said(held, kind)) == ["done"]
         assert await report(bench, said(held, kind), said(held, "progress")) == ["already", "already"]
 
     @pytest.mark.parametrize(("mode", "kind"), [("forget", "pushed"), ("ack", "taken"), ("ack", "progress")])
-    async def test_a_mode_says_when_a_run_has_succeeded(self, bench: Bench, mode: HandMode, kind: str) -> None:
-        held = await hand(bench, await bench.node(), mode=mode)
+    async def test_a_mode_says_when_a_run_has_succeeded(self, bench: Bench, mode: DispatchMode, kind: str) -> None:
+        held = await dispatch(bench, await bench.node(), mode=mode)
         if mode == "ack":
             assert await report(bench, said(held, "pushed")) == ["done"]
-            assert await bench.state(held.id) is State.HANDED
+            assert await bench.state(held.id) is State.DISPATCHED
         assert await report(bench, said(held, kind)) == ["done"]
         run = await bench.run(held.id)
         assert (run.verdict, run.attempts) == (Verdict.SUCCEEDED, 1)
@@ -397,7 +401,7 @@ class Handed:
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
     async def test_log_lines_come_with_reports_and_a_repeated_one_brings_them_once(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         lines = ((1, "info", "one"), (2, "warning", "two"))
         numbered = said(held, "progress", lines=lines, seq=0)
         await report(bench, numbered, numbered)
@@ -412,7 +416,7 @@ class Handed:
     async def test_a_worker_that_never_falls_silent_fills_no_ledger_and_its_last_words_stay(
         self, bench: Bench, is_numbered: bool
     ) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         each, times = 1_000, 12
         for first in range(0, each * times, each):
             lines = tuple((number, "info", str(number)) for number in range(first, first + each))
@@ -426,7 +430,7 @@ class Handed:
         assert found[LINES_MAX + 1 :] == ["no space left"]
 
     async def test_long_lines_of_a_worker_are_bounded_by_their_size(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         for first in range(0, 200, 20):
             lines = tuple((number, "info", "x" * 10_000) for number in range(first, first + 20))
             await report(bench, said(held, "progress", lines=lines, seq=first))
@@ -441,7 +445,7 @@ class Handed:
         node = await bench.node()
         await bench.store.enqueue(APP, [a_run(), a_run()])
         bad, good = (await bench.claim(node)).runs
-        await bench.finish(node, a_hand_off(bad), a_hand_off(good))
+        await bench.finish(node, a_dispatch(bad), a_dispatch(good))
         reports = [said(bad, "finish", result=b"\xff"), said(good, "finish", result=b"1")]
         assert await report(bench, *reports) == ["done", "done"]
         run = await bench.run(bad.id)
@@ -452,21 +456,21 @@ class Handed:
     # --- failures
 
     async def test_a_failure_is_tried_again_as_agreed_whoever_applies_it(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), retry_delay=MINUTE)
+        held = await dispatch(bench, await bench.node(), retry_delay=MINUTE)
         before = await bench.now()
         answer = await told(bench, said(held, "fail", error="no", reason="broken"))
         assert (answer.answer, answer.verdict, answer.is_put_back) == ("done", None, True)
         run = await bench.run(held.id)
         assert (run.state, run.attempts, run.losses, run.error) == (State.WAITING, 1, 0, "no")
         assert before + MINUTE <= us(run.due_at) <= await bench.now() + MINUTE
-        assert (run.handed, run.fence) == (None, None)
+        assert (run.dispatched, run.fence) == (None, None)
         [earlier] = await bench.store.attempts(APP, held.id)
         assert (earlier.number, earlier.fence, earlier.error, earlier.reason) == (1, held.fence, "no", "broken")
         assert earlier.started_at is not None
         assert await report(bench, said(held, "fail")) == ["already"]
 
     async def test_a_failure_without_another_try_is_final(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), retry_delay=None)
+        held = await dispatch(bench, await bench.node(), retry_delay=None)
         assert (await told(bench, said(held, "fail", error="no"))).verdict is Verdict.FAILED
         run = await bench.run(held.id)
         assert (run.attempts, run.reason, run.error) == (1, "error", "no")
@@ -484,7 +488,7 @@ class Handed:
     async def test_a_worker_may_ask_for_another_try_or_rule_it_out(
         self, bench: Bench, retry: bool | None, after: int | None, agreed: dict[str, Any], delay: int | None
     ) -> None:
-        held = await hand(bench, await bench.node(), **agreed)
+        held = await dispatch(bench, await bench.node(), **agreed)
         before = await bench.now()
         await report(bench, said(held, "fail", retry=retry, retry_after=after))
         run = await bench.run(held.id)
@@ -495,58 +499,58 @@ class Handed:
             assert before + delay <= us(run.due_at) <= await bench.now() + delay
 
     async def test_what_could_not_be_delivered_is_a_failed_attempt(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), retry_delay=None)
+        held = await dispatch(bench, await bench.node(), retry_delay=None)
         assert await report(bench, said(held, "undelivered", error="refused")) == ["done"]
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.error) == (Verdict.FAILED, "undelivered", "refused")
 
-    async def test_what_must_not_run_twice_is_not_handed_over_again_when_nobody_knows_whether_it_arrived(
+    async def test_what_must_not_run_twice_is_not_dispatched_again_when_nobody_knows_whether_it_arrived(
         self, bench: Bench
     ) -> None:
-        held = await hand(bench, await bench.node(), terms=TaskTerms(at_most_once=True), retry_delay=0)
+        held = await dispatch(bench, await bench.node(), terms=TaskTerms(at_most_once=True), retry_delay=0)
         assert (await told(bench, said(held, "undelivered"))).verdict is Verdict.FAILED
 
     async def test_what_was_delivered_after_all_is_not_undelivered(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         await report(bench, said(held, "taken"))
         assert await report(bench, said(held, "undelivered", error="timeout")) == ["already"]
-        assert await bench.state(held.id) is State.HANDED
+        assert await bench.state(held.id) is State.DISPATCHED
 
     async def test_a_worker_that_gives_a_run_back_has_spent_nothing(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         answer = await told(bench, said(held, "release", reason="shutdown"))
         assert (answer.answer, answer.is_put_back) == ("done", True)
         run = await bench.run(held.id)
         assert (run.state, run.attempts, run.losses) == (State.WAITING, 0, 0)
-        again = await hand(bench, node, held.id)
+        again = await dispatch(bench, node, held.id)
         assert again.fence > held.fence
         assert len(await messages(bench)) == 2
 
     # --- those whose time is over
 
     async def test_a_run_whose_message_waits_for_its_queue_has_no_time_that_could_be_over(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), ack_timeout=0, progress_timeout=0, timeout=0)
+        held = await dispatch(bench, await bench.node(), ack_timeout=0, progress_timeout=0, timeout=0)
         await bench.pass_time(50_000)
         tended = await tend(bench)
         assert (tended.released, tended.ended) == ([], [])
-        assert await bench.state(held.id) is State.HANDED
+        assert await bench.state(held.id) is State.DISPATCHED
 
     async def test_what_no_worker_takes_in_time_goes_back_and_is_no_loss(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node, ack_timeout=bench.short)
+        held = await dispatch(bench, node, ack_timeout=bench.short)
         await report(bench, said(held, "pushed"))
         assert (await tend(bench)).released == []
         async with bench.line() as line:
-            assert not (await line.beat(node, HOUR)).has_handed
+            assert not (await line.beat(node, HOUR)).has_dispatched
             await bench.pass_time(bench.short)
-            assert (await line.beat(node, HOUR)).has_handed
+            assert (await line.beat(node, HOUR)).has_dispatched
         tended = await tend(bench)
         assert (tended.released, tended.ended) == ([held.id], [])
         run = await bench.run(held.id)
-        assert (run.state, run.losses, run.attempts, run.handed) == (State.WAITING, 0, 0, None)
+        assert (run.state, run.losses, run.attempts, run.dispatched) == (State.WAITING, 0, 0, None)
         assert us(run.due_at) <= await bench.now()
-        again = await hand(bench, node, held.id)
+        again = await dispatch(bench, node, held.id)
         assert again.fence > held.fence
         assert [key for key, _ in await messages(bench)] == [
             hand_key(held.id, held.fence),
@@ -554,7 +558,7 @@ class Handed:
         ]
 
     async def test_a_worker_that_falls_silent_loses_the_run(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), progress_timeout=bench.short)
+        held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
         await report(bench, said(held, "taken"))
         await bench.pass_time(bench.short // 2)
         await report(bench, said(held, "progress"))
@@ -565,24 +569,24 @@ class Handed:
         assert await report(bench, said(held, "progress"), said(held, "finish")) == ["stale", "stale"]
 
     async def test_a_worker_that_goes_on_beyond_its_timeout_loses_the_run(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), progress_timeout=HOUR, timeout=10 * MINUTE)
+        held = await dispatch(bench, await bench.node(), progress_timeout=HOUR, timeout=10 * MINUTE)
         await report(bench, said(held, "taken"))
         run = await how_it_stands(bench, held.id)
-        assert run.handed is not None
-        assert us(run.handed.until) == us(run.handed.taken_at) + 11 * MINUTE
+        assert run.dispatched is not None
+        assert us(run.dispatched.until) == us(run.dispatched.taken_at) + 11 * MINUTE
 
     async def test_what_must_not_run_twice_ends_as_lost(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), terms=TaskTerms(at_most_once=True), ack_timeout=0)
+        held = await dispatch(bench, await bench.node(), terms=TaskTerms(at_most_once=True), ack_timeout=0)
         await report(bench, said(held, "pushed"))
         assert (await tend(bench)).ended == [(held.id, Verdict.LOST)]
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, "not_taken", 0)
 
-    async def test_what_nobody_takes_is_handed_over_anew_as_often_as_that_takes(self, bench: Bench) -> None:
+    async def test_what_nobody_takes_is_dispatched_anew_as_often_as_that_takes(self, bench: Bench) -> None:
         node = await bench.node()
         run = (await bench.enqueue()).id
         for _ in range(2 * LOSSES_MAX):
-            held = await hand(bench, node, run, ack_timeout=0)
+            held = await dispatch(bench, node, run, ack_timeout=0)
             await report(bench, said(held, "pushed"))
             tended = await tend(bench)
             assert (tended.released, tended.ended) == ([run], [])
@@ -593,7 +597,7 @@ class Handed:
         node = await bench.node()
         run = (await bench.enqueue()).id
         for count in range(1, LOSSES_MAX + 1):
-            held = await hand(bench, node, run, progress_timeout=0)
+            held = await dispatch(bench, node, run, progress_timeout=0)
             await report(bench, said(held, "taken"))
             tended = await tend(bench)
             assert (tended.released, tended.ended) == (
@@ -604,12 +608,12 @@ class Handed:
 
     async def test_tending_takes_no_more_than_it_is_asked_for_and_no_other_app(self, bench: Bench) -> None:
         node = await bench.node()
-        held = [await hand(bench, node, ack_timeout=0) for _ in range(1)]
+        held = [await dispatch(bench, node, ack_timeout=0) for _ in range(1)]
         for _ in range(2):
             run = (await bench.enqueue(priority=9)).id
             [claimed] = (await bench.claim(node, limit=1)).runs
             assert claimed.id == run
-            await bench.finish(node, a_hand_off(claimed, msgspec.structs.replace(_PATIENT, ack_timeout=0)))
+            await bench.finish(node, a_dispatch(claimed, msgspec.structs.replace(_PATIENT, ack_timeout=0)))
             held.append(claimed)
         await report(bench, *(said(each, "pushed") for each in held))
         await bench.pass_time(1_000)
@@ -618,7 +622,7 @@ class Handed:
         assert len((await tend(bench, limit=2)).released) == 1
 
     async def test_a_worker_whose_time_is_over_is_told_to_stop(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), progress_timeout=0, kill=KILLS)
+        held = await dispatch(bench, await bench.node(), progress_timeout=0, kill=KILLS)
         await report(bench, said(held, "taken"))
         assert (await tend(bench)).has_killed
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
@@ -628,9 +632,9 @@ class Handed:
 
     async def test_who_does_not_hear_the_workers_of_a_channel_judges_none_of_them(self, bench: Bench) -> None:
         node = await bench.node()
-        untaken = await hand(bench, node, ack_timeout=0)
-        silent = await hand(bench, node, progress_timeout=0)
-        once = await hand(bench, node, progress_timeout=0, terms=TaskTerms(at_most_once=True))
+        untaken = await dispatch(bench, node, ack_timeout=0)
+        silent = await dispatch(bench, node, progress_timeout=0)
+        once = await dispatch(bench, node, progress_timeout=0, terms=TaskTerms(at_most_once=True))
         await report(bench, said(untaken, "pushed"), said(silent, "taken"), said(once, "taken"))
         await bench.pass_time(bench.short)
         always = Hearing(0, await bench.now() + HOUR)
@@ -644,8 +648,8 @@ class Handed:
 
     async def test_those_of_a_channel_that_nobody_hears_are_in_nobodys_way(self, bench: Bench) -> None:
         node = await bench.node()
-        unheard = [await hand(bench, node, to="away", ack_timeout=0) for _ in range(5)]
-        late = await hand(bench, node, ack_timeout=0)
+        unheard = [await dispatch(bench, node, to="away", ack_timeout=0) for _ in range(5)]
+        late = await dispatch(bench, node, ack_timeout=0)
         await report(bench, *(said(each, "pushed") for each in unheard))
         await report(bench, said(late, "pushed"))
         await bench.pass_time(bench.short)
@@ -653,24 +657,24 @@ class Handed:
 
     async def test_a_run_that_was_not_heard_for_all_of_its_time_gets_it_again(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node, progress_timeout=bench.short)
+        held = await dispatch(bench, node, progress_timeout=bench.short)
         await report(bench, said(held, "taken"))
         await bench.pass_time(2 * bench.short)
         back = await bench.now()
         tended = await tend(bench, heard={CHANNEL: Hearing(back, back)})
         assert (tended.released, tended.ended) == ([], [])
         run = await how_it_stands(bench, held.id)
-        assert run.handed is not None
-        assert (us(run.handed.until), run.losses) == (back + bench.short, 0)
+        assert run.dispatched is not None
+        assert (us(run.dispatched.until), run.losses) == (back + bench.short, 0)
         async with bench.line() as line:
             await bench.pass_time(2 * bench.short)
-            assert (await line.beat(node, HOUR)).has_handed
+            assert (await line.beat(node, HOUR)).has_dispatched
         # The same stretch, heard on: now it is silent.
         assert (await tend(bench, heard={CHANNEL: Hearing(back, await bench.now())})).released == [held.id]
         assert (await bench.run(held.id)).losses == 1
 
     async def test_a_word_after_the_outage_is_heard_as_any_other(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), progress_timeout=bench.short)
+        held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
         await report(bench, said(held, "taken"))
         await bench.pass_time(2 * bench.short)
         back = await bench.now()
@@ -680,45 +684,45 @@ class Handed:
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
     async def test_nobody_is_silent_later_than_it_was_listened_to(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), ack_timeout=bench.short)
+        held = await dispatch(bench, await bench.node(), ack_timeout=bench.short)
         await report(bench, said(held, "pushed"))
         last = await bench.now()
         await bench.pass_time(2 * bench.short)
-        before = (await how_it_stands(bench, held.id)).handed
+        before = (await how_it_stands(bench, held.id)).dispatched
         assert (await tend(bench, heard={CHANNEL: Hearing(0, last)})).released == []
-        assert (await how_it_stands(bench, held.id)).handed == before
+        assert (await how_it_stands(bench, held.id)).dispatched == before
         assert (await tend(bench, heard={CHANNEL: Hearing(0, await bench.now())})).released == [held.id]
 
     async def test_the_timeout_of_a_run_is_judged_by_those_who_hear_its_worker(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), progress_timeout=None, timeout=-MINUTE)
+        held = await dispatch(bench, await bench.node(), progress_timeout=None, timeout=-MINUTE)
         await report(bench, said(held, "taken"))
         await bench.pass_time(bench.short)
         assert (await tend(bench, heard={})).released == []
         back = await bench.now()
         assert (await tend(bench, heard={CHANNEL: Hearing(back, back)})).released == []
         run = await how_it_stands(bench, held.id)
-        assert run.handed is not None
-        assert us(run.handed.until) == back + MINUTE
+        assert run.dispatched is not None
+        assert us(run.dispatched.until) == back + MINUTE
 
     async def test_what_is_to_be_cancelled_is_for_anybody(self, bench: Bench) -> None:
         node = await bench.node()
-        unsent = await hand(bench, node, kill=KILLS)
-        taken = await hand(bench, node, progress_timeout=bench.short, kill=KILLS)
-        overdue = await hand(bench, node, ack_timeout=0)
+        unsent = await dispatch(bench, node, kill=KILLS)
+        taken = await dispatch(bench, node, progress_timeout=bench.short, kill=KILLS)
+        overdue = await dispatch(bench, node, ack_timeout=0)
         await report(bench, said(taken, "taken"), said(overdue, "pushed"))
         async with bench.line() as line:
             await bench.pass_time(bench.short)
             beat = await line.beat(node, HOUR)
-            assert (beat.has_handed, beat.has_handed_cancels) == (True, False)
+            assert (beat.has_dispatched, beat.has_dispatched_cancels) == (True, False)
             await bench.cancel(unsent.id)
             await bench.cancel(taken.id)
-            assert (await line.beat(node, HOUR)).has_handed_cancels
+            assert (await line.beat(node, HOUR)).has_dispatched_cancels
             tended = await tend(bench, heard={})
             assert (tended.ended, tended.has_killed) == ([(unsent.id, Verdict.CANCELLED)], True)
-            assert not (await line.beat(node, HOUR)).has_handed_cancels
+            assert not (await line.beat(node, HOUR)).has_dispatched_cancels
         await bench.pass_time(2 * bench.short)
         assert (await tend(bench, heard={})).ended == [(taken.id, Verdict.CANCELLED)]
-        assert await bench.state(overdue.id) is State.HANDED
+        assert await bench.state(overdue.id) is State.DISPATCHED
 
     async def test_a_ledger_has_an_id_of_its_own(self, bench: Bench) -> None:
         assert re.fullmatch(r"[A-Za-z0-9_-]{16,64}", bench.store.id)
@@ -727,10 +731,10 @@ class Handed:
 
     async def test_a_cancel_before_the_message_is_sent_ends_the_run_and_withdraws_it(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node, kill=KILLS)
+        held = await dispatch(bench, node, kill=KILLS)
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
         async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).has_handed
+            assert (await line.beat(node, HOUR)).has_dispatched
         tended = await tend(bench)
         assert (tended.ended, tended.has_killed) == ([(held.id, Verdict.CANCELLED)], False)
         run = await bench.run(held.id)
@@ -739,7 +743,7 @@ class Handed:
 
     async def test_a_cancel_while_the_message_is_on_its_way_is_told_to_the_worker(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node, kill=KILLS)
+        held = await dispatch(bench, node, kill=KILLS)
         await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())
         await bench.cancel(held.id)
         tended = await tend(bench)
@@ -747,7 +751,7 @@ class Handed:
         assert (await how_it_stands(bench, held.id)).is_cancel_requested
 
     async def test_a_cancelled_run_that_no_worker_has_ends_at_once_and_is_no_loss(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), kill=KILLS)
+        held = await dispatch(bench, await bench.node(), kill=KILLS)
         await report(bench, said(held, "pushed"))
         await bench.cancel(held.id, reason="unwanted")
         tended = await tend(bench)
@@ -763,7 +767,7 @@ class Handed:
     async def test_a_cancelled_run_that_somebody_unheard_may_have_gets_a_workers_time(
         self, bench: Bench, heard_until: str
     ) -> None:
-        held = await hand(bench, await bench.node(), progress_timeout=bench.short, kill=KILLS)
+        held = await dispatch(bench, await bench.node(), progress_timeout=bench.short, kill=KILLS)
         await report(bench, said(held, "pushed"))
         before = await bench.now()
         await bench.pass_time(bench.short)
@@ -777,20 +781,20 @@ class Handed:
         assert (await bench.run(held.id)).losses == 0
 
     async def test_a_worker_that_is_heard_of_after_the_cancel_has_its_time_to_stop(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), kill=KILLS)
+        held = await dispatch(bench, await bench.node(), kill=KILLS)
         await report(bench, said(held, "pushed"))
         await bench.cancel(held.id)
         assert (await tend(bench, heard={})).has_killed
         before = await bench.now()
         await report(bench, said(held, "taken"))
         run = await how_it_stands(bench, held.id)
-        assert run.handed is not None
-        assert before + HOUR <= us(run.handed.until) <= await bench.now() + HOUR
+        assert run.dispatched is not None
+        assert before + HOUR <= us(run.dispatched.until) <= await bench.now() + HOUR
         assert (await tend(bench)).ended == []
         assert (await told(bench, said(held, "fail", reason="killed"))).verdict is Verdict.CANCELLED
 
     async def test_a_cancelled_run_ends_by_its_workers_word(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), kill=KILLS, retry_delay=0)
+        held = await dispatch(bench, await bench.node(), kill=KILLS, retry_delay=0)
         await report(bench, said(held, "taken"))
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
         assert (await tend(bench)).has_killed
@@ -805,14 +809,14 @@ class Handed:
 
     @pytest.mark.parametrize("kind", ["finish", "skip", "release"])
     async def test_a_worker_that_was_faster_than_its_cancel_has_the_last_word(self, bench: Bench, kind: str) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         await report(bench, said(held, "taken"))
         await bench.cancel(held.id)
         verdict = {"finish": Verdict.SUCCEEDED, "skip": Verdict.SKIPPED, "release": Verdict.CANCELLED}[kind]
         assert (await told(bench, said(held, kind))).verdict is verdict
 
     async def test_a_worker_that_does_not_stop_loses_the_cancelled_run(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node(), progress_timeout=bench.short)
+        held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
         await report(bench, said(held, "taken"))
         await bench.cancel(held.id)
         await tend(bench)
@@ -824,7 +828,7 @@ class Handed:
         assert await report(bench, said(held, "finish")) == ["stale"]
 
     async def test_a_cancel_that_is_asked_for_twice_gives_the_worker_no_less_time(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node())
+        held = await dispatch(bench, await bench.node())
         await report(bench, said(held, "taken"))
         await bench.cancel(held.id, reason="first")
         await tend(bench)
@@ -833,10 +837,10 @@ class Handed:
         await report(bench, said(held, "fail"))
         assert (await bench.run(held.id)).reason == "first"
 
-    async def test_a_newer_fire_replaces_a_handed_run(self, bench: Bench) -> None:
+    async def test_a_newer_fire_replaces_a_dispatched_run(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(overlap="replace")
-        held = await hand(bench, node, await bench.fire(schedule), kill=KILLS)
+        held = await dispatch(bench, node, await bench.fire(schedule), kill=KILLS)
         await report(bench, said(held, "taken"))
         schedule = await bench.stored()
         newer = a_fire(schedule, state=State.BLOCKED)
@@ -852,8 +856,8 @@ class Handed:
 
     # --- its messages
 
-    async def test_dropping_the_message_of_a_handed_run_cancels_it(self, bench: Bench) -> None:
-        held = await hand(bench, await bench.node())
+    async def test_dropping_the_message_of_a_dispatched_run_cancels_it(self, bench: Bench) -> None:
+        held = await dispatch(bench, await bench.node())
         [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
         assert await bench.store.drop_messages(APP, [message.id]) == [message.id]
         assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
@@ -861,7 +865,7 @@ class Handed:
 
     async def test_a_dead_message_is_not_sent_anew_for_a_run_that_is_over(self, bench: Bench) -> None:
         node = await bench.node()
-        await hand(bench, node, retry_delay=None)
+        await dispatch(bench, node, retry_delay=None)
         [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())).messages
         given_up = MessageOutcome(id=claimed.id, fence=claimed.fence, kind="dead", attempts=1, remember=HOUR)
         assert await bench.store.settle_messages(APP, node, [given_up]) == ["done"]
@@ -869,15 +873,15 @@ class Handed:
         [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())).messages
         dead = MessageOutcome(id=claimed.id, fence=claimed.fence, kind="dead", attempts=1, remember=HOUR)
         assert claimed.caused_by is not None
-        assert claimed.hands_over is not None
-        over = Report(id=claimed.caused_by, fence=claimed.hands_over, kind="undelivered")
+        assert claimed.dispatches is not None
+        over = Report(id=claimed.caused_by, fence=claimed.dispatches, kind="undelivered")
         assert await report(bench, over) == ["done"]
         assert await bench.store.settle_messages(APP, node, [dead]) == ["done"]
         assert await bench.store.retry_messages(APP, [claimed.id]) == []
 
     async def test_a_message_is_found_by_its_key(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         key = hand_key(held.id, held.fence)
         [found] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL, key=key))
         assert found.caused_by == held.id
@@ -885,14 +889,14 @@ class Handed:
 
     # --- what counts as running
 
-    async def test_a_handed_run_counts_for_its_concurrency_until_it_leaves_these_hands(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_counts_for_its_concurrency_until_it_leaves_these_hands(self, bench: Bench) -> None:
         terms = {TASK: TaskTerms(concurrency=make_concurrency(1, None, TASK, {}))}
         node = await bench.node(tasks=terms)
         await bench.store.enqueue(APP, [a_run() for _ in range(4)])
         for kind in ("finish", "fail", "release", "silence"):
             [held] = (await bench.claim(node, tasks=terms)).runs
             agreed = {"progress_timeout": 0} if kind == "silence" else {"retry_delay": HOUR}
-            await bench.finish(node, a_hand_off(held, msgspec.structs.replace(_PATIENT, **agreed)))
+            await bench.finish(node, a_dispatch(held, msgspec.structs.replace(_PATIENT, **agreed)))
             assert (await bench.claim(node, tasks=terms)).runs == []
             await report(bench, said(held, "taken"))
             assert (await bench.claim(node, tasks=terms)).runs == []
@@ -903,19 +907,19 @@ class Handed:
                 await report(bench, said(held, kind, **later))
         assert len((await bench.claim(node, tasks=terms)).runs) == 1
 
-    async def test_a_handed_run_has_its_unique_key(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_has_its_unique_key(self, bench: Bench) -> None:
         node = await bench.node()
         run = await bench.enqueue(unique_key="k")
-        held = await hand(bench, node, run.id)
+        held = await dispatch(bench, node, run.id)
         again = await bench.enqueue(unique_key="k")
-        assert (again.id, again.is_new, again.state) == (run.id, False, State.HANDED)
+        assert (again.id, again.is_new, again.state) == (run.id, False, State.DISPATCHED)
         await report(bench, said(held, "finish"))
         assert (await bench.enqueue(unique_key="k")).is_new
 
-    async def test_a_handed_run_is_live_for_overlap_and_frees_what_waits_for_its_end(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_is_live_for_overlap_and_frees_what_waits_for_its_end(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(overlap="queue")
-        held = await hand(bench, node, await bench.fire(schedule))
+        held = await dispatch(bench, node, await bench.fire(schedule))
         schedule = await bench.stored()
         assert schedule.live & 1
         behind = a_fire(schedule, state=State.BLOCKED)
@@ -924,11 +928,13 @@ class Handed:
         await report(bench, said(held, "finish"))
         assert await bench.state(behind.id) is State.WAITING
 
-    async def test_a_schedule_that_counts_from_the_end_waits_for_the_end_of_a_handed_run(self, bench: Bench) -> None:
+    async def test_a_schedule_that_counts_from_the_end_waits_for_the_end_of_a_dispatched_run(
+        self, bench: Bench
+    ) -> None:
         node = await bench.node()
         schedule = await bench.add()
         advance = {"after_end": MINUTE, "next_fire_at": None, "next_at": None}
-        held = await hand(bench, node, await bench.fire(schedule, advance))
+        held = await dispatch(bench, node, await bench.fire(schedule, advance))
         assert (await bench.stored()).fire_at is None
         before = await bench.now()
         await report(bench, said(held, "finish"))
@@ -939,7 +945,7 @@ class Handed:
     async def test_a_removed_schedule_leaves_the_worker_of_its_run_alone(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add()
-        held = await hand(bench, node, await bench.fire(schedule), kill=KILLS)
+        held = await dispatch(bench, node, await bench.fire(schedule), kill=KILLS)
         await report(bench, said(held, "taken"))
         assert await bench.change("remove", await bench.stored())
         tended = await tend(bench)
@@ -950,26 +956,26 @@ class Handed:
     async def test_a_removed_schedule_takes_along_what_no_worker_has(self, bench: Bench, is_pushed: bool) -> None:
         node = await bench.node()
         schedule = await bench.add()
-        held = await hand(bench, node, await bench.fire(schedule))
+        held = await dispatch(bench, node, await bench.fire(schedule))
         await report(bench, *([said(held, "pushed")] if is_pushed else []))
         assert await bench.change("remove", await bench.stored())
         assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
         run = await bench.run(held.id)
         assert (run.reason, run.losses) == ("removed", 0)
 
-    async def test_the_pulse_counts_handed_runs_and_people_find_them(self, bench: Bench) -> None:
+    async def test_the_pulse_counts_dispatched_runs_and_people_find_them(self, bench: Bench) -> None:
         node = await bench.node()
-        held = await hand(bench, node)
+        held = await dispatch(bench, node)
         pulse = await bench.store.pulse(APP)
-        assert (pulse.handed, pulse.running, pulse.waiting) == (1, 0, 0)
-        assert [run.id for run in await bench.runs(states=(State.HANDED,))] == [held.id]
+        assert (pulse.dispatched, pulse.running, pulse.waiting) == (1, 0, 0)
+        assert [run.id for run in await bench.runs(states=(State.DISPATCHED,))] == [held.id]
 
     @pytest.mark.parametrize("end", ["finish", "silence"])
-    async def test_the_feed_tells_of_hand_offs_and_takings(
+    async def test_the_feed_tells_of_dispatchs_and_takings(
         self, bench: Bench, end: Literal["finish", "silence"]
     ) -> None:
         await bench.store.keep_feed(APP, HOUR)
-        held = await hand(bench, await bench.node(), progress_timeout=0)
+        held = await dispatch(bench, await bench.node(), progress_timeout=0)
         await report(bench, said(held, "pushed"))
         await report(bench, said(held, "taken"), said(held, "progress"))
         if end == "finish":
@@ -979,4 +985,4 @@ class Handed:
         found = await read_feed(bench)
         kinds = [row.kind for row in found.rows if row.kind.startswith("run.")]
         last = "run.finished" if end == "finish" else "run.released"
-        assert kinds == ["run.recorded", "run.started", "run.handed", "run.taken", last]
+        assert kinds == ["run.recorded", "run.started", "run.dispatched", "run.taken", last]

@@ -1,4 +1,4 @@
-"""Work that is handed over: what its driver gives to the queue of a simulation, one job per way to end elsewhere.
+"""Work that is dispatched: what its driver gives to the queue of a simulation, one job per way to end elsewhere.
 
 How long a worker takes, and how long it may be silent, are arguments: the pace of a story says so.
 """
@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 
 from evertick.driver.base import Work
-from evertick.driver.dispatch import HandOff
+from evertick.driver.dispatch import Dispatch
 from evertick.job.context import Context
-from evertick.model import HandMode
+from evertick.model import DispatchMode
 from evertick.model.limits import make_concurrency
 from evertick.model.retry import Constant
 
-__all__ = ["HANDED_WORKS", "KILLS", "MODES", "QUEUE"]
+__all__ = ["DISPATCHED_WORKS", "KILLS", "MODES", "QUEUE"]
 
 QUEUE, KILLS = "queue", "kills"
-MODES: dict[str, HandMode] = {"acked": "ack", "forgotten": "forget"}
+MODES: dict[str, DispatchMode] = {"acked": "ack", "forgotten": "forget"}
 
 
 class HandingDriver:
@@ -33,9 +33,9 @@ class HandingDriver:
         arguments: dict[str, Any] = msgspec.json.decode(args)
         return arguments
 
-    async def execute(self, context: Context, arguments: dict[str, Any]) -> HandOff:
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> Dispatch:
         names = {"run": context.run_id, "fence": context.fence, "task": context.task, "attempt": context.attempt}
-        return HandOff(
+        return Dispatch(
             channel=QUEUE,
             payload={**names, "args": arguments},
             mode=MODES.get(context.task, "finish"),
@@ -49,7 +49,7 @@ def _work(task: str, **terms: Any) -> Work:
     return Work(task=task, driver=HandingDriver(), hash=task, **terms)
 
 
-HANDED_WORKS: dict[str, Work] = {
+DISPATCHED_WORKS: dict[str, Work] = {
     work.task: work
     for work in (
         _work("built"),

@@ -1,5 +1,5 @@
-"""Handed runs on PostgreSQL: a batch costs a few statements, those who meet at a run agree on what became of it, and a
-hundred thousand of them are in nobody's way."""
+"""Dispatched runs on PostgreSQL: a batch costs a few statements, concurrent reports agree on a run's outcome, and a
+hundred thousand of them slow nothing down."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evertick.store.postgres.connection import PLAIN_PLANS
 from evertick.store.postgres.queries import in_schema, statements_for
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TASK
-from evertick.testing.conformance.handed import _PATIENT, a_hand_off, said
+from evertick.testing.conformance.dispatched import _PATIENT, a_dispatch, said
 
 BATCH = 1_000
 MANY = 100_000
@@ -34,23 +34,23 @@ async def bench(postgres_stores: PostgresStores) -> AsyncIterator[Bench]:
     await bench.check()
 
 
-async def hand_over(bench: Bench, count: int, **agreed: object) -> list[Claimed]:
+async def dispatch(bench: Bench, count: int, **agreed: object) -> list[Claimed]:
     node = await bench.node()
     await bench.store.enqueue(APP, [a_run() for _ in range(count)])
     held = (await bench.claim(node, limit=count)).runs
-    hand = msgspec.structs.replace(_PATIENT, **agreed)
-    answers = await bench.finish(node, *(a_hand_off(each, hand) for each in held))
+    dispatch = msgspec.structs.replace(_PATIENT, **agreed)
+    answers = await bench.finish(node, *(a_dispatch(each, dispatch) for each in held))
     assert answers == ["done"] * count
     return held
 
 
-async def test_a_thousand_hand_offs_and_reports_cost_a_constant_number_of_statements(bench: Bench) -> None:
+async def test_a_thousand_dispatchs_and_reports_cost_a_constant_number_of_statements(bench: Bench) -> None:
     node = await bench.node()
     await bench.store.enqueue(APP, [a_run() for _ in range(BATCH)])
     held = (await bench.claim(node, limit=BATCH)).runs
     with counting() as sent:
-        await bench.finish(node, *(a_hand_off(each) for each in held))
-    assert sent == ["finish.hand_over"]
+        await bench.finish(node, *(a_dispatch(each) for each in held))
+    assert sent == ["finish.dispatch"]
     for kind in ("pushed", "taken", "progress", "finish"):
         with counting() as sent:
             answers = await bench.store.apply_reports(APP, [said(each, kind) for each in held])
@@ -66,11 +66,11 @@ async def test_a_report_and_the_end_of_its_time_are_one_after_the_other(
     bench: Bench, postgres_stores: PostgresStores
 ) -> None:
     other = await postgres_stores.open()
-    held = await hand_over(bench, 200, ack_timeout=0)
+    held = await dispatch(bench, 200, ack_timeout=0)
     await bench.store.apply_reports(APP, [said(each, "pushed") for each in held])
     answers, *tended = await asyncio.gather(
         bench.store.apply_reports(APP, [said(each, "finish") for each in held]),
-        *(other.tend_handed(APP, 50, HEARD) for _ in range(4)),
+        *(other.check_dispatched(APP, 50, HEARD) for _ in range(4)),
     )
     released = [run for each in tended for run in each.released]
     assert len(released) == len(set(released))
@@ -85,7 +85,7 @@ async def test_a_report_and_the_end_of_its_time_are_one_after_the_other(
 
 async def test_many_who_report_the_same_end_write_it_once(bench: Bench, postgres_stores: PostgresStores) -> None:
     other = await postgres_stores.open()
-    held = await hand_over(bench, 100)
+    held = await dispatch(bench, 100)
     reports = [said(each, "finish") for each in held]
     # The other way round: whoever locks in another order would wait for the first for ever.
     answers = await asyncio.gather(
@@ -105,33 +105,33 @@ async def test_a_cancel_and_an_end_meet_without_waiting_for_each_other_for_ever(
     node = await bench.node(tasks=terms)
     await bench.store.enqueue(APP, [a_run() for _ in range(150)])
     held = (await bench.claim(node, limit=100, tasks=terms)).runs
-    await bench.finish(node, *(a_hand_off(each, msgspec.structs.replace(_PATIENT, kill="kills")) for each in held))
+    await bench.finish(node, *(a_dispatch(each, msgspec.structs.replace(_PATIENT, kill="kills")) for each in held))
     ids = [each.id for each in held]
     async with asyncio.timeout(60):
         await asyncio.gather(
             bench.store.cancel(APP, ids[::-1], "unwanted"),
             other.apply_reports(APP, [said(each, "fail", error="no") for each in held]),
-            other.tend_handed(APP, 100, HEARD),
+            other.check_dispatched(APP, 100, HEARD),
             bench.store.drop_messages(APP, ids),
         )
-        await bench.store.tend_handed(APP, 100, HEARD)
+        await bench.store.check_dispatched(APP, 100, HEARD)
     for each in held:
         assert (await bench.run(each.id)).verdict in (Verdict.FAILED, Verdict.CANCELLED)
     # Whoever was held back by the limit of those that ended comes now.
     assert len((await bench.claim(node, limit=100, tasks=terms)).runs) == 50
 
 
-_HANDED = """
+_DISPATCHED = """
     INSERT INTO evertick.runs (id, app, task, cause, fire_at, due_at, queue, priority, state, created_at, node, fence,
-        hand, handed_at, pushed_at, deadline)
-        SELECT gen_random_uuid(), 'app', 'tidy', 'enqueue', n, n, 'default', n % 3, 'handed', 0, 'somebody', n,
+        hand, dispatched_at, pushed_at, deadline)
+        SELECT gen_random_uuid(), 'app', 'tidy', 'enqueue', n, n, 'default', n % 3, 'dispatched', 0, 'somebody', n,
             '{"to":"queue"}', n, n, CASE WHEN n <= 20 THEN n ELSE 9223372036854775807 END
         FROM generate_series(1, {many}) n
 """
 
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
-async def test_a_hundred_thousand_handed_runs_are_not_looked_at(
+async def test_a_hundred_thousand_dispatched_runs_are_not_looked_at(
     postgres_stores: PostgresStores, is_analyzed: bool
 ) -> None:
     bench = Bench(postgres_stores, await postgres_stores.open())
@@ -142,7 +142,7 @@ async def test_a_hundred_thousand_handed_runs_are_not_looked_at(
         for setting, value in PLAIN_PLANS.items():
             await connection.execute(f"SET {setting} = {value}")
         await connection.execute(in_schema("ANALYZE evertick.runs", schema))
-        await connection.execute(in_schema(_HANDED.replace("{many}", str(MANY)), schema))
+        await connection.execute(in_schema(_DISPATCHED.replace("{many}", str(MANY)), schema))
         if is_analyzed:
             await connection.execute(in_schema("ANALYZE evertick.runs", schema))
         await bench.enqueue()
@@ -150,8 +150,8 @@ async def test_a_hundred_thousand_handed_runs_are_not_looked_at(
         claim = f"'app', '{node}', ARRAY['default'], ARRAY['tidy'], 10, '{{}}', '{{}}'"
         for name, values, most in (
             ("claim", claim, 200),
-            ("tend_handed.find_cancelled", "'app', 1000", 40),
-            ("tend_handed.find_overdue", "'app', 1000, '{}'", 40),
+            ("check_dispatched.find_cancelled", "'app', 1000", 40),
+            ("check_dispatched.find_overdue", "'app', 1000, '{}'", 40),
             ("beat", f"'{node}', {HOUR}, NULL", 200),
         ):
             await connection.execute(f"PREPARE asked AS {statements[name]}")

@@ -1,4 +1,4 @@
-"""A queue with its workers, in memory: what the tests of handed runs hand them to. It can be away, and lose its memory.
+"""An external queue with its workers, in memory, for tests of dispatched runs. It can be away, and lose its memory.
 
 Nodes push to it and read reports from it as they would with a real one; the workers are the test itself.
 """
@@ -14,15 +14,15 @@ import msgspec
 
 from evertick import Context, Message
 from evertick.driver.base import Driver
-from evertick.driver.dispatch import HandOff, Received
+from evertick.driver.dispatch import Dispatch, Received
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts, Spec
 from evertick.job.arguments import FreeArguments
-from evertick.model import ClaimedMessage, HandMode, Report
+from evertick.model import ClaimedMessage, DispatchMode, Report
 from evertick.model.retry import Constant
 from evertick.when.moment import HOUR, SECOND
 
-__all__ = ["KILLS", "QUEUE", "Handing", "Queue"]
+__all__ = ["KILLS", "QUEUE", "Dispatching", "Queue"]
 
 QUEUE, KILLS = "queue", "kills"
 
@@ -105,11 +105,11 @@ class Queue:
         self.say(Report(id=job["run"], fence=job["fence"], kind=kind, **fields))  # type: ignore[arg-type]
 
 
-class Handing(Spec):
-    """A job that is handed to the queue of the connection named "handing"."""
+class Dispatching(Spec):
+    """A job that is dispatched to the queue of the connection named "handing"."""
 
     driver: ClassVar[str] = "handing"
-    mode: HandMode = "finish"
+    mode: DispatchMode = "finish"
     ack_timeout: int = HOUR
     progress_timeout: int = HOUR
     tries: int = 1_000
@@ -124,7 +124,7 @@ class HandingDriver:
     can_be_cancelled = True
     kill_after = 0
 
-    def __init__(self, spec: Handing, task: str, parts: DriverParts) -> None:
+    def __init__(self, spec: Dispatching, task: str, parts: DriverParts) -> None:
         self._spec, self._arguments, self._parts = spec, FreeArguments(task), parts
 
     @property
@@ -136,10 +136,10 @@ class HandingDriver:
     def prepare(self, args: bytes) -> dict[str, Any]:
         return self._arguments.decode(args)
 
-    async def execute(self, context: Context, arguments: dict[str, Any]) -> HandOff:
+    async def execute(self, context: Context, arguments: dict[str, Any]) -> Dispatch:
         spec = self._spec
         payload = {"v": 1, "run": context.run_id, "fence": context.fence, "args": arguments, "attempt": context.attempt}
-        return HandOff(
+        return Dispatch(
             channel=QUEUE,
             payload=object() if arguments.get("is_odd") else payload,
             mode=spec.mode,

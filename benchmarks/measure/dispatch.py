@@ -1,5 +1,5 @@
-"""Runs handed to Redis: from a full queue of due runs, or from schedules that are due, to messages in a list, beside a
-loop that only pushes them.
+"""Runs dispatched to Redis, from a full queue of due runs or from due schedules to messages in a list, beside a loop
+that only pushes them.
 
 Of due schedules the nodes record the fires as well: each becomes a run before it is claimed.
 
@@ -33,7 +33,7 @@ from benchmarks.used import Used
 __all__ = ["FIGURES", "measure", "measure_due"]
 
 FIGURES = (
-    Figure("rate", "handed to Redis", "runs/s", better="more", beside="raw"),
+    Figure("rate", "dispatched to Redis", "runs/s", better="more", beside="raw"),
     Figure("raw", "raw loop", "messages/s"),
     Figure("ratio", "Evertick / raw", "ratio"),
     dataclasses.replace(CPU[0], beside="raw_node_us"),
@@ -45,7 +45,7 @@ FIGURES = (
 BATCH = 1_000
 _QUEUE = "bench"
 _KEY = f"builds_{_QUEUE}"
-_PROGRAM = "handoff_program.py"
+_PROGRAM = "dispatch_program.py"
 _LOOK_SECONDS = 0.005
 _LATE_SECONDS = 300
 # What the nodes find; called with the number of the turn.
@@ -76,7 +76,7 @@ def _measure(stage: Stage, fill: _Fill) -> Measured:
         with redis.Redis.from_url(broker.url) as client:
             for turn in range(stage.size.growth_turns):
                 fill(stage, turn)
-                ours.append(_hand_over(stage, broker, client))
+                ours.append(_dispatch(stage, broker, client))
                 bodies = _taken(client, stage.number)
                 raw.append(_push(broker, bodies))
                 client.delete(_KEY)
@@ -112,7 +112,7 @@ class _Turn:
     redis: float
 
 
-def _hand_over(stage: Stage, broker: BrokerPlace, client: redis.Redis) -> _Turn:
+def _dispatch(stage: Stage, broker: BrokerPlace, client: redis.Redis) -> _Turn:
     """From the start of the nodes until all are in the list."""
     with stage.workers("work") as workers:
         workers.wait_until_ready()
@@ -122,7 +122,7 @@ def _hand_over(stage: Stage, broker: BrokerPlace, client: redis.Redis) -> _Turn:
         while (there := client.llen(_KEY)) < stage.number:
             workers.check_alive()
             late = time.perf_counter() - began > _LATE_SECONDS
-            assert not late, f"{there} of {stage.number} runs were handed over in {_LATE_SECONDS} s:\n{workers.said()}"
+            assert not late, f"{there} of {stage.number} runs were dispatched in {_LATE_SECONDS} s:\n{workers.said()}"
             time.sleep(_LOOK_SECONDS)
         seconds = time.perf_counter() - began
         time.sleep(stage.size.end_seconds)  # the last of them are in the list, and not settled yet

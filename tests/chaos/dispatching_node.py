@@ -1,8 +1,8 @@
-"""A node of the hand-over tests: its jobs go to a queue in Redis, a list or a stream, or in NATS.
+"""A node of the dispatch tests: its jobs go to a queue in Redis, a list or a stream, or in NATS.
 
-    handing_node.py URL BROKER list|stream|nats before|between|nowhere
+    dispatching_node.py URL BROKER list|stream|nats before|between|nowhere
 
-It says where it is, and waits there to be killed: when a run is handed over in the ledger and its message is about to
+It says where it is, and waits there to be killed: when a run is dispatched in the ledger and its message is about to
 be sent, or when the broker has the message and the ledger does not know it yet.
 """
 

@@ -1,4 +1,4 @@
-"""Runs that an outside queue does: handed over with their message, pushed in batches, reported on, taken back."""
+"""Runs that an outside queue does: dispatched with their message, pushed in batches, reported on, taken back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handing import KILLS, QUEUE, Handing, Queue
+from dispatch_queue import KILLS, QUEUE, Dispatching, Queue
 
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
@@ -40,14 +40,14 @@ def handing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/handed.db"
+        return f"sqlite:///{tmp_path}/dispatched.db"
     return str(request.getfixturevalue("postgres_url"))
 
 
 class Shop:
     """A scheduler, its one job, and the queue that does it."""
 
-    def __init__(self, url: str, queue: Queue, spec: Handing, **options: Any) -> None:
+    def __init__(self, url: str, queue: Queue, spec: Dispatching, **options: Any) -> None:
         settings = {key: options.pop(key) for key in ("lease", "poll_interval", "drivers") if key in options}
         settings = {"drivers": ["function", "handing"], **settings}
         self.scheduler = Scheduler(url, stop_timeout="2s", **settings)
@@ -101,23 +101,25 @@ class Shop:
 
 @asynccontextmanager
 async def a_shop(url: str, **options: Any) -> AsyncIterator[Shop]:
-    names = {field for field in Handing.__struct_fields__ if field in options}
-    spec = Handing(**{name: options.pop(name) for name in names})
+    names = {field for field in Dispatching.__struct_fields__ if field in options}
+    spec = Dispatching(**{name: options.pop(name) for name in names})
     shop = Shop(url, options.pop("queue", None) or Queue(), spec, **options)
     async with shop.scheduler:
         yield shop
 
 
-# --- the life of a handed run
+# --- the life of a dispatched run
 
 
-async def test_a_run_is_handed_over_taken_spoken_of_and_ended_by_its_worker(url: str) -> None:
+async def test_a_run_is_dispatched_taken_spoken_of_and_ended_by_its_worker(url: str) -> None:
     async with a_shop(url) as shop:
         run = await shop.job.enqueue(n=7)
         [job] = await shop.until_pushed()
         assert (job["run"], job["args"], job["attempt"]) == (run.id, {"n": 7}, 1)
-        handed = await shop.reached(run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
-        assert (handed.state, handed.node, handed.fence) == (State.HANDED, None, job["fence"])
+        dispatched = await shop.reached(
+            run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None
+        )
+        assert (dispatched.state, dispatched.node, dispatched.fence) == (State.DISPATCHED, None, job["fence"])
         assert shop.health.running == 0
         shop.queue.tell(job, "taken")
         shop.queue.tell(job, "progress", progress=0.5, progress_text="half", lines=((1, "info", "hello"),))
@@ -181,7 +183,7 @@ async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: p
     async with a_shop(url, queue=queue, ack_timeout=1, lease="1s") as shop:
         runs = await shop.job.enqueue_many({"n": number} for number in range(20))
         store = await shop.scheduler._store()
-        first = await shop.reached(runs[0], lambda found: found.state is State.HANDED)
+        first = await shop.reached(runs[0], lambda found: found.state is State.DISPATCHED)
 
         async def tries() -> int:
             key = hand_key(first.id, first.fence or 0)
@@ -192,7 +194,7 @@ async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: p
             while await tries() < 3:
                 await asyncio.sleep(0.02)
         waiting = await shop.scheduler.runs(limit=100)
-        assert {(run.state, run.losses, run.attempts) for run in waiting} == {(State.HANDED, 0, 0)}
+        assert {(run.state, run.losses, run.attempts) for run in waiting} == {(State.DISPATCHED, 0, 0)}
         queue.is_away = False
         await shop.until_pushed(20)
         assert {job["run"] for job in queue.pushed[:20]} == {run.id for run in runs}
@@ -261,14 +263,14 @@ async def test_a_node_that_does_not_know_the_task_applies_its_reports(url: str) 
     async with a_shop(url, queue=queue, retry=Constant("10ms", attempts=2)) as shop:
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
-        await shop.reached(run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+        await shop.reached(run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
     other = Scheduler(url, drivers=["function", "handing"], stop_timeout="1s")
     other._connections["handing"] = queue
-    other.job("another", Handing())
+    other.job("another", Dispatching())
     async with other:
         queue.tell(job, "fail", error="broken")
         async with asyncio.timeout(PATIENCE):
-            while (found := await other.get_run(run.id)).state is State.HANDED:
+            while (found := await other.get_run(run.id)).state is State.DISPATCHED:
                 await asyncio.sleep(0.01)
     assert (found.attempts, found.verdict, found.error) == (1, None, "broken")
 
@@ -314,18 +316,20 @@ async def test_an_outage_of_the_queue_makes_no_worker_a_silent_one(url: str, on_
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "taken")
-        taken = await shop.reached(run, lambda found: found.handed is not None and found.handed.taken_at is not None)
-        assert taken.handed is not None
-        assert taken.handed.until is not None
+        taken = await shop.reached(
+            run, lambda found: found.dispatched is not None and found.dispatched.taken_at is not None
+        )
+        assert taken.dispatched is not None
+        assert taken.dispatched.until is not None
         shop.queue.is_away = True
         # All that is said meanwhile waits for the nodes: the end of the work, too.
         shop.queue.tell(job, "progress", progress=0.5)
         shop.queue.tell(job, "finish", result=b"7")
-        await shop.until_store_is(taken.handed.until + timedelta(seconds=2))
+        await shop.until_store_is(taken.dispatched.until + timedelta(seconds=2))
         still = await shop.scheduler.get_run(run.id)
-        assert (still.state, still.losses, still.handed) == (State.HANDED, 0, taken.handed)
+        assert (still.state, still.losses, still.dispatched) == (State.DISPATCHED, 0, taken.dispatched)
         assert (
-            "no live node hears the workers of 'queue'" in (await explain_run(await shop.scheduler._store(), still)).now
+            "no live node reads the reports of 'queue'" in (await explain_run(await shop.scheduler._store(), still)).now
         )
         shop.queue.is_away = False
         ended = await shop.ended(run)
@@ -337,12 +341,14 @@ async def test_a_worker_that_is_silent_after_an_outage_is_found_out_after_all(ur
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "taken")
-        taken = await shop.reached(run, lambda found: found.handed is not None and found.handed.taken_at is not None)
-        assert taken.handed is not None
-        assert taken.handed.until is not None
+        taken = await shop.reached(
+            run, lambda found: found.dispatched is not None and found.dispatched.taken_at is not None
+        )
+        assert taken.dispatched is not None
+        assert taken.dispatched.until is not None
         shop.queue.is_away = True
         shop.queue.say()
-        await shop.until_store_is(taken.handed.until + timedelta(seconds=1))
+        await shop.until_store_is(taken.dispatched.until + timedelta(seconds=1))
         back = await shop.now()
         shop.queue.is_away = False
         ended = await shop.ended(run)
@@ -358,9 +364,11 @@ async def test_a_store_that_took_no_reports_makes_no_worker_a_silent_one(
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "taken")
-        taken = await shop.reached(run, lambda found: found.handed is not None and found.handed.taken_at is not None)
-        assert taken.handed is not None
-        assert taken.handed.until is not None
+        taken = await shop.reached(
+            run, lambda found: found.dispatched is not None and found.dispatched.taken_at is not None
+        )
+        assert taken.dispatched is not None
+        assert taken.dispatched.until is not None
         store = await shop.scheduler._store()
         whole, is_away = store.apply_reports, True
 
@@ -371,8 +379,8 @@ async def test_a_store_that_took_no_reports_makes_no_worker_a_silent_one(
 
         monkeypatch.setattr(store, "apply_reports", away)
         shop.queue.tell(job, "finish", result=b"7")
-        await shop.until_store_is(taken.handed.until + timedelta(seconds=1))
-        assert (await shop.scheduler.get_run(run.id)).state is State.HANDED
+        await shop.until_store_is(taken.dispatched.until + timedelta(seconds=1))
+        assert (await shop.scheduler.get_run(run.id)).state is State.DISPATCHED
         is_away = False
         ended = await shop.ended(run)
     assert (ended.verdict, ended.losses) == (Verdict.SUCCEEDED, 0)
@@ -384,19 +392,19 @@ async def test_a_node_that_hears_nothing_does_not_ask_in_vain(url: str, monkeypa
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         store, asked = await shop.scheduler._store(), []
-        whole = store.tend_handed
+        whole = store.check_dispatched
 
         async def counted(app: str, limit: int, heard: Any) -> Any:
             asked.append(heard)
             return await whole(app, limit, heard)
 
-        monkeypatch.setattr(store, "tend_handed", counted)
+        monkeypatch.setattr(store, "check_dispatched", counted)
         said = Report(id=job["run"], fence=job["fence"], kind="taken")
         assert [each.answer for each in await store.apply_reports(shop.scheduler.app, [said])] == ["done"]
         taken = await shop.scheduler.get_run(run.id)
-        assert taken.handed is not None
-        assert taken.handed.until is not None
-        await shop.until_store_is(taken.handed.until + timedelta(seconds=2))
+        assert taken.dispatched is not None
+        assert taken.dispatched.until is not None
+        await shop.until_store_is(taken.dispatched.until + timedelta(seconds=2))
         assert asked == []
         # What is to be cancelled is anybody's.
         await shop.scheduler.cancel(run)
@@ -427,7 +435,7 @@ async def test_a_run_that_its_queue_never_saw_is_cancelled_at_once(url: str) -> 
     queue.is_away = True
     async with a_shop(url, queue=queue, lease="1s", pause=3600) as shop:
         run = await shop.job.enqueue()
-        await shop.reached(run, lambda found: found.state is State.HANDED)
+        await shop.reached(run, lambda found: found.state is State.DISPATCHED)
         store = await shop.scheduler._store()
 
         async def has_failed() -> bool:
@@ -463,7 +471,7 @@ async def test_reports_wait_for_a_store_that_is_away(url: str, monkeypatch: pyte
     async with a_shop(url) as shop:
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
-        await shop.reached(run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+        await shop.reached(run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
         store, tries = await shop.scheduler._store(), []
         whole = store.apply_reports
 
@@ -496,12 +504,12 @@ async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.Log
 
 
 async def test_what_waits_for_a_queue_that_was_away_goes_when_it_is_back(url: str) -> None:
-    """Hand-overs, and words to workers; without waiting for the hour of their next try."""
+    """Dispatches, and words to workers; without waiting for the hour of their next try."""
     async with a_shop(url, pause=3600.0) as shop:
         taken = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "taken")
-        await shop.reached(taken, lambda found: found.handed is not None and found.handed.taken_at is not None)
+        await shop.reached(taken, lambda found: found.dispatched is not None and found.dispatched.taken_at is not None)
         shop.queue.is_away = True
         shop.queue.say()  # whoever waits looks again
         await shop.job.enqueue()
@@ -530,7 +538,7 @@ async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_
 
 
 async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    shop = Shop(url, Queue(), Handing(), drivers=["function", "handing", "redis"])
+    shop = Shop(url, Queue(), Dispatching(), drivers=["function", "handing", "redis"])
     # Nobody says where it is: each of its runs fails, and it cannot even say its name.
     lost = shop.scheduler.job("first", Redis("docker"))
     async with shop.scheduler:
@@ -571,11 +579,11 @@ async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
 # --- tasks that come while a node runs
 
 
-async def test_a_running_node_that_gets_its_first_job_of_a_queue_hands_over_and_hears_of_it(url: str) -> None:
+async def test_a_running_node_that_gets_its_first_job_of_a_queue_dispatches_and_hears_of_it(url: str) -> None:
     scheduler, queue = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s"), Queue()
     scheduler._connections["handing"] = queue
     async with scheduler:
-        jobs = await scheduler._with_jobs(set(), [lambda: scheduler.job("build", Handing())], tz="UTC")
+        jobs = await scheduler._with_jobs(set(), [lambda: scheduler.job("build", Dispatching())], tz="UTC")
         assert await scheduler._take_jobs(jobs) is None
         run = await scheduler._tasks["build"].enqueue()
         async with asyncio.timeout(PATIENCE):
@@ -592,7 +600,7 @@ async def test_a_running_node_that_gets_its_first_job_of_a_queue_hands_over_and_
 
 
 async def test_a_channel_of_a_queue_has_no_other_sender() -> None:
-    shop = Shop("sqlite://", Queue(), Handing())
+    shop = Shop("sqlite://", Queue(), Dispatching())
 
     @shop.scheduler.sender(KILLS)
     async def kill(message: Message) -> None: ...

@@ -13,7 +13,7 @@ from evertick.cli.show.words import losses_words, remark, tries
 from evertick.doctor import examine
 from evertick.explain.run import explain_run, explain_task
 from evertick.explain.schedule import ended_words
-from evertick.model import Claimed, Hand, MessageOutcome, NewMessage, Outcome, Report, Verdict, hearing_tick
+from evertick.model import Claimed, DispatchTerms, MessageOutcome, NewMessage, Outcome, Report, Verdict, hearing_tick
 from evertick.model.message import hand_key
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.store.sqlite import SqliteStore
@@ -26,15 +26,15 @@ TERMS = {"build": TaskTerms()}
 
 
 class Ledger:
-    """A run that is handed over, step by step."""
+    """A run that is dispatched, step by step."""
 
     def __init__(self, store: Store, clock: SettableClock, run: Run) -> None:
         self.store, self.clock, self.run = store, clock, run
         self.held: Claimed | None = None
 
-    async def hand_over(self, **agreed: Any) -> None:
+    async def dispatch(self, **agreed: Any) -> None:
         [self.held] = (await self.store.claim(APP, "n", ["default"], TERMS, 1)).runs
-        hand = Hand(to=QUEUE, **{"ack_timeout": 10 * MINUTE, "progress_timeout": MINUTE, **agreed})
+        dispatch = DispatchTerms(to=QUEUE, **{"ack_timeout": 10 * MINUTE, "progress_timeout": MINUTE, **agreed})
         key = hand_key(self.held.id, self.held.fence)
         message = NewMessage(
             id=self.clock.new_id(),
@@ -42,9 +42,11 @@ class Ledger:
             key=key,
             body=b"{}",
             caused_by=self.held.id,
-            hands_over=self.held.fence,
+            dispatches=self.held.fence,
         )
-        outcome = Outcome(id=self.held.id, fence=self.held.fence, kind="hand", hand=hand, messages=(message,))
+        outcome = Outcome(
+            id=self.held.id, fence=self.held.fence, kind="dispatch", dispatch=dispatch, messages=(message,)
+        )
         assert (await self.store.finish(APP, "n", [outcome])).answers == ["done"]
 
     async def report(self, kind: Any, **fields: Any) -> None:
@@ -103,10 +105,10 @@ async def ledger() -> AsyncIterator[Ledger]:
     await store.close()
 
 
-async def test_why_tells_each_step_of_a_handed_run(ledger: Ledger) -> None:
+async def test_why_tells_each_step_of_a_dispatched_run(ledger: Ledger) -> None:
     id_ = ledger.run.id
-    await ledger.hand_over()
-    since = f"run {id_} was handed to 'builds' at 2026-01-01 00:00:00 UTC"
+    await ledger.dispatch()
+    since = f"run {id_} was dispatched to 'builds' at 2026-01-01 00:00:00 UTC"
     assert await ledger.why() == f"{since}, and its message waits to be sent"
     await ledger.fail_to_send("Traceback (most recent call last):\nConnectionError: nobody answers")
     tried = "1 try (ConnectionError: nobody answers), the next at 2026-01-01 00:01:00 UTC"
@@ -128,36 +130,36 @@ async def test_why_tells_each_step_of_a_handed_run(ledger: Ledger) -> None:
     assert (await ledger.why()).endswith(
         ", at 50% half; asked to cancel: it ends when its worker obeys, or has had its time to do so"
     )
-    assert (await explain_task(ledger.store, APP, "build")).live == {"handed": 1}
+    assert (await explain_task(ledger.store, APP, "build")).live == {"dispatched": 1}
 
 
 async def test_why_does_not_say_that_a_cancelled_run_is_pushed_again(ledger: Ledger) -> None:
-    await ledger.hand_over(queue="docker", served_by="evertick worker --broker redis --driver docker -- COMMAND")
+    await ledger.dispatch(queue="docker", served_by="evertick worker --broker redis --driver docker -- COMMAND")
     await ledger.report("pushed")
     await ledger.store.cancel(APP, [ledger.run.id], "requested")
     assert (await ledger.why()).endswith(", not taken by a worker yet; asked to cancel: a node ends it within seconds")
     await ledger.beat()
     assert (await ledger.why()).endswith(
-        ", not taken by a worker yet; asked to cancel: no live node hears the workers of 'builds' now, so one that has "
-        "it gets time to stop"
+        ", not taken by a worker yet; asked to cancel: no live node reads the reports of 'builds' now, so a worker "
+        "that has it gets time to stop"
     )
 
 
 async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker_takes_the_run(ledger: Ledger) -> None:
     served_by = "evertick worker --broker redis --driver docker"
-    await ledger.hand_over(queue="docker", served_by=served_by)
-    assert "handed to builds queue docker since " in remark(await ledger.found())
+    await ledger.dispatch(queue="docker", served_by=served_by)
+    assert "dispatched to builds queue docker since " in remark(await ledger.found())
     await ledger.report("pushed")
     assert await ledger.why() == (
-        f"run {ledger.run.id} was handed to the queue 'docker' of 'builds' at 2026-01-01 00:00:00 UTC, not taken by a "
-        f"worker yet (one is started by `{served_by}`); unless one takes it, it is pushed again at 2026-01-01 00:10:00 "
-        "UTC"
+        f"run {ledger.run.id} was dispatched to the queue 'docker' of 'builds' at 2026-01-01 00:00:00 UTC, not taken "
+        f"by a worker yet (one is started by `{served_by}`); unless one takes it, it is pushed again at "
+        "2026-01-01 00:10:00 UTC"
     )
     ledger.clock.move(6 * MINUTE)
     await ledger.beat(hearing_tick(QUEUE))
     findings = await examine(ledger.store, APP, from_us(await ledger.store.now()))
     [finding] = [each for each in findings if each.check == "untaken_runs"]
-    assert finding.what == "1 handed run waits for a worker of the queue 'docker' of 'builds', the oldest for 6 min"
+    assert finding.what == "1 dispatched run waits for a worker of the queue 'docker' of 'builds', the oldest for 6 min"
     assert f"start a worker that takes them, `{served_by}`, or more of them" in finding.fix
     await ledger.report("taken")
     assert "is with a worker of the queue 'docker' of 'builds' since " in await ledger.why()
@@ -165,21 +167,24 @@ async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker
 
 
 async def test_why_tells_that_nobody_brings_messages_to_a_queue(ledger: Ledger) -> None:
-    await ledger.hand_over()
+    await ledger.dispatch()
     await ledger.store.leave("n")
     assert (await ledger.why()).endswith("and no live node brings messages there: start one that does")
 
 
 async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(ledger: Ledger) -> None:
-    await ledger.hand_over()
+    await ledger.dispatch()
     assert await ledger.findings() == []
     await ledger.fail_to_send("ConnectionError: nobody answers")
     ledger.clock.move(2 * MINUTE)
     what = "which has not taken what was sent: 1 try so far (ConnectionError: nobody answers)"
-    assert await ledger.findings() == [("queue_away", f"1 handed run waits for 'builds', {what}")]
+    assert await ledger.findings() == [("queue_away", f"1 dispatched run waits for 'builds', {what}")]
     await ledger.beat()
     assert await ledger.findings() == [
-        ("queue_away", "1 handed run waits for 'builds', which is away: 1 try so far (ConnectionError: nobody answers)")
+        (
+            "queue_away",
+            "1 dispatched run waits for 'builds', which is away: 1 try so far (ConnectionError: nobody answers)",
+        )
     ]
     await ledger.beat(hearing_tick(QUEUE))
     await ledger.report("pushed")
@@ -187,14 +192,14 @@ async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(l
     assert await ledger.findings() == []
     ledger.clock.move(2 * MINUTE)
     assert await ledger.findings() == [
-        ("untaken_runs", "1 handed run waits for a worker of 'builds', the oldest for 6 min")
+        ("untaken_runs", "1 dispatched run waits for a worker of 'builds', the oldest for 6 min")
     ]
     await ledger.report("taken")
     assert await ledger.findings() == []
 
 
 async def test_the_doctor_waits_ten_minutes_for_a_worker_where_a_run_may_wait_for_hours(ledger: Ledger) -> None:
-    await ledger.hand_over(ack_timeout=6 * HOUR)
+    await ledger.dispatch(ack_timeout=6 * HOUR)
     await ledger.report("pushed")
     ledger.clock.move(9 * MINUTE)
     assert await ledger.findings() == []
@@ -203,7 +208,7 @@ async def test_the_doctor_waits_ten_minutes_for_a_worker_where_a_run_may_wait_fo
 
 
 async def test_why_and_the_doctor_tell_that_nobody_hears_the_workers_of_a_queue(ledger: Ledger) -> None:
-    await ledger.hand_over()
+    await ledger.dispatch()
     await ledger.report("pushed")
     await ledger.beat()
     unheard = "; no live node hears the workers of 'builds' now, and until one does nobody calls them silent"
@@ -215,7 +220,7 @@ async def test_why_and_the_doctor_tell_that_nobody_hears_the_workers_of_a_queue(
     assert await ledger.findings() == [
         (
             "reports_unheard",
-            "1 handed run waits for a word of the workers of 'builds', which no live node hears: nobody calls them "
+            "1 dispatched run waits for a word of the workers of 'builds', which no live node hears: nobody calls them "
             "silent",
         )
     ]
@@ -245,8 +250,8 @@ async def test_a_run_that_ended_by_its_loss_was_not_run_again(ledger: Ledger, re
 
 
 async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:
-    await ledger.hand_over()
-    assert remark(await ledger.found()).startswith("handed to builds since ")
+    await ledger.dispatch()
+    assert remark(await ledger.found()).startswith("dispatched to builds since ")
     assert remark(await ledger.found()).endswith(", not sent yet")
     await ledger.report("pushed")
     untaken = await ledger.found()
@@ -256,15 +261,15 @@ async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:
     await ledger.report("taken")
     run = await ledger.found()
     assert "with a worker of builds since " in remark(run)
-    assert (tries(run), run.state) == ("1", State.HANDED)
+    assert (tries(run), run.state) == ("1", State.DISPATCHED)
     lost = msgspec.structs.replace(run, losses=1)
     assert tries(lost) == "2", "the one that was lost, and the one that goes on"
     assert losses_words(lost) == "its worker was lost once, run again"
-    ended = msgspec.structs.replace(run, losses=3, handed=None, verdict=Verdict.LOST, reason="no_progress")
+    ended = msgspec.structs.replace(run, losses=3, dispatched=None, verdict=Verdict.LOST, reason="no_progress")
     assert losses_words(ended) == "its worker was lost 3 times"
 
 
-async def test_health_counts_handed_runs() -> None:
+async def test_health_counts_dispatched_runs() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
-    assert (await scheduler.health()).handed == 0
+    assert (await scheduler.health()).dispatched == 0
     await scheduler.close()

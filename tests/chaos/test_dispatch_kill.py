@@ -21,14 +21,14 @@ from evertick.driver.queue.nats_spec import NatsConnection
 from evertick.driver.queue.redis_broker import RedisBroker
 from evertick.driver.queue.redis_spec import RedisConnection
 from evertick.driver.spec import Spec
-from evertick.worker.broker_session import Fetched, Line
-from evertick.worker.nats_session import NatsLine
-from evertick.worker.redis_session import RedisLine
-from evertick.worker.tasks import TasksCraft
+from evertick.worker.broker_session import BrokerSession, Fetched
+from evertick.worker.nats_session import NatsBrokerSession
+from evertick.worker.redis_session import RedisBrokerSession
+from evertick.worker.tasks import TasksExecutor
 from evertick.worker.worker import Worker
 from servers.broker import Broker, nats_server, redis_server
 
-PROGRAM = Path(__file__).parent / "handing_node.py"
+PROGRAM = Path(__file__).parent / "dispatching_node.py"
 
 Kind = Literal["list", "stream", "nats"]
 
@@ -45,12 +45,12 @@ def queue_of(kind: Kind, **fields: Any) -> Spec:
     return Nats("docker", **fields) if kind == "nats" else Redis("docker", kind=kind, **fields)
 
 
-def line_to(server: Broker, kind: Kind) -> Line:
+def line_to(server: Broker, kind: Kind) -> BrokerSession:
     if kind == "nats":
         to_nats = NatsConnection(url=server.url)
-        return NatsLine(to_nats, "docker", clock=system_clock, resolve_secret=lambda name: name)
+        return NatsBrokerSession(to_nats, "docker", clock=system_clock, resolve_secret=lambda name: name)
     to_redis = RedisConnection(url=server.url)
-    return RedisLine(to_redis, "docker", clock=system_clock, kind=kind, resolve_secret=lambda name: name)
+    return RedisBrokerSession(to_redis, "docker", clock=system_clock, kind=kind, resolve_secret=lambda name: name)
 
 
 class Hands:
@@ -70,7 +70,7 @@ class Hands:
     def start(self, parallelism: int) -> None:
         worker = Worker(
             line_to(self._server, self._kind),
-            TasksCraft(self._scheduler),
+            TasksExecutor(self._scheduler),
             parallelism=parallelism,
             clock=system_clock,
             name=f"w{parallelism}",
@@ -138,7 +138,7 @@ async def test_a_node_killed_around_its_sending_costs_nothing_and_the_second_sen
             first = subprocess.Popen([*command, point], stdout=subprocess.PIPE, stderr=log, text=True)
             assert first.stdout is not None
             assert await asyncio.to_thread(first.stdout.readline) == f"{point}\n", (tmp_path / "nodes.log").read_text()
-            assert (await manager.get_run(run.id)).state is State.HANDED
+            assert (await manager.get_run(run.id)).state is State.DISPATCHED
             first.kill()
             first.communicate()
             if killed == "both":
@@ -185,7 +185,7 @@ class Killing:
         self._restarts: set[asyncio.Task[None]] = set()
         # No other journey and no pop is under way at a kill: whether the broker has done it would be chance.
         self._journey, self._pops = asyncio.Lock(), asyncio.Lock()
-        journey, nats_journey, pop = RedisBroker._push, NatsBroker._push_all, RedisLine._pop
+        journey, nats_journey, pop = RedisBroker._push, NatsBroker._push_all, RedisBrokerSession._pop
 
         async def push_and_kill(broker: RedisBroker, messages: Sequence[Message]) -> list[Exception | None]:
             async with self._journey:
@@ -197,13 +197,13 @@ class Killing:
             async with self._journey:
                 return await self._arrived(await nats_journey(broker, stream, messages))
 
-        async def pop_whole(line: RedisLine, most: int, seconds: float) -> list[Fetched]:
+        async def pop_whole(line: RedisBrokerSession, most: int, seconds: float) -> list[Fetched]:
             async with self._pops:
                 return await pop(line, most, seconds)
 
         monkeypatch.setattr(RedisBroker, "_push", push_and_kill)
         monkeypatch.setattr(NatsBroker, "_push_all", push_all_and_kill)
-        monkeypatch.setattr(RedisLine, "_pop", pop_whole)
+        monkeypatch.setattr(RedisBrokerSession, "_pop", pop_whole)
 
     async def _arrived(self, answers: list[Exception | None]) -> list[Exception | None]:
         self.sizes.append(len(answers))
@@ -272,7 +272,7 @@ async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_
             if not killing.is_over or len({run for run, _ in hands.begun}) < schedules:
                 return False
             pulse = await store.pulse(node.app)
-            return not (pulse.waiting or pulse.running or pulse.handed)
+            return not (pulse.waiting or pulse.running or pulse.dispatched)
 
         async def is_empty() -> bool:
             return await asyncio.to_thread(length_of, server, "builds_docker") == 0
@@ -293,11 +293,11 @@ async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_
     begun = Counter(hands.begun)
     losses = sum(run.losses for run in runs)
     said = (
-        f"{len(begun)} hand-overs begun, {losses} losses, {dict(hands.counts)}, journeys of {killing.sizes}, "
+        f"{len(begun)} dispatches begun, {losses} losses, {dict(hands.counts)}, journeys of {killing.sizes}, "
         f"{killing.twice} sent twice"
     )
     print(said)
-    record_property("hand_overs", said)
+    record_property("dispatches", said)
     assert len(runs) == schedules
     assert {run.verdict for run in runs} == {Verdict.SUCCEEDED}
     assert sorted(run.result for run in runs) == list(range(schedules))
@@ -305,7 +305,7 @@ async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_
         assert max(killing.sizes) == 1_000
     assert left == 0, "the queue was not emptied"
     if is_durable:
-        assert max(begun.values()) == 1, "a hand-over was begun twice"
+        assert max(begun.values()) == 1, "a dispatch was begun twice"
         assert hands.counts["taken"] == len(begun)
     if is_durable and kind == "list":
         assert hands.counts["duplicate"] == killing.twice, "not every message that came twice was recognised"
@@ -315,7 +315,7 @@ async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", ["list", "stream"])
-async def test_whenever_redis_is_killed_no_run_is_lost_and_no_hand_over_is_begun_twice(
+async def test_whenever_redis_is_killed_no_run_is_lost_and_no_dispatch_is_begun_twice(
     tmp_path: Path, kind: Kind, record_property: Callable[[str, object], None]
 ) -> None:
     """In the middle of a journey, between a pop and its answer, between a taking and the word of it: nothing is held
@@ -345,7 +345,7 @@ async def test_whenever_redis_is_killed_no_run_is_lost_and_no_hand_over_is_begun
 
         async def are_all_done() -> bool:
             pulse = await store.pulse(node.app)
-            is_over = not (pulse.waiting or pulse.running or pulse.handed)
+            is_over = not (pulse.waiting or pulse.running or pulse.dispatched)
             return is_over and len({run for run, _ in hands.begun}) == schedules
 
         killed_at: list[int] = []
@@ -354,8 +354,8 @@ async def test_whenever_redis_is_killed_no_run_is_lost_and_no_hand_over_is_begun
             await until(are_all_done)
             runs = await node.runs(limit=schedules + 1)
     begun = Counter(hands.begun)
-    record_property("hand_overs", f"{len(begun)} begun, killed after {killed_at}, {dict(hands.counts)}")
+    record_property("dispatches", f"{len(begun)} begun, killed after {killed_at}, {dict(hands.counts)}")
     assert len(killed_at) == kills
     assert [run.verdict for run in runs] == [Verdict.SUCCEEDED] * schedules
     assert sorted(run.result for run in runs) == list(range(schedules))
-    assert max(begun.values()) == 1, "a hand-over was begun twice"
+    assert max(begun.values()) == 1, "a dispatch was begun twice"

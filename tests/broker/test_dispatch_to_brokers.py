@@ -27,13 +27,13 @@ from evertick import (
     State,
     Verdict,
 )
-from evertick.driver.queue.contract import WorkerReport, decode_handed
-from evertick.driver.queue.driver import HandOverDriver
+from evertick.driver.queue.contract import WorkerReport, decode_dispatch
+from evertick.driver.queue.driver import QueueDriver
 from evertick.driver.queue.nats_names import NatsNames
 from evertick.driver.queue.redis_keys import reports_key
 from evertick.driver.spec import Spec
 from evertick.explain.run import explain_run
-from evertick.model import HandedTo
+from evertick.model import DispatchedTo
 from evertick.store.base import MessageFilter
 from evertick.testing import virtual_time
 from evertick.when import from_us
@@ -88,7 +88,7 @@ async def test_a_run_goes_to_a_worker_and_comes_back_with_its_result(bench: Benc
     assert (run.verdict, run.result, run.attempts) == (Verdict.SUCCEEDED, {"built": "evertick", "attempt": 1}, 1)
     assert [line.text for line in lines] == ["building evertick"]
     broker = "nats" if bench.kind == "nats" else "redis"
-    assert run.handed_to == HandedTo(to=broker, queue=bench.own, worker="w1")
+    assert run.dispatched_to == DispatchedTo(to=broker, queue=bench.own, worker="w1")
 
 
 @pytest.mark.parametrize(
@@ -105,22 +105,22 @@ async def test_a_report_with_half_a_letter_ends_its_run(
         while len(fetched) < 2:
             fetched += await line.fetch(2, 1.0)
         for each in fetched:
-            handed = decode_handed(each.data)
-            assert handed.reply is not None
-            said = f'{{"v":1,"run":"{handed.run}","fence":{handed.fence},"worker":"w HALF","text":"HALF"'
+            dispatched = decode_dispatch(each.data)
+            assert dispatched.reply is not None
+            said = f'{{"v":1,"run":"{dispatched.run}","fence":{dispatched.fence},"worker":"w HALF","text":"HALF"'
             log = ',"log":[["2026-01-31T09:00:00Z","in HALF","cut: HALF \\u0000 end"]],"seq":0'
-            if handed.run == runs[0].id:
+            if dispatched.run == runs[0].id:
                 end = ',"kind":"finish","result":{"HALF":"cut: HALF","pair":"\\ud83d\\ude00","zero":"a\\u0000b"}}'
             else:
                 end = ',"kind":"fail","error":"no HALF \\u0000 end","reason":"HALF","retry":false}'
-            await bench.report(handed.reply, [(said + log + end).encode().replace(b"HALF", half)])
+            await bench.report(dispatched.reply, [(said + log + end).encode().replace(b"HALF", half)])
         await line.close()
         done, failed = [await ended(node, run) for run in runs]
         lines = await node.log(done.id)
     assert done.verdict is Verdict.SUCCEEDED
     assert done.result == {"\ufffd": "cut: \ufffd", "pair": "\U0001f600", "zero": "a\x00b"}
-    assert done.handed_to is not None
-    assert done.handed_to.worker == "w \ufffd"
+    assert done.dispatched_to is not None
+    assert done.dispatched_to.worker == "w \ufffd"
     assert [line.text.partition(" ")[0] for line in lines] == ["cut:"]
     assert (failed.verdict, failed.reason) == (Verdict.FAILED, "\ufffd")
     assert (failed.error or "").endswith(" end")
@@ -143,14 +143,14 @@ async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
         while not (fetched := await line.fetch(1, 1.0)):
             pass
         await line.close()
-        handed = decode_handed(fetched[0].data)
-        assert handed.reply is not None
-        await bench.report(handed.reply, [b"no report"] * 200)
+        dispatched = decode_dispatch(fetched[0].data)
+        assert dispatched.reply is not None
+        await bench.report(dispatched.reply, [b"no report"] * 200)
         async with asyncio.timeout(20):
             while not [text for text in caplog.messages if "more reports of workers could not be read" in text]:
                 await asyncio.sleep(0.05)
-        end = f'{{"v":1,"run":"{handed.run}","fence":{handed.fence},"kind":"finish"}}'
-        await bench.report(handed.reply, [end.encode()])
+        end = f'{{"v":1,"run":"{dispatched.run}","fence":{dispatched.fence},"kind":"finish"}}'
+        await bench.report(dispatched.reply, [end.encode()])
         assert (await ended(node, run)).verdict is Verdict.SUCCEEDED
     first, *others = [text for text in caplog.messages if "report" in text and "cannot be read" in text]
     assert "a report of a worker cannot be read, and is dropped: " in first
@@ -172,7 +172,7 @@ async def test_what_a_run_took_is_what_its_worker_says(bench: Bench, url: str) -
     after.job("build", queue_of(bench))
     async with before:
         run = await job.enqueue()
-        await until(before, run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+        await until(before, run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
     # Nobody listens while it is done.
     worker = bench.worker()
     while not worker.counts["taken"]:
@@ -242,7 +242,7 @@ async def test_a_cancel_reaches_the_worker(bench: Bench, url: str) -> None:
         bench.worker()
         run = await job.enqueue()
         await begun.wait()
-        await until(node, run, lambda found: found.handed is not None and found.handed.taken_at is not None)
+        await until(node, run, lambda found: found.dispatched is not None and found.dispatched.taken_at is not None)
         await node.cancel(run.id)
         await stopped.wait()
         assert (await ended(node, run)).verdict is Verdict.CANCELLED
@@ -261,10 +261,12 @@ async def test_the_log_names_the_job_that_failed_elsewhere(
         await node.add(key="nightly", when=Every("1h"), task=job)
         bench.worker()
         run = await ended(node, await node.trigger("nightly"))
-    told = [each for each in caplog.records if each.name == "evertick.report" and "where it was handed to" in each.msg]
+    told = [
+        each for each in caplog.records if each.name == "evertick.report" and "where it was dispatched to" in each.msg
+    ]
     assert [each.levelname for each in told] == ["WARNING", "ERROR"]
     for record in told:
-        assert record.getMessage().startswith(f"nightly: run {run.id} failed where it was handed to")
+        assert record.getMessage().startswith(f"nightly: run {run.id} failed where it was dispatched to")
         about = {name: getattr(record, name) for name in ("run", "task", "schedule")}
         assert about == {"run": run.id, "task": "build", "schedule": "nightly"}
 
@@ -300,7 +302,7 @@ async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves
     assert given_up.reason == ("requested" if how == "cancel" else "removed")
     assert begun == [last.id]
     told = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "evertick.tend"]
-    assert told == [("INFO", f"builds: run {run.id}, which was handed over, is cancelled ({given_up.reason})")]
+    assert told == [("INFO", f"builds: run {run.id}, which was dispatched, is cancelled ({given_up.reason})")]
 
 
 @pytest.mark.parametrize("mode", ["forget", "ack"])
@@ -316,7 +318,9 @@ async def test_modes_end_when_they_say(bench: Bench, url: str, mode: Any) -> Non
     async with node:
         run = await job.enqueue()
         if mode == "ack":
-            await until(node, run, lambda found: found.handed is not None and found.handed.pushed_at is not None)
+            await until(
+                node, run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None
+            )
             bench.worker()
         assert (await ended(node, run)).verdict is Verdict.SUCCEEDED
         if mode == "forget":
@@ -339,11 +343,11 @@ async def test_a_run_that_its_worker_dropped_goes_to_another(own: str, redis: Br
             while not (fetched := await dead.fetch(1, 1.0)):
                 pass
             await dead.close()
-            handed = decode_handed(fetched[0].data)
+            dispatched = decode_dispatch(fetched[0].data)
             bench.worker()
             done = await ended(node, run)
     assert done.verdict is Verdict.SUCCEEDED
-    assert done.result != handed.fence
+    assert done.result != dispatched.fence
 
 
 async def test_a_queue_that_is_longer_than_its_runs_may_wait_costs_messages_and_no_loss(
@@ -388,20 +392,20 @@ async def test_a_worker_that_falls_silent_loses_its_run_and_its_late_word_is_ref
             silent = bench.line()
             while not (fetched := await silent.fetch(1, 1.0)):
                 pass
-            handed = decode_handed(fetched[0].data)
-            assert await silent.take(fetched[0], handed) == "taken"
-            taken = WorkerReport(v=1, run=handed.run, fence=handed.fence, kind="taken")
-            assert await silent.report(handed, taken)
+            dispatched = decode_dispatch(fetched[0].data)
+            assert await silent.take(fetched[0], dispatched) == "taken"
+            taken = WorkerReport(v=1, run=dispatched.run, fence=dispatched.fence, kind="taken")
+            assert await silent.report(dispatched, taken)
             bench.worker()
             done = await ended(node, run)
             # It was slow, not dead: it hears that nobody wants it, and what it says is refused.
-            late = WorkerReport(v=1, run=handed.run, fence=handed.fence, kind="finish", result="by the silent")
-            assert not await silent.report(handed, late)
+            late = WorkerReport(v=1, run=dispatched.run, fence=dispatched.fence, kind="finish", result="by the silent")
+            assert not await silent.report(dispatched, late)
             await asyncio.wait_for(_refused(node), 10)
             assert (await node.get_run(run.id)).result == "by the living"
             await silent.close()
     assert (done.verdict, done.result) == (Verdict.SUCCEEDED, "by the living")
-    assert handed.fence < fences[0]
+    assert dispatched.fence < fences[0]
 
 
 async def _refused(node: Scheduler) -> None:
@@ -436,7 +440,7 @@ async def test_a_broker_that_is_away_delays_and_costs_nothing(
                     server.start()
                     bench.worker()
                     done = await ended(node, run)
-    assert waiting.state is State.HANDED
+    assert waiting.state is State.DISPATCHED
     assert (done.verdict, done.result, done.losses) == (Verdict.SUCCEEDED, 1, 0)
 
 
@@ -463,13 +467,17 @@ async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind:
                 server.kill()
                 may_end["short"].set()
                 # Both are overdue, and by more than they may be silent.
-                last = max(run.handed.until for run in taken if run.handed is not None and run.handed.until is not None)
+                last = max(
+                    run.dispatched.until
+                    for run in taken
+                    if run.dispatched is not None and run.dispatched.until is not None
+                )
                 while from_us(await (await node._store()).now()) < last + timedelta(seconds=3):
                     await asyncio.sleep(0.01)
-                assert [(await node.get_run(run.id)).state for run in runs] == [State.HANDED] * 2
+                assert [(await node.get_run(run.id)).state for run in runs] == [State.DISPATCHED] * 2
                 server.start()
                 first = await ended(node, runs[0])
-                await until(node, runs[1], lambda run: run.handed is not None and run.handed.until > last)
+                await until(node, runs[1], lambda run: run.dispatched is not None and run.dispatched.until > last)
                 may_end["long"].set()
                 second = await ended(node, runs[1])
                 assert node._engine is not None
@@ -482,7 +490,7 @@ async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind:
 
 
 def _is_taken(run: Run) -> bool:
-    return run.handed is not None and run.handed.taken_at is not None
+    return run.dispatched is not None and run.dispatched.taken_at is not None
 
 
 @pytest.mark.parametrize("kind", ["stream", "nats"])
@@ -514,9 +522,9 @@ async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(ben
         words = (await explain_run(await node._store(), run)).now
     broker, flag = ("nats", "") if bench.kind == "nats" else ("redis", " --stream" if bench.kind == "stream" else "")
     served_by = f"evertick worker --broker {broker} --driver {bench.own}{flag} -- COMMAND"
-    assert run.handed is not None
-    assert (run.handed.to, run.handed.queue, run.handed.served_by) == (broker, bench.own, served_by)
-    assert f"was handed to the queue {bench.own!r} of {broker!r} at " in words
+    assert run.dispatched is not None
+    assert (run.dispatched.to, run.dispatched.queue, run.dispatched.served_by) == (broker, bench.own, served_by)
+    assert f"was dispatched to the queue {bench.own!r} of {broker!r} at " in words
     assert f"not taken by a worker yet (one is started by `{served_by}`)" in words
 
 
@@ -536,7 +544,7 @@ async def test_what_a_worker_must_be_told_is_in_the_command(spec: Spec, where: o
     node = Scheduler("sqlite://", drivers=[spec.driver])
     node.connect(spec.driver, where)
     driver = node.job("build", spec).work.driver
-    assert isinstance(driver, HandOverDriver)
+    assert isinstance(driver, QueueDriver)
     assert driver._queue.served_by() == served_by
 
 
@@ -602,7 +610,7 @@ def test_the_replies_of_a_fleet_are_its_own() -> None:
     assert NatsNames("evertick").reports("a.b") == "evertick.reports.a=2Eb"
 
 
-async def test_in_virtual_time_nothing_is_handed_over_and_no_broker_is_needed() -> None:
+async def test_in_virtual_time_nothing_is_dispatched_and_no_broker_is_needed() -> None:
     node = Scheduler("sqlite://", drivers=["redis"])
     node.connect("redis", "redis://127.0.0.1:1/0")
     node.cron("0 9 * * *")(node.job("build", Redis("docker")))
@@ -633,13 +641,13 @@ async def test_a_broker_that_is_back_gets_at_once_what_waited_for_it(own: str, k
                 due = await waits_for_long()
                 server.start()
                 pushed = await until(node, run, _is_pushed)
-    assert pushed.handed is not None
-    assert pushed.handed.pushed_at is not None
-    assert pushed.handed.pushed_at < due
+    assert pushed.dispatched is not None
+    assert pushed.dispatched.pushed_at is not None
+    assert pushed.dispatched.pushed_at < due
 
 
 def _is_pushed(run: Run) -> bool:
-    return run.handed is not None and run.handed.pushed_at is not None
+    return run.dispatched is not None and run.dispatched.pushed_at is not None
 
 
 async def _until_heard(node: Scheduler) -> None:
