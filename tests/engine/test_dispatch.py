@@ -32,7 +32,7 @@ SECOND = 1_000_000
 
 @pytest.fixture(autouse=True)
 def handing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._BUILT_IN, "handing", "handing:Handing")
+    monkeypatch.setitem(registry._BUILT_IN, "handing", "dispatch_queue:Dispatching")
     # Nobody is called silent later than the last read was over.
     monkeypatch.setattr(report, "WAIT_SECONDS", 0.2)
 
