@@ -21,9 +21,9 @@ case "$*" in "-m pytest "*) exit "${PYTEST_STATUS:-0}" ;; esac
 """
 APT = """#!/bin/sh
 echo "apt-get RUNLEVEL=${RUNLEVEL:-} $*" >> "$LOG"
-case "$1" in
-install) [ -n "${APT_FAILS:-}" ] && exit 100; printf '#!/bin/sh\\n' > "$(dirname "$0")/absent"; chmod +x "$(dirname "$0")/absent" ;;
-esac
+[ "$1" = install ] || exit 0
+[ -z "${APT_FAILS:-}" ] || exit 100
+cp "$0" "$(dirname "$0")/absent"
 """
 
 
