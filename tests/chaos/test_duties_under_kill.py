@@ -22,9 +22,7 @@ LONG_LEASE_SECONDS = 30.0
 MARGIN_SECONDS = 10.0
 PATIENCE = 60.0
 # Nodes judge nobody before one lease is over, which each of these tests waits for: so each kind of duty with one store.
-SAME = pytest.mark.parametrize(
-    ("fleet", "duty"), [("sqlite", "follow"), ("postgresql", "tick")], indirect=["fleet"]
-)
+SAME = pytest.mark.parametrize(("fleet", "duty"), [("sqlite", "follow"), ("postgresql", "tick")], indirect=["fleet"])
 CROSSED = pytest.mark.parametrize(("fleet", "duty"), [("sqlite", "tick"), ("postgresql", "follow")], indirect=["fleet"])
 
 
