@@ -81,10 +81,16 @@ def _turn(item: pytest.Item) -> int:
 
 
 @pytest.fixture(scope="session")
-def postgres_dsn(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
-    """One server for all workers of a run."""
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The same for all workers of a run."""
     folder = tmp_path_factory.getbasetemp()
-    with shared_postgres((folder if worker_id == "master" else folder.parent) / "postgres") as dsn:
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(shared_folder: Path) -> Iterator[str]:
+    """One server for all workers of a run."""
+    with shared_postgres(shared_folder / "postgres") as dsn:
         yield dsn
 
 

@@ -19,6 +19,7 @@ GROUPS = {
     "benchmark": "a quick run of all benchmarks, whose figures mean nothing",
     "broker": "ten thousand due schedules through a broker that is killed in the middle",
     "size": "query plans among millions of rows",
+    "store": "the suite of all stores straight on the system's PostgreSQL",
     "storm": "fleets on a real PostgreSQL under kills, cuts, freezes and restarts",
 }
 

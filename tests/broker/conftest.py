@@ -1,4 +1,4 @@
-"""Brokers and benches for the tests in this folder. A server for all of them; each test has queues and an app of its own."""
+"""Brokers and benches for the tests in this folder. One server for all; each test has queues and an app of its own."""
 
 from __future__ import annotations
 
