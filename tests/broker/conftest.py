@@ -1,4 +1,4 @@
-"""Brokers and benches for the tests in this folder. A server per module; each test has queues and an app of its own."""
+"""Brokers and benches for the tests in this folder. One server for all; each test has queues and an app of its own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def redis() -> Iterator[Broker]:
     """A Redis that the tests leave running."""
     with redis_server(is_durable=False) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def nats() -> Iterator[Broker]:
     with nats_server() as server:
         yield server

@@ -230,7 +230,7 @@ class Killing:
 @pytest.mark.parametrize(
     ("kind", "is_durable", "schedules"),
     [
-        pytest.param("list", True, 10_000, marks=pytest.mark.long),
+        pytest.param("list", True, 10_000, marks=pytest.mark.long("broker")),
         ("list", False, 2_000),
         ("stream", True, 2_000),
         ("nats", True, 2_000),

@@ -914,7 +914,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="blackout_not_looked_at",
         what="a schedule fires while its blackout is closed",
         seeds=(20, 203, 63),
-        patches=(_wrapped(fire, "facts_of", _without_blackout),),
+        patches=(_wrapped(fire, "plan_inputs_of", _without_blackout),),
     ),
     Mutant(
         name="dropped_not_recorded",

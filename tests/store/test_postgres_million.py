@@ -141,7 +141,7 @@ async def record_a_batch(store: PostgresStore, node: str, **fields: Any) -> None
     assert (await store.finish(APP, node, [an_outcome(run) for run in held])).answers == ["done"] * BATCH
 
 
-@pytest.mark.long
+@pytest.mark.long("size")
 async def test_a_batch_is_found_by_its_indexes_among_millions(
     postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
