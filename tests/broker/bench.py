@@ -13,20 +13,17 @@ from wire import envelope, no_secret, reports_until
 
 from evertick import Scheduler
 from evertick.clock import system_clock
-from evertick.driver.queue.broker import Broker as NodesBroker
-from evertick.driver.queue.broker import envelope_of, stamped
 from evertick.driver.queue.contract import WorkerReport
+from evertick.driver.queue.driver import Broker as NodesBroker
+from evertick.driver.queue.driver import envelope_of, stamped
 from evertick.driver.queue.nats_broker import NatsBroker
-from evertick.driver.queue.nats_client import make_streams
-from evertick.driver.queue.nats_names import NatsNames
-from evertick.driver.queue.nats_spec import NatsConnection
-from evertick.driver.queue.redis_broker import RedisBroker
-from evertick.driver.queue.redis_keys import FIELD, reports_key
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.nats_client import NatsNames, make_streams
+from evertick.driver.queue.redis_broker import FIELD, RedisBroker, reports_key
+from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.worker.broker_session import BrokerSession
+from evertick.worker.executor import TasksExecutor
 from evertick.worker.nats_session import NatsBrokerSession
 from evertick.worker.redis_session import RedisBrokerSession
-from evertick.worker.tasks import TasksExecutor
 from evertick.worker.worker import Worker
 from servers.broker import Broker
 

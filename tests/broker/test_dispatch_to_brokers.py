@@ -29,8 +29,8 @@ from evertick import (
 )
 from evertick.driver.queue.contract import WorkerReport, decode_dispatch
 from evertick.driver.queue.driver import QueueDriver
-from evertick.driver.queue.nats_names import NatsNames
-from evertick.driver.queue.redis_keys import reports_key
+from evertick.driver.queue.nats_client import NatsNames
+from evertick.driver.queue.redis_broker import reports_key
 from evertick.driver.spec import Spec
 from evertick.explain.run import explain_run
 from evertick.model import DispatchedTo

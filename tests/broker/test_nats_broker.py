@@ -18,8 +18,8 @@ from evertick.clock import system_clock
 from evertick.driver.queue import nats_broker
 from evertick.driver.queue.contract import Kill, decode_dispatch, decode_kill
 from evertick.driver.queue.nats_broker import NatsBroker
-from evertick.driver.queue.nats_names import NatsNames, token_of
-from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.nats_client import NatsNames, token_of
+from evertick.driver.queue.spec import NatsConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 from evertick.worker import nats_session

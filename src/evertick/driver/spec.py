@@ -15,7 +15,7 @@ import msgspec
 from evertick.clock import Clock
 from evertick.driver.base import Driver
 from evertick.driver.python.function import Threads
-from evertick.driver.python.pool import Children
+from evertick.driver.python.process import Children
 from evertick.job.arguments import FreeArguments
 from evertick.job.context import Context
 

@@ -11,20 +11,23 @@ nothing by itself.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from evertick.errors import InvalidInput, InvalidWhen
-from evertick.imports.found import Imported, Job, Note, renamed_note
-from evertick.imports.names import free_name, name_for
+from evertick.imports.imported import Imported, Job, Note, renamed_note
+from evertick.imports.job_names import free_name, name_for
 from evertick.when import Cron
 from evertick.when.cron_text import NICKNAMES
 from evertick.when.zone import zone_named
 
-__all__ = ["CrontabOptions", "read_crontab"]
+__all__ = ["CrontabOptions", "local_zone", "read_crontab"]
 
 _TEXT_MAX = 1024 * 1024
 _LINES_MAX = 10_000
@@ -108,7 +111,7 @@ def read_crontab(text: str, options: CrontabOptions) -> Imported:
 
 
 class _Reader:
-    """Goes down the lines, and knows what the lines above have set."""
+    """Goes down the lines with the variables that the lines above have set."""
 
     def __init__(self, options: CrontabOptions) -> None:
         self._options = options
@@ -209,7 +212,7 @@ class _Reader:
             self._look_closer(when, rest, command)
 
     def _owner(self, written: str, command: str | None) -> str:
-        """The user that a line names; what else it says there is told."""
+        """The user that a line names; anything else there becomes a note."""
         user, _, more = written.partition(":")
         if not command:
             return user
@@ -356,3 +359,25 @@ def _input(text: str) -> str:
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
+
+
+def local_zone(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str | None:
+    """The name of this machine's zone, which a crontab means: by TZ, the link of localtime, or /etc/timezone."""
+    return next((name for name in _zone_names(root, environ) if _is_zone(name)), None)
+
+
+def _zone_names(root: Path, environ: Mapping[str, str]) -> list[str]:
+    names = [environ.get("TZ", "").removeprefix(":")]
+    with contextlib.suppress(OSError):  # a copy, or none at all
+        names.append(os.readlink(root / "etc/localtime").rpartition("zoneinfo/")[2])
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        names.append((root / "etc/timezone").read_text()[:200].strip())
+    return names
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        zone_named(name)
+    except InvalidWhen:
+        return False
+    return bool(name)

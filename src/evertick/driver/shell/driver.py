@@ -14,10 +14,8 @@ from typing import Any
 
 from evertick.clock import system_clock
 from evertick.driver.secret import Secret
-from evertick.driver.shell.account import Account, account_to_become
-from evertick.driver.shell.output import Captured
-from evertick.driver.shell.run_variables import run_variables
-from evertick.driver.shell.spec import TEXT_MAX_BYTES, Shell, at_home
+from evertick.driver.shell.output import CapturedOutput
+from evertick.driver.shell.spec import TEXT_MAX_BYTES, Account, Shell, account_to_become, at_home, run_variables
 from evertick.driver.shell.supervised import Ending, Order, SupervisedCommand, stop_seconds
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
@@ -57,7 +55,7 @@ class ShellDriver:
             context.log(f"not run in virtual time: {' '.join(self._spec.words)}")
             return None
         secrets = self._secrets()
-        output = Captured(context._notebook.write, context._clock.now_us, secrets.values())
+        output = CapturedOutput(context._notebook.write, context._clock.now_us, secrets.values())
         phases = _Phases(context)
         try:
             kept = self._start(context, secrets, output, phases)
@@ -82,15 +80,15 @@ class ShellDriver:
         self._judge(ending, output)
         return context._kept
 
-    async def _stop(self, kept: SupervisedCommand, context: Context, output: Captured) -> None:
+    async def _stop(self, kept: SupervisedCommand, context: Context, output: CapturedOutput) -> None:
         why = context._stopped or "shutdown"
-        await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
+        await kept.stop_and_wait(stop_seconds(why, self.kill_after / 1e6))
         ending = kept.ended.result()
         context._kept = _result(ending)
         await self._close(output, is_cut=True)
         context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
 
-    async def _close(self, output: Captured, *, is_cut: bool) -> None:
+    async def _close(self, output: CapturedOutput, *, is_cut: bool) -> None:
         """Write the end of the output. The command is gone, so a cancel that comes meanwhile changes nothing."""
         if not output.takes_long_to_close:
             output.close(is_cut=is_cut)
@@ -101,7 +99,9 @@ class ShellDriver:
                 await asyncio.wait([closing])
         closing.result()
 
-    def _start(self, context: Context, secrets: dict[str, str], output: Captured, phases: _Phases) -> SupervisedCommand:
+    def _start(
+        self, context: Context, secrets: dict[str, str], output: CapturedOutput, phases: _Phases
+    ) -> SupervisedCommand:
         spec = self._spec
         account = None if spec.user is None else account_to_become(spec.user)
         order = Order(
@@ -146,7 +146,7 @@ class ShellDriver:
         names = {each.name for each in named if isinstance(each, Secret)}
         return {name: self._parts.resolve_secret(name) for name in sorted(names)}
 
-    def _judge(self, ending: Ending, output: Captured) -> None:
+    def _judge(self, ending: Ending, output: CapturedOutput) -> None:
         """Raises what the ending means, if not success."""
         spec, code = self._spec, ending.code
         words = f": {output.last_words}" if output.last_words else ""
@@ -172,7 +172,7 @@ class _Phases:
     def fail(self) -> None:
         self._open.end(is_failed=True)
 
-    def end(self, ending: Ending, output: Captured, *, is_failed: bool) -> None:
+    def end(self, ending: Ending, output: CapturedOutput, *, is_failed: bool) -> None:
         if ending.code is not None:
             self._open.metadata["exit_code"] = ending.code
         if ending.signal is not None:

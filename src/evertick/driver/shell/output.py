@@ -14,7 +14,7 @@ from typing import Protocol
 
 from evertick.job.context import LINE_MAX_CHARS
 
-__all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "Captured", "LogLines", "Mask", "Output"]
+__all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "CapturedOutput", "LogLines", "Mask", "Output"]
 
 # Both parts, and what else a run may say, fit into the log of an attempt.
 HEAD_BYTES = TAIL_BYTES = 96 * 1024
@@ -196,7 +196,7 @@ def _pattern(parts: list[bytes], depth: int = 0) -> bytes:
     )
 
 
-class Captured:
+class CapturedOutput:
     """The output of one run of a command: its head as it comes, its tail when it has ended.
 
     Secrets are looked for in what is kept alone. What lies between head and tail is counted, and nothing else.
@@ -218,7 +218,7 @@ class Captured:
         self._is_head_full = False
         # As it came. A secret may begin before it and end in it.
         self._has_secrets = mask.longest > 0
-        self._tail = _Tail(margin=max(mask.longest - 1, 0))
+        self._tail = _OutputTail(margin=max(mask.longest - 1, 0))
         self._last: dict[str, str] = {}
 
     @property
@@ -290,7 +290,7 @@ class Captured:
             self._head.flush()
             self._write(self._now(), "info", "… there is more output; its end follows when the command has ended …")
 
-    def _masked_tail(self, *, is_cut: bool) -> _Tail:
+    def _masked_tail(self, *, is_cut: bool) -> _OutputTail:
         """What it holds, without secrets, and no part of one that began before it."""
         parts: dict[str, list[bytes]] = {}
         for _, stream, piece in self._tail.pieces:
@@ -299,7 +299,7 @@ class Captured:
             stream: iter(self._masks[stream].masked_parts(self._tail.before.get(stream, b""), own, is_cut=is_cut))
             for stream, own in parts.items()
         }
-        tail = _Tail()
+        tail = _OutputTail()
         tail.bytes_gone, tail.lines_gone = self._tail.bytes_gone, self._tail.lines_gone
         for at, stream, _ in self._tail.pieces:
             tail.add(at, stream, next(masked[stream]))
@@ -325,7 +325,7 @@ class Captured:
         self._write(at, stream, text)
 
 
-class _Tail:
+class _OutputTail:
     """The last so many bytes, in the order in which they came.
 
     margin: how many bytes of each stream are known that came right before what is kept of it.
