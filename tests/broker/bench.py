@@ -49,7 +49,7 @@ class Bench:
             self.to, self.reply = f"builds_{own}", reports_key("evertick", own)
         self._running: list[tuple[Worker, asyncio.Task[None]]] = []
 
-    def line(self) -> BrokerSession:
+    def session(self) -> BrokerSession:
         if self.kind == "nats":
             return NatsBrokerSession(
                 NatsConnection(url=self.server.url), self.own, clock=system_clock, resolve_secret=no_secret
@@ -64,7 +64,7 @@ class Bench:
 
     def worker(self, *, parallelism: int = 4, stop_seconds: float = 30.0) -> Worker:
         made = Worker(
-            self.line(),
+            self.session(),
             TasksExecutor(self.scheduler),
             parallelism=parallelism,
             clock=system_clock,

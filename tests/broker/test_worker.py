@@ -212,7 +212,7 @@ async def test_a_kill_that_nobody_heard_is_seen_with_the_next_word(bench: Bench)
         await asyncio.Event().wait()
 
     worker = bench.worker()
-    worker._line.on_kill = lambda _: None
+    worker._session.on_kill = lambda _: None
     await bench.dispatch(run=bench.run, fence=4, progress_every=0.05)
     await begun.wait()
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
@@ -315,13 +315,13 @@ async def test_a_message_that_is_given_back_goes_to_another_worker(bench: Bench)
     @bench.scheduler.task(name="work")
     async def work() -> None: ...
 
-    line = bench.line()
+    session = bench.session()
     await bench.dispatch(run=bench.run)
     fetched: list[QueueMessage] = []
     while not fetched:
-        fetched = await line.fetch(1, 1.0)
-    await line.give_back(fetched[0])
-    await line.close()
+        fetched = await session.fetch(1, 1.0)
+    await session.give_back(fetched[0])
+    await session.close()
     bench.worker()
     assert (await bench.ends())[-1].run == bench.run
 
@@ -335,7 +335,7 @@ async def test_what_a_dead_worker_had_read_from_a_stream_goes_to_another(
         @bench.scheduler.task(name="work")
         async def work() -> None: ...
 
-        dead = bench.line()
+        dead = bench.session()
         await dead.fetch(1, 0.01)
         await bench.dispatch(run=bench.run)
         assert len(await dead.fetch(1, 1.0)) == 1

@@ -196,9 +196,9 @@ class Killing:
             async with self._journey:
                 return await self._arrived(await nats_journey(broker, stream, messages))
 
-        async def pop_whole(line: RedisBrokerSession, most: int, seconds: float) -> list[QueueMessage]:
+        async def pop_whole(session: RedisBrokerSession, most: int, seconds: float) -> list[QueueMessage]:
             async with self._pops:
-                return await pop(line, most, seconds)
+                return await pop(session, most, seconds)
 
         monkeypatch.setattr(RedisBroker, "_push", push_and_kill)
         monkeypatch.setattr(NatsBroker, "_push_all", push_all_and_kill)

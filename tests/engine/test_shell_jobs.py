@@ -698,7 +698,7 @@ async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left
         kill_keeper(mark)
         ended = await bench.ended(run)
     assert ended.error == (
-        "its keeper was killed, so it was ended, too, but for what lets nobody see its environment (ssh-agent, sudo, "
+        "its keeper was killed, so it was ended, too, but for processes that hide their environment (ssh-agent, sudo, "
         "processes of other users): begun"
     )
 

@@ -50,7 +50,7 @@ class Driver(Protocol):
     name: str
     # True: cancelling the asyncio task that awaits `execute` ends the work. False: it can only be asked, like a thread.
     can_be_cancelled: bool
-    # How long it takes itself, in microseconds, to end work that does not stop when told to.
+    # How long it takes itself, in microseconds, to end work that does not stop when asked to.
     kill_after: int
 
     def prepare(self, args: bytes) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     # again.
     ack_timeout: int | None = None
     progress_timeout: int | None = None
-    # The channel of messages that tell a worker to stop; None: workers cannot be told.
+    # The channel of messages that tell a worker to stop; None: there is no such channel.
     kill_channel: str | None = None
     headers: dict[str, str] = {}
 

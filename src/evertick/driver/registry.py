@@ -70,7 +70,7 @@ def check_drivers(names: Any) -> tuple[str, ...]:
 
 
 def spec_class(name: str) -> type[Spec]:
-    """What the jobs of a driver are written with."""
+    """The class of a driver's specifications."""
     _check_known(name, "driver")
     if name in IN_PYTHON:
         raise InvalidSetting(
@@ -179,7 +179,7 @@ def _registered() -> dict[str, EntryPoint]:
 def _load(entry: EntryPoint) -> object:
     try:
         found: object = entry.load()
-    except Exception as error:  # somebody else's module, which may raise anything
+    except Exception as error:  # a third party's module may raise anything
         raise InvalidSetting(f"driver: {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
     return found
 
@@ -233,7 +233,7 @@ def _refused(spec: Spec, task: str, fitting: _Fitting | None) -> list[str]:
     except InvalidSpec as wrong:
         return [said for said, fields in wrong.problems.items() if fitting is None or fitting.is_relevant(fields)]
     except InvalidInput as wrong:
-        # Of a check that stops at the first, it cannot be told what it goes by.
+        # A check that stops at the first error does not name its fields.
         return [str(wrong)] if fitting is None else []
     return []
 

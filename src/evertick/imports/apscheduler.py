@@ -269,8 +269,8 @@ def _bounds(state: Mapping[str, Any]) -> dict[str, Any]:
 def _moment(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None or isinstance(value.tzinfo, PickledObject):
         zone = value.tzinfo if isinstance(value, datetime) else None
-        told = f" of the zone {zone.kind}" if isinstance(zone, PickledObject) else ""
-        raise _Lost(f"its trigger holds a moment{told} that cannot be read; write the rule anew")
+        of_zone = f" of the zone {zone.kind}" if isinstance(zone, PickledObject) else ""
+        raise _Lost(f"its trigger holds a moment{of_zone} that cannot be read; write the rule anew")
     return value
 
 

@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"""[ \t]*("[^"]*"|'[^']*'|[^\s=]+)[ \t]*=[ \t]*(.*?)[ \t
 _FIELDS = re.compile(r"[ \t]*(@[^ \t]+|(?:[^ \t]+[ \t]+){4}[^ \t]+)(?:[ \t]+(.*))?")
 _USER = re.compile(r"([^ \t]+)(?:[ \t]+(.*))?")
 _HEADING = re.compile(r"(?i)m(in\w*)?\s+h(our)?\s+d\w*\s+m\w*\s+(d\w*|w\w*)\b")
-# What cron knows in a field; Evertick knows more, which cron would refuse.
+# An item of a field as cron knows it; Evertick knows more, which cron would refuse.
 _ITEM = re.compile(r"(?i)(\*|\d+|[a-z]{3})(?:-(\d+|[a-z]{3}))?(/\d+)?")
 _NAMES = {
     3: ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
@@ -46,14 +46,14 @@ _NAMES = {
 }
 _FIRST = {3: 1, 4: 0}
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
-# What cron does of itself. A job has it whatever the defaults of its configuration are, as far as a key can say so.
+# The behaviour of cron. A job has it whatever the defaults of its configuration are, as far as there is a key for it.
 _AS_CRON: Mapping[str, Any] = {
     "overlap": "allow",
     "catch_up": "skip",
     "retry": {"constant": "1h", "attempts": 1},
     "on_lost": "fail",
 }
-# What cron gives to commands.
+# The PATH that cron gives to commands.
 _PATH = "/usr/bin:/bin"
 
 _MAIL = (
@@ -77,7 +77,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     has_users: each line names its user, as in /etc/crontab and /etc/cron.d. user: whose crontab it is, else.
     home: where its commands start, unless the user or a line HOME= says so.
     tz: the zone that its times are in. honours_cron_tz: a line CRON_TZ= changes that for what follows it.
-    is_user: whether the machine that the jobs are for has a user of this name; default: nobody asks.
+    is_user: whether the machine that the jobs are for has a user of this name; default: not checked.
     must_be_user: whether a word in place of a program can only be the user of a crontab of the system.
     taken: names that other jobs have, and where.
     file_name: that of a file in /etc/cron.d, for jobs whose command names no program that says what they do.
@@ -241,9 +241,9 @@ class _Reader:
             )
         )
 
-    def _name(self, command: str, told_apart_by: str) -> str:
+    def _name(self, command: str, identity: str) -> str:
         taken = self._options.taken
-        name = name_for(command, told_apart_by, self._names, self._options.file_name)
+        name = name_for(command, identity, self._names, self._options.file_name)
         free = free_name(name, self._names | taken.keys()) if name in taken else name
         if free != name:
             self.notes.append(renamed_note(self._where, name, taken[name], free))
@@ -352,7 +352,7 @@ def _split_command(text: str) -> tuple[str, str | None]:
 
 
 def _input(text: str) -> str:
-    """What the command reads: it ends with a line break."""
+    """The standard input; it ends with a line break."""
     lines = re.sub(r"\\%|%", lambda found: "%" if len(found[0]) == 2 else "\n", text)
     return lines if lines.endswith("\n") else lines + "\n"
 

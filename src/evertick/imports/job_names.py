@@ -4,8 +4,8 @@ A command of a shell tests and waits before it does something, and pipes what a 
 program that matters is the first that is neither such a step nor a tool that every system has. Where there is none, or
 where its name says nothing (`cron`, `update`), the name of the file in /etc/cron.d says more.
 
-The same command gets the same name in every import, whatever else is there: the second job of a program is told apart
-by what it is, not by its place.
+The same command gets the same name in every import, whatever else is there: the name of a second job of a
+program depends on its line, not on its place.
 
 A directory of jobs is read as a whole, and two jobs of one name in it are refused: so an import into it looks which
 names there are. Files that cannot be read have none; `evertick config check` reports those.
@@ -87,7 +87,7 @@ _WITH_VALUE = {
     "node": "-r --require",
     "sh": "-o -O +o +O --rcfile --init-file",
 }
-# What a command does on its way.
+# Steps on the way of a command.
 _ON_THE_WAY = frozenset(
     (
         *("test", "[", "[[", "cd", "pushd", "popd", "umask", "sleep", "usleep", "source", ".", "export", "set"),
@@ -130,12 +130,12 @@ _NUMBER = re.compile(r"\d+(\.\d+)?[smhd]?")
 _SUFFIXES = (".sh", ".py", ".pl", ".rb", ".php", ".bash", ".js", ".phar", ".jar")
 
 
-def name_for(command: str, told_apart_by: str, taken: Collection[str], file_name: str = "") -> str:
+def name_for(command: str, identity: str, taken: Collection[str], file_name: str = "") -> str:
     """A name that is still free. `file_name`: that of the file in /etc/cron.d."""
     name = _name(command, _slug(file_name)) or "job"
     if name not in taken:
         return name
-    digest = blake2b(told_apart_by.encode(errors="surrogatepass"), digest_size=3).hexdigest()
+    digest = blake2b(identity.encode(errors="surrogatepass"), digest_size=3).hexdigest()
     candidate, count = f"{name}-{digest}", 2
     while candidate in taken:  # the very same line once more
         candidate, count = f"{name}-{digest}-{count}", count + 1

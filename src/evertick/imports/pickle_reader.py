@@ -99,7 +99,7 @@ class _Name(PickledObject):
 
 
 def read_pickle(data: bytes) -> Any:
-    """What is in it. Raises InvalidInput where it is no pickle, or one that makes no sense, or holds too much."""
+    """Its content. Raises InvalidInput where it is no valid pickle, or holds too much."""
     if len(data) > BYTES_MAX:
         raise InvalidInput(f"it has more than {BYTES_MAX} bytes")
     try:
@@ -145,7 +145,7 @@ def _measure(data: Any, *, parts_max: int = _PARTS_MAX) -> None:
 
 
 def _inside(value: Any) -> tuple[Any, ...]:
-    """What stands in it, as collections."""
+    """Its parts, as collections."""
     match value:
         case PickledObject():
             return value.args, value.named.values(), value.state.keys(), value.state.values(), value.items
@@ -199,7 +199,7 @@ class _Machine:
         self._stack = []
 
     def _marked(self) -> list[Any]:
-        """What stands above the mark."""
+        """The values above the mark."""
         found, self._stack = self._stack, self._below.pop()
         return found
 

@@ -47,7 +47,7 @@ def toml_value(value: Any, *, is_read: bool = True) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # What the job is to see as ${NAME} is written $${NAME}.
+            # For the job to see ${NAME}, the file has $${NAME}.
             return _string(value.replace("${", "$${") if is_read else value)
         case datetime():
             return value.isoformat()

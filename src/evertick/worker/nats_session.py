@@ -27,7 +27,7 @@ log = logging.getLogger("evertick.worker")
 # A message that its reader has neither taken nor dropped for so long goes to another: the reader is gone.
 ACK_SECONDS = 30.0
 _UNACKNOWLEDGED_MOST = 10_000
-# What the server says to whoever is not the first on a subject.
+# The server's error for a message that is not the first on its subject.
 _NOT_THE_FIRST = 10071
 
 
@@ -90,7 +90,7 @@ class NatsBrokerSession:
         return taken
 
     async def _take(self, stream: JetStreamContext, message: QueueMessage, dispatched: DispatchMessage) -> Take:
-        """Whoever is the first to say something on the subject of the dispatch has it."""
+        """The worker with the first message on the subject of the dispatch has it."""
         names = self._session.names
         if not await self._is_first(stream, names.taken(dispatched.run, dispatched.fence), message.mark.encode()):
             return "duplicate"

@@ -105,7 +105,7 @@ class RedisBrokerSession:
         first: Any = await self._client.brpop([self._key], timeout=seconds)
         if first is None:
             return []
-        # What comes with an error now is lost here, and comes again by the ledger; the first must not be.
+        # Messages lost to an error here are dispatched again by the ledger; the first must not be lost.
         found = [self._marked(first[1])]
         if most > 1:
             with contextlib.suppress(RedisError, OSError):

@@ -247,7 +247,7 @@ class WorkerRun:
     async def carry_out(self) -> None:
         if not await self._report_taken():
             log.warning(
-                "run %s is left alone: it was killed, or its taking could not be told in time", self.dispatched.run
+                "run %s is left alone: it was killed, or its taking could not be reported in time", self.dispatched.run
             )
             return
         reporting = asyncio.get_running_loop().create_task(self._report_progress(), name="evertick worker progress")

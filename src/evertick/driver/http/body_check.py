@@ -85,7 +85,7 @@ def _unequal(wanted: dict[str, Any], body: str) -> Missed | None:
 
 
 def _at(document: Any, pointer: str) -> Any:
-    """What a JSON pointer (RFC 6901) names."""
+    """The value at a JSON pointer (RFC 6901)."""
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(document, list):

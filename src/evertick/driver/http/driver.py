@@ -31,7 +31,7 @@ _KEPT_MAX_CHARS = 8_192
 _SHOWN_MAX_CHARS = 2_000
 _PHRASE_MAX_CHARS = 100
 _MOMENT_MAX_CHARS = 100
-# What is longer is decoded in a thread.
+# A longer body is decoded in a thread.
 _DECODED_HERE_BYTES = 64 * 1024
 _BUSY = (429, 503)
 # Servers that ask for a retry at once do so again and again.

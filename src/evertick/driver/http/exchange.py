@@ -37,11 +37,11 @@ _SEND_AGAIN = ("GET", "HEAD")
 _SIGNATURE = frozenset(("webhook-id", "webhook-timestamp", "webhook-signature"))
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _PORTS = {"http": 80, "https": 443}
-# What the network library says of every failure to connect: the reason is below it.
+# The network library's text for every failure to connect: the reason is below it.
 _ATTEMPTS = "All connection attempts failed"
 _SHOWN_MAX_CHARS = 500
 _HOST_MAX_CHARS = 100
-# What is read at once, handled without a turn for others, unpacked and decoded at once.
+# Read at once; handled without yielding to the event loop; unpacked and decoded at once.
 _READ_BYTES = 16 * 1024
 _PIECES_AT_ONCE = 100
 _UNPACKED_AT_ONCE = 1024 * 1024

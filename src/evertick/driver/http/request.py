@@ -37,7 +37,7 @@ __all__ = ["Outgoing", "make_request", "signature"]
 
 _KEY_PREFIX = "whsec_"
 _HIDDEN = "***"
-# What is left of a header's value: printable ASCII.
+# Left as they are in a header's value: printable ASCII.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
@@ -167,7 +167,7 @@ def _run_headers(context: Context, app: str) -> dict[str, str]:
     headers = {
         "User-Agent": f"evertick/{VERSION}",
         "Accept": "*/*",
-        # What is read is bounded, and so it should not be small and become large.
+        # Reading is bounded, so a small body should not unpack to a large one.
         "Accept-Encoding": "identity",
         "Idempotency-Key": context.run_id,
         "Evertick-Run-Id": context.run_id,

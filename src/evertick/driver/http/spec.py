@@ -96,7 +96,7 @@ class HttpBasic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for all HTTP jobs of a node.
+    """Settings of all HTTP jobs of a node.
 
     allow_private: they may talk to private and loopback addresses. allow: networks and names that they may talk to.
     ca: a file of certificates that are trusted in place of those of the system.
@@ -119,8 +119,8 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a request: `Http("https://example.org/hook", json={"run": "{run_id}"})`.
 
     url: where; a `Secret` where the address itself is one. method: default GET, with a body POST.
-    headers: by name. bearer, basic: who asks. json, body: what is sent; places like {run_id}, {fire_at} and {args.NAME}
-    are filled. sign: the secret or secrets that the request is signed with.
+    headers: by name. bearer, basic: credentials. json, body: what is sent; places like {run_id}, {fire_at} and
+    {args.NAME} are filled. sign: the secret or secrets that the request is signed with.
     expect: what the answer must be. timeout: for all of it, redirects included. redirects: how many are followed.
     read_limit: so much of the answer is read. retry_after_max: how long a server may ask to wait.
     allow: networks and names that it may talk to although they are not public. ca: a file of trusted certificates.
@@ -259,7 +259,7 @@ def signing_keys_of(spec: Http) -> tuple[Secret, ...]:
 
 
 def content_type_of(spec: Http) -> str | None:
-    """What the headers say that the body is."""
+    """The type of the body by its headers."""
     values = (value for name, value in spec.headers.items() if name.lower() == "content-type")
     return next((value for value in values if isinstance(value, str)), None)
 

@@ -104,7 +104,7 @@ class Child:
     def _calls(self) -> Iterator[Call]:
         for _ in range(self._child_call.calls_max):
             message = self._receive()
-            if not isinstance(message, Call) or self._received:  # what follows a call at once is its stop
+            if not isinstance(message, Call) or self._received:  # a message right behind a call is its stop
                 return
             yield message
 
@@ -292,7 +292,7 @@ class LogCapture:
         capture = self
 
         def emit(self: logging.StreamHandler[Any], record: logging.LogRecord) -> None:
-            is_kept = getattr(record, "_is_kept_by_evertick", False)
+            is_kept = getattr(record, "is_kept_by_evertick", False)
             if not (is_kept and self.stream in (sys.stdout, sys.stderr)):
                 capture._emit(self, record)
 
@@ -303,7 +303,7 @@ class LogCapture:
         context = self.context
         if context is not None and os.getpid() == self._process:
             context._log_record(record)
-            record._is_kept_by_evertick = True
+            record.is_kept_by_evertick = True
         return record
 
 

