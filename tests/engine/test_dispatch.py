@@ -16,8 +16,8 @@ from dispatch_queue import KILLS, QUEUE, Dispatching, Queue
 
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
-from evertick.driver.dispatch import Received
-from evertick.driver.queue.redis_spec import Redis
+from evertick.driver.base import Received
+from evertick.driver.queue.spec import Redis
 from evertick.engine import report
 from evertick.engine.engine import EngineHealth
 from evertick.explain.run import explain_run

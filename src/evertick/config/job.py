@@ -20,8 +20,7 @@ from evertick.config.table import Table
 from evertick.definition.options import PolicyOptions, make_definition
 from evertick.definition.settings import check_key
 from evertick.definition.task import TaskOptions, make_work
-from evertick.driver.reading import read_spec
-from evertick.driver.registry import IN_PYTHON, spec_class
+from evertick.driver.registry import IN_PYTHON, read_spec, spec_class
 from evertick.driver.spec import LeftToOthers, Spec
 from evertick.errors import EvertickError, InvalidInput
 from evertick.job.arguments import FreeArguments

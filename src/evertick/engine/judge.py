@@ -8,13 +8,12 @@ from typing import assert_never
 
 import msgspec
 
-from evertick.driver.base import Reported, Work
-from evertick.driver.dispatch import Dispatch
-from evertick.driver.error_text import error_text
+from evertick.driver.base import Dispatch, Reported, Work
 from evertick.errors import InvalidDuration, JobFailed, Retry, Skip
 from evertick.model import Claimed, DispatchTerms, NewMessage, Outcome, Phase, Reason, Verdict
 from evertick.model.every_node import is_own_queue
 from evertick.model.retry import Constant, RetryPolicy
+from evertick.text.error_text import error_text
 from evertick.when.duration import duration_us
 
 __all__ = ["Dispatched", "Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]

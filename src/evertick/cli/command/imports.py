@@ -14,15 +14,13 @@ import msgspec
 
 from evertick.cli.parameters import ZoneParameter
 from evertick.cli.show.output import as_json_option, print_json, say, tell
-from evertick.driver.shell.account import is_user
+from evertick.driver.shell.spec import is_user
 from evertick.errors import InvalidInput, NotFound, Refused
-from evertick.imports.apscheduler import read_jobs
-from evertick.imports.crontab import CrontabOptions, read_crontab
-from evertick.imports.found import Imported
-from evertick.imports.job_table import read_table
-from evertick.imports.local_zone import local_zone
+from evertick.imports.apscheduler import read_jobs, read_table
+from evertick.imports.crontab import CrontabOptions, local_zone, read_crontab
+from evertick.imports.imported import Imported
+from evertick.imports.job_names import taken_beside
 from evertick.imports.python import to_python
-from evertick.imports.taken import taken_beside
 from evertick.imports.toml import to_toml
 from evertick.text.redact import masked
 from evertick.text.regular_file import read_regular

@@ -1,8 +1,8 @@
-"""What is looked for in the body of an answer, and the program that looks through what is long.
+"""Checks of the body of an answer, and the program that makes them where the body is long.
 
 A server chooses the body. To search it, or to read it as JSON, may take time that doubles with every letter, and memory
-of many times its size. Nothing stops that within a process, whose threads all wait for it: so a process of its own does
-it, which ends itself. That is started by the path of this file, and of what is installed it has msgspec alone.
+of many times its size. Nothing can stop that within a process, whose threads all wait for it: so a process of its own
+does it, with limits. It is started by the path of this file, and has the standard library and msgspec alone.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _unequal(wanted: dict[str, Any], body: str) -> Missed | None:
 
 
 def _at(document: Any, pointer: str) -> Any:
-    """What a JSON pointer (RFC 6901) names."""
+    """The value at a JSON pointer (RFC 6901)."""
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(document, list):

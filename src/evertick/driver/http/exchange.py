@@ -1,8 +1,8 @@
 """One exchange with a server: redirects followed, every address judged, everything bounded by one deadline.
 
-Each request goes to an address that was judged a moment before, on a connection of its own. The name stays what the
-server is asked for, and what its certificate is checked against. Proxies that the environment names are not used: what
-they connect to nobody here has judged.
+Each request goes to an address that was judged a moment before, on a connection of its own. The Host header has the
+name, and the certificate is checked against it. Proxies of the environment are not used: the addresses that they
+connect to cannot be judged here.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SEND_AGAIN = ("GET", "HEAD")
 _SIGNATURE = frozenset(("webhook-id", "webhook-timestamp", "webhook-signature"))
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _PORTS = {"http": 80, "https": 443}
-# What the network library says of every failure to connect: the reason is below it.
+# The network library's text for every failure to connect: the reason is below it.
 _ATTEMPTS = "All connection attempts failed"
 _SHOWN_MAX_CHARS = 500
 _HOST_MAX_CHARS = 100
-# What is read at once, handled without a turn for others, unpacked and decoded at once.
+# Read at once; handled without yielding to the event loop; unpacked and decoded at once.
 _READ_BYTES = 16 * 1024
 _PIECES_AT_ONCE = 100
 _UNPACKED_AT_ONCE = 1024 * 1024
@@ -69,7 +69,7 @@ _CHARSETS = {
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server said, as much of it as is read."""
+    """The answer of a server, as much of it as is read."""
 
     status: int
     phrase: str
@@ -141,7 +141,7 @@ class Exchange:
         except OSError as error:
             raise JobFailed(f"{hop.doing}: {host!r} cannot be looked up: {_cause(error)}") from None
         except UnicodeError:
-            name = hop.outgoing.beginning(repr(host), _HOST_MAX_CHARS)
+            name = hop.outgoing.excerpt(repr(host), _HOST_MAX_CHARS)
             raise JobFailed(f"{hop.doing}: {name} cannot be the name of a host") from None
         addresses = permitted(host, found, self._allowed)
         failed = ""
@@ -156,7 +156,7 @@ class Exchange:
                 hop.end(is_failed=True)
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
                 # It may repeat a line of the server's.
-                failed = f"{hop.stage}: {hop.outgoing.beginning(_cause(error), _SHOWN_MAX_CHARS)}"
+                failed = f"{hop.stage}: {hop.outgoing.excerpt(_cause(error), _SHOWN_MAX_CHARS)}"
                 break  # it may have been heard
         raise JobFailed(f"{hop.doing}: {failed}")
 
@@ -303,7 +303,7 @@ class _Hop:
 
 
 def trusting(ca: str | None) -> ssl.SSLContext:
-    """TLS that trusts what the system trusts, or what is in the file, and nobody else."""
+    """TLS that trusts the certificates of the system, or only those in the file."""
     try:
         # A file that was changed is read anew: certificates are renewed while nodes live.
         if ca is not None:
@@ -337,7 +337,7 @@ async def _read(stream: AsyncIterable[bytes], headers: Mapping[str, str], most: 
         while rest:
             pieces += 1
             if pieces % _PIECES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # what has arrived already is dispatched out without a pause
+                await asyncio.sleep(0)  # data that has arrived already comes without a pause
             if unpack is None:
                 body, rest = body + rest[: most + 1 - len(body)], b""
             else:
@@ -393,7 +393,7 @@ def _further(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
         method, body = "GET", b""
         headers = _without(headers, _SIGNATURE | {"content-type"})
     elif answer.status in (301, 302) and method not in _SEND_AGAIN:
-        # What most programs make of it, a GET without the body, would look like success and be none.
+        # Most programs send a GET without the body then, which would look like a success.
         raise JobFailed(
             f"{doing}: it redirects{shown} with status {answer.status}, by which {method} is not sent again; write the "
             "new address into the url"
@@ -419,7 +419,7 @@ def _shown(outgoing: Outgoing) -> str:
 def _shown_url(outgoing: Outgoing, url: httpx.URL) -> str:
     """Without what follows the question mark: people put keys there."""
     more = "?…" if url.query else ""
-    return f"{url.scheme}://{url.netloc.decode('ascii')}{outgoing.beginning(url.path, _SHOWN_MAX_CHARS)}{more}"
+    return f"{url.scheme}://{url.netloc.decode('ascii')}{outgoing.excerpt(url.path, _SHOWN_MAX_CHARS)}{more}"
 
 
 def _with_port(address: Address, url: httpx.URL) -> str:
@@ -428,7 +428,7 @@ def _with_port(address: Address, url: httpx.URL) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """What is at the bottom of it, in a line."""
+    """Its first cause, in a line."""
     while (inner := error.__cause__ or error.__context__) is not None and str(error) in ("", str(inner), _ATTEMPTS):
         error = inner
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,17 +1,19 @@
-"""What was found where jobs are imported from."""
+"""The result of an import: jobs as a configuration file has them, and notes about them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Imported", "Job", "Note", "renamed_note"]
+from evertick.text.printable import printable
+
+__all__ = ["Imported", "Job", "Note", "header", "renamed_note"]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that people should know about the import.
+    """A remark about the import.
 
     lost: a job is not carried over. dropped: something about jobs is not. check: it is, and may not be what was meant.
     """
@@ -33,7 +35,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     where: str
-    # What it said where it comes from.
+    # Its text in the source.
     source: str
     description: str = ""
     # When: one of cron, every, once, with what goes with it.
@@ -52,3 +54,14 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lost(self) -> tuple[Note, ...]:
         return tuple(note for note in self.notes if note.kind == "lost")
+
+
+def header(imported: Imported, head: Sequence[str]) -> list[str]:
+    """The comment at the head of a file of jobs; a reader sees there what was not carried over."""
+    lines = [f"# {printable(line)}".rstrip() for line in head]
+    if imported.notes:
+        lines += ["#", "# Notes of the import:"]
+    for note in imported.notes:
+        lost = "" if note.kind == "check" else "not carried over: "
+        lines.append(f"#   {printable(f'{note.where}: {lost}{note.text}')}")
+    return lines
