@@ -17,7 +17,7 @@ from evertick import Context, Scheduler
 from evertick.doctor import examine
 from evertick.engine import heartbeat
 from evertick.model import blockers_of_loop
-from evertick.store.sqlite import watch
+from evertick.store.sqlite import foreign_commits as watch
 from evertick.when import from_us
 
 SEND = """

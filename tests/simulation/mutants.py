@@ -36,12 +36,16 @@ from evertick.model import Outcome, Reason, Verdict
 from evertick.model.retry import never_again
 from evertick.plan import blackout, moments, plan, settlement
 from evertick.plan.inputs import STUCK
-from evertick.store import dispatched, ending
+from evertick.store import dispatched
+from evertick.store import verdicts as ending
 from evertick.store.base import Recorded
-from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store
+from evertick.store.sqlite import SqliteStore, claims, endings, fires, limits, nodes, store
 from evertick.store.sqlite import dispatched as sqlite_dispatched
+from evertick.store.sqlite import fires as new_runs
+from evertick.store.sqlite import nodes as duties
+from evertick.store.sqlite import schedules as changes
+from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
 from simulation.run import Simulated, simulate
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -25,8 +25,7 @@ from postgres_stores import PostgresStores
 
 from evertick.store.base import News
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.connection import Connection, connect
-from evertick.store.postgres.queries import statements_for
+from evertick.store.postgres.connection import Connection, connect, statements_for
 from evertick.store.postgres.wakeup import Notifier
 
 __all__ = ["Interleaving", "Session", "Sessions", "Step", "explore"]

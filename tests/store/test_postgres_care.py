@@ -11,8 +11,8 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused
 from evertick.store.base import Maintained, Maintenance
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
+from evertick.store.postgres.connection import statements_for
 from evertick.store.postgres.maintenance import OBJECTS, _options
-from evertick.store.postgres.queries import statements_for
 from evertick.testing.conformance import Bench
 from evertick.testing.conformance.bench import APP, OTHER_APP, us
 from servers.postgres import dsn_with

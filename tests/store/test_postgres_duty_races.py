@@ -7,8 +7,9 @@ from postgres_stores import PostgresStores
 from test_postgres_races import Race
 
 from evertick.store.base import NodeJoin
-from evertick.store.postgres import PostgresStore, duties, nodes
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres import PostgresStore, nodes
+from evertick.store.postgres import nodes as duties
+from evertick.store.postgres.connection import Statements
 from evertick.testing.conformance.bench import APP, DAY, HOUR, TERMS
 
 

@@ -16,7 +16,7 @@ from evertick.errors import Refused
 from evertick.model import Verdict
 from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import TaskTerms
-from evertick.store.postgres.queries import statements_for
+from evertick.store.postgres.connection import statements_for
 from evertick.testing.conformance import Bench, an_outcome
 from evertick.testing.conformance.bench import APP, TASK
 

@@ -17,9 +17,9 @@ from postgres_stores import PostgresStores
 from evertick.model import Cause, Outcome, State, Verdict
 from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import EVER, Change, NodeJoin, Store, TaskTerms
-from evertick.store.postgres import PostgresStore, changes, endings, fires, limits, nodes, runs
-from evertick.store.postgres.queries import in_schema
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres import PostgresStore, endings, fires, limits, nodes, runs
+from evertick.store.postgres import schedules as changes
+from evertick.store.postgres.connection import Statements, in_schema
 from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
 

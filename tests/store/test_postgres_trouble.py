@@ -17,7 +17,7 @@ from evertick.clock import system_clock
 from evertick.errors import StoreRefused, StoreUnavailable
 from evertick.store.base import RunFilter
 from evertick.store.postgres import PostgresStore, limits, wakeup
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres.connection import Statements
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
 from evertick.testing.conformance.limits import at_once

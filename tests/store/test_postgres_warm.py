@@ -11,9 +11,8 @@ from evertick.errors import StoreUnavailable
 from evertick.store.base import NodeJoin, RunFilter
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres import store as store_module
-from evertick.store.postgres.connection import Connection, connect
+from evertick.store.postgres.connection import Connection, Statements, connect
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.session import Statements
 from evertick.testing.conformance.bench import APP, MINUTE, SECOND, TASK, TERMS
 
 _WARM = 4

@@ -15,7 +15,7 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Maintained, Maintenance
 from evertick.store.sqlite import SCHEMA_VERSION, SqliteStore, maintenance
-from evertick.store.sqlite.mount import file_system_of
+from evertick.store.sqlite.file_system import file_system_of
 
 
 @pytest.fixture

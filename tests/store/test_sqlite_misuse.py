@@ -25,7 +25,8 @@ from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
 from evertick.scheduler.process import EXIT_REPLACED
 from evertick.store.base import NodeJoin, RunFilter
-from evertick.store.sqlite import SqliteStore, mount
+from evertick.store.sqlite import SqliteStore
+from evertick.store.sqlite import file_system as mount
 
 NODE = """
 import sys

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from evertick.store.sqlite import numbered
+from evertick.store.sqlite import connection as numbered
 
 ASK, PUT = "SELECT ?2 AS second, ?1 AS first, ?2 AS again", "INSERT INTO t (a, b) VALUES (?1, ?2)"
 

@@ -14,8 +14,8 @@ from evertick.model import Cause, Definition, NewGap, NewRun, Outcome, Reason, S
 from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, RunFilter, TaskTerms
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.reading import _CLAUSES, _INDEXES
+from evertick.store.sqlite.connection import SQL
+from evertick.store.sqlite.runs import _CLAUSES, _INDEXES
 from evertick.store.sqlite.schema import migrate
 from evertick.store.sqlite.session import InlineSession
 

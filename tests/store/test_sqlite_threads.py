@@ -19,7 +19,7 @@ from evertick.errors import InvalidSetting, StoreUnavailable
 from evertick.model import Cause, NewRun
 from evertick.store.base import RunFilter
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.writer import GROUP_MOST
+from evertick.store.sqlite.session import GROUP_MOST
 
 PATIENCE = 20.0
 FORK = """

@@ -17,8 +17,9 @@ import pytest
 
 from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
-from evertick.store.sqlite import SqliteStore, connection, foreign_commits, watch
-from evertick.store.sqlite.watch import Watch
+from evertick.store.sqlite import SqliteStore, connection, foreign_commits
+from evertick.store.sqlite import foreign_commits as watch
+from evertick.store.sqlite.foreign_commits import Watch
 
 PATIENCE = 30.0
 HOUR = 3600.0

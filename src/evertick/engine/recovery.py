@@ -32,7 +32,7 @@ from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, Outcome, Run, Verdict
 from evertick.store.base import Beat, Hearing, Rehomed, RunFilter
-from evertick.store.ending import DEADLINE_MARGIN
+from evertick.store.verdicts import DEADLINE_MARGIN
 
 __all__ = ["Recoverer"]
 

@@ -13,8 +13,20 @@ from collections.abc import Collection, Mapping, Sequence
 from evertick.model import Reason, Report
 from evertick.model.message import hand_key
 from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
-from evertick.store.dispatched import STALE, End, Heard, LogLines, bare_report, given_answers, hear, tend
-from evertick.store.postgres.connection import is_unwritable
+from evertick.store.dispatched import (
+    STALE,
+    End,
+    Heard,
+    LogLines,
+    WorkerLog,
+    WorkerLogLines,
+    bare_report,
+    given_answers,
+    hear,
+    tend,
+    worker_log_lines,
+)
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
 from evertick.store.postgres.endings import (
     end,
     free,
@@ -25,13 +37,11 @@ from evertick.store.postgres.endings import (
     warn_of_doubles,
 )
 from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import make_room
-from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import those, write_messages
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, dispatch_terms_of, json_text, plain_text
-from evertick.store.worker_log import WorkerLog, WorkerLogLines, worker_log_lines
 
 __all__ = ["apply_reports", "check_dispatched", "drop_messages"]
 

@@ -14,16 +14,14 @@ from collections.abc import Iterable, Sequence
 
 from evertick.model import Outcome
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.ending import Ending, bare_instead, cancelled_instead
-from evertick.store.feed_kinds import PUT_BACK_TOLD
-from evertick.store.postgres.connection import is_unwritable
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
 from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import enter_gate, make_room
-from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, phases_text, plain_text
+from evertick.store.verdicts import PUT_BACK_TOLD, Ending, bare_instead, cancelled_instead
 
 __all__ = [
     "count_from_end",

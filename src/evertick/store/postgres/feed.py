@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
-from evertick.store.postgres.session import Statements, StoreSession
+from evertick.store.postgres.connection import Statements
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, plain_text
 
 __all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_runs"]

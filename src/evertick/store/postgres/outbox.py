@@ -14,10 +14,11 @@ from typing import Any
 from evertick.errors import StoreUnavailable
 from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
-from evertick.store.postgres.ids import ids_that_begin, is_run_id
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.connection import Statements, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import ids_that_begin, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
-from evertick.store.unreadable import unreadable_messages
+from evertick.store.verdicts import unreadable_messages
 
 __all__ = [
     "channels",

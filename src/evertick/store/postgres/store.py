@@ -29,36 +29,38 @@ from evertick.model import (
 )
 from evertick.model.feed import Cursor
 from evertick.store import base
-from evertick.store.clock_rows import traces_of
 from evertick.store.fork import refuse_fork
-from evertick.store.postgres import (
-    changes,
-    dispatched,
-    duties,
-    endings,
-    feed,
-    fires,
-    nodes,
-    outbox,
-    reading,
-    runs,
-    schedules,
-    upkeep,
+from evertick.store.postgres import dispatched, endings, feed, fires, nodes, outbox, runs, schedules, upkeep
+from evertick.store.postgres import nodes as duties
+from evertick.store.postgres import runs as reading
+from evertick.store.postgres import schedules as changes
+from evertick.store.postgres.connection import (
+    Connection,
+    Statements,
+    connect,
+    part_from,
+    refused,
+    statements_for,
+    translated,
 )
-from evertick.store.postgres.clock import find_off, mend_off
-from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
-from evertick.store.postgres.heartbeat import OwnBeatLine
 from evertick.store.postgres.location import location_of
 from evertick.store.postgres.maintenance import SchemaMaintenance
+from evertick.store.postgres.nodes import OwnBeatLine
 from evertick.store.postgres.partitions import drop_days, keep_partitions
-from evertick.store.postgres.pool import Pools
-from evertick.store.postgres.psycopg_transaction import PsycopgTransaction, load_psycopg
-from evertick.store.postgres.queries import statements_for
 from evertick.store.postgres.schema import MIGRATE_SECONDS
 from evertick.store.postgres.schema import migrate as migrate_tables
-from evertick.store.postgres.session import Statements, StoreSession
+from evertick.store.postgres.session import Pools, StoreSession
+from evertick.store.postgres.transactions import (
+    Identity,
+    JobConnection,
+    PsycopgTransaction,
+    UserTransaction,
+    identity_of,
+    load_psycopg,
+)
+from evertick.store.postgres.upkeep import find_off, mend_off
 from evertick.store.postgres.wakeup import UNHEARD_SECONDS, Listener, Notifier, channel_of
-from evertick.store.postgres.within import Identity, JobConnection, UserTransaction, identity_of
+from evertick.store.rows import traces_of
 from evertick.when.moment import HOUR
 
 __all__ = ["PostgresStore"]
@@ -267,7 +269,7 @@ class PostgresStore:
         return await runs.note(self._open_line(), app, node, notes)
 
     async def runs(self, app: str, wanted: base.RunFilter) -> list[Run]:
-        return await self._open_line().read(lambda db: reading.runs(db, app, wanted))
+        return await self._open_line().read(lambda db: reading.read_runs(db, app, wanted))
 
     async def recorded_moments(self, app: str, schedule_id: int, *, first: int, last: int, limit: int) -> list[int]:
         return await self._open_line().ask(

@@ -17,15 +17,24 @@ from evertick.clock import Clock
 from evertick.model import Report
 from evertick.model.message import hand_key
 from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
-from evertick.store.dispatched import STALE, Heard, LogLines, Mark, bare_report, given_answers, hear, tend
+from evertick.store.dispatched import (
+    STALE,
+    Heard,
+    LogLines,
+    Mark,
+    WorkerLog,
+    bare_report,
+    given_answers,
+    hear,
+    tend,
+    worker_log_lines,
+)
 from evertick.store.rows import dispatch_terms_of, json_text, plain_text
-from evertick.store.sqlite.connection import UNWRITABLE, savepoint
+from evertick.store.sqlite.connection import SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import Ended, end, end_as_told, forget, put_back
 from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
-from evertick.store.worker_log import WorkerLog, worker_log_lines
 
 __all__ = ["apply_each", "apply_reports", "check_dispatched"]
 

@@ -16,28 +16,14 @@ import msgspec
 
 from evertick.model import Outcome, Verdict
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.ending import Ending, bare_instead, cancelled_instead
-from evertick.store.feed_kinds import PUT_BACK_TOLD
 from evertick.store.rows import json_text, phases_text, plain_text
-from evertick.store.sqlite.connection import UNWRITABLE, savepoint
+from evertick.store.sqlite.connection import PART_MOST, SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.feed import tell_ended, tell_runs
-from evertick.store.sqlite.json_chunks import PART_MOST
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
+from evertick.store.verdicts import PUT_BACK_TOLD, Ending, bare_instead, cancelled_instead
 
-__all__ = [
-    "Ended",
-    "Held",
-    "count_from_end",
-    "end",
-    "end_as_told",
-    "finish",
-    "finish_each",
-    "forget",
-    "put_back",
-    "still_held",
-]
+__all__ = ["Ended", "count_from_end", "end", "end_as_told", "finish", "finish_each", "forget", "put_back", "still_held"]
 
 log = logging.getLogger("evertick.store")
 

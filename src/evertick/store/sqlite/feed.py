@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
 from evertick.store.rows import json_text, plain_text
-from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.connection import SQL
 
 __all__ = [
     "feed",

@@ -16,11 +16,8 @@ import msgspec
 from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState, NewMessage, Reason
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
-from evertick.store.sqlite.fence import draw_fence, is_alive
-from evertick.store.sqlite.json_chunks import in_parts
-from evertick.store.sqlite.new_runs import as_numbers
-from evertick.store.sqlite.queries import SQL
-from evertick.store.unreadable import unreadable_messages
+from evertick.store.sqlite.connection import SQL, as_numbers, draw_fence, in_parts, is_alive
+from evertick.store.verdicts import unreadable_messages
 
 __all__ = [
     "channels",

@@ -32,13 +32,12 @@ from evertick.model import (
 )
 from evertick.model.feed import Cursor
 from evertick.store import base
-from evertick.store.clock_rows import traces_of
 from evertick.store.fork import refuse_fork
+from evertick.store.rows import traces_of
 from evertick.store.sqlite import outbox
-from evertick.store.sqlite.changes import change_schedules
 from evertick.store.sqlite.claims import claim
-from evertick.store.sqlite.clock import find_off, mend_off
 from evertick.store.sqlite.connection import (
+    SQL,
     UNWRITABLE,
     StoreTime,
     as_it_can_be_opened,
@@ -48,26 +47,43 @@ from evertick.store.sqlite.connection import (
     warn_of_network,
 )
 from evertick.store.sqlite.dispatched import apply_each, apply_reports, check_dispatched
-from evertick.store.sqlite.duties import duties as read_duties
-from evertick.store.sqlite.duties import hold_duties, named_duties, resign_duties, tick_duty
 from evertick.store.sqlite.endings import finish, finish_each
-from evertick.store.sqlite.failing import failing
 from evertick.store.sqlite.feed import feed, feed_state, keep_feed
 from evertick.store.sqlite.fires import record_fires
-from evertick.store.sqlite.job_transaction import FileTransaction
 from evertick.store.sqlite.location import location_of
 from evertick.store.sqlite.maintenance import FileMaintenance
-from evertick.store.sqlite.nodes import die, join, judge, nodes, rehome
-from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.reading import attempts, gaps, log, recorded_moments
-from evertick.store.sqlite.reading import runs as read_runs
-from evertick.store.sqlite.runs import cancel, enqueue, note, note_each, owned
+from evertick.store.sqlite.nodes import (
+    die,
+    hold_duties,
+    join,
+    judge,
+    named_duties,
+    nodes,
+    rehome,
+    resign_duties,
+    tick_duty,
+)
+from evertick.store.sqlite.nodes import duties as read_duties
+from evertick.store.sqlite.runs import (
+    attempts,
+    cancel,
+    enqueue,
+    gaps,
+    log,
+    note,
+    note_each,
+    owned,
+    read_runs,
+    recorded_moments,
+)
 from evertick.store.sqlite.schedules import (
     calendar_users,
     calendars,
+    change_schedules,
     computed_with,
     declared_schedules,
     due_schedules,
+    failing,
     fingerprints,
     put_calendar,
     remove_calendar,
@@ -84,8 +100,8 @@ from evertick.store.sqlite.session import (
     SharedHeartbeatSession,
     StoreSession,
 )
-from evertick.store.sqlite.upkeep import LimitsCursor, PruneCursor, apps, park_unknown, prune, pulse
-from evertick.store.sqlite.within import UserTransaction, refuse_memory
+from evertick.store.sqlite.transactions import FileTransaction, UserTransaction, refuse_memory
+from evertick.store.sqlite.upkeep import LimitsCursor, PruneCursor, apps, find_off, mend_off, park_unknown, prune, pulse
 
 __all__ = ["SqliteStore"]
 

@@ -2,44 +2,152 @@
 
 The user's connection stays the user's: an error of ours is rolled back to a savepoint and leaves the transaction as it
 was. It must lead to the very database and schema of the store: only then is a commit one commit. Others are woken by
-it.
+it. asyncpg is used as it is, psycopg through an adapter; wrappers (pools, SQLAlchemy, Django) are taken off layer by
+layer, and nothing is imported for it. A plain connection is used in the caller's thread: its coroutines come to their
+end without an event loop.
 
-A job's transaction locks nothing of the ledger before its end: whoever cancels the run or takes it over does not wait
-for the job, and the job's commit is refused then. A watch ends its connection in time, whatever the job is doing.
+A job's transaction locks nothing of the ledger before its end: a cancel or a takeover of the run does not wait for the
+job, and the job's commit is refused then. A watch ends its connection in time, whatever the job is doing. A plain job
+gets a connection of psycopg in its own thread, for asyncpg lives on event loops only; when its time is over the server
+is asked to end the session: no other thread may touch a connection that is in use.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TypeVar
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any, TypeVar
+
+import asyncpg
 
 from evertick.clock import Clock
-from evertick.errors import Refused, StoreError, StoreUnavailable, TransactionTimeout
+from evertick.errors import InvalidInput, Refused, StoreError, StoreUnavailable, TransactionTimeout
 from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
-from evertick.store.postgres.connection import BEGIN, Connection, Speaks, connect, part_from, sqlstate_of, translated
+from evertick.store.postgres.connection import (
+    BEGIN,
+    Connection,
+    Speaks,
+    Statements,
+    connect,
+    part_from,
+    sqlstate_of,
+    translated,
+)
 from evertick.store.postgres.endings import finish_in
-from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.outbox import send
+from evertick.store.postgres.run_ids import is_run_id
 from evertick.store.postgres.runs import enqueue_in
-from evertick.store.postgres.session import Statements
-from evertick.store.postgres.users import connection_of
 from evertick.store.postgres.wakeup import Notifier
 from evertick.store.rows import Row
-from evertick.store.wrappers import CLOSED, begin_as_library
+from evertick.store.wrappers import CLOSED, begin_as_library, layers_of
+from evertick.text.redact import shown_value
 
-__all__ = [
-    "Identity",
-    "JobConnection",
-    "UserTransaction",
-    "finish_and_commit",
-    "identity_of",
-    "out_of_time",
-    "server_limit",
-]
+__all__ = ["Identity", "JobConnection", "PsycopgTransaction", "UserTransaction", "identity_of", "load_psycopg"]
+
+# --- connections of users ---------------------------------------------------------------------------------------------
+
+
+# States of a transaction in libpq: none is open.
+_IDLE = 0
+
+
+class _Psycopg:
+    """What both kinds of psycopg have in common."""
+
+    is_async: bool
+
+    def __init__(self, connection: Any, psycopg: ModuleType) -> None:
+        self._connection = connection
+        self._psycopg = psycopg
+
+    def is_closed(self) -> bool:
+        return bool(self._connection.closed)
+
+    def is_in_transaction(self) -> bool:
+        """Also when the first statement begins one, as it does unless the user has turned that off."""
+        return not self._connection.autocommit or int(self._connection.info.transaction_status) != _IDLE
+
+
+class PlainPsycopg(_Psycopg):
+    is_async = False
+
+    async def fetch(self, query: str, *values: object) -> list[Row]:
+        with self._cursor() as cursor:
+            cursor.execute(query, values or None)
+            rows: list[Row] = cursor.fetchall()
+            return rows
+
+    async def fetchrow(self, query: str, *values: object) -> Row | None:
+        rows = await self.fetch(query, *values)
+        return rows[0] if rows else None
+
+    async def execute(self, query: str, *values: object) -> str:
+        with self._cursor() as cursor:
+            cursor.execute(query, values or None)
+            return str(cursor.statusmessage)
+
+    def _cursor(self) -> Any:
+        # With $1 for parameters, as all of our statements have it.
+        return self._psycopg.RawCursor(self._connection, row_factory=self._psycopg.rows.dict_row)
+
+
+class AsyncPsycopg(_Psycopg):
+    is_async = True
+
+    async def fetch(self, query: str, *values: object) -> list[Row]:
+        async with self._cursor() as cursor:
+            await cursor.execute(query, values or None)
+            rows: list[Row] = await cursor.fetchall()
+            return rows
+
+    async def fetchrow(self, query: str, *values: object) -> Row | None:
+        rows = await self.fetch(query, *values)
+        return rows[0] if rows else None
+
+    async def execute(self, query: str, *values: object) -> str:
+        async with self._cursor() as cursor:
+            await cursor.execute(query, values or None)
+            return str(cursor.statusmessage)
+
+    def _cursor(self) -> Any:
+        return self._psycopg.AsyncRawCursor(self._connection, row_factory=self._psycopg.rows.dict_row)
+
+
+UserConnection = Connection | PlainPsycopg | AsyncPsycopg
+
+
+def connection_of(given: object) -> UserConnection:
+    """What our statements can be sent on, through the wrappers around it."""
+    for found in layers_of(given):
+        # Anew for each: Django loads its driver with the first connection.
+        psycopg = sys.modules.get("psycopg")
+        if isinstance(found, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+            connection: Connection = found
+            return connection
+        if psycopg is not None and isinstance(found, psycopg.Connection):
+            return PlainPsycopg(found, psycopg)
+        if psycopg is not None and isinstance(found, psycopg.AsyncConnection):
+            return AsyncPsycopg(found, psycopg)
+        if type(found).__module__.startswith("psycopg2"):
+            raise InvalidInput(
+                "connection: this is one of psycopg2, which Evertick cannot use; install psycopg 3 with `pip install "
+                "'psycopg[binary]'`: Django takes it by itself, SQLAlchemy by postgresql+psycopg:// in its URL"
+            )
+    raise InvalidInput(
+        f"connection: {shown_value(given)} is no open connection to PostgreSQL that Evertick can use; pass one of "
+        "asyncpg or psycopg 3, Django's, a Connection or Session of SQLAlchemy on one of them, or an AsyncConnection "
+        "(of an AsyncSession: `await session.connection()`)"
+    )
+
+
+# --- transactions of users --------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 # Which store it is, and in which database of its server: a copy has the same id.
@@ -286,3 +394,138 @@ async def finish_and_commit(
     await bell.ring_in(connection, session.woken)
     await connection.execute("COMMIT")
     return True
+
+
+# --- a transaction for a plain job ------------------------------------------------------------------------------------
+
+
+def load_psycopg(description: str) -> ModuleType:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise Refused(
+            f"the ledger is in the {description}, and a plain job needs psycopg for a transaction there; install it "
+            "with `pip install 'psycopg[binary]'`, or make the job a coroutine"
+        ) from error
+    return psycopg
+
+
+class PsycopgTransaction:
+    """A connection for one job, in a transaction that is bounded in time."""
+
+    def __init__(
+        self,
+        where: Location,
+        sql: Mapping[str, str],
+        clock: Clock,
+        bell: Notifier,
+        *,
+        seconds: float,
+        psycopg: ModuleType,
+    ) -> None:
+        self._where = where
+        self._sql = sql
+        self._clock = clock
+        self._bell = bell
+        self._seconds = seconds
+        self._psycopg = psycopg
+        self._connection: Any = None
+        self._transaction = ""
+        self._watch: threading.Timer | None = None
+        # Between the watch and the end of the block: whoever comes first decides.
+        self._ending = threading.Lock()
+        self._is_out_of_time = False
+
+    async def begin(self, app: str, node: str, run: str, fence: int) -> Any:
+        with self._translated():
+            connection = self._connect()
+            try:
+                session = Statements(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
+                # It gets a name by that, by which its end is recognised.
+                begun = await session.only_row("within.begin", server_limit(self._seconds))
+                self._transaction = begun["name"]
+                held = await session.row("within.held", app, node, run, fence) if is_run_id(run) else None
+            except BaseException:
+                connection.close()
+                raise
+        if held is None:
+            connection.close()
+            return None
+        self._connection = connection
+        self._watch = threading.Timer(self._seconds, self._time_is_over, [begun["backend"]])
+        self._watch.daemon = True
+        self._watch.start()
+        return connection
+
+    async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        connection = self._take_back()
+        try:
+            if self._is_out_of_time:
+                raise out_of_time(self._seconds)
+            with self._translated():
+                plain = PlainPsycopg(connection, self._psycopg)
+                session = Statements(plain, self._sql, self._clock)
+                return await finish_and_commit(plain, session, self._bell, self._transaction, app, node, outcome)
+        finally:
+            connection.close()
+
+    async def rollback(self) -> None:
+        if self._connection is not None:
+            self._take_back().close()
+        if self._is_out_of_time:
+            raise out_of_time(self._seconds)
+
+    def _connect(self) -> Any:
+        # A prepared statement stays on its server session, where the pooler may give us another one.
+        never = {"prepare_threshold": None} if self._where.is_pooled else {}
+        connection = self._psycopg.connect(**self._address(), **never)
+        connection.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
+        return connection
+
+    def _address(self) -> dict[str, Any]:
+        where = self._where
+        milliseconds = round(where.timeout * 1000)
+        given = {
+            "host": ",".join(host for host, _ in where.hosts),
+            "port": ",".join(str(port) for _, port in where.hosts),
+            "user": where.user,
+            "password": where.password,
+            "dbname": where.database,
+            "sslmode": where.sslmode or ("verify-full" if where.ca is not None else None),
+            "sslrootcert": where.ca,
+            "sslcert": where.cert,
+            "sslkey": where.key,
+            "target_session_attrs": "read-write" if len(where.hosts) > 1 else None,
+            "connect_timeout": max(1, round(where.connect_timeout)),
+            "application_name": "evertick",
+            "options": None if where.is_pooled else f"-c statement_timeout={milliseconds}",
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def _take_back(self) -> Any:
+        """The connection from the job's hands into ours. Closing it rolls back what is not committed."""
+        assert self._watch is not None
+        self._watch.cancel()
+        with self._ending:
+            connection, self._connection = self._connection, None
+        return connection
+
+    def _time_is_over(self, backend: int) -> None:
+        with self._ending:
+            if self._connection is None:
+                return
+            self._is_out_of_time = True
+            with suppress(self._psycopg.Error), self._connect() as connection:
+                statement = self._sql["within.terminate"]
+                self._psycopg.RawCursor(connection).execute(statement, [backend, self._transaction])
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        with translated(self._where):
+            try:
+                yield
+            except self._psycopg.OperationalError as error:
+                if error.sqlstate is not None:
+                    raise
+                said = str(error).partition("\n")[0]
+                raise StoreUnavailable(f"the {self._where.description} cannot be reached ({said})") from error
