@@ -84,9 +84,8 @@ __all__ = [
     "Freed",
     "GapAhead",
     "GapCut",
-    "Hearing",
     "HeartbeatSession",
-    "Maintained",
+    "Maintainable",
     "Maintenance",
     "MendsTimes",
     "MessageClaim",
@@ -100,6 +99,7 @@ __all__ = [
     "Recorded",
     "Rehomed",
     "ReportAnswer",
+    "ReportWindow",
     "RunFilter",
     "ScheduleFilter",
     "Source",
@@ -396,7 +396,7 @@ class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
     ended: list[tuple[str, Verdict]]
 
 
-class Hearing(msgspec.Struct, frozen=True):
+class ReportWindow(msgspec.Struct, frozen=True):
     """A stretch of the store's time in which every word of the workers of a channel came through, and was written."""
 
     since: int
@@ -574,6 +574,9 @@ class DutyHolds(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     duties: list[DutyHold]
 
+    def are_all_held(self, names: Sequence[str]) -> bool:
+        return len(self.duties) == len(set(names)) and all(duty.node is not None for duty in self.duties)
+
 
 class DutyTick(msgspec.Struct, frozen=True, kw_only=True):
     """What the holder of a duty has to say about it."""
@@ -728,7 +731,7 @@ class Store(Protocol):
         """The store's time."""
         ...
 
-    async def beat_line(self) -> HeartbeatSession:
+    async def heartbeat_session(self) -> HeartbeatSession:
         """A line for the thread that calls it."""
         ...
 
@@ -879,7 +882,7 @@ class Store(Protocol):
         """
         ...
 
-    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, Hearing]) -> DispatchesChecked:
+    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, ReportWindow]) -> DispatchesChecked:
         """Settle up to `limit` dispatched runs that are overdue by the store's clock, and those to be cancelled.
 
         `heard`: by channel, when the caller heard all that workers said of what went by it. Who did not hear a worker
@@ -1257,10 +1260,10 @@ class Maintenance(Protocol):
 
 
 @runtime_checkable
-class Maintained(Protocol):
-    """A store that can be looked after; it is not asked of every store."""
+class Maintainable(Protocol):
+    """A store with maintenance; not every store has it."""
 
-    def care(self) -> Maintenance: ...
+    def maintenance(self) -> Maintenance: ...
 
 
 class OpensStore(Protocol):

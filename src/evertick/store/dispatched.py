@@ -39,7 +39,7 @@ from evertick.model import (
     Verdict,
 )
 from evertick.model.message import kill_message
-from evertick.store.base import Hearing, ReportAnswer
+from evertick.store.base import ReportAnswer, ReportWindow
 from evertick.store.rows import Row, dispatch_terms_of, lines_text
 from evertick.store.verdicts import DEADLINE_MARGIN, Ending, cancelled_instead
 from evertick.when.moment import MINUTE, SECOND
@@ -341,7 +341,7 @@ class Tended(msgspec.Struct, frozen=True, kw_only=True):
 def tend(
     rows: Iterable[Row],
     now: int,
-    heard: Mapping[str, Hearing],
+    heard: Mapping[str, ReportWindow],
     unsent: Collection[str],
     new_ids: Iterable[str],
 ) -> Tended:
@@ -357,7 +357,7 @@ def tend(
     return tended
 
 
-def _judge(tended: Tended, row: Row, dispatch: DispatchTerms, hearing: Hearing, new_id: str) -> None:
+def _judge(tended: Tended, row: Row, dispatch: DispatchTerms, hearing: ReportWindow, new_id: str) -> None:
     """It is silent if nothing came in all of its time, while there was somebody to hear it."""
     over_at = max(row["deadline"], hearing.since + _time_to_speak(row, dispatch))
     if over_at <= hearing.until:
@@ -378,7 +378,7 @@ def _cancel(
     row: Row,
     dispatch: DispatchTerms,
     now: int,
-    hearing: Hearing | None,
+    hearing: ReportWindow | None,
     new_id: str,
     *,
     is_unsent: bool,
@@ -403,7 +403,7 @@ def _time_to_stop(dispatch: DispatchTerms) -> int:
     return dispatch.progress_timeout or dispatch.ack_timeout or _PATIENCE
 
 
-def _is_with_nobody(row: Row, hearing: Hearing | None) -> bool:
+def _is_with_nobody(row: Row, hearing: ReportWindow | None) -> bool:
     """Whether a run to be cancelled is in its queue, and no worker had said otherwise when that was asked for, or its
     workers were told. Whoever hears has read all that waited to be heard before."""
     if row["pushed_at"] is None or row["taken_at"] is not None or hearing is None:

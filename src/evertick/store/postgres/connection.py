@@ -361,15 +361,17 @@ def add_news(known: dict[str, News], app: str, news: News) -> None:
 class Statements:
     """A connection, and the statements of the store by name."""
 
-    __slots__ = ("_connection", "_sql", "bell", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "woken")
+    __slots__ = ("_connection", "_sql", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "notifier", "woken")
 
-    def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock, bell: Notifier | None = None) -> None:
+    def __init__(
+        self, connection: Speaks, sql: Mapping[str, str], clock: Clock, notifier: Notifier | None = None
+    ) -> None:
         self._connection = connection
         self._sql = sql
         # Only to guess where something may be; what is due is the store's to say.
         self.clock = clock
         # Of a statement that is a transaction by itself, and so may say with its commit what it has to say.
-        self.bell = bell
+        self.notifier = notifier
         # Apps whose nodes are woken after the commit, and by what.
         self.woken: dict[str, News] = {}
         # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.

@@ -172,12 +172,12 @@ async def insert_runs(
 
 
 async def _insert_one(db: Statements, app: str, run: NewRun) -> Inserted:
-    bell = db.bell
-    said = None if bell is None else bell.with_commit(app, "runs")
+    notifier = db.notifier
+    said = None if notifier is None else notifier.with_commit(app, "runs")
     wake_up = (None, None) if said is None else (said.channel, said.words)
     row = await db.only_row("insert_one", app, *moments_of([run], db.clock), *_one(run), *wake_up)
-    if bell is not None and said is not None:
-        bell.note_commit(said)
+    if notifier is not None and said is not None:
+        notifier.note_commit(said)
     return Inserted(
         now=row["now"],
         fence=0,
@@ -421,17 +421,17 @@ class Taking(msgspec.Struct, kw_only=True):
     duplicates: list[str] = msgspec.field(default_factory=list)
 
 
-async def record_fires(line: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+async def record_fires(session: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     try:
-        return await _record_boldly(line, app, node, advances)
+        return await _record_boldly(session, app, node, advances)
     except Exception as error:
         # One of them cannot be written. A savepoint each would cost every batch; so only the batch that needs it.
         if not is_unwritable(error):
             raise
-    return await line.write(lambda db: _record_each(db, app, node, advances))
+    return await session.write(lambda db: _record_each(db, app, node, advances))
 
 
-async def _record_boldly(line: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+async def _record_boldly(session: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     """Guards and locks leave hardly anybody who could be writing the same runs; if one does, with care."""
 
     async def act(db: Statements) -> Recorded:
@@ -440,12 +440,12 @@ async def _record_boldly(line: StoreSession, app: str, node: str | None, advance
 
     try:
         if are_ordinary(advances):
-            return await line.ask(lambda db: record_ordinary(db, app, node, advances))
-        return await line.write(act)
+            return await session.ask(lambda db: record_ordinary(db, app, node, advances))
+        return await session.write(act)
     except Exception as error:
         if not (is_taken(error) or is_in_history(error)):
             raise
-    return await line.write(lambda db: _record_all(db, app, node, advances))
+    return await session.write(lambda db: _record_all(db, app, node, advances))
 
 
 async def _record_all(db: Statements, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:

@@ -17,7 +17,7 @@ from evertick.clock import Clock
 from evertick.errors import StoreUnavailable
 from evertick.model import Duty, Node, Reason, Verdict
 from evertick.model.feed import FeedKind
-from evertick.store.base import NO_TICKS, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.base import EVER, NO_TICKS, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.postgres.connection import Connection, Statements, columns_of, connect, part_from, translated
 from evertick.store.postgres.endings import end, lock_before
 from evertick.store.postgres.feed import tell_runs
@@ -29,7 +29,7 @@ from evertick.store.rows import Row, duty_hold_of, duty_of, json_text, node_of, 
 from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 
 __all__ = [
-    "OwnBeatLine",
+    "OwnHeartbeatSession",
     "beat",
     "die",
     "duties",
@@ -124,7 +124,11 @@ async def die(db: Statements, node: str, kind: FeedKind) -> None:
         db.wake(EVERY_APP)
 
 
-async def judge(db: Statements, until: int) -> list[str]:
+async def leave(db: Statements, node: str) -> None:
+    await die(db, node, "node.left")
+
+
+async def judge(db: Statements, until: int = EVER) -> list[str]:
     dead = await db.rows("judge", until)
     if any(row["has_news"] for row in dead):
         db.wake(EVERY_APP)
@@ -132,7 +136,13 @@ async def judge(db: Statements, until: int) -> list[str]:
 
 
 async def rehome(
-    db: Statements, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int, until: int
+    db: Statements,
+    app: str,
+    node: str,
+    queues: Sequence[str],
+    tasks: Mapping[str, TaskTerms],
+    limit: int,
+    until: int = EVER,
 ) -> Rehomed:
     lost, bound = await _lock_lost(db, app, node, until)
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
@@ -193,7 +203,7 @@ _LEAST_SECONDS = 0.5
 _MICROSECONDS = 1_000_000
 
 
-class OwnBeatLine:
+class OwnHeartbeatSession:
     """Opened by the first beat, and opened anew by the beat after one that failed.
 
     `on_return`: the server answers again after it had not. What others asked it before may never be answered.

@@ -82,13 +82,13 @@ _PASSED_MOST = 1_000
 _HELD = (State.RUNNING, State.DISPATCHED)
 
 
-async def enqueue(line: StoreSession, app: str, runs: Sequence[NewRun]) -> list[Run]:
+async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> list[Run]:
     """Nearly always they are new, have no unique keys, and all there is to know of them is here: then it is one
     statement."""
     new: dict[str, Run] = {}
     if len({run.id for run in runs}) == len(runs) and all(is_all_there(run) and run.unique_key is None for run in runs):
         try:
-            inserted = await line.ask(lambda db: _insert_boldly(db, app, runs))
+            inserted = await session.ask(lambda db: _insert_boldly(db, app, runs))
             # After the others were woken: they do not wait for what our caller gets to read.
             new = {run.id: run_as_enqueued(app, inserted.now, run) for run in runs if run.id in inserted.ids}
         except Exception as error:
@@ -97,7 +97,7 @@ async def enqueue(line: StoreSession, app: str, runs: Sequence[NewRun]) -> list[
     if len(new) == len(runs):
         return [new[run.id] for run in runs]
     left = [run for run in runs if run.id not in new]
-    answers = iter(await line.write(lambda db: enqueue_in(db, app, left)))
+    answers = iter(await session.write(lambda db: enqueue_in(db, app, left)))
     return [new.get(run.id) or next(answers) for run in runs]
 
 
@@ -180,24 +180,24 @@ async def _enqueue_known(db: Statements, app: str, runs: Sequence[NewRun], place
 
 
 async def claim(
-    line: StoreSession, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    session: StoreSession, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Claim:
     if any(terms.is_limited for terms in tasks.values()):
-        return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
-    head = await line.ask(lambda db: _claim_now(db, app, node, queues, tasks, limit))
+        return await session.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
+    head = await session.ask(lambda db: _claim_now(db, app, node, queues, tasks, limit))
     if head["has_to_look"]:
-        return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
+        return await session.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
     runs, unreadable = _read_claimed(head)
     runs.sort(key=lambda run: (-run.priority, run.due_at))
     expired: list[str] = []
     # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
     with suppress(StoreUnavailable):
         if unreadable:
-            await line.write(lambda db: finish_in(db, app, node, unreadable_runs(unreadable, head["fence"])))
+            await session.write(lambda db: finish_in(db, app, node, unreadable_runs(unreadable, head["fence"])))
         if head["too_old"]:
-            expired = await line.write(lambda db: _expire(db, app, head["too_old"]))
+            expired = await session.write(lambda db: _expire(db, app, head["too_old"]))
         if head["old_limits"]:
-            await line.write(lambda db: _forget_limits(db, app, head["old_limits"]))
+            await session.write(lambda db: _forget_limits(db, app, head["old_limits"]))
     return Claim(
         now=head["now"],
         fence=head["fence"] or 0,
@@ -329,19 +329,19 @@ async def owned(db: Statements, app: str, node: str) -> list[Owned]:
     return [Owned(id=row["id"], fence=row["fence"]) for row in await db.rows("owned", app, node)]
 
 
-async def note(line: StoreSession, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+async def note(session: StoreSession, app: str, node: str, notes: Sequence[Note]) -> list[str]:
     try:
-        return await line.write(lambda db: _note_all(db, app, node, notes))
+        return await session.write(lambda db: _note_all(db, app, node, notes))
     except Exception as error:
         if not is_unwritable(error):
             raise
     # One of them cannot be written, and the others do not wait for it.
-    return [id_ for one in notes for id_ in await _note_one(line, app, node, one)]
+    return [id_ for one in notes for id_ in await _note_one(session, app, node, one)]
 
 
-async def _note_one(line: StoreSession, app: str, node: str, one: Note) -> list[str]:
+async def _note_one(session: StoreSession, app: str, node: str, one: Note) -> list[str]:
     try:
-        return await line.write(lambda db: _note_all(db, app, node, [one]))
+        return await session.write(lambda db: _note_all(db, app, node, [one]))
     except Exception as error:
         if not is_unwritable(error):
             raise
@@ -522,8 +522,10 @@ async def _read(db: Statements, table: str, app: str, values: dict[str, Any], wa
     return await db.select(text, *parameters)
 
 
-async def recorded_moments(db: Statements, app: str, schedule: int, first: int, last: int, limit: int) -> list[int]:
-    return [row["fire_at"] for row in await db.rows("recorded_moments", schedule, first, last, limit, app)]
+async def recorded_moments(
+    db: Statements, app: str, schedule_id: int, *, first: int, last: int, limit: int
+) -> list[int]:
+    return [row["fire_at"] for row in await db.rows("recorded_moments", schedule_id, first, last, limit, app)]
 
 
 async def gaps(db: Statements, app: str, wanted: RunFilter) -> list[Gap]:
@@ -548,5 +550,5 @@ async def attempts(db: Statements, app: str, run: str) -> list[Attempt]:
     return [attempt_of(row) for row in await db.rows("attempts", app, run)] if is_run_id(run) else []
 
 
-async def log(db: Statements, app: str, run: str, after: int, limit: int) -> list[LogLine]:
+async def log(db: Statements, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
     return lines_of(await db.rows("log", app, run), after, limit) if is_run_id(run) else []

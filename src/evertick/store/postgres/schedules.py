@@ -12,12 +12,13 @@ from itertools import groupby
 from typing import Any
 
 from evertick.model import Definition, Reason, Schedule, State, Verdict
-from evertick.store.base import Change, Due, DuePlace, Failing, NewCalendar, ScheduleFilter, StoredSchedule
+from evertick.store.base import VERY_FIRST, Change, Due, DuePlace, Failing, NewCalendar, ScheduleFilter, StoredSchedule
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import tell
 from evertick.store.postgres.fires import lock_in_order, take
 from evertick.store.postgres.outbox import write_messages
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
 from evertick.store.verdicts import CHANGES_TOLD, Ending, told_of
 
@@ -55,7 +56,7 @@ _DUE = (
 )
 
 
-async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace) -> Due:
+async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
     found = await db.only_row("due_schedules", app, FORMAT, limit, *after)
     columns = [found[name] or () for name in _DUE]
     ids, ats = found["ids"] or [], found["ats"] or []
@@ -68,7 +69,9 @@ async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace) -
     )
 
 
-async def stored_schedules(db: Statements, app: str, ids: Sequence[int], keys: Sequence[str]) -> list[StoredSchedule]:
+async def stored_schedules(
+    db: Statements, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()
+) -> list[StoredSchedule]:
     if not ids and not keys:
         return []
     names = [plain_text(key) for key in keys]
@@ -83,7 +86,7 @@ async def fingerprints(db: Statements, app: str) -> dict[str, int]:
     return {row["fingerprint"]: row["id"] for row in await db.rows("fingerprints", app, FORMAT)}
 
 
-async def computed_with(db: Statements, app: str, fingerprint: str, after: int, limit: int) -> list[StoredSchedule]:
+async def computed_with(db: Statements, app: str, fingerprint: str, *, after: int, limit: int) -> list[StoredSchedule]:
     return _readable(await db.rows("computed_with", app, plain_text(fingerprint), after, FORMAT, limit))
 
 
@@ -115,7 +118,7 @@ async def calendars(db: Statements, app: str) -> dict[str, bytes]:
     return {row["name"]: bytes(row["content"]) for row in await db.rows("calendars", app)}
 
 
-async def calendar_users(db: Statements, app: str, name: str, limit: int) -> list[str]:
+async def calendar_users(db: Statements, app: str, name: str, *, limit: int = 1000) -> list[str]:
     return [row["key"] for row in await db.rows("calendar_users", app, plain_text(name), limit)]
 
 
@@ -123,7 +126,7 @@ async def remove_calendar(db: Statements, app: str, name: str) -> bool:
     return await db.count("remove_calendar", app, plain_text(name)) > 0
 
 
-async def failing(db: Statements, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
+async def failing(db: Statements, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000) -> list[Failing]:
     return [
         Failing(
             schedule_id=row["id"],
@@ -160,6 +163,20 @@ class AnyRefused(Exception):
 
 
 async def change_schedules(
+    session: StoreSession,
+    app: str,
+    changes: Sequence[Change],
+    *,
+    all_or_none: bool = False,
+    calendars: Sequence[NewCalendar] = (),
+) -> list[bool]:
+    try:
+        return await session.write(lambda db: change_in(db, app, changes, all_or_none, calendars))
+    except AnyRefused as refusal:
+        return refusal.taken
+
+
+async def change_in(
     db: Statements, app: str, changes: Sequence[Change], all_or_none: bool, calendars: Sequence[NewCalendar]
 ) -> list[bool]:
     """With `all_or_none` a True beside a False means: this one would have been taken."""

@@ -55,7 +55,7 @@ class Pool:
         # Whether some connections have done already what must be quick.
         self.is_warm = False
         # Whoever waits for wake-ups on this loop does so together.
-        self.ear: Listener | None = None
+        self.listener: Listener | None = None
         self._ends_with_loop = self._until_closed()
 
     async def start(self) -> None:
@@ -99,8 +99,8 @@ class Pool:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.terminate()
-        if self.ear is not None:
-            self.ear.renew()
+        if self.listener is not None:
+            self.listener.renew()
 
     async def close(self) -> None:
         await self._ends_with_loop.aclose()
@@ -121,8 +121,8 @@ class Pool:
             idle, self._idle = self._idle, []
             for connection in idle:
                 await part_from(connection)
-            if self.ear is not None:
-                await self.ear.close()
+            if self.listener is not None:
+                await self.listener.close()
 
 
 class Pools:
@@ -132,32 +132,32 @@ class Pools:
         self._connect = connect
         self._size = size
         self._description = description
-        self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
+        self.pools: dict[asyncio.AbstractEventLoop, Pool] = {}
         self._lock = threading.Lock()
 
     async def here(self) -> Pool:
         loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop)
+        pool = self.pools.get(loop)
         if pool is not None:
             return pool
         with self._lock:
             # Loops that came, asked and went; their connections have gone with them.
-            self._pools = {known: pool for known, pool in self._pools.items() if not known.is_closed()}
-            pool = self._pools[loop] = Pool(self._connect, self._size, self._description)
+            self.pools = {known: pool for known, pool in self.pools.items() if not known.is_closed()}
+            pool = self.pools[loop] = Pool(self._connect, self._size, self._description)
         await pool.start()
         return pool
 
     def renew(self) -> None:
         """From any thread: give up every line that is there."""
         with self._lock:
-            pools = dict(self._pools)
+            pools = dict(self.pools)
         for loop, pool in pools.items():
             with suppress(RuntimeError):  # a loop that has ended
                 loop.call_soon_threadsafe(pool.renew)
 
     async def close(self) -> None:
         with self._lock:
-            pools, self._pools = self._pools, {}
+            pools, self.pools = self.pools, {}
         for loop, pool in pools.items():
             if loop is asyncio.get_running_loop():
                 await pool.close()
@@ -187,11 +187,11 @@ Act = Callable[[Statements], Awaitable[T]]
 class StoreSession:
     """The way to the database."""
 
-    def __init__(self, where: Location, clock: Clock, pools: Pools, bell: Notifier) -> None:
+    def __init__(self, where: Location, clock: Clock, pools: Pools, notifier: Notifier) -> None:
         self._where = where
         self._clock = clock
-        self._pools = pools
-        self._bell = bell
+        self.pools = pools
+        self.notifier = notifier
         self._sql = statements_for(where.schema)
         # Behind a pooler no setting outlives a transaction.
         settings = PLAIN_PLANS | limits_of(where.timeout) if where.is_pooled else {}
@@ -223,7 +223,7 @@ class StoreSession:
         Once for each event loop. Nobody depends on it: what fails, or is not ready in time, is opened and planned at
         its first use, as connections are that are opened later.
         """
-        pool = await self._pools.here()
+        pool = await self.pools.here()
         if pool.is_warm or self._where.is_pooled:
             return
         pool.is_warm = True
@@ -246,7 +246,7 @@ class StoreSession:
             while True:
                 tries += 1
                 try:
-                    pool = await self._pools.here()
+                    pool = await self.pools.here()
                     return await pool.lend(self._where.timeout, perform)
                 except CONFLICTS:
                     if tries == _TRIES_MOST:
@@ -254,23 +254,23 @@ class StoreSession:
                 await asyncio.sleep(_PAUSE_SECONDS * tries * (1 + self._clock.uniform()))
 
     async def _at_once(self, connection: Connection, act: Act[T]) -> T:
-        session = Statements(connection, self._sql, self._clock, self._bell)
-        answer = await act(session)
-        await self._bell.ring(connection, session.woken)
+        db = Statements(connection, self._sql, self._clock, self.notifier)
+        answer = await act(db)
+        await self.notifier.ring(connection, db.woken)
         return answer
 
     async def _in_transaction(self, connection: Connection, begin: str, act: Act[T]) -> T:
-        session = Statements(connection, self._sql, self._clock)
-        session.is_ours = True
+        db = Statements(connection, self._sql, self._clock)
+        db.is_ours = True
         await connection.execute(begin)
         try:
-            answer = await act(session)
+            answer = await act(db)
             await _commit(connection)
         except Exception:
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
             raise
-        await self._bell.ring(connection, session.woken)
+        await self.notifier.ring(connection, db.woken)
         return answer
 
 

@@ -180,7 +180,13 @@ class UserTransaction:
     """The transaction that is open on a connection of the user."""
 
     def __init__(
-        self, given: object, where: Location, identity: Identity, sql: Mapping[str, str], clock: Clock, bell: Notifier
+        self,
+        given: object,
+        where: Location,
+        identity: Identity,
+        sql: Mapping[str, str],
+        clock: Clock,
+        notifier: Notifier,
     ) -> None:
         self._given = given
         self._connection = connection_of(given)
@@ -188,7 +194,7 @@ class UserTransaction:
         self._identity = identity
         self._sql = sql
         self._clock = clock
-        self._bell = bell
+        self._notifier = notifier
         # As the server says when the store is checked, before anything is written.
         self._isolation = _READ_COMMITTED
 
@@ -255,10 +261,10 @@ class UserTransaction:
                 "begin another one"
             ) from error
         try:
-            session = Statements(self._connection, self._sql, self._clock)
-            await self._check_store(session)
-            answer = await act(session)
-            await self._bell.ring_in(self._connection, session.woken)
+            db = Statements(self._connection, self._sql, self._clock)
+            await self._check_store(db)
+            answer = await act(db)
+            await self._notifier.ring_in(self._connection, db.woken)
         except Exception:
             if not self._connection.is_closed():
                 await self._connection.execute("ROLLBACK TO evertick_within; RELEASE evertick_within")
@@ -266,9 +272,9 @@ class UserTransaction:
         await self._connection.execute("RELEASE evertick_within")
         return answer
 
-    async def _check_store(self, session: Statements) -> None:
+    async def _check_store(self, db: Statements) -> None:
         try:
-            found = await session.only_row("within.store")
+            found = await db.only_row("within.store")
         except Exception as error:
             if sqlstate_of(error) not in _NO_TABLES:
                 raise
@@ -290,12 +296,12 @@ class JobConnection:
     """A connection for one job, in a transaction that is bounded in time."""
 
     def __init__(
-        self, where: Location, sql: Mapping[str, str], clock: Clock, bell: Notifier, *, seconds: float
+        self, where: Location, sql: Mapping[str, str], clock: Clock, notifier: Notifier, *, seconds: float
     ) -> None:
         self._where = where
         self._sql = sql
         self._clock = clock
-        self._bell = bell
+        self._notifier = notifier
         self._seconds = seconds
         self._connection: Connection | None = None
         self._transaction = ""
@@ -329,10 +335,10 @@ class JobConnection:
 
     async def _hold(self, connection: Connection, app: str, node: str, run: str, fence: int) -> bool:
         await connection.execute(BEGIN)
-        session = Statements(connection, self._sql, self._clock)
+        db = Statements(connection, self._sql, self._clock)
         # It gets a name by that, by which its end is recognised.
-        self._transaction = (await session.only_row("within.begin", server_limit(self._seconds)))["name"]
-        return is_run_id(run) and await session.row("within.held", app, node, run, fence) is not None
+        self._transaction = (await db.only_row("within.begin", server_limit(self._seconds)))["name"]
+        return is_run_id(run) and await db.row("within.held", app, node, run, fence) is not None
 
     async def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
         connection = self._take_back()
@@ -341,8 +347,8 @@ class JobConnection:
                 raise out_of_time(self._seconds)
             with translated(self._where):
                 async with asyncio.timeout(self._where.timeout):
-                    session = Statements(connection, self._sql, self._clock)
-                    finish = finish_and_commit(connection, session, self._bell, self._transaction, app, node, outcome)
+                    db = Statements(connection, self._sql, self._clock)
+                    finish = finish_and_commit(connection, db, self._notifier, self._transaction, app, node, outcome)
                     return await finish
         finally:
             if connection.is_closed() or connection.is_in_transaction():
@@ -378,20 +384,20 @@ def out_of_time(seconds: float) -> TransactionTimeout:
 
 
 async def finish_and_commit(
-    connection: Speaks, session: Statements, bell: Notifier, name: str, app: str, node: str, outcome: Outcome
+    connection: Speaks, db: Statements, notifier: Notifier, name: str, app: str, node: str, outcome: Outcome
 ) -> bool:
     """The end of a job's transaction, which has this name still. False: the claim is lost, and nothing committed."""
-    named = await session.rows("within.transaction") if connection.is_in_transaction() else []
+    named = await db.rows("within.transaction") if connection.is_in_transaction() else []
     if [row["name"] for row in named] != [name]:
         raise Refused(
             f"the job has ended the transaction of run {outcome.id} by itself, so its own rows and the end of the run "
             "were not one commit; leave COMMIT and ROLLBACK to `ctx.transaction()`"
         )
     # The job may have written it itself, with a result.
-    answers, _ = await finish_in(session, app, node, [outcome])
+    answers, _ = await finish_in(db, app, node, [outcome])
     if answers == ["lost"]:
         return False
-    await bell.ring_in(connection, session.woken)
+    await notifier.ring_in(connection, db.woken)
     await connection.execute("COMMIT")
     return True
 
@@ -418,7 +424,7 @@ class PsycopgTransaction:
         where: Location,
         sql: Mapping[str, str],
         clock: Clock,
-        bell: Notifier,
+        notifier: Notifier,
         *,
         seconds: float,
         psycopg: ModuleType,
@@ -426,7 +432,7 @@ class PsycopgTransaction:
         self._where = where
         self._sql = sql
         self._clock = clock
-        self._bell = bell
+        self._notifier = notifier
         self._seconds = seconds
         self._psycopg = psycopg
         self._connection: Any = None
@@ -440,11 +446,11 @@ class PsycopgTransaction:
         with self._translated():
             connection = self._connect()
             try:
-                session = Statements(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
+                db = Statements(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
                 # It gets a name by that, by which its end is recognised.
-                begun = await session.only_row("within.begin", server_limit(self._seconds))
+                begun = await db.only_row("within.begin", server_limit(self._seconds))
                 self._transaction = begun["name"]
-                held = await session.row("within.held", app, node, run, fence) if is_run_id(run) else None
+                held = await db.row("within.held", app, node, run, fence) if is_run_id(run) else None
             except BaseException:
                 connection.close()
                 raise
@@ -464,8 +470,8 @@ class PsycopgTransaction:
                 raise out_of_time(self._seconds)
             with self._translated():
                 plain = PlainPsycopg(connection, self._psycopg)
-                session = Statements(plain, self._sql, self._clock)
-                return await finish_and_commit(plain, session, self._bell, self._transaction, app, node, outcome)
+                db = Statements(plain, self._sql, self._clock)
+                return await finish_and_commit(plain, db, self._notifier, self._transaction, app, node, outcome)
         finally:
             connection.close()
 

@@ -155,7 +155,7 @@ async def pulse(db: Statements, app: str) -> Pulse:
     )
 
 
-async def apps(db: Statements, limit: int) -> list[str]:
+async def apps(db: Statements, *, limit: int = 100) -> list[str]:
     return [row["app"] for row in await db.rows("apps", limit)]
 
 

@@ -78,7 +78,7 @@ def _is_kept(db: sqlite3.Connection, app: str) -> bool:
 # --- keeping and reading -----------------------------------------------------------------------------------------
 
 
-def keep_feed(db: sqlite3.Connection, now: int, app: str, kept: int | None, epoch: str) -> None:
+def keep_feed(db: sqlite3.Connection, app: str, kept: int | None, epoch: str) -> None:
     if kept is None:
         db.execute(SQL["feed.end"], (app,))
     else:
@@ -89,6 +89,7 @@ def feed(
     db: sqlite3.Connection,
     now: int,
     app: str,
+    *,
     start: Cursor | None,
     since: int | None,
     kinds: Sequence[str] | None,

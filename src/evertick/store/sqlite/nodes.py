@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from evertick.model import Duty, Node, Reason, Verdict
 from evertick.model.feed import FeedKind
-from evertick.store.base import Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.base import EVER, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.rows import duty_hold_of, duty_of, json_text, node_of, plain_text
 from evertick.store.sqlite.claims import ClaimQuery, read_candidates
 from evertick.store.sqlite.connection import SQL, is_alive
@@ -91,7 +91,11 @@ def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:
     _forget_tasks(db, [node])
 
 
-def judge(db: sqlite3.Connection, now: int, until: int) -> list[str]:
+def leave(db: sqlite3.Connection, now: int, node: str) -> None:
+    die(db, now, node, "node.left")
+
+
+def judge(db: sqlite3.Connection, now: int, until: int = EVER) -> list[str]:
     if now > until:
         return []
     dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
@@ -113,7 +117,7 @@ def rehome(
     queues: Sequence[str],
     tasks: Mapping[str, TaskTerms],
     limit: int,
-    until: int,
+    until: int = EVER,
 ) -> Rehomed:
     if not is_alive(db, node):
         return Rehomed(now=now, fence=0, claimed=[], released=[], ended=[])

@@ -221,9 +221,9 @@ def _read(db: sqlite3.Connection, table: str, values: dict[str, Any], is_oldest_
 
 
 def recorded_moments(
-    db: sqlite3.Connection, now: int, app: str, schedule: int, stretch: tuple[int, int], limit: int
+    db: sqlite3.Connection, now: int, app: str, schedule_id: int, *, first: int, last: int, limit: int
 ) -> list[int]:
-    return [row["fire_at"] for row in db.execute(SQL["recorded_moments"], (schedule, *stretch, limit, app))]
+    return [row["fire_at"] for row in db.execute(SQL["recorded_moments"], (schedule_id, first, last, limit, app))]
 
 
 def gaps(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> list[Gap]:
@@ -248,5 +248,5 @@ def attempts(db: sqlite3.Connection, now: int, app: str, run: str) -> list[Attem
     return [attempt_of(row) for row in db.execute(SQL["attempts"], (app, run))]
 
 
-def log(db: sqlite3.Connection, now: int, app: str, run: str, after: int, limit: int) -> list[LogLine]:
+def log(db: sqlite3.Connection, now: int, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
     return lines_of(db.execute(SQL["log"], (app, run)), after, limit)

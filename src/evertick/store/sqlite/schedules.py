@@ -13,7 +13,17 @@ from typing import Any
 import msgspec
 
 from evertick.model import Definition, Reason, Schedule, Verdict
-from evertick.store.base import Change, Due, DuePlace, DueSchedule, Failing, NewCalendar, ScheduleFilter, StoredSchedule
+from evertick.store.base import (
+    VERY_FIRST,
+    Change,
+    Due,
+    DuePlace,
+    DueSchedule,
+    Failing,
+    NewCalendar,
+    ScheduleFilter,
+    StoredSchedule,
+)
 from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_of
 from evertick.store.sqlite.connection import PART_MOST, SQL
 from evertick.store.sqlite.endings import count_from_end, end
@@ -42,7 +52,7 @@ _rows = msgspec.json.Decoder(list[tuple[Any, ...]])
 _ID, _AT = DueSchedule.__struct_fields__.index("id"), DueSchedule.__struct_fields__.index("at")
 
 
-def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after: DuePlace) -> Due:
+def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
     schedules: list[DueSchedule] = []
     goes_on: DuePlace | None = after
     for first in range(0, limit, PART_MOST):
@@ -58,7 +68,7 @@ def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after:
 
 
 def stored_schedules(
-    db: sqlite3.Connection, now: int, app: str, ids: Sequence[int], keys: Sequence[str]
+    db: sqlite3.Connection, now: int, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()
 ) -> list[StoredSchedule]:
     rows = db.execute(SQL["stored_schedules.by_ids"], (app, json_text(list(ids)), FORMAT)).fetchall() if ids else []
     rows += db.execute(SQL["stored_schedules.by_keys"], (app, json_text(list(keys)), FORMAT)).fetchall() if keys else []
@@ -74,7 +84,7 @@ def fingerprints(db: sqlite3.Connection, now: int, app: str) -> dict[str, int]:
 
 
 def computed_with(
-    db: sqlite3.Connection, now: int, app: str, fingerprint: str, after: int, limit: int
+    db: sqlite3.Connection, now: int, app: str, fingerprint: str, *, after: int, limit: int
 ) -> list[StoredSchedule]:
     return _readable(db.execute(SQL["computed_with"], (app, fingerprint, after, FORMAT, limit)).fetchall())
 
@@ -113,13 +123,13 @@ def calendars(db: sqlite3.Connection, now: int, app: str) -> dict[str, bytes]:
     return {row["name"]: bytes(row["content"]) for row in db.execute(SQL["calendars"], (app,))}
 
 
-def calendar_users(db: sqlite3.Connection, now: int, app: str, name: str, limit: int) -> list[str]:
+def calendar_users(db: sqlite3.Connection, now: int, app: str, name: str, *, limit: int = 1000) -> list[str]:
     return [row["key"] for row in db.execute(SQL["calendar_users"], (app, name, limit))]
 
 
 def remove_calendar(db: sqlite3.Connection, now: int, app: str, name: str) -> bool:
     # Asked in the transaction that removes: a schedule added meanwhile keeps its calendar.
-    if calendar_users(db, now, app, name, 1):
+    if calendar_users(db, now, app, name, limit=1):
         return False
     return db.execute(SQL["remove_calendar"], (app, name)).rowcount > 0
 
@@ -135,7 +145,9 @@ def put_calendar(db: sqlite3.Connection, now: int, app: str, name: str, version:
 # --- those that have failed so often in a row that they are to be paused ----------------------------------------------
 
 
-def failing(db: sqlite3.Connection, now: int, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
+def failing(
+    db: sqlite3.Connection, now: int, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000
+) -> list[Failing]:
     if ids is None:
         candidates = db.execute(SQL["failing.all"], (app, FORMAT))
     else:
@@ -180,8 +192,9 @@ def change_schedules(
     now: int,
     app: str,
     changes: Sequence[Change],
-    all_or_none: bool,
-    calendars: Sequence[NewCalendar],
+    *,
+    all_or_none: bool = False,
+    calendars: Sequence[NewCalendar] = (),
 ) -> list[bool]:
     """With `all_or_none` a True beside a False means: this one would have been taken."""
     db.execute("SAVEPOINT changes")

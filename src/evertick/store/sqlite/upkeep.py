@@ -179,7 +179,7 @@ def _counts(rows: Iterable[sqlite3.Row], verdict: Verdict) -> dict[str, int]:
     return {row["name"]: row["count"] for row in rows if row["verdict"] == verdict}
 
 
-def apps(db: sqlite3.Connection, now: int, limit: int) -> list[str]:
+def apps(db: sqlite3.Connection, now: int, *, limit: int = 100) -> list[str]:
     found: list[str] = []
     app = ""
     while len(found) < limit and (app := db.execute(SQL["apps.next"], (app,)).fetchone()["app"]) is not None:
@@ -206,8 +206,9 @@ def _priorities(db: sqlite3.Connection, app: str, queue: str) -> Iterator[int]:
 # --- what was written while the clock of the machine was ahead --------------------------------------------------------
 
 
-def find_off(db: sqlite3.Connection, now: int, app: str, limit: int, since: int | None = None) -> OffRows:
-    """`since`: the earliest wrong time, where it is known from a look before. Reads all rows without a lock."""
+def find_off(db: sqlite3.Connection, now: int, app: str, limit: int, since: int | None = None) -> tuple[OffRows, int]:
+    """`since`: the earliest wrong time, where it is known from a look before. Reads all rows without a lock.
+    Beside them the store's time."""
     found, ahead = OffRows({}, [], []), now + CLOCK_AHEAD
     for kind in (*TELLING, "gaps", "keys"):
         keep(found, kind, db.execute(SQL[f"clock.{kind}"], (app, ahead, limit)).fetchall())
@@ -219,7 +220,7 @@ def find_off(db: sqlite3.Connection, now: int, app: str, limit: int, since: int 
     for kind in ("runs", "messages"):
         values = (app, ahead, earliest, now + CLOCK_FAR, limit)
         keep(found, kind, db.execute(SQL[f"clock.{kind}"], values).fetchall())
-    return found
+    return found, now
 
 
 def mend_off(
