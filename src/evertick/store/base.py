@@ -16,7 +16,7 @@ All times are integer microseconds. docs/explanation/protocol.md gives the reaso
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -24,6 +24,7 @@ import msgspec
 
 from evertick.model import (
     Attempt,
+    Cause,
     Claimed,
     ClaimedMessage,
     Definition,
@@ -111,6 +112,7 @@ __all__ = [
     "TaskTerms",
     "Ticks",
     "Within",
+    "fires_counted",
 ]
 
 MigrateMode = Literal["auto", "check"]
@@ -255,6 +257,20 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: str = ""
     # Written if it is taken.
     messages: tuple[NewMessage, ...] = ()
+
+
+def fires_counted(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
+    """How many fires these runs are, those with the given ids left out: a moment that all nodes run is one."""
+    count = 0
+    on_all_nodes: set[int | None] = set()
+    for run in runs:
+        if run.id in without:
+            continue
+        if run.cause is Cause.FIRE:
+            count += 1
+        elif run.cause is Cause.EVERY_NODE:
+            on_all_nodes.add(run.fire_at)
+    return count + len(on_all_nodes)
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,6 @@ __all__ = [
     "bare_instead",
     "cancelled_instead",
     "ending_of_lost",
-    "fires_counted",
     "gaps_with_duplicates",
     "may_be_taken",
     "told_of",
@@ -157,20 +156,6 @@ def gaps_with_duplicates(gaps: Iterable[NewGap], runs: Iterable[NewRun], taken: 
     if skipped and len(skipped) == len(fires):
         return [*(_skipped_with_it(gap, Reason.OVERLAP) for gap in gaps), *own]
     return [*gaps, *own]
-
-
-def fires_counted(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
-    """How many fires these runs are, those with the given ids left out: a moment that all nodes run is one."""
-    count = 0
-    on_all_nodes: set[int | None] = set()
-    for run in runs:
-        if run.id in without:
-            continue
-        if run.cause is Cause.FIRE:
-            count += 1
-        elif run.cause is Cause.EVERY_NODE:
-            on_all_nodes.add(run.fire_at)
-    return count + len(on_all_nodes)
 
 
 def _gap(run: NewRun, at: int) -> NewGap:

@@ -26,7 +26,7 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.model import IDLE_STATES, Cause, NewRun, Reason, State, Verdict
-from evertick.store.base import Advance, Recorded
+from evertick.store.base import Advance, Recorded, fires_counted
 from evertick.store.postgres.connection import (
     Statements,
     columns_of,
@@ -43,7 +43,7 @@ from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.run_ids import ALL_MOMENTS, is_run_id, made_at
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import is_all_there, json_text, plain_text
-from evertick.store.verdicts import Ending, fires_counted, gaps_with_duplicates
+from evertick.store.verdicts import Ending, gaps_with_duplicates
 from evertick.when.moment import DAY, MINUTE
 
 __all__ = [

@@ -23,7 +23,6 @@ from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, sche
 from evertick.store.verdicts import CHANGES_TOLD, Ending, told_of
 
 __all__ = [
-    "AnyRefused",
     "calendar_users",
     "calendars",
     "change_schedules",

@@ -18,13 +18,13 @@ from typing import Literal
 import msgspec
 
 from evertick.model import Cause, NewGap, NewRun, Reason, State, Verdict
-from evertick.store.base import Advance, Recorded
+from evertick.store.base import Advance, Recorded, fires_counted
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.connection import SQL, as_numbers, draw_fence, in_parts, is_alive, savepoint
 from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import tell, tell_gaps, tell_runs
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.verdicts import Ending, fires_counted, gaps_with_duplicates
+from evertick.store.verdicts import Ending, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
 __all__ = ["Claimant", "insert_run", "insert_together", "key_holder", "record_fires", "take"]
@@ -55,6 +55,8 @@ class Claimant:
         self.fence = 0
         self.left_out: list[str] = []
         self.duplicates: list[str] = []
+        # Whether the app has a feed, where a statement has said so.
+        self.has_feed: bool | None = None
         # What was written and is not in the feed yet.
         self._runs: list[str] = []
         self._gaps: list[int] = []
@@ -77,8 +79,9 @@ class Claimant:
 
     def tell(self, now: int, app: str) -> None:
         """Into the feed, as few rows for many schedules; before anything becomes of these runs."""
-        tell_runs(self._db, now, app, "run.recorded", self._runs)
-        tell_gaps(self._db, now, app, self._gaps)
+        if self.has_feed is not False:
+            tell_runs(self._db, now, app, "run.recorded", self._runs)
+            tell_gaps(self._db, now, app, self._gaps)
         self._runs, self._gaps = [], []
 
 
@@ -245,7 +248,7 @@ def _take_together(
     db: sqlite3.Connection, now: int, app: str, advances: Sequence[Advance], claimant: Claimant
 ) -> Mapping[int, bool]:
     """Which schedules' advances were taken. Empty: nothing is written, for one of their runs is known already."""
-    fitting = {schedule for part in in_parts(advances) for schedule in _fitting(db, app, part)}
+    fitting = {schedule for part in in_parts(advances) for schedule in _fitting(db, app, part, claimant)}
     taken = [advance for advance in advances if advance.schedule_id in fitting]
     if not insert_together(db, now, app, [run for advance in taken for run in advance.runs], claimant):
         return {}
@@ -312,7 +315,7 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
         return False
     of_nodes = {run.id for run in duplicates if run.cause is Cause.EVERY_NODE}
     fires = fires_counted(advance.runs, of_nodes) - (advance.takes_back is not None)
-    if not _fitting(db, app, [advance]):
+    if not _fitting(db, app, [advance], claimant):
         return False
     _move_cursors(db, [(advance, bump or int(advance.occurrences is not None), fires)])
     if advance.occurrences is not None:
@@ -326,14 +329,17 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
     if advance.replaces_live and not duplicates and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
     _write_rows(db, now, app, advance, claimant)
-    write_messages(db, now, app, advance.messages)
+    if advance.messages:
+        write_messages(db, now, app, advance.messages)
     return True
 
 
-def _fitting(db: sqlite3.Connection, app: str, advances: Sequence[Advance]) -> list[int]:
+def _fitting(db: sqlite3.Connection, app: str, advances: Sequence[Advance], claimant: Claimant) -> list[int]:
     """The guard: the schedules that are as their plan was made from."""
     plans = [(advance.schedule_id, advance.version, advance.fire_at, advance.at, advance.live) for advance in advances]
-    return _ids.decode(db.execute(SQL["record_fires.fitting"], (app, json_text(plans))).fetchone()[0])
+    fitting, has_feed = db.execute(SQL["record_fires.fitting"], (app, json_text(plans))).fetchone()
+    claimant.has_feed = bool(has_feed)
+    return _ids.decode(fitting)
 
 
 def _move_cursors(db: sqlite3.Connection, moves: Sequence[tuple[Advance, int, int]]) -> None:

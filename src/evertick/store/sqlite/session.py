@@ -15,13 +15,18 @@ never stop the thread.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from evertick.errors import StoreRefused, StoreUnavailable
+import msgspec
+
+from evertick.clock import Clock, system_clock
+from evertick.errors import StoreRefused, StoreReplaced, StoreUnavailable
 from evertick.store.base import NO_TICKS, Beat, News, Ticks
 from evertick.store.sqlite.connection import (
     StoreTime,
@@ -32,7 +37,7 @@ from evertick.store.sqlite.connection import (
     translated,
     why_read_only,
 )
-from evertick.store.sqlite.file_system import LockWatch, SameFiles
+from evertick.store.sqlite.file_system import LockWatch, file_size
 from evertick.store.sqlite.foreign_commits import ForeignCommits
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.nodes import beat, die, resign
@@ -48,12 +53,136 @@ __all__ = [
     "Worker",
 ]
 
+log = logging.getLogger("evertick.store")
+
 T = TypeVar("T")
 # What an intent is to a thread: a function of the connection and the store's now.
 Intent = Callable[[sqlite3.Connection, int], T]
 
 # Bounds how long one transaction keeps other processes from writing.
 GROUP_MOST = 200
+
+
+# The -wal and -shm are looked at this often at most; the file itself, where a commit would be lost, at each group.
+_LOOK_SECONDS = 0.1
+_Identity = tuple[int, int]
+_NO_FILE: _Identity = (0, 0)
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What was found in place of the files that were opened."""
+
+    error: StoreUnavailable
+    # No other process can have committed anything since: what we hold may go into the file.
+    may_fold: bool = False
+    # No other process can come in before we have left: what has begun here may be written to its end.
+    may_end: bool = False
+
+
+class SameFiles:
+    """The files of a ledger as they were when it was opened; made while a connection has them open."""
+
+    def __init__(self, where: Location, *, is_wal: bool, clock: Clock = system_clock) -> None:
+        self._where = where
+        self._clock = clock
+        self._real = None if where.path is None else os.path.realpath(where.path)
+        self._opened = _identity(where.path)
+        names = [f"{self._real}-wal", f"{self._real}-shm"] if is_wal and not where.is_read_only else []
+        # One that is gone already differs from whatever is found later.
+        self._beside = {name: _identity(name) or _NO_FILE for name in names}
+        self._look_at = 0.0
+        self._beside_loss: Loss | None = None
+        self._lock = threading.Lock()
+        self._is_rescued = False
+
+    def check(self) -> None:
+        """Refuse where the files are others than those that were opened."""
+        if (loss := self.loss()) is not None:
+            raise loss.error
+
+    def check_beside(self) -> None:
+        """Refuse where the log is another one, for who looks at the file itself by other means."""
+        if (loss := self.loss()) is not None and isinstance(loss.error, StoreReplaced):
+            raise loss.error
+
+    def loss(self) -> Loss | None:
+        if self._where.path is None:
+            return None
+        found = _identity(self._where.path)
+        if found != self._opened:
+            what = "was removed" if found is None else "was replaced by another file"
+            return Loss(
+                StoreUnavailable(
+                    f"the {self._where.description} {what} while it was in use; nothing is kept any more: "
+                    "put the file back and restart"
+                )
+            )
+        now = self._clock.elapsed()
+        if now >= self._look_at:
+            self._look_at, self._beside_loss = now + _LOOK_SECONDS, self._look_beside()
+        return self._beside_loss
+
+    def _look_beside(self) -> Loss | None:
+        found = {name: _identity(name) for name in self._beside}
+        if found == self._beside:
+            return None
+        changed = [name for name, identity in found.items() if identity != self._beside[name]]
+        replaced = [name for name in changed if found[name] is not None]
+        what = f"{' and '.join(changed)} {'was' if len(changed) == 1 else 'were'}"
+        begin = f"{what} {'replaced' if replaced else 'deleted'} while the {self._where.description} was in use"
+        never = "Never delete or move them while a program has the file open"
+        if not replaced:
+            fix = "restart this process, which keeps all that was committed"
+            return Loss(StoreReplaced(f"{begin}: {fix}. {never}"), may_fold=True, may_end=True)
+        # A program that only reads leaves an empty log. One that has our log, but not its -shm, may write to it.
+        wal = f"{self._real}-wal"
+        if wal in changed and not file_size(wal):
+            return Loss(StoreReplaced(f"{begin}, by a program that only reads: restart. {never}"), may_fold=True)
+        fix = f"stop all programs that use the file, compare it with {self.rescue_path}, and restart"
+        return Loss(StoreReplaced(f"{begin}, and another program writes there now: {fix}. {never}"))
+
+    # --- what was committed, and only this process can reach
+
+    @property
+    def rescue_path(self) -> str:
+        """Where a copy of our ledger goes when another program keeps a second one under its name."""
+        return f"{self._real}.rescued-{os.getpid()}"
+
+    def keep_what_we_hold(self, db: sqlite3.Connection) -> None:
+        """Put what a deleted log holds into the file, or beside it where the file has another log by now."""
+        loss = self.loss()
+        if loss is None or not isinstance(loss.error, StoreReplaced) or db.in_transaction:
+            return
+        try:
+            if db.execute("PRAGMA query_only").fetchone()[0]:
+                return
+            if loss.may_fold:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            else:
+                self._rescue(db)
+        except sqlite3.Error as error:
+            log.error("what the deleted log of the %s holds could not be kept: %s", self._where.description, error)
+
+    def _rescue(self, db: sqlite3.Connection) -> None:
+        with self._lock:
+            if self._is_rescued:
+                return
+            self._is_rescued = True
+        db.execute("VACUUM INTO ?", (self.rescue_path,))
+        log.error("the ledger as this process has it was saved as %s", self.rescue_path)
+
+
+def _identity(path: str | None) -> _Identity | None:
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
 
 
 class Call:
@@ -274,6 +403,7 @@ class FileSession:
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
         self._where = where
+        self._is_read_only = where.is_read_only
         self.files = SameFiles(where, is_wal=db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
         self._writer = Worker("evertick-sqlite-writer", where, time, commit_group, self.files)
         self._reader = Worker("evertick-sqlite-reader", where, time, read_each, self.files)
@@ -282,7 +412,7 @@ class FileSession:
         self._reader.start(connect_to_read(where))
 
     async def write(self, intent: Intent[T], *, is_end: bool = False) -> T:
-        if self._where.is_read_only:
+        if self._is_read_only:
             raise StoreRefused(f"the {self._where.description} cannot be written: {why_read_only(self._where)}")
         return await self._writer.call(intent, is_end=is_end)
 

@@ -223,7 +223,7 @@ class FileTransaction:
             assert isinstance(db, JobConnection)
             try:
                 db.execute("BEGIN IMMEDIATE")
-                held = still_held(db, app, node, {run: fence})
+                held, _ = still_held(db, app, node, {run: fence})
             except BaseException:
                 db.close()
                 raise
