@@ -10,9 +10,8 @@ import pytest
 from evertick.clock import Clock, system_clock
 from evertick.store.base import Store
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.connection import Connection, connect, part_from
+from evertick.store.postgres.connection import Connection, connect, part_from, quoted
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.queries import quoted
 from evertick.testing.conformance import Stores, Users, UserTransaction
 
 __all__ = ["PostgresStores", "PostgresUsers", "SpareConnections", "in_schema_of"]
@@ -55,7 +54,7 @@ class SpareConnections:
         self._idle: list[Connection] = []
         monkeypatch.setattr("evertick.store.postgres.store.connect", self._connect)
         monkeypatch.setattr("evertick.store.postgres.store.part_from", self._keep)
-        monkeypatch.setattr("evertick.store.postgres.pool.part_from", self._keep)
+        monkeypatch.setattr("evertick.store.postgres.session.part_from", self._keep)
 
     def take(self) -> Connection | None:
         while self._idle:

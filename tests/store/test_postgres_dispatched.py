@@ -14,9 +14,8 @@ from test_postgres_outbox import counting
 
 from evertick.model import Claimed, State, Verdict
 from evertick.model.limits import make_concurrency
-from evertick.store.base import Hearing, TaskTerms
-from evertick.store.postgres.connection import PLAIN_PLANS
-from evertick.store.postgres.queries import in_schema, statements_for
+from evertick.store.base import ReportWindow, TaskTerms
+from evertick.store.postgres.connection import PLAIN_PLANS, in_schema, statements_for
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TASK
 from evertick.testing.conformance.dispatched import _PATIENT, a_dispatch, said
@@ -24,7 +23,7 @@ from evertick.testing.conformance.dispatched import _PATIENT, a_dispatch, said
 BATCH = 1_000
 MANY = 100_000
 # By somebody who has heard all of it.
-HEARD = {"queue": Hearing(0, 1 << 62)}
+HEARD = {"queue": ReportWindow(0, 1 << 62)}
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest_asyncio
 from postgres_stores import PostgresStores
 
 from evertick.store.base import EVER
-from evertick.store.postgres.connection import PLAIN_PLANS
-from evertick.store.postgres.queries import in_schema, statements_for
+from evertick.store.postgres.connection import PLAIN_PLANS, in_schema, statements_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,23 +12,52 @@ nobody hears, somebody may be at work on it, and has a worker's time to stop.
 
 Silence is judged by those who would have heard: a queue that is away keeps from them what workers say, and makes no
 worker a silent one. When it is back, workers have all of their time to be heard again.
+
+The log lines that workers report are bounded: their beginning, and their end. A worker is a program of anybody's, and
+may never fall silent: what it says of one dispatch is bounded as what a job of our own says is. The head is written as
+it comes. When it is full, a line says so, and nothing more is kept but what comes with the report that ends the
+dispatch: the last words of a worker are often the ones that matter. A report may come twice, and out of order. So one
+is cut by itself first, which gives the same each time, and is then taken whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, assert_never
 
 import msgspec
 
-from evertick.model import LOSSES_MAX, DispatchTerms, NewMessage, Outcome, Reason, Report, Verdict
+from evertick.model import (
+    LINE_MAX_CHARS,
+    LINES_MAX,
+    LOSSES_MAX,
+    DispatchTerms,
+    NewMessage,
+    Outcome,
+    Reason,
+    Report,
+    Verdict,
+)
 from evertick.model.message import kill_message
-from evertick.store.base import Hearing, ReportAnswer
-from evertick.store.ending import DEADLINE_MARGIN, Ending, cancelled_instead
-from evertick.store.rows import Row, dispatch_terms_of
+from evertick.store.base import ReportAnswer, ReportWindow
+from evertick.store.rows import Row, dispatch_terms_of, lines_text
+from evertick.store.verdicts import DEADLINE_MARGIN, Ending, cancelled_instead
 from evertick.when.moment import MINUTE, SECOND
 
-__all__ = ["STALE", "End", "Heard", "LogLines", "Mark", "Tended", "bare_report", "given_answers", "hear", "tend"]
+__all__ = [
+    "STALE",
+    "End",
+    "Heard",
+    "LogLines",
+    "Mark",
+    "WorkerLog",
+    "WorkerLogLines",
+    "bare_report",
+    "given_answers",
+    "hear",
+    "tend",
+    "worker_log_lines",
+]
 
 STALE = ReportAnswer(answer="stale")
 # How long a worker that was told to stop may take, where nothing else says how often it speaks.
@@ -312,7 +341,7 @@ class Tended(msgspec.Struct, frozen=True, kw_only=True):
 def tend(
     rows: Iterable[Row],
     now: int,
-    heard: Mapping[str, Hearing],
+    heard: Mapping[str, ReportWindow],
     unsent: Collection[str],
     new_ids: Iterable[str],
 ) -> Tended:
@@ -328,7 +357,7 @@ def tend(
     return tended
 
 
-def _judge(tended: Tended, row: Row, dispatch: DispatchTerms, hearing: Hearing, new_id: str) -> None:
+def _judge(tended: Tended, row: Row, dispatch: DispatchTerms, hearing: ReportWindow, new_id: str) -> None:
     """It is silent if nothing came in all of its time, while there was somebody to hear it."""
     over_at = max(row["deadline"], hearing.since + _time_to_speak(row, dispatch))
     if over_at <= hearing.until:
@@ -349,7 +378,7 @@ def _cancel(
     row: Row,
     dispatch: DispatchTerms,
     now: int,
-    hearing: Hearing | None,
+    hearing: ReportWindow | None,
     new_id: str,
     *,
     is_unsent: bool,
@@ -374,7 +403,7 @@ def _time_to_stop(dispatch: DispatchTerms) -> int:
     return dispatch.progress_timeout or dispatch.ack_timeout or _PATIENCE
 
 
-def _is_with_nobody(row: Row, hearing: Hearing | None) -> bool:
+def _is_with_nobody(row: Row, hearing: ReportWindow | None) -> bool:
     """Whether a run to be cancelled is in its queue, and no worker had said otherwise when that was asked for, or its
     workers were told. Whoever hears has read all that waited to be heard before."""
     if row["pushed_at"] is None or row["taken_at"] is not None or hearing is None:
@@ -407,3 +436,99 @@ def _take_back(tended: Tended, row: Row, dispatch: DispatchTerms, new_id: str) -
 def _kill(tended: Tended, row: Row, dispatch: DispatchTerms, new_id: str, why: str) -> None:
     if dispatch.kill is not None:
         tended.kills.append(kill_message(new_id, dispatch.kill, row["id"], row["fence"], why))
+
+
+# --- the log of a worker ----------------------------------------------------------------------------------------------
+
+
+# As the ledger has them: all that a job of our own may say fits in.
+_MAX_BYTES = 512 * 1024
+# What is kept of the last words where the head is full.
+_LAST_LINES_MAX, _LAST_MAX_CHARS = 2_000, 96 * 1024
+_LEVEL_MAX_CHARS = 20
+_FULL = (
+    f"the log of this attempt is full ({LINES_MAX} lines, {_MAX_BYTES // 1024} KiB); what follows is left out, but for "
+    "the last lines, if they come with its end"
+)
+
+Line = tuple[int, str, str]
+
+
+class WorkerLog(msgspec.Struct):
+    """What the ledger has of the log of a dispatch. last: behind which line it goes on. size: in bytes."""
+
+    last: int = 0
+    count: int = 0
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= LINES_MAX or self.size >= _MAX_BYTES
+
+    def add(self, seq: int, lines: list[Line]) -> bool:
+        """Whether some of them are new: a report that comes again counts once."""
+        new = min(len(lines), seq + len(lines) - self.last)
+        if new <= 0:
+            return False
+        self.last = seq + len(lines)
+        self.count += new
+        self.size += len(lines_text(lines[-new:]).encode())
+        return True
+
+
+class WorkerLogLines(msgspec.Struct, frozen=True, gc=False):
+    """Lines that are to be written at their place, as the ledger has them."""
+
+    id: str
+    fence: int
+    seq: int
+    count: int
+    text: str
+
+
+def worker_log_lines(said: Iterable[LogLines], kept: Mapping[tuple[str, int], WorkerLog]) -> Iterator[WorkerLogLines]:
+    """What is to be written. `kept` is moved on by it."""
+    for each in said:
+        log = kept[each.id, each.fence]
+        lines = [_short(line) for line in each.lines]
+        if log.is_full and not each.is_last:
+            continue
+        # Behind the mark, of whose place among the lines no worker knows.
+        seq = log.last if log.is_full or each.seq is None else each.seq
+        lines = _end(lines) if log.is_full else _bounded(lines, is_last=each.is_last)
+        if log.add(seq, lines) and log.is_full and not each.is_last:
+            lines = _marked(lines)
+            log.last = max(log.last, seq + len(lines))
+        yield WorkerLogLines(each.id, each.fence, seq, len(lines), lines_text(lines))
+
+
+def _short(line: Line) -> Line:
+    at, level, text = line
+    cut = text if len(text) <= LINE_MAX_CHARS else text[:LINE_MAX_CHARS] + " … (line cut)"
+    return at, level[:_LEVEL_MAX_CHARS], cut
+
+
+def _bounded(lines: list[Line], *, is_last: bool) -> list[Line]:
+    """One report: its first lines, and its last ones if they are those of the whole."""
+    fitting = _fitting(lines, LINES_MAX, _MAX_BYTES)
+    if fitting == len(lines):
+        return lines
+    return _marked(lines[:fitting]) + (_end(lines[fitting:]) if is_last else [])
+
+
+def _end(lines: list[Line]) -> list[Line]:
+    return lines[len(lines) - _fitting(lines[::-1], _LAST_LINES_MAX, _LAST_MAX_CHARS) :]
+
+
+def _marked(lines: list[Line]) -> list[Line]:
+    at, _, text = lines[-1]
+    return lines if text == _FULL else [*lines, (at, "warning", _FULL)]
+
+
+def _fitting(lines: list[Line], most: int, chars: int) -> int:
+    """How many of the first of them fit. A line does: it is cut."""
+    for count, (_, _, text) in enumerate(lines[:most]):
+        chars -= len(text)
+        if chars < 0:
+            return count
+    return min(len(lines), most)

@@ -12,9 +12,21 @@ from collections.abc import Collection, Mapping, Sequence
 
 from evertick.model import Reason, Report
 from evertick.model.message import dispatch_key
-from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
-from evertick.store.dispatched import STALE, End, Heard, LogLines, bare_report, given_answers, hear, tend
-from evertick.store.postgres.connection import is_unwritable
+from evertick.store.base import DispatchesChecked, ReportAnswer, ReportWindow
+from evertick.store.dispatched import (
+    STALE,
+    End,
+    Heard,
+    LogLines,
+    WorkerLog,
+    WorkerLogLines,
+    bare_report,
+    given_answers,
+    hear,
+    tend,
+    worker_log_lines,
+)
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
 from evertick.store.postgres.endings import (
     end,
     free,
@@ -25,35 +37,33 @@ from evertick.store.postgres.endings import (
     warn_of_doubles,
 )
 from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import make_room
-from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import those, write_messages
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, dispatch_terms_of, json_text, plain_text
-from evertick.store.worker_log import WorkerLog, WorkerLogLines, worker_log_lines
 
 __all__ = ["apply_reports", "check_dispatched", "drop_messages"]
 
 log = logging.getLogger("evertick.store")
 
 
-async def apply_reports(line: StoreSession, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
+async def apply_reports(session: StoreSession, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
     try:
-        return await line.write(lambda db: _apply(db, app, reports))
+        return await session.write(lambda db: _apply(db, app, reports))
     except Exception as error:
         if not is_unwritable(error):
             raise
     # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
-    return [await _apply_one(line, app, report) for report in reports]
+    return [await _apply_one(session, app, report) for report in reports]
 
 
-async def _apply_one(line: StoreSession, app: str, report: Report) -> ReportAnswer:
+async def _apply_one(session: StoreSession, app: str, report: Report) -> ReportAnswer:
     """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
     told = report
     for _ in range(2):
         try:
-            return (await line.write(functools.partial(_apply, app=app, reports=[told])))[0]
+            return (await session.write(functools.partial(_apply, app=app, reports=[told])))[0]
         except Exception as error:
             if not is_unwritable(error):
                 raise
@@ -168,10 +178,12 @@ async def _told_before(db: Statements, app: str, heard: Heard, reports: Sequence
 # --- those whose time is over -----------------------------------------------------------------------------------------
 
 
-async def check_dispatched(db: Statements, app: str, limit: int, heard: Mapping[str, Hearing]) -> DispatchesChecked:
+async def check_dispatched(
+    db: Statements, app: str, limit: int, windows: Mapping[str, ReportWindow]
+) -> DispatchesChecked:
     found = [row["id"] for row in await db.rows("check_dispatched.find_cancelled", app, limit)]
-    if heard and len(found) < limit:
-        until = json_text({channel: hearing.until for channel, hearing in heard.items()})
+    if windows and len(found) < limit:
+        until = json_text({channel: window.until for channel, window in windows.items()})
         found += [row["id"] for row in await db.rows("check_dispatched.find_overdue", app, limit - len(found), until)]
     rows: list[Row] = []
     if found:
@@ -181,7 +193,7 @@ async def check_dispatched(db: Statements, app: str, limit: int, heard: Mapping[
         now = (await db.only_row("now"))["now"]
         return DispatchesChecked(now=now, released=[], ended=[], freed=False, has_killed=False)
     now = max(row["now"] for row in rows)
-    tended = tend(rows, now, heard, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
+    tended = tend(rows, now, windows, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
     if tended.revoked:
         await db.count("check_dispatched.revoke", *columns_of(tended.revoked))
     has_freed = await end(db, app, tended.ends)

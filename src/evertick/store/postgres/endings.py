@@ -14,16 +14,14 @@ from collections.abc import Iterable, Sequence
 
 from evertick.model import Outcome
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.ending import Ending, bare_instead, cancelled_instead
-from evertick.store.feed_kinds import PUT_BACK_TOLD
-from evertick.store.postgres.connection import is_unwritable
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
 from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.ids import is_run_id
 from evertick.store.postgres.limits import enter_gate, make_room
-from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, phases_text, plain_text
+from evertick.store.verdicts import PUT_BACK_TOLD, Ending, bare_instead, cancelled_instead
 
 __all__ = [
     "count_from_end",
@@ -42,18 +40,18 @@ __all__ = [
 log = logging.getLogger("evertick.store")
 
 
-async def finish(line: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
+async def finish(session: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
     # Each run once: the first of several.
     places = {outcome.id: place for place, outcome in reversed([*enumerate(outcomes)])}
     alike, others = _parted([outcomes[place] for place in places.values()])
     done: set[str] = set()
     try:
         if alike:
-            done |= await line.ask(lambda db: end_alike(db, app, node, alike))
+            done |= await session.ask(lambda db: end_alike(db, app, node, alike))
         if others:
-            done |= await line.ask(lambda db: _end_as_told(db, app, node, others, with_freeing=False))
+            done |= await session.ask(lambda db: _end_as_told(db, app, node, others, with_freeing=False))
         if dispatched := [outcomes[place] for place in places.values() if _only_dispatches(outcomes[place])]:
-            done |= await line.ask(lambda db: _dispatch(db, app, node, dispatched))
+            done |= await session.ask(lambda db: _dispatch(db, app, node, dispatched))
     except Exception as error:
         # One of them cannot be written. None of its statement was, so all of that go the longer way.
         if not is_unwritable(error):
@@ -62,7 +60,7 @@ async def finish(line: StoreSession, app: str, node: str, outcomes: Sequence[Out
     if len(done) == len(outcomes):
         return Finished(answers=answers, freed=False)
     rest = [place for place, outcome in enumerate(outcomes) if outcome.id not in done or places[outcome.id] != place]
-    answered, freed = await _finish_rest(line, app, node, [outcomes[place] for place in rest])
+    answered, freed = await _finish_rest(session, app, node, [outcomes[place] for place in rest])
     for place, answer in zip(rest, answered, strict=True):
         answers[place] = answer
     return Finished(answers=answers, freed=freed)
@@ -127,24 +125,24 @@ async def _dispatch(db: Statements, app: str, node: str, outcomes: Sequence[Outc
 
 
 async def _finish_rest(
-    line: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]
+    session: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]
 ) -> tuple[list[FinishAnswer], bool]:
     try:
-        return await line.write(lambda db: finish_in(db, app, node, outcomes))
+        return await session.write(lambda db: finish_in(db, app, node, outcomes))
     except Exception as error:
         if not is_unwritable(error):
             raise
     # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
-    finished = [await _finish_one(line, app, node, outcome) for outcome in outcomes]
+    finished = [await _finish_one(session, app, node, outcome) for outcome in outcomes]
     return [answer for answer, _ in finished], any(freed for _, freed in finished)
 
 
-async def _finish_one(line: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
+async def _finish_one(session: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
     """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
     told = outcome
     for _ in range(2):
         try:
-            answers, freed = await line.write(functools.partial(finish_in, app=app, node=node, outcomes=[told]))
+            answers, freed = await session.write(functools.partial(finish_in, app=app, node=node, outcomes=[told]))
             return answers[0], freed
         except Exception as error:
             if not is_unwritable(error):

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
-from evertick.store.postgres.session import Statements, StoreSession
+from evertick.store.postgres.connection import Statements
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, plain_text
 
 __all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_runs"]
@@ -53,14 +54,20 @@ def _new_epoch(db: Statements) -> str:
 
 
 async def feed(
-    line: StoreSession, app: str, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
+    session: StoreSession,
+    app: str,
+    *,
+    start: Cursor | None,
+    since: int | None,
+    kinds: Sequence[str] | None,
+    limit: int,
 ) -> FeedRead | None:
     place = (str(0 if start is None else start.txid), 0 if start is None else start.seq)
     wanted = (since or 0, None if kinds is None else list(kinds), limit)
-    rows = await line.ask(lambda db: db.rows("feed", app, *place, *wanted))
+    rows = await session.ask(lambda db: db.rows("feed", app, *place, *wanted))
     if rows and not rows[0]["is_in_order"]:
-        await line.ask(lambda db: db.count("feed.renew", app, _new_epoch(db)))
-        rows = await line.ask(lambda db: db.rows("feed", app, *place, *wanted))
+        await session.ask(lambda db: db.count("feed.renew", app, _new_epoch(db)))
+        rows = await session.ask(lambda db: db.rows("feed", app, *place, *wanted))
     return _read(rows) if rows else None
 
 

@@ -16,9 +16,18 @@ import asyncpg
 from evertick.clock import Clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Checked, Freed, StoreStatus, TableOptions, TableRows
-from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
+from evertick.store.postgres.connection import (
+    Connection,
+    Statements,
+    connect,
+    in_schema,
+    part_from,
+    quoted,
+    refused,
+    statements_for,
+    translated,
+)
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.queries import in_schema, quoted, statements_for
 from evertick.store.postgres.schema import (
     MIGRATE_SECONDS,
     OBJECTS,
@@ -28,7 +37,6 @@ from evertick.store.postgres.schema import (
     migrations,
     missing,
 )
-from evertick.store.postgres.session import Statements
 
 __all__ = ["SchemaMaintenance"]
 

@@ -25,10 +25,18 @@ from typing import NamedTuple
 from evertick.clock import Clock
 from evertick.errors import StoreError
 from evertick.store.base import News
-from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, Speaks, connect, part_from, translated
+from evertick.store.postgres.connection import (
+    CLOSE_SECONDS,
+    Connection,
+    Speaks,
+    add_news,
+    connect,
+    part_from,
+    translated,
+)
 from evertick.store.postgres.location import Location
 
-__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Listener", "Notifier", "WithCommit", "add_news", "channel_of"]
+__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Listener", "Notifier", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
@@ -57,12 +65,6 @@ def channel_of(schema: str) -> str:
     if len(channel.encode()) <= _CHANNEL_LONGEST:
         return channel
     return f"evertick:{blake2b(schema.encode(), digest_size=16).hexdigest()}"
-
-
-def add_news(known: dict[str, News], app: str, news: News) -> None:
-    """Who looks at anything looks at runs, too."""
-    if known.get(app) != "anything":
-        known[app] = news
 
 
 class WithCommit(NamedTuple):

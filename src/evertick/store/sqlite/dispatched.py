@@ -8,24 +8,32 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from evertick.clock import Clock
 from evertick.model import Report
 from evertick.model.message import dispatch_key
-from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
-from evertick.store.dispatched import STALE, Heard, LogLines, Mark, bare_report, given_answers, hear, tend
+from evertick.store.base import DispatchesChecked, ReportAnswer, ReportWindow
+from evertick.store.dispatched import (
+    STALE,
+    Heard,
+    LogLines,
+    Mark,
+    WorkerLog,
+    bare_report,
+    given_answers,
+    hear,
+    tend,
+    worker_log_lines,
+)
 from evertick.store.rows import dispatch_terms_of, json_text, plain_text
-from evertick.store.sqlite.connection import UNWRITABLE, savepoint
+from evertick.store.sqlite.connection import SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import Ended, end, end_as_told, forget, put_back
 from evertick.store.sqlite.feed import tell_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
-from evertick.store.worker_log import WorkerLog, worker_log_lines
 
 __all__ = ["apply_each", "apply_reports", "check_dispatched"]
 
@@ -101,14 +109,19 @@ def _told_before(db: sqlite3.Connection, app: str, heard: Heard, reports: Sequen
 
 
 def check_dispatched(
-    db: sqlite3.Connection, now: int, app: str, limit: int, heard: Mapping[str, Hearing], clock: Clock
+    db: sqlite3.Connection,
+    now: int,
+    app: str,
+    limit: int,
+    windows: Mapping[str, ReportWindow],
+    new_ids: Callable[[int], list[str]],
 ) -> DispatchesChecked:
     rows = db.execute(SQL["check_dispatched.find_cancelled"], (app, now, limit)).fetchall()
-    if heard and len(rows) < limit:
-        until = json_text({channel: hearing.until for channel, hearing in heard.items()})
+    if windows and len(rows) < limit:
+        until = json_text({channel: window.until for channel, window in windows.items()})
         rows += db.execute(SQL["check_dispatched.find_overdue"], (app, now, limit - len(rows), until)).fetchall()
     unsent = {row["id"] for row in rows if _withdraw(db, app, row)}
-    tended = tend(rows, now, heard, unsent, clock.new_ids(len(rows)))
+    tended = tend(rows, now, windows, unsent, new_ids(len(rows)))
     db.executemany(SQL["rehome.lose"], [(app, id_, losses) for id_, losses in tended.revoked])
     has_freed = end(db, now, app, tended.ends)
     released = [id_ for id_, _ in tended.released]

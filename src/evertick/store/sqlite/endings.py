@@ -16,28 +16,14 @@ import msgspec
 
 from evertick.model import Outcome, Verdict
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.ending import Ending, bare_instead, cancelled_instead
-from evertick.store.feed_kinds import PUT_BACK_TOLD
 from evertick.store.rows import json_text, phases_text, plain_text
-from evertick.store.sqlite.connection import UNWRITABLE, savepoint
+from evertick.store.sqlite.connection import PART_MOST, SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.feed import tell_ended, tell_runs
-from evertick.store.sqlite.json_chunks import PART_MOST
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
+from evertick.store.verdicts import PUT_BACK_TOLD, Ending, bare_instead, cancelled_instead
 
-__all__ = [
-    "Ended",
-    "Held",
-    "count_from_end",
-    "end",
-    "end_as_told",
-    "finish",
-    "finish_each",
-    "forget",
-    "put_back",
-    "still_held",
-]
+__all__ = ["Ended", "count_from_end", "end", "end_as_told", "finish", "finish_each", "forget", "put_back", "still_held"]
 
 log = logging.getLogger("evertick.store")
 
@@ -85,7 +71,7 @@ def _parts(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Outcome]]:
 
 
 def _finish_part(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Mapping[str, Outcome]) -> Finished:
-    held = still_held(db, app, node, {id_: outcome.fence for id_, outcome in outcomes.items()})
+    held, has_feed = still_held(db, app, node, {id_: outcome.fence for id_, outcome in outcomes.items()})
     ends: list[Outcome] = []
     back: list[Outcome] = []
     for id_, run in held.items():
@@ -98,10 +84,12 @@ def _finish_part(db: sqlite3.Connection, now: int, app: str, node: str, outcomes
         else:
             back.append(outcome)
     end_as_told(db, now, app, ends)
-    has_freed = forget(db, now, app, [held[outcome.id] for outcome in ends])
+    has_freed = forget(db, now, app, [held[outcome.id] for outcome in ends], has_feed=has_feed)
     put_back(db, now, app, back)
-    has_freed |= make_room(db, app, _limits_left(held, back))
-    write_messages(db, now, app, [message for outcome in (*ends, *back) for message in outcome.messages])
+    if left := _limits_left(held, back):
+        has_freed |= make_room(db, app, left)
+    if messages := [message for outcome in (*ends, *back) for message in outcome.messages]:
+        write_messages(db, now, app, messages)
     answers: list[FinishAnswer] = [
         "done" if outcome.id in held else _told_before(db, app, node, outcome) for outcome in outcomes.values()
     ]
@@ -147,14 +135,16 @@ def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -
     return db.execute(SQL["schedule.count_from_end"], (json_text(list(schedules)), now)).rowcount > 0
 
 
-def forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[Ended]) -> bool:
+def forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[Ended], *, has_feed: bool | None = None) -> bool:
     """Take runs that are in history out of the live table, and free what waited for them; True if anything did."""
     if not ended:
         return False
     ids = [run.id for run in ended]
-    tell_ended(db, now, app, ids)
+    if has_feed is not False:
+        tell_ended(db, now, app, ids)
     db.execute(SQL["run.forget"], (app, json_text(ids)))
-    has_freed = make_room(db, app, [run.limit_key for run in ended])
+    left = [run.limit_key for run in ended if run.limit_key is not None]
+    has_freed = bool(left) and make_room(db, app, left)
     schedules = {run.id: run.schedule_id for run in ended if run.schedule_id is not None}
     if schedules:
         has_freed |= db.execute(SQL["run.unblock"], (app, json_text(schedules), now)).rowcount > 0
@@ -162,10 +152,11 @@ def forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[Ended]) -
     return has_freed
 
 
-def still_held(db: sqlite3.Connection, app: str, node: str, fences: Mapping[str, int]) -> dict[str, Held]:
-    """Which of these runs the node still holds under that fence. Nobody takes one away before the transaction ends."""
-    rows = db.execute(SQL["finish.held"], (app, json_text(fences), node)).fetchone()[0]
-    return {run.id: run for run in _held.decode(rows)}
+def still_held(db: sqlite3.Connection, app: str, node: str, fences: Mapping[str, int]) -> tuple[dict[str, Held], bool]:
+    """Which of these runs the node still holds under that fence, until the transaction ends; whether the app has a
+    feed."""
+    rows, has_feed = db.execute(SQL["finish.held"], (app, json_text(fences), node)).fetchone()
+    return {run.id: run for run in _held.decode(rows)}, bool(has_feed)
 
 
 def end_as_told(db: sqlite3.Connection, now: int, app: str, ends: Sequence[Outcome]) -> None:
@@ -192,6 +183,8 @@ def _warn_of_dropped(app: str, ids: Collection[str], written: int) -> None:
 
 
 def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
+    if not back:
+        return
     dispatched: dict[str, str] = {}
     for outcome in back:
         reason, error = plain_text(outcome.reason), plain_text(outcome.error)
@@ -216,9 +209,10 @@ def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]
         tell_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
-def _limits_left(held: Mapping[str, Held], back: Sequence[Outcome]) -> list[str | None]:
-    """Limits that runs which were put back do not run under any more; one in other hands still does."""
-    return [held[outcome.id].limit_key for outcome in back if outcome.kind != "dispatch"]
+def _limits_left(held: Mapping[str, Held], back: Sequence[Outcome]) -> list[str]:
+    """Limits that runs which were put back do not run under any more; one that is dispatched still does."""
+    keys = [held[outcome.id].limit_key for outcome in back if outcome.kind != "dispatch"]
+    return [key for key in keys if key is not None]
 
 
 def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:

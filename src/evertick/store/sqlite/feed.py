@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
 from evertick.store.rows import json_text, plain_text
-from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.connection import SQL
 
 __all__ = [
     "feed",
@@ -78,7 +78,7 @@ def _is_kept(db: sqlite3.Connection, app: str) -> bool:
 # --- keeping and reading -----------------------------------------------------------------------------------------
 
 
-def keep_feed(db: sqlite3.Connection, now: int, app: str, kept: int | None, epoch: str) -> None:
+def keep_feed(db: sqlite3.Connection, app: str, kept: int | None, epoch: str) -> None:
     if kept is None:
         db.execute(SQL["feed.end"], (app,))
     else:
@@ -89,6 +89,7 @@ def feed(
     db: sqlite3.Connection,
     now: int,
     app: str,
+    *,
     start: Cursor | None,
     since: int | None,
     kinds: Sequence[str] | None,

@@ -21,6 +21,7 @@ from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Checked, Freed, StoreStatus, TableRows
 from evertick.store.sqlite.connection import (
     FILE_MODE,
+    SQL,
     as_it_can_be_opened,
     check_version,
     connect,
@@ -30,9 +31,8 @@ from evertick.store.sqlite.connection import (
     translated,
     why_read_only,
 )
+from evertick.store.sqlite.file_system import NETWORK_FILE_SYSTEMS, file_system_of
 from evertick.store.sqlite.location import Location
-from evertick.store.sqlite.mount import NETWORK_FILE_SYSTEMS, file_system_of
-from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.schema import SCHEMA_VERSION, migrate, missing
 from evertick.store.sqlite.upkeep import free_pages
 

@@ -173,8 +173,9 @@ WHERE s.app = ?1 AND s.declared IS NOT NULL AND s.format <= ?2
 ORDER BY s.key;
 
 -- name: record_fires.fitting
--- The guard, of plans given as rows of what they were made from: version, cursor and live runs must still be that.
-SELECT json_group_array(d.schedule_id)
+-- The guard, of plans given as rows of what they were made from: version, cursor and live runs must still be that. Beside
+-- them whether the app has a feed.
+SELECT json_group_array(d.schedule_id), EXISTS (SELECT 1 FROM evertick_feeds WHERE app = ?1)
 FROM json_each(?2) plan CROSS JOIN evertick_due d ON d.schedule_id = json_extract(plan.value, '$[0]')
 WHERE d.app = ?1 AND d.version = json_extract(plan.value, '$[1]') AND d.fire_at IS json_extract(plan.value, '$[2]')
     AND d.at IS json_extract(plan.value, '$[3]')
@@ -496,8 +497,9 @@ WHERE true ON CONFLICT DO NOTHING;
 
 -- name: finish.held
 -- The guard of every outcome, given as an object of ids with their fences: which of them are still held under that very
--- claim, whether somebody wants them cancelled, and what their end sets free.
-SELECT json_group_array(json_array(r.id, r.schedule_id, r.limit_key, r.attempts, r.is_cancel_requested, r.cancel_reason))
+-- claim, whether their cancel was asked for, and what their end sets free. Beside them whether the app has a feed.
+SELECT json_group_array(json_array(r.id, r.schedule_id, r.limit_key, r.attempts, r.is_cancel_requested, r.cancel_reason)),
+    EXISTS (SELECT 1 FROM evertick_feeds WHERE app = ?1)
 FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
 WHERE r.state = 'running' AND r.node = ?3 AND r.fence = o.value;
 

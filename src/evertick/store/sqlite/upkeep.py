@@ -1,18 +1,29 @@
-"""Keeping the store small and honest: parking what nobody can run, pruning the past in bites, taking the pulse."""
+"""Upkeep: parking what no node can run, pruning in bites, the pulse, and mending the times of a wrong clock."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evertick.model import Verdict
-from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
+from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATELY, LATELY_DUE, GapCut, Pulse
+from evertick.store.rows import TELLING, WAITING, OffRows, json_text, keep
+from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.feed import prune_feed, tell_runs
 from evertick.store.sqlite.limits import let_stuck_through, make_room
-from evertick.store.sqlite.queries import SQL
 from evertick.when.moment import DAY
 
-__all__ = ["LimitsCursor", "PruneCursor", "apps", "free_pages", "park_unknown", "prune", "pulse"]
+__all__ = [
+    "LimitsCursor",
+    "PruneCursor",
+    "apps",
+    "find_off",
+    "free_pages",
+    "mend_off",
+    "park_unknown",
+    "prune",
+    "pulse",
+]
 
 _ABOVE_ALL = 2**63 - 1
 # Counts of live runs stop here.
@@ -168,7 +179,7 @@ def _counts(rows: Iterable[sqlite3.Row], verdict: Verdict) -> dict[str, int]:
     return {row["name"]: row["count"] for row in rows if row["verdict"] == verdict}
 
 
-def apps(db: sqlite3.Connection, now: int, limit: int) -> list[str]:
+def apps(db: sqlite3.Connection, now: int, *, limit: int = 100) -> list[str]:
     found: list[str] = []
     app = ""
     while len(found) < limit and (app := db.execute(SQL["apps.next"], (app,)).fetchone()["app"]) is not None:
@@ -190,3 +201,51 @@ def _priorities(db: sqlite3.Connection, app: str, queue: str) -> Iterator[int]:
     priority = _ABOVE_ALL
     while (priority := db.execute(SQL["pulse.next_priority"], (app, queue, priority)).fetchone()[0]) is not None:
         yield priority
+
+
+# --- what was written while the clock of the machine was ahead --------------------------------------------------------
+
+
+def find_off(db: sqlite3.Connection, now: int, app: str, limit: int, since: int | None = None) -> tuple[OffRows, int]:
+    """`since`: the earliest wrong time, where it is known from a look before. Reads all rows without a lock.
+    Beside them the store's time."""
+    found, ahead = OffRows({}, [], []), now + CLOCK_AHEAD
+    for kind in (*TELLING, "gaps", "keys"):
+        keep(found, kind, db.execute(SQL[f"clock.{kind}"], (app, ahead, limit)).fetchall())
+    # Runs that were made at a wrong time tell it, too: what else waits is found by that.
+    for kind in ("runs", "messages"):
+        values = (app, ahead, EVER, now + CLOCK_FAR, limit)
+        found.times.extend(row["at"] for row in db.execute(SQL[f"clock.{kind}"], values) if row["at"] is not None)
+    earliest = min([*found.times, *([] if since is None else [since])], default=EVER)
+    for kind in ("runs", "messages"):
+        values = (app, ahead, earliest, now + CLOCK_FAR, limit)
+        keep(found, kind, db.execute(SQL[f"clock.{kind}"], values).fetchall())
+    return found, now
+
+
+def mend_off(
+    db: sqlite3.Connection, now: int, app: str, found: OffRows, gaps: Sequence[GapCut], limit: int
+) -> dict[str, int]:
+    """What was found by a look before this transaction; a row that is right by now stays as it is."""
+    ahead, mended = now + CLOCK_AHEAD, dict[str, int]()
+
+    def mend(kind: str) -> None:
+        if names := found.names.get(kind):
+            statement = SQL[f"clock.mend_{kind}"]
+            values = (app, json_text(names), now, ahead)[: 4 if "?4" in statement else 3]
+            mended[kind] = db.execute(statement, values).rowcount
+
+    for kind in WAITING:
+        mend(kind)
+        if len(found.names.get(kind, ())) >= limit:
+            return mended  # more of them may wait
+    for kind in TELLING:
+        mend(kind)
+    cut = 0
+    for gap in gaps:
+        if gap.count:
+            values = (app, gap.id, gap.last_at, gap.count, gap.is_exact, now, ahead)
+            cut += db.execute(SQL["clock.mend_gap"], values).rowcount
+        else:
+            cut += db.execute(SQL["clock.drop_gap"], (app, gap.id, ahead)).rowcount
+    return {**mended, "gaps": cut} if cut else mended

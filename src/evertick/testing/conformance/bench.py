@@ -365,7 +365,7 @@ class Bench:
 
     @asynccontextmanager
     async def line(self) -> AsyncIterator[HeartbeatSession]:
-        line = await self.store.beat_line()
+        line = await self.store.heartbeat_session()
         try:
             yield line
         finally:

@@ -28,7 +28,7 @@ from evertick.model import (
 )
 from evertick.model.limits import make_concurrency
 from evertick.model.message import dispatch_key
-from evertick.store.base import DispatchesChecked, Hearing, MessageFilter, ReportAnswer, TaskTerms
+from evertick.store.base import DispatchesChecked, MessageFilter, ReportAnswer, ReportWindow, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -90,10 +90,10 @@ async def told(bench: Bench, one: Report) -> ReportAnswer:
 
 
 async def tend(
-    bench: Bench, *, app: str = APP, limit: int = 100, heard: Mapping[str, Hearing] | None = None
+    bench: Bench, *, app: str = APP, limit: int = 100, heard: Mapping[str, ReportWindow] | None = None
 ) -> DispatchesChecked:
     """By somebody who has heard all of it, unless it is told what."""
-    all_of_it = {CHANNEL: Hearing(0, await bench.now() + HOUR)}
+    all_of_it = {CHANNEL: ReportWindow(0, await bench.now() + HOUR)}
     return await bench.store.check_dispatched(app, limit, all_of_it if heard is None else heard)
 
 
@@ -637,7 +637,7 @@ class Dispatched:
         once = await dispatch(bench, node, progress_timeout=0, terms=TaskTerms(at_most_once=True))
         await report(bench, said(untaken, "pushed"), said(silent, "taken"), said(once, "taken"))
         await bench.pass_time(bench.short)
-        always = Hearing(0, await bench.now() + HOUR)
+        always = ReportWindow(0, await bench.now() + HOUR)
         for heard in ({}, {"another": always, KILLS: always}):
             tended = await tend(bench, heard=heard)
             assert (tended.released, tended.ended, tended.has_killed) == ([], [], False)
@@ -661,7 +661,7 @@ class Dispatched:
         await report(bench, said(held, "taken"))
         await bench.pass_time(2 * bench.short)
         back = await bench.now()
-        tended = await tend(bench, heard={CHANNEL: Hearing(back, back)})
+        tended = await tend(bench, heard={CHANNEL: ReportWindow(back, back)})
         assert (tended.released, tended.ended) == ([], [])
         run = await how_it_stands(bench, held.id)
         assert run.dispatched is not None
@@ -670,7 +670,7 @@ class Dispatched:
             await bench.pass_time(2 * bench.short)
             assert (await line.beat(node, HOUR)).has_dispatched
         # The same stretch, heard on: now it is silent.
-        assert (await tend(bench, heard={CHANNEL: Hearing(back, await bench.now())})).released == [held.id]
+        assert (await tend(bench, heard={CHANNEL: ReportWindow(back, await bench.now())})).released == [held.id]
         assert (await bench.run(held.id)).losses == 1
 
     async def test_a_word_after_the_outage_is_heard_as_any_other(self, bench: Bench) -> None:
@@ -678,7 +678,7 @@ class Dispatched:
         await report(bench, said(held, "taken"))
         await bench.pass_time(2 * bench.short)
         back = await bench.now()
-        await tend(bench, heard={CHANNEL: Hearing(back, back)})
+        await tend(bench, heard={CHANNEL: ReportWindow(back, back)})
         assert await report(bench, said(held, "progress")) == ["done"]
         assert await report(bench, said(held, "finish", result=b"7")) == ["done"]
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
@@ -689,9 +689,9 @@ class Dispatched:
         last = await bench.now()
         await bench.pass_time(2 * bench.short)
         before = (await how_it_stands(bench, held.id)).dispatched
-        assert (await tend(bench, heard={CHANNEL: Hearing(0, last)})).released == []
+        assert (await tend(bench, heard={CHANNEL: ReportWindow(0, last)})).released == []
         assert (await how_it_stands(bench, held.id)).dispatched == before
-        assert (await tend(bench, heard={CHANNEL: Hearing(0, await bench.now())})).released == [held.id]
+        assert (await tend(bench, heard={CHANNEL: ReportWindow(0, await bench.now())})).released == [held.id]
 
     async def test_the_timeout_of_a_run_is_judged_by_those_who_hear_its_worker(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=None, timeout=-MINUTE)
@@ -699,7 +699,7 @@ class Dispatched:
         await bench.pass_time(bench.short)
         assert (await tend(bench, heard={})).released == []
         back = await bench.now()
-        assert (await tend(bench, heard={CHANNEL: Hearing(back, back)})).released == []
+        assert (await tend(bench, heard={CHANNEL: ReportWindow(back, back)})).released == []
         run = await how_it_stands(bench, held.id)
         assert run.dispatched is not None
         assert us(run.dispatched.until) == back + MINUTE
@@ -773,7 +773,7 @@ class Dispatched:
         await bench.pass_time(bench.short)
         await bench.cancel(held.id)
         later = await bench.now() + HOUR
-        hearings = {"before": Hearing(0, before), "since later": Hearing(later, later)}
+        hearings = {"before": ReportWindow(0, before), "since later": ReportWindow(later, later)}
         heard = {CHANNEL: hearings[heard_until]} if heard_until in hearings else {}
         assert (await tend(bench, heard=heard)).ended == []
         await bench.pass_time(2 * bench.short)

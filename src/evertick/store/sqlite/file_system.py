@@ -1,10 +1,10 @@
-"""Whether all processes that have a ledger open have the same files open: the file, its -wal and its -shm.
+"""Checks of the file system: whether it is on a network, and which processes have the files of a ledger open.
 
 A process whose -wal or -shm is deleted goes on with files that no other process can reach, and the next process makes
 new ones: two ledgers under one name, and every moment runs twice. So a process that has the files open looks whether
-they are still there, and one that comes refuses while another holds deleted ones. The file keeps its lock meanwhile,
-which shows them to each other. The process that ends last is alone with the file, and lets SQLite fold the deleted log
-into it.
+they are still there (`SameFiles` in `session.py`), and one that comes refuses while another holds deleted ones. The
+file keeps its lock meanwhile, which shows them to each other. The process that ends last is alone with the file, and
+lets SQLite fold the deleted log into it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,51 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
-
-from evertick.clock import Clock, system_clock
-from evertick.errors import StoreRefused, StoreReplaced, StoreUnavailable
+from evertick.clock import system_clock
+from evertick.errors import StoreRefused, StoreUnavailable
 from evertick.store.sqlite.location import Location
 
-__all__ = ["LockWatch", "Loss", "SameFiles", "refuse_deleted_log", "refuse_second_name"]
+__all__ = ["NETWORK_FILE_SYSTEMS", "LockWatch", "file_system_of", "refuse_deleted_log", "refuse_second_name"]
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "davfs", "fuse.glusterfs", "fuse.sshfs", "gfs2", "glusterfs", "lustre"}
+    | {"ncpfs", "nfs", "nfs4", "smb3", "smbfs", "vboxsf"}
+)
+MOUNTS = Path("/proc/self/mountinfo")
+# As the kernel writes what would break its columns.
+_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
+
+
+def file_system_of(path: Path, mounts: Path | None = None) -> str | None:
+    """The type of the file system, like "ext4"; None where the system does not tell."""
+    try:
+        lines = (mounts or MOUNTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    there, found, depth = path.resolve(), None, -1
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        columns = before.split()
+        if len(columns) < 5 or not after:
+            continue
+        point = Path(_unescaped(columns[4]))
+        # The last of equally deep mounts hides the others.
+        if (point == there or point in there.parents) and len(point.parts) >= depth:
+            found, depth = after.split()[0], len(point.parts)
+    return found
+
+
+def _unescaped(text: str) -> str:
+    for escape, letter in _ESCAPES.items():
+        text = text.replace(escape, letter)
+    return text
+
+
+# --- the files of a ledger --------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger("evertick.store")
 
-# The -wal and -shm are looked at this often at most; the file itself, where a commit would be lost, at each group.
-_LOOK_SECONDS = 0.1
 # Between two looks at who holds the file; and how often in a row something must be seen, for a process that opens the
 # file takes its locks one after the other.
 _PAUSE_SECONDS, _SEEN_LEAST = 0.02, 5
@@ -35,131 +68,12 @@ _LOCKS = Path("/proc/locks")
 # Where SQLite has its shared lock in the file, and in the -shm the one that each process with a map of it holds.
 _SHARED_FIRST, _SHM_ALIVE = 0x40000000 + 2, 128
 
-_Identity = tuple[int, int]
-_NO_FILE: _Identity = (0, 0)
 
-
-class Loss(msgspec.Struct, frozen=True):
-    """What was found in place of the files that were opened."""
-
-    error: StoreUnavailable
-    # No other process can have committed anything since: what we hold may go into the file.
-    may_fold: bool = False
-    # No other process can come in before we have left: what has begun here may be written to its end.
-    may_end: bool = False
-
-
-class SameFiles:
-    """The files of a ledger as they were when it was opened; made while a connection has them open."""
-
-    def __init__(self, where: Location, *, is_wal: bool, clock: Clock = system_clock) -> None:
-        self._where = where
-        self._clock = clock
-        self._real = None if where.path is None else os.path.realpath(where.path)
-        self._opened = _identity(where.path)
-        names = [f"{self._real}-wal", f"{self._real}-shm"] if is_wal and not where.is_read_only else []
-        # One that is gone already differs from whatever is found later.
-        self._beside = {name: _identity(name) or _NO_FILE for name in names}
-        self._look_at = 0.0
-        self._beside_loss: Loss | None = None
-        self._lock = threading.Lock()
-        self._is_rescued = False
-
-    def check(self) -> None:
-        """Refuse where the files are others than those that were opened."""
-        if (loss := self.loss()) is not None:
-            raise loss.error
-
-    def check_beside(self) -> None:
-        """Refuse where the log is another one, for who looks at the file itself by other means."""
-        if (loss := self.loss()) is not None and isinstance(loss.error, StoreReplaced):
-            raise loss.error
-
-    def loss(self) -> Loss | None:
-        if self._where.path is None:
-            return None
-        found = _identity(self._where.path)
-        if found != self._opened:
-            what = "was removed" if found is None else "was replaced by another file"
-            return Loss(
-                StoreUnavailable(
-                    f"the {self._where.description} {what} while it was in use; nothing is kept any more: "
-                    "put the file back and restart"
-                )
-            )
-        now = self._clock.elapsed()
-        if now >= self._look_at:
-            self._look_at, self._beside_loss = now + _LOOK_SECONDS, self._look_beside()
-        return self._beside_loss
-
-    def _look_beside(self) -> Loss | None:
-        found = {name: _identity(name) for name in self._beside}
-        if found == self._beside:
-            return None
-        changed = [name for name, identity in found.items() if identity != self._beside[name]]
-        replaced = [name for name in changed if found[name] is not None]
-        what = f"{' and '.join(changed)} {'was' if len(changed) == 1 else 'were'}"
-        begin = f"{what} {'replaced' if replaced else 'deleted'} while the {self._where.description} was in use"
-        never = "Never delete or move them while a program has the file open"
-        if not replaced:
-            fix = "restart this process, which keeps all that was committed"
-            return Loss(StoreReplaced(f"{begin}: {fix}. {never}"), may_fold=True, may_end=True)
-        # A program that only reads leaves an empty log. One that has our log, but not its -shm, may write to it.
-        wal = f"{self._real}-wal"
-        if wal in changed and not _size(wal):
-            return Loss(StoreReplaced(f"{begin}, by a program that only reads: restart. {never}"), may_fold=True)
-        fix = f"stop all programs that use the file, compare it with {self.rescue_path}, and restart"
-        return Loss(StoreReplaced(f"{begin}, and another program writes there now: {fix}. {never}"))
-
-    # --- what was committed, and only this process can reach
-
-    @property
-    def rescue_path(self) -> str:
-        """Where a copy of our ledger goes when another program keeps a second one under its name."""
-        return f"{self._real}.rescued-{os.getpid()}"
-
-    def keep_what_we_hold(self, db: sqlite3.Connection) -> None:
-        """Put what a deleted log holds into the file, or beside it where the file has another log by now."""
-        loss = self.loss()
-        if loss is None or not isinstance(loss.error, StoreReplaced) or db.in_transaction:
-            return
-        try:
-            if db.execute("PRAGMA query_only").fetchone()[0]:
-                return
-            if loss.may_fold:
-                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            else:
-                self._rescue(db)
-        except sqlite3.Error as error:
-            log.error("what the deleted log of the %s holds could not be kept: %s", self._where.description, error)
-
-    def _rescue(self, db: sqlite3.Connection) -> None:
-        with self._lock:
-            if self._is_rescued:
-                return
-            self._is_rescued = True
-        db.execute("VACUUM INTO ?", (self.rescue_path,))
-        log.error("the ledger as this process has it was saved as %s", self.rescue_path)
-
-
-def _identity(path: str | None) -> _Identity | None:
-    if path is None:
-        return None
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _size(path: str) -> int:
+def file_size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError:
         return 0
-
-
-# --- before a process opens the file
 
 
 def refuse_second_name(where: Location) -> None:
@@ -180,7 +94,7 @@ def refuse_second_name(where: Location) -> None:
 
 def refuse_deleted_log(where: Location) -> None:
     """Refuse while another process has the file open with a -wal or -shm that is not the one beside it."""
-    if where.path is None or not _size(where.path):
+    if where.path is None or not file_size(where.path):
         return
     real = os.path.realpath(where.path)
     pause, seen = threading.Event(), 0
