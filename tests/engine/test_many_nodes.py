@@ -81,11 +81,11 @@ async def test_what_another_process_enqueues_starts_whether_or_not_the_kernel_te
         raise OSError(errno.ENOSPC, "no watch is left")
 
     if hearing == "alone":
-        monkeypatch.setattr(foreign_commits, "_HEARD_SECONDS", 3600.0)
-        monkeypatch.setattr(foreign_commits, "_UNHEARD_SECONDS", 3600.0)
+        monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", 3600.0)
+        monkeypatch.setattr(foreign_commits, "_POLL_SECONDS", 3600.0)
     elif hearing == "never":
         monkeypatch.setattr(foreign_commits, "_can_be_read", deaf)
-        monkeypatch.setattr(foreign_commits, "_HEARD_SECONDS", 0.05)
+        monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", 0.05)
     else:
         monkeypatch.setattr(foreign_commits, "_inotify", refuse)
     url = f"sqlite:///{tmp_path}/two.db"

@@ -995,7 +995,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="report_of_an_old_fence",
         what="what a worker says of an earlier dispatch is taken for the present one",
         seeds=(7, 12, 22),
-        patches=(_wrapped(sqlite_dispatched, "hear", _whatever_fence),),
+        patches=(_wrapped(sqlite_dispatched, "apply_all", _whatever_fence),),
     ),
     Mutant(
         name="dispatched_before_its_message",
@@ -1013,7 +1013,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="progress_not_heard",
         what="a worker that speaks loses its run as if it were silent",
         seeds=(8, 12),
-        patches=(_attribute(dispatched._Dispatched, "_silent_until", _silent_since_taken),),
+        patches=(_attribute(dispatched._DispatchedRun, "_silent_until", _silent_since_taken),),
     ),
     Mutant(
         name="queue_away_costs",
@@ -1055,7 +1055,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed_elsewhere_for_nothing",
         what="a worker's failure spends no attempt",
         seeds=(7, 22, 40),
-        patches=(_wrapped(dispatched._Dispatched, "_outcome", _without_attempt),),
+        patches=(_wrapped(dispatched._DispatchedRun, "_outcome", _without_attempt),),
     ),
     Mutant(
         name="dispatched_never_looked_at",
@@ -1067,7 +1067,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cancelled_elsewhere_goes_on",
         what="a run in other hands that is to be cancelled is tried again",
         seeds=(7, 23, 40),
-        patches=(_attribute(dispatched, "cancelled_instead", lambda outcome, held: outcome),),
+        patches=(_attribute(dispatched, "cancelled_outcome", lambda outcome, held: outcome),),
     ),
     Mutant(
         name="withdrawn_message_sent",

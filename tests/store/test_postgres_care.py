@@ -101,7 +101,7 @@ async def test_an_index_that_is_missing_is_made_anew_by_the_statement_that_the_c
 async def test_what_the_check_looks_for_is_what_the_migrations_make(postgres_stores: PostgresStores) -> None:
     await postgres_stores.open()
     connection = await postgres_stores.connect()
-    rows = await connection.fetch(statements_for(postgres_stores.schema)["care.objects"], postgres_stores.schema)
+    rows = await connection.fetch(statements_for(postgres_stores.schema)["maintenance.objects"], postgres_stores.schema)
     await connection.close()
     made = sorted(f"{row['kind']} {row['name']}" for row in rows)
     assert OBJECTS.read_text().splitlines() == made, "write what the migrations make into objects.txt"

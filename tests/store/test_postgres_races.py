@@ -170,7 +170,7 @@ async def test_a_run_is_not_blocked_on_one_that_is_ending(race: Race) -> None:
     schedule = await race.bench.stored()
     blocked = a_fire(schedule, state=State.BLOCKED)
     simply = an_outcome(held)
-    async with race.held(lambda db: endings._end_as_told(db, APP, node, [simply], with_freeing=False)):
+    async with race.held(lambda db: endings._end_reported(db, APP, node, [simply], with_freeing=False)):
         second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, blocked)]))
     assert (await second).taken == [True]
     assert await race.bench.state(blocked.id) is State.WAITING
@@ -191,7 +191,7 @@ async def test_a_schedule_begins_to_count_from_the_end_while_its_last_run_ends(r
     node = await race.bench.node()
     held = await race.bench.hold(node, await race.bench.fire(await race.bench.add()))
     plan = an_advance(await race.bench.stored(), after_end=HOUR, next_fire_at=None, next_at=None)
-    async with race.held(lambda db: endings._end_as_told(db, APP, node, [an_outcome(held)], with_freeing=False)):
+    async with race.held(lambda db: endings._end_reported(db, APP, node, [an_outcome(held)], with_freeing=False)):
         second = await race.waits(race.second.record_fires(APP, None, [plan]))
     assert (await second).taken == [True]
     assert (await race.bench.stored()).at is not None

@@ -24,7 +24,7 @@ import msgspec
 
 from evertick.definition.settings import check_key
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused
-from evertick.imports.imported import Imported, Job, Note, renamed_note
+from evertick.imports.imported import ImportResult, Job, Note, renamed_note
 from evertick.imports.job_names import free_name
 from evertick.imports.pickle_reader import BYTES_MAX, PickledObject, objects_in, read_pickle
 from evertick.text.printable import printable
@@ -61,7 +61,7 @@ class _Lost(Exception):
     """Why a job cannot be carried over."""
 
 
-def read_jobs(rows: Sequence[StoredJob], taken: Mapping[str, object] | None = None) -> Imported:
+def read_jobs(rows: Sequence[StoredJob], taken: Mapping[str, object] | None = None) -> ImportResult:
     """`taken`: names that other jobs have, and where."""
     reader = _Reader(taken or {}, {row.id for row in rows})
     for row in rows:
@@ -77,7 +77,7 @@ class _Reader:
         self._where = ""
         self._with_default_grace = 0
 
-    def imported(self) -> Imported:
+    def imported(self) -> ImportResult:
         if self._with_default_grace:
             self._where = "all jobs"
             self._note(
@@ -85,7 +85,7 @@ class _Reader:
                 f"misfire_grace_time=1 of {_jobs(self._with_default_grace)} is APScheduler's default, by which a run "
                 "that starts more than a second late is dropped; here it runs. To drop it, give it a grace",
             )
-        return Imported(jobs=tuple(self._jobs), notes=tuple(self._notes))
+        return ImportResult(jobs=tuple(self._jobs), notes=tuple(self._notes))
 
     def read(self, row: StoredJob) -> None:
         self._where = f"job {row.id!r:.100}"

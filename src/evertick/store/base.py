@@ -67,6 +67,7 @@ __all__ = [
     "ChannelPulse",
     "Checked",
     "Claim",
+    "ClockRepair",
     "ClockTraces",
     "DeclaredBy",
     "DispatchesChecked",
@@ -88,7 +89,6 @@ __all__ = [
     "HeartbeatSession",
     "Maintainable",
     "Maintenance",
-    "MendsTimes",
     "MessageClaim",
     "MessageFilter",
     "NewCalendar",
@@ -1155,7 +1155,7 @@ class ClockTraces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class MendsTimes(Protocol):
+class ClockRepair(Protocol):
     """A store that can put right what was written while its clock was ahead; it is not asked of every store."""
 
     async def clock_traces(self, app: str, *, limit: int) -> ClockTraces:

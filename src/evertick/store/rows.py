@@ -45,12 +45,13 @@ from evertick.when.moment import SECOND, from_us
 
 __all__ = [
     "CLAIMED",
+    "DATED",
     "FORMAT",
     "LOST_DELIVERY",
-    "TELLING",
     "WAITING",
-    "OffRows",
+    "MistimedRows",
     "Row",
+    "add_rows",
     "attempt_of",
     "claimed_from",
     "claimed_message_of",
@@ -62,7 +63,6 @@ __all__ = [
     "gap_of",
     "is_all_there",
     "json_text",
-    "keep",
     "lines_of",
     "lines_text",
     "message_of",
@@ -615,12 +615,12 @@ def run_as_enqueued(app: str, now: int, run: NewRun) -> Run:
 # What waits for a time that will not come. Keys first: their period counts from the making of their run.
 WAITING = ("keys", "messages", "runs")
 # What tells when the clock was wrong, by which the others are found.
-TELLING = ("history", "attempts", "nodes", "duties", "events", "schedules")
+DATED = ("history", "attempts", "nodes", "duties", "events", "schedules")
 # What names a row of each kind.
 _NAMES = {"events": "seq", "duties": "name", "keys": "key"}
 
 
-class OffRows(NamedTuple):
+class MistimedRows(NamedTuple):
     """By kind, the names of rows that are to be put right, and the times at which they say that they were written."""
 
     names: dict[str, list[Any]]
@@ -628,7 +628,7 @@ class OffRows(NamedTuple):
     gaps: list[GapAhead]
 
 
-def keep(found: OffRows, kind: str, rows: Sequence[Mapping[str, Any]] | Sequence[Any]) -> None:
+def add_rows(found: MistimedRows, kind: str, rows: Sequence[Mapping[str, Any]] | Sequence[Any]) -> None:
     found.times.extend(row["at"] for row in rows if row["at"] is not None)
     if kind == "gaps":
         found.gaps.extend(_gap(row) for row in rows)
@@ -647,8 +647,8 @@ def _gap(row: Any) -> GapAhead:
     )
 
 
-def traces_of(found: OffRows, now: int) -> ClockTraces:
-    rows = {kind: len(found.names[kind]) for kind in (*WAITING, *TELLING) if kind in found.names}
+def traces_of(found: MistimedRows, now: int) -> ClockTraces:
+    rows = {kind: len(found.names[kind]) for kind in (*WAITING, *DATED) if kind in found.names}
     return ClockTraces(
         now=now,
         first_at=min(found.times, default=None),

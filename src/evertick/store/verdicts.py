@@ -20,17 +20,17 @@ from evertick.store.rows import Row, plain_text
 from evertick.when.moment import DAY, MINUTE
 
 __all__ = [
-    "CHANGES_TOLD",
+    "CHANGE_KINDS",
     "DEADLINE_MARGIN",
-    "PUT_BACK_TOLD",
+    "PUT_BACK_KINDS",
     "REHOMED_MOST",
     "Ending",
-    "bare_instead",
-    "cancelled_instead",
+    "bare_outcome",
+    "cancelled_outcome",
+    "change_facts",
     "ending_of_lost",
     "gaps_with_duplicates",
     "may_be_taken",
-    "told_of",
     "unreadable_messages",
     "unreadable_runs",
 ]
@@ -66,7 +66,7 @@ def may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
     return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
 
 
-def cancelled_instead(outcome: Outcome, held: Row) -> Outcome:
+def cancelled_outcome(outcome: Outcome, held: Row) -> Outcome:
     """The end of a run that was to go back, but for a cancel that was asked for meanwhile. It sends nothing."""
     return msgspec.structs.replace(
         outcome,
@@ -79,7 +79,7 @@ def cancelled_instead(outcome: Outcome, held: Row) -> Outcome:
     )
 
 
-def bare_instead(outcome: Outcome, error: Exception) -> Outcome:
+def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
     """What is written of an outcome that the store cannot take: how the run ended stays, its result and phases go.
 
     A run whose messages go with them has failed: whoever waits for these must not read that all is well. So has one
@@ -172,14 +172,14 @@ def _skipped_with_it(gap: NewGap, reason: Reason) -> NewGap:
 
 
 # By the kind of a change, and by the kind of an outcome that does not end its run.
-CHANGES_TOLD: Mapping[str, FeedKind] = {
+CHANGE_KINDS: Mapping[str, FeedKind] = {
     "add": "schedule.added",
     "edit": "schedule.edited",
     "pause": "schedule.paused",
     "resume": "schedule.resumed",
     "remove": "schedule.removed",
 }
-PUT_BACK_TOLD: Mapping[str, FeedKind] = {
+PUT_BACK_KINDS: Mapping[str, FeedKind] = {
     "retry": "run.retrying",
     "release": "run.released",
     "park": "run.parked",
@@ -187,7 +187,7 @@ PUT_BACK_TOLD: Mapping[str, FeedKind] = {
 }
 
 
-def told_of(change: Change) -> tuple[object, ...]:
+def change_facts(change: Change) -> tuple[object, ...]:
     """A change as `evertick.feed` reads it."""
     if change.pause is None:
         return (change.key,)

@@ -25,7 +25,7 @@ from evertick.errors import InvalidSetting, Refused
 __all__ = [
     "ADDRESSES_MAX",
     "Address",
-    "Allowed",
+    "AllowedAddresses",
     "LookUp",
     "allowed_of",
     "is_own_name",
@@ -102,15 +102,17 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _Kind = Literal["public", "private", "closed"]
 
 
-class Allowed(msgspec.Struct, frozen=True):
+class AllowedAddresses(msgspec.Struct, frozen=True):
     """Addresses that are open besides the public ones."""
 
     is_private: bool = False
     networks: tuple[Network, ...] = ()
     names: frozenset[str] = frozenset()
 
-    def __or__(self, other: Allowed) -> Allowed:
-        return Allowed(self.is_private or other.is_private, self.networks + other.networks, self.names | other.names)
+    def __or__(self, other: AllowedAddresses) -> AllowedAddresses:
+        return AllowedAddresses(
+            self.is_private or other.is_private, self.networks + other.networks, self.names | other.names
+        )
 
     def admits(self, host: str, address: Address) -> bool:
         ends = (address, _carried(address))
@@ -120,7 +122,7 @@ class Allowed(msgspec.Struct, frozen=True):
         return kind == "public" or (kind == "private" and (self.is_private or _plain(host) in self.names))
 
 
-def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> Allowed:
+def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> AllowedAddresses:
     """A list of networks, addresses and names of hosts. Raises InvalidSetting with the offending text."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidSetting(f"{what}: {texts!r:.60} is no list; write it like ['10.0.0.0/8', 'localhost']")
@@ -133,10 +135,10 @@ def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> Allowed:
             names.add(found)
         else:
             networks.append(found)
-    return Allowed(is_private, tuple(networks), frozenset(names))
+    return AllowedAddresses(is_private, tuple(networks), frozenset(names))
 
 
-def permitted(host: str, addresses: Sequence[str], allowed: Allowed) -> tuple[Address, ...]:
+def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) -> tuple[Address, ...]:
     """The addresses that are open, in their order. Raises Refused when there is none."""
     judged = [_unmapped(ip_address(text)) for text in dict.fromkeys(addresses)]
     open_ = tuple(address for address in judged if allowed.admits(host, address))

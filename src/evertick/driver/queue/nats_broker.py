@@ -18,7 +18,7 @@ from nats.js.api import ConsumerConfig, Header
 from evertick.clock import Clock
 from evertick.driver.queue.contract import Kill, encode, pair_of
 from evertick.driver.queue.driver import (
-    Incoming,
+    IncomingReport,
     Queue,
     QueueDriver,
     broker_channel,
@@ -108,7 +108,7 @@ class NatsBroker:
 
     # --- from the workers
 
-    async def read(self, most: int, seconds: float) -> list[Incoming]:
+    async def read(self, most: int, seconds: float) -> list[IncomingReport]:
         with self._session.unavailable_errors():
             await self._session.opened()
             assert self._reports is not None, "it is made with the connection"
@@ -116,9 +116,9 @@ class NatsBroker:
                 found = await self._session.answer(self._reports.fetch(most, timeout=seconds))
             except (nats.errors.TimeoutError, TimeoutError):
                 return []  # there was none
-            return [Incoming(message, message.data) for message in found]
+            return [IncomingReport(message, message.data) for message in found]
 
-    async def acknowledge(self, reports: Sequence[Incoming]) -> None:
+    async def acknowledge(self, reports: Sequence[IncomingReport]) -> None:
         with self._session.unavailable_errors():
             for report in reports:
                 await report.token.ack()

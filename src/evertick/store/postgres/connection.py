@@ -35,17 +35,17 @@ __all__ = [
     "PLAIN_PLANS",
     "Connection",
     "OutOfOrder",
-    "Speaks",
+    "QueryConnection",
     "Statements",
     "add_news",
     "columns_of",
     "connect",
+    "disconnect",
     "in_schema",
     "is_taken",
     "is_unwritable",
     "limits_of",
     "once_if_alike",
-    "part_from",
     "quoted",
     "refused",
     "sqlstate_of",
@@ -101,7 +101,7 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-class Speaks(Protocol):
+class QueryConnection(Protocol):
     """What statements are sent on: a connection of asyncpg, or of a user's own driver."""
 
     async def fetch(self, query: str, *values: object) -> list[Row]: ...
@@ -115,7 +115,7 @@ class Speaks(Protocol):
     def is_in_transaction(self) -> bool: ...
 
 
-class Connection(Speaks, Protocol):
+class Connection(QueryConnection, Protocol):
     """What the store uses of a connection of asyncpg, which has no types of its own."""
 
     async def add_listener(self, channel: str, callback: Callable[[Any, int, str, str], None]) -> None: ...
@@ -248,7 +248,7 @@ async def _connect(where: Location, settings: Mapping[str, str]) -> Connection:
     return connection
 
 
-async def part_from(connection: Connection) -> None:
+async def disconnect(connection: Connection) -> None:
     """Say goodbye to the server, but do not wait for it for long."""
     with suppress(Exception):
         await connection.close(timeout=CLOSE_SECONDS)
@@ -293,15 +293,15 @@ def is_taken(error: Exception) -> bool:
 def _trouble(error: Exception, where: Location) -> str | None:
     state = sqlstate_of(error)
     if _is_of_pooler(error):
-        return f"is behind a pooler, which takes no settings; add pooler=transaction to the URL ({_said(error)})"
+        return f"is behind a pooler, which takes no settings; add pooler=transaction to the URL ({_first_line(error)})"
     if state:
         fits = [name for name in _TROUBLES if state.startswith(name)]
         if not fits:
             return None
         user = "this user" if where.user is None else f"the user {where.user}"
-        bounded = [words for who, words in _BOUNDED.items() if state == "53300" and who in _said(error)]
+        bounded = [words for who, words in _BOUNDED.items() if state == "53300" and who in _first_line(error)]
         trouble = bounded[0] if bounded else _TROUBLES[max(fits, key=len)]
-        return f"{trouble.format(user=user, restore=_RESTORE)} ({_said(error)})"
+        return f"{trouble.format(user=user, restore=_RESTORE)} ({_first_line(error)})"
     match error:
         case ConnectionError() if _is_without_tls(error):
             return (
@@ -342,7 +342,7 @@ def sqlstate_of(error: BaseException | None) -> str:
     return state if isinstance(state, str) else ""
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
@@ -364,7 +364,7 @@ class Statements:
     __slots__ = ("_connection", "_sql", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "notifier", "woken")
 
     def __init__(
-        self, connection: Speaks, sql: Mapping[str, str], clock: Clock, notifier: Notifier | None = None
+        self, connection: QueryConnection, sql: Mapping[str, str], clock: Clock, notifier: Notifier | None = None
     ) -> None:
         self._connection = connection
         self._sql = sql

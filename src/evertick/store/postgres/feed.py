@@ -16,7 +16,7 @@ from evertick.store.postgres.connection import Statements
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, plain_text
 
-__all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_runs"]
+__all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "publish", "publish_runs"]
 
 # Of 32 hexadecimal digits: it stands in every row.
 _EPOCH_DIGITS = 16
@@ -25,18 +25,18 @@ _EPOCH_DIGITS = 16
 # --- telling -----------------------------------------------------------------------------------------------------
 
 
-async def tell(db: Statements, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
+async def publish(db: Statements, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
     """Facts in the form that `evertick.feed` reads."""
     if items and db.has_feed is not False:
-        await db.count("feed.tell", app, kind, [json_text(part) for part in in_rows(items)])
+        await db.count("feed.publish", app, kind, [json_text(part) for part in in_rows(items)])
 
 
-async def tell_runs(
+async def publish_runs(
     db: Statements, app: str, kind: FeedKind, ids: Sequence[str], reasons: Sequence[str | None] = ()
 ) -> None:
     """What became of live runs. Runs that end are told by the statement that ends them."""
     if ids and db.has_feed is not False:
-        await db.count("feed.tell_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
+        await db.count("feed.publish_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
 
 
 # --- keeping and reading -----------------------------------------------------------------------------------------
@@ -44,9 +44,9 @@ async def tell_runs(
 
 async def keep_feed(db: Statements, app: str, kept: int | None) -> None:
     if kept is None:
-        await db.count("feed.end", app)
+        await db.count("keep_feed.end", app)
     else:
-        await db.count("feed.keep", app, _new_epoch(db), kept)
+        await db.count("keep_feed", app, _new_epoch(db), kept)
 
 
 def _new_epoch(db: Statements) -> str:

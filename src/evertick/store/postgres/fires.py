@@ -37,7 +37,7 @@ from evertick.store.postgres.connection import (
     unless_all,
 )
 from evertick.store.postgres.endings import count_from_end, end
-from evertick.store.postgres.feed import tell
+from evertick.store.postgres.feed import publish
 from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.run_ids import ALL_MOMENTS, is_run_id, made_at
@@ -408,7 +408,7 @@ _STUCK = 4
 _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
-class Taking(msgspec.Struct, kw_only=True):
+class TakenAdvances(msgspec.Struct, kw_only=True):
     """What became of a batch."""
 
     now: int = 0
@@ -487,31 +487,35 @@ def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
     return rounds
 
 
-async def _record(db: Statements, app: str, node: str | None, advances: Sequence[Advance], fence: int | None) -> Taking:
+async def _record(
+    db: Statements, app: str, node: str | None, advances: Sequence[Advance], fence: int | None
+) -> TakenAdvances:
     failed = [advance for advance in advances if advance.error is not None]
     planned = [advance for advance in advances if advance.error is None]
     # A pause is part of what is cached by version, so its end is a new one.
     bumps = [int(advance.ends_pause) for advance in planned]
-    taking = await take(db, app, planned, bumps, node=node, fence=fence)
-    resumed = [advance.schedule_id for advance in planned if advance.ends_pause and advance.schedule_id in taking.taken]
+    taken_advances = await take(db, app, planned, bumps, node=node, fence=fence)
+    resumed = [
+        advance.schedule_id for advance in planned if advance.ends_pause and advance.schedule_id in taken_advances.taken
+    ]
     if resumed:
         await db.count("change_schedules.pause", resumed, [None] * len(resumed))
         await db.count("change_schedules.count_failures_anew", resumed)
-        await _tell_resumed(db, app, resumed)
+        await _publish_resumed(db, app, resumed)
     await count_from_end(
-        db, [a.schedule_id for a in planned if a.after_end is not None and a.schedule_id in taking.taken]
+        db, [a.schedule_id for a in planned if a.after_end is not None and a.schedule_id in taken_advances.taken]
     )
     if failed:
-        taking.taken |= await _note_failures(db, app, [(a, a.error or "", a.next_at) for a in failed])
-    if not taking.now:
-        taking.now = (await db.only_row("now"))["now"]
-    return taking
+        taken_advances.taken |= await _note_failures(db, app, [(a, a.error or "", a.next_at) for a in failed])
+    if not taken_advances.now:
+        taken_advances.now = (await db.only_row("now"))["now"]
+    return taken_advances
 
 
-async def _tell_resumed(db: Statements, app: str, schedules: Sequence[int]) -> None:
+async def _publish_resumed(db: Statements, app: str, schedules: Sequence[int]) -> None:
     if db.has_feed:
         rows = await db.rows("schedule.keys", app, schedules)
-        await tell(db, app, "schedule.resumed", [(row["key"],) for row in rows])
+        await publish(db, app, "schedule.resumed", [(row["key"],) for row in rows])
 
 
 async def _record_each(db: Statements, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
@@ -547,40 +551,40 @@ async def take(
     *,
     node: str | None = None,
     fence: int | None = None,
-) -> Taking:
+) -> TakenAdvances:
     """Move the cursors whose guards match, then write what their plans owe.
 
     Each schedule and unique key once in a batch. Versions rise by `bumps`, or by one for changed decisions: they are
     part of what is cached by version.
     """
-    taking = Taking()
+    taken_advances = TakenAdvances()
     doubles = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
     pairs = []
     for advance, bump in sorted(zip(advances, bumps, strict=True), key=lambda pair: pair[0].schedule_id):
         if doubles and _is_refused(advance, doubles):
-            taking.duplicates += [run.id for run in advance.runs]
+            taken_advances.duplicates += [run.id for run in advance.runs]
         else:
             pairs.append((advance, bump or int(advance.occurrences is not None)))
     if any(_looks_at_runs(advance) for advance, _ in pairs):
         await _lock_schedules(db, app, [advance for advance, _ in pairs])
         pairs = await _lock_runs(db, app, pairs)
     if not pairs:
-        return taking
+        return taken_advances
     moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs, doubles))
-    taking.now = moved["now"]
+    taken_advances.now = moved["now"]
     db.has_feed = moved["has_feed"]
-    taking.taken = {advance.schedule_id for advance, _ in pairs} if moved["ids"] is None else set(moved["ids"])
-    taken = [advance for advance, _ in pairs if advance.schedule_id in taking.taken]
+    taken_advances.taken = {advance.schedule_id for advance, _ in pairs} if moved["ids"] is None else set(moved["ids"])
+    taken = [advance for advance, _ in pairs if advance.schedule_id in taken_advances.taken]
     await _decide(db, taken)
     await _take_back(db, app, taken)
     # Nobody is replaced for a run that is not to be.
     replacing = [a for a in taken if a.replaces_live and not any(run.id in doubles for run in a.runs)]
     await _replace_live(db, app, replacing)
     await _mark_those_that_free(db, taken)
-    await _insert_runs(db, app, node, fence, taken, doubles, taking)
+    await _insert_runs(db, app, node, fence, taken, doubles, taken_advances)
     await _insert_gaps(db, app, taken, doubles)
     await write_messages(db, app, [message for advance in taken for message in advance.messages])
-    return taking
+    return taken_advances
 
 
 def _is_refused(advance: Advance, doubles: set[str]) -> bool:
@@ -696,26 +700,26 @@ async def _insert_runs(
     fence: int | None,
     advances: Sequence[Advance],
     doubles: set[str],
-    taking: Taking,
+    taken_advances: TakenAdvances,
 ) -> None:
     owed = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
-    taking.duplicates += [run.id for run, _ in owed if run.id in doubles]
-    taking.left_out += [run.id for run, _ in owed if run.id in doubles]
+    taken_advances.duplicates += [run.id for run, _ in owed if run.id in doubles]
+    taken_advances.left_out += [run.id for run, _ in owed if run.id in doubles]
     wanted = [(run, frees) for run, frees in owed if run.id not in doubles]
     inserted: set[str] = set()
     for wave in _waves(wanted):
         runs = [run for run, _ in wave]
         claimant = node if any(run.is_claimed for run in runs) else None
         part = await insert_runs(
-            db, app, runs, freeing=[frees for _, frees in wave], node=claimant, fence=taking.fence or fence
+            db, app, runs, freeing=[frees for _, frees in wave], node=claimant, fence=taken_advances.fence or fence
         )
         inserted |= part.ids
-        taking.fence = taking.fence or part.fence
+        taken_advances.fence = taken_advances.fence or part.fence
         if part.has_waiting:
             db.wake(app, "runs")
     await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
     missing = [run for run, _ in wanted if run.id not in inserted]
-    taking.left_out += [run.id for run in missing]
+    taken_advances.left_out += [run.id for run in missing]
     early = Counter(run.schedule_id for run in missing if run.cause is Cause.FIRE)
     if early:
         await db.count("record_fires.count_back", list(early), list(early.values()))

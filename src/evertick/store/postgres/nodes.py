@@ -18,9 +18,9 @@ from evertick.errors import StoreUnavailable
 from evertick.model import Duty, Node, Reason, Verdict
 from evertick.model.feed import FeedKind
 from evertick.store.base import EVER, NO_TICKS, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
-from evertick.store.postgres.connection import Connection, Statements, columns_of, connect, part_from, translated
+from evertick.store.postgres.connection import Connection, Statements, columns_of, connect, disconnect, translated
 from evertick.store.postgres.endings import end, lock_before
-from evertick.store.postgres.feed import tell_runs
+from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.runs import take_runs
@@ -159,13 +159,13 @@ async def rehome(
         await db.count("rehome.lose", [row["id"] for row in lost])
     has_freed = await end(db, app, endings)
     # Before anything is written over the dead node; also of those that start here at once.
-    await tell_runs(db, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
+    await publish_runs(db, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     if others:
         await db.count("rehome.release", others)
         db.wake(app)
     has_room = await make_room(db, app, [row["limit_key"] for row in lost if row["id"] not in over])
     fence, claimed = await take_runs(db, app, node, mine, tasks)
-    await tell_runs(db, app, "run.started", [each.id for each in claimed])
+    await publish_runs(db, app, "run.started", [each.id for each in claimed])
     now = claimed[0].claimed_at if claimed else (await db.only_row("now"))["now"]
     ended = [(ending.id, ending.verdict) for ending in endings]
     return Rehomed(now=now, fence=fence, claimed=claimed, released=others, freed=has_room or has_freed, ended=ended)
@@ -239,7 +239,7 @@ class OwnHeartbeatSession:
     async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await part_from(connection)
+            await disconnect(connection)
 
     async def _perform(self, seconds: float, act: Callable[[Statements], Awaitable[T]]) -> T:
         with translated(self._where):

@@ -33,7 +33,7 @@ from evertick.model import (
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.postgres.connection import Statements, columns_of, is_taken, is_unwritable
 from evertick.store.postgres.endings import end, end_alike, finish_in, lock_runs
-from evertick.store.postgres.feed import tell_runs
+from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.fires import Inserted, duplicates_among, insert_runs, keep_for_periods, moments_of
 from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
 from evertick.store.postgres.run_ids import days_to_ask, ids_that_begin, is_run_id
@@ -267,7 +267,7 @@ async def _claim_under_limits(
         # At the time by which its rates have counted it.
         fence, taken = await take_runs(db, app, node, through, tasks, fence=fence, now=now, limit_keys=keys)
         claimed += taken
-        await tell_runs(db, app, "run.started", [each.id for each in taken])
+        await publish_runs(db, app, "run.started", [each.id for each in taken])
         passed += len(rows) - len(through) + len(gone)
         has_let_through = await gate.settle(limit - len(claimed))
         if len(through) == len(rows) and not gone and not has_let_through:

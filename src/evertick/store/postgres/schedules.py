@@ -15,12 +15,12 @@ from evertick.model import Definition, Reason, Schedule, State, Verdict
 from evertick.store.base import VERY_FIRST, Change, Due, DuePlace, Failing, NewCalendar, ScheduleFilter, StoredSchedule
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.endings import count_from_end, end
-from evertick.store.postgres.feed import tell
+from evertick.store.postgres.feed import publish
 from evertick.store.postgres.fires import lock_in_order, take
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
-from evertick.store.verdicts import CHANGES_TOLD, Ending, told_of
+from evertick.store.verdicts import CHANGE_KINDS, Ending, change_facts
 
 __all__ = [
     "calendar_users",
@@ -193,7 +193,7 @@ async def change_in(
         for place, answer in zip(places, answers, strict=True):
             taken[place] = answer
     accepted = [change for change, answer in zip(changes, taken, strict=True) if answer]
-    await _tell(db, app, accepted)
+    await _publish(db, app, accepted)
     await write_messages(db, app, [message for change in accepted for message in change.messages])
     if all_or_none and not all(taken):
         raise AnyRefused(taken)
@@ -209,10 +209,10 @@ async def _lock_in_order(db: Statements, app: str, changes: Sequence[Change]) ->
         await lock_in_order(db, app, settles, removed=removed)
 
 
-async def _tell(db: Statements, app: str, changes: Sequence[Change]) -> None:
+async def _publish(db: Statements, app: str, changes: Sequence[Change]) -> None:
     """In their order, one kind after the other."""
     for kind, those in groupby(changes, key=lambda change: change.kind):
-        await tell(db, app, CHANGES_TOLD[kind], [told_of(change) for change in those])
+        await publish(db, app, CHANGE_KINDS[kind], [change_facts(change) for change in those])
 
 
 def _stretches(changes: Sequence[Change]) -> list[list[int]]:
@@ -284,18 +284,18 @@ async def _change(db: Statements, app: str, changes: Sequence[Change]) -> list[b
         for row in await db.rows("change_schedules.find", app, ids, [change.key for change in changes])
     }
     known = [settle for settle in settles if settle.schedule_id in found]
-    taking = await take(db, app, known, [1] * len(known))
+    taken_advances = await take(db, app, known, [1] * len(known))
     taken = {
         settle.schedule_id: change
         for settle, change in zip(settles, changes, strict=True)
-        if settle.schedule_id in taking.taken
+        if settle.schedule_id in taken_advances.taken
     }
     await _remove(db, app, [id_ for id_, change in taken.items() if change.kind == "remove"])
     staying = {id_: change for id_, change in taken.items() if change.kind != "remove"}
     await _define(db, app, staying, found)
     await _declare_and_pause(db, staying)
     await count_from_end(db, list(staying))
-    return [settle.schedule_id in taking.taken for settle in settles]
+    return [settle.schedule_id in taken_advances.taken for settle in settles]
 
 
 async def _define(db: Statements, app: str, changes: dict[int, Change], before: dict[int, str]) -> None:

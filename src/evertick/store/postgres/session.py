@@ -28,8 +28,8 @@ from evertick.store.postgres.connection import (
     PLAIN_PLANS,
     Connection,
     Statements,
+    disconnect,
     limits_of,
-    part_from,
     statements_for,
     translated,
 )
@@ -120,7 +120,7 @@ class Pool:
             self._is_closed = True
             idle, self._idle = self._idle, []
             for connection in idle:
-                await part_from(connection)
+                await disconnect(connection)
             if self.listener is not None:
                 await self.listener.close()
 
@@ -256,7 +256,7 @@ class StoreSession:
     async def _at_once(self, connection: Connection, act: Act[T]) -> T:
         db = Statements(connection, self._sql, self._clock, self.notifier)
         answer = await act(db)
-        await self.notifier.ring(connection, db.woken)
+        await self.notifier.notify(connection, db.woken)
         return answer
 
     async def _in_transaction(self, connection: Connection, begin: str, act: Act[T]) -> T:
@@ -270,7 +270,7 @@ class StoreSession:
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
             raise
-        await self.notifier.ring(connection, db.woken)
+        await self.notifier.notify(connection, db.woken)
         return answer
 
 

@@ -23,7 +23,7 @@ from evertick.store.postgres.connection import (
     Connection,
     Statements,
     connect,
-    part_from,
+    disconnect,
     refused,
     statements_for,
     translated,
@@ -35,14 +35,14 @@ from evertick.store.postgres.schema import MIGRATE_SECONDS
 from evertick.store.postgres.schema import migrate as migrate_tables
 from evertick.store.postgres.session import Pools, StoreSession
 from evertick.store.postgres.transactions import (
+    AsyncpgTransaction,
     Identity,
-    JobConnection,
     PsycopgTransaction,
     UserTransaction,
     identity_of,
     load_psycopg,
 )
-from evertick.store.postgres.wakeup import UNHEARD_SECONDS, Listener, Notifier, channel_of
+from evertick.store.postgres.wakeup import POLL_SECONDS, Listener, Notifier, channel_of
 from evertick.store.rows import traces_of
 from evertick.when.moment import HOUR
 
@@ -153,7 +153,7 @@ class PostgresStore:
             db = Statements(connection, statements_for(self._where.schema), self._clock)
             self._identity = await identity_of(db)
         finally:
-            await part_from(connection)
+            await disconnect(connection)
 
     async def close(self) -> None:
         self._refuse_fork()
@@ -177,7 +177,7 @@ class PostgresStore:
         session = self.session()
         if not self._where.listens:
             # No wake-up will come, though something may have been written.
-            await asyncio.sleep(min(timeout, UNHEARD_SECONDS))
+            await asyncio.sleep(min(timeout, POLL_SECONDS))
             return "anything"
         pool = await session.pools.here()
         if pool.listener is None:
@@ -199,7 +199,7 @@ class PostgresStore:
         about = (self._where, statements_for(self._where.schema), self._clock, session.notifier)
         if is_plain:
             return PsycopgTransaction(*about, seconds=seconds, psycopg=load_psycopg(self.description))
-        return JobConnection(*about, seconds=seconds)
+        return AsyncpgTransaction(*about, seconds=seconds)
 
     def maintenance(self) -> base.Maintenance:
         return SchemaMaintenance(self._where, self._clock)
@@ -281,8 +281,8 @@ class PostgresStore:
 
     pulse = _ask(upkeep.pulse)
     apps = _ask(upkeep.apps)
-    _find_off = _read(upkeep.find_off)
-    _mend_off = _write(upkeep.mend_off)
+    _find_off = _read(upkeep.find_mistimed)
+    _mend_off = _write(upkeep.mend_mistimed)
 
     async def park_unknown(self, app: str, limit: int) -> int:
         session = self.session()

@@ -31,10 +31,10 @@ from evertick.store.base import FinishAnswer
 from evertick.store.postgres.connection import (
     BEGIN,
     Connection,
-    Speaks,
+    QueryConnection,
     Statements,
     connect,
-    part_from,
+    disconnect,
     sqlstate_of,
     translated,
 )
@@ -48,7 +48,7 @@ from evertick.store.rows import Row
 from evertick.store.wrappers import CLOSED, begin_as_library, layers_of
 from evertick.text.redact import shown_value
 
-__all__ = ["Identity", "JobConnection", "PsycopgTransaction", "UserTransaction", "identity_of", "load_psycopg"]
+__all__ = ["AsyncpgTransaction", "Identity", "PsycopgTransaction", "UserTransaction", "identity_of", "load_psycopg"]
 
 # --- connections of users ---------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class UserTransaction:
             db = Statements(self._connection, self._sql, self._clock)
             await self._check_store(db)
             answer = await act(db)
-            await self._notifier.ring_in(self._connection, db.woken)
+            await self._notifier.notify_in(self._connection, db.woken)
         except Exception:
             if not self._connection.is_closed():
                 await self._connection.execute("ROLLBACK TO evertick_within; RELEASE evertick_within")
@@ -292,7 +292,7 @@ class UserTransaction:
 # --- a transaction for a job -------------------------------------------------------------------------------------
 
 
-class JobConnection:
+class AsyncpgTransaction:
     """A connection for one job, in a transaction that is bounded in time."""
 
     def __init__(
@@ -318,7 +318,7 @@ class JobConnection:
                     connection.terminate()
                     raise
         if not held:
-            await part_from(connection)
+            await disconnect(connection)
             return None
         self._connection = connection
         self._watch = asyncio.get_running_loop().call_later(self._seconds, self._time_is_over)
@@ -354,7 +354,7 @@ class JobConnection:
             if connection.is_closed() or connection.is_in_transaction():
                 connection.terminate()
             else:
-                await part_from(connection)
+                await disconnect(connection)
 
     def _take_back(self) -> Connection:
         """The connection from the job's hands into ours. Ending it rolls back what is not committed."""
@@ -384,7 +384,7 @@ def out_of_time(seconds: float) -> TransactionTimeout:
 
 
 async def finish_and_commit(
-    connection: Speaks, db: Statements, notifier: Notifier, name: str, app: str, node: str, outcome: Outcome
+    connection: QueryConnection, db: Statements, notifier: Notifier, name: str, app: str, node: str, outcome: Outcome
 ) -> bool:
     """The end of a job's transaction, which has this name still. False: the claim is lost, and nothing committed."""
     named = await db.rows("within.transaction") if connection.is_in_transaction() else []
@@ -397,7 +397,7 @@ async def finish_and_commit(
     answers, _ = await finish_in(db, app, node, [outcome])
     if answers == ["lost"]:
         return False
-    await notifier.ring_in(connection, db.woken)
+    await notifier.notify_in(connection, db.woken)
     await connection.execute("COMMIT")
     return True
 

@@ -21,7 +21,7 @@ from evertick.store.base import Claim, TaskTerms
 from evertick.store.rows import NO_ARGS, Row, json_text
 from evertick.store.sqlite.connection import SQL, draw_fence, in_parts
 from evertick.store.sqlite.endings import end, finish
-from evertick.store.sqlite.feed import tell_runs
+from evertick.store.sqlite.feed import publish_runs
 from evertick.store.sqlite.limits import Gate, look_again
 from evertick.store.verdicts import Ending, unreadable_runs
 
@@ -53,7 +53,7 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
     args: str | None
 
 
-class Found(NamedTuple):
+class CandidateRows(NamedTuple):
     """What can be read, and the rest with what is wrong with it."""
 
     candidates: list[Candidate]
@@ -68,9 +68,9 @@ _one = msgspec.json.Decoder(Candidate)
 _each = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def read_candidates(db: sqlite3.Connection, app: str, ids: Sequence[str]) -> Found:
+def read_candidates(db: sqlite3.Connection, app: str, ids: Sequence[str]) -> CandidateRows:
     """In the order of the ids."""
-    found = Found([], [])
+    found = CandidateRows([], [])
     for part in in_parts(ids):
         text = db.execute(SQL["claim.read"], (app, json_text(part))).fetchone()[0]
         try:
@@ -80,7 +80,7 @@ def read_candidates(db: sqlite3.Connection, app: str, ids: Sequence[str]) -> Fou
     return found
 
 
-def _read_each(text: str, found: Found) -> None:
+def _read_each(text: str, found: CandidateRows) -> None:
     for raw in _each.decode(text):
         try:
             found.candidates.append(_one.decode(raw))
@@ -149,11 +149,11 @@ def claim(
     gate = Gate.of(db, now, app, tasks)
     if gate is not None:
         gate.open_due()
-    taker = ClaimQuery(db, now, app, node, tasks)
+    query = ClaimQuery(db, now, app, node, tasks)
     expired: list[str] = []
     passed = 0
     while passed < _PASSED_MOST:
-        ids = _due(db, now, wanted, limit - len(taker.claimed))
+        ids = _due(db, now, wanted, limit - len(query.claimed))
         found = read_candidates(db, app, ids)
         too_old = [run.id for run in found.candidates if _is_expired(run, now)]
         # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
@@ -163,16 +163,16 @@ def claim(
             # Held back under a limit that the code no longer has. Those behind them are not to wait for it either, and
             # are taken here, before a node that still has the limit holds them back again.
             gate = Gate(db, now, app, tasks)
-        taken = taker.take(found.without(set(too_old)), gate)
-        taker.set_aside(found.unreadable)
+        taken = query.take(found.without(set(too_old)), gate)
+        query.set_aside(found.unreadable)
         passed += len(ids) - taken
-        has_let_through = gate is not None and gate.settle(limit - len(taker.claimed))
+        has_let_through = gate is not None and gate.settle(limit - len(query.claimed))
         if taken == len(ids) and not has_let_through:
             break
     # More may be waiting than there were slots for; how much more is for the next claim to see.
-    has_more = has_more_to_look_at or len(taker.claimed) == limit > 0
+    has_more = has_more_to_look_at or len(query.claimed) == limit > 0
     next_due_at = now if has_more else _next_due(db, wanted, gate)
-    return Claim(now=now, fence=taker.fence, runs=taker.claimed, expired=expired, next_due_at=next_due_at)
+    return Claim(now=now, fence=query.fence, runs=query.claimed, expired=expired, next_due_at=next_due_at)
 
 
 class ClaimQuery:
@@ -204,7 +204,7 @@ class ClaimQuery:
             marks = [(self._app, run.id, keys.get(run.id)) for run in marked]
             self._db.executemany(SQL["claim.mark"], marks)
         self.claimed += [claimed_of(run, self.fence, self._now) for run in passed]
-        tell_runs(self._db, self._now, self._app, "run.started", [run.id for run in passed])
+        publish_runs(self._db, self._now, self._app, "run.started", [run.id for run in passed])
         return len(passed)
 
     def set_aside(self, unreadable: Sequence[tuple[Row, str]]) -> None:

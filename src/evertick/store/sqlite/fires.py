@@ -22,7 +22,7 @@ from evertick.store.base import Advance, Recorded, fires_counted
 from evertick.store.rows import json_text, plain_text
 from evertick.store.sqlite.connection import SQL, as_numbers, draw_fence, in_parts, is_alive, savepoint
 from evertick.store.sqlite.endings import count_from_end, end
-from evertick.store.sqlite.feed import tell, tell_gaps, tell_runs
+from evertick.store.sqlite.feed import publish, publish_gaps, publish_runs
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.verdicts import Ending, gaps_with_duplicates
 from evertick.when.moment import MINUTE
@@ -77,11 +77,11 @@ class Claimant:
     def wrote_gaps(self, gaps: Iterable[int]) -> None:
         self._gaps += gaps
 
-    def tell(self, now: int, app: str) -> None:
+    def publish(self, now: int, app: str) -> None:
         """Into the feed, as few rows for many schedules; before anything becomes of these runs."""
         if self.has_feed is not False:
-            tell_runs(self._db, now, app, "run.recorded", self._runs)
-            tell_gaps(self._db, now, app, self._gaps)
+            publish_runs(self._db, now, app, "run.recorded", self._runs)
+            publish_gaps(self._db, now, app, self._gaps)
         self._runs, self._gaps = [], []
 
 
@@ -226,7 +226,7 @@ def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, ad
         else _record_one(db, now, app, advance, claimant)
         for advance in advances
     ]
-    claimant.tell(now, app)
+    claimant.publish(now, app)
     return _recorded(now, claimant, taken)
 
 
@@ -280,7 +280,7 @@ def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, a
             _note_failure(db, app, advance, f"its rows cannot be written: {error}", now + _UNWRITABLE_PAUSE)
             taken.append(False)
         db.execute("RELEASE fire")
-    claimant.tell(now, app)
+    claimant.publish(now, app)
     return _recorded(now, claimant, taken)
 
 
@@ -294,7 +294,7 @@ def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
         db.execute(SQL["change_schedules.pause"], (advance.schedule_id, None))
         db.execute(SQL["change_schedules.count_failures_anew"], (advance.schedule_id,))
         key = db.execute(SQL["schedule.key"], (advance.schedule_id,)).fetchone()["key"]
-        tell(db, now, app, "schedule.resumed", [(key,)])
+        publish(db, now, app, "schedule.resumed", [(key,)])
     if advance.after_end is not None:
         count_from_end(db, now, [advance.schedule_id])
     return True
@@ -322,7 +322,7 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
         decided = json_text(advance.occurrences) if advance.occurrences else None
         db.execute(SQL["record_fires.decide"], (advance.schedule_id, decided))
     if advance.takes_back is not None or advance.replaces_live:
-        claimant.tell(now, app)
+        claimant.publish(now, app)
     if advance.takes_back is not None:
         _take_back(db, now, app, advance.schedule_id, advance.takes_back)
     # Nobody is replaced for a run that is not to be.

@@ -34,7 +34,7 @@ from evertick.store.sqlite.location import Location
 if TYPE_CHECKING:
     from evertick.store.sqlite.session import Worker
 
-__all__ = ["ForeignCommits", "Watch"]
+__all__ = ["FileWatch", "ForeignCommits"]
 
 # --- when the file is written to --------------------------------------------------------------------------------------
 
@@ -42,8 +42,8 @@ __all__ = ["ForeignCommits", "Watch"]
 log = logging.getLogger("evertick.store")
 
 # The longest wait where writes are heard, and where they are not.
-_HEARD_SECONDS = 1.0
-_UNHEARD_SECONDS = 0.25
+_WATCHED_SECONDS = 1.0
+_POLL_SECONDS = 0.25
 # The first wait after a write: an event loop does not count in less.
 _FIRST_SECONDS = 0.001
 # How long the next wait is, by the time since the write: until its commit is found, and then, in case that there was
@@ -62,7 +62,7 @@ _LIMITS = {
 }
 
 
-class Watch:
+class FileWatch:
     """The writes to one file, which must be there when the first one waits."""
 
     def __init__(self, path: Path) -> None:
@@ -80,9 +80,9 @@ class Watch:
 
     async def wait(self, seconds: float) -> None:
         """Until a look may find something, and about so long at most."""
-        ear = self._ear()
+        ear = self._descriptor_here()
         if ear is None:
-            await asyncio.sleep(min(seconds, _UNHEARD_SECONDS))
+            await asyncio.sleep(min(seconds, _POLL_SECONDS))
             return
         try:
             await self._listen(ear, seconds)
@@ -108,10 +108,10 @@ class Watch:
         loop = asyncio.get_running_loop()
         since = max(loop.time() - self._heard_at, 2 * _FIRST_SECONDS)
         try:
-            self._has_heard = await _can_be_read(ear, min(seconds, since * self._growth, _HEARD_SECONDS))
+            self._has_heard = await _can_be_read(ear, min(seconds, since * self._growth, _WATCHED_SECONDS))
         except (NotImplementedError, OSError) as error:
             self.close()
-            self._tell_why_not(f"the event loop cannot listen ({error!r})")
+            self._log_reason(f"the event loop cannot listen ({error!r})")
             return
         if self._has_heard:
             now = loop.time()
@@ -122,7 +122,7 @@ class Watch:
             with suppress(BlockingIOError):  # another waiter has read them
                 os.read(ear, _EVENTS_BYTES)
 
-    def _ear(self) -> int | None:
+    def _descriptor_here(self) -> int | None:
         """A descriptor of the waiter's own: several may wait on one loop, and the watch may be closed meanwhile."""
         with self._lock:
             if not self._has_begun:
@@ -138,11 +138,11 @@ class Watch:
         except (OSError, ImportError, AttributeError) as error:
             number = error.errno if isinstance(error, OSError) else None
             why = error if number is None else _LIMITS.get(number, error)
-            self._tell_why_not(why)
+            self._log_reason(why)
             return None
 
-    def _tell_why_not(self, why: object) -> None:
-        log.info("commits of others are looked for every %g s: no watch on %s: %s", _UNHEARD_SECONDS, self._path, why)
+    def _log_reason(self, why: object) -> None:
+        log.info("commits of others are looked for every %g s: no watch on %s: %s", _POLL_SECONDS, self._path, why)
 
 
 def _inotify(path: Path) -> int:
@@ -199,14 +199,14 @@ class ForeignCommits:
         self._seen = data_version(self._db)
         self._seen_by_writer = seen_by_writer
         # SQLite keeps the log beside the file that a link leads to, and while we are connected it stays the same file.
-        self._watch = Watch(Path(os.path.realpath(where.path) + "-wal"))
+        self._watch = FileWatch(Path(os.path.realpath(where.path) + "-wal"))
         self._is_closed = False
         # What the writer had ended before the last look.
         self._ended = 0
         # Something was committed that nobody was told of, and some of it is surely not ours.
-        self._is_untold = self._is_theirs = False
+        self._is_unreported = self._is_foreign = False
         # When a look at anything was last asked for, or found to be needless.
-        self._told_at = -math.inf
+        self._reported_at = -math.inf
         # Of the newest runs, those that wait.
         self._waiting: set[str] = set()
 
@@ -220,7 +220,7 @@ class ForeignCommits:
                 self._watch.note_use()
             if news is not None or now >= end:
                 return news
-            tell_at = self._told_at + _ANYTHING_SECONDS if self._is_untold else math.inf
+            tell_at = self._reported_at + _ANYTHING_SECONDS if self._is_unreported else math.inf
             await self._watch.wait(min(end, tell_at) - now)
         return None
 
@@ -231,18 +231,18 @@ class ForeignCommits:
 
     async def _look(self, app: str, now: float) -> News | None:
         has_new_run = self._see(app)
-        is_time = now - self._told_at >= _ANYTHING_SECONDS
-        if not self._is_untold or not (is_time or has_new_run):
+        is_time = now - self._reported_at >= _ANYTHING_SECONDS
+        if not self._is_unreported or not (is_time or has_new_run):
             return None
-        is_theirs, self._is_untold, self._is_theirs = self._is_theirs, False, False
+        is_theirs, self._is_unreported, self._is_foreign = self._is_foreign, False, False
         if is_time:
-            self._told_at = now
-        if not is_theirs and not await self._is_somebody_elses():
+            self._reported_at = now
+        if not is_theirs and not await self._is_foreign_commit():
             return None
         if is_time:
             return "anything"
         # There may be more than runs in it.
-        self._is_untold = self._is_theirs = True
+        self._is_unreported = self._is_foreign = True
         return "runs"
 
     def _see(self, app: str) -> bool:
@@ -257,14 +257,14 @@ class ForeignCommits:
                 return False
             waiting = {row["id"] for row in self._db.execute(SQL["changed.waiting"], (app,))}
         if self._writer.begun == self._ended:
-            self._is_theirs = True
-        self._seen, self._ended, self._is_untold = version, ended, True
+            self._is_foreign = True
+        self._seen, self._ended, self._is_unreported = version, ended, True
         has_new_run = not waiting <= self._waiting
         self._waiting = waiting
         self._watch.found()
         return has_new_run
 
-    async def _is_somebody_elses(self) -> bool:
+    async def _is_foreign_commit(self) -> bool:
         # To the writer's connection its own commits are no change.
         try:
             version = await self._writer.call(lambda db, _now: data_version(db))

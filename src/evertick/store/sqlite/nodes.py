@@ -19,7 +19,7 @@ from evertick.store.rows import duty_hold_of, duty_of, json_text, node_of, plain
 from evertick.store.sqlite.claims import ClaimQuery, read_candidates
 from evertick.store.sqlite.connection import SQL, is_alive
 from evertick.store.sqlite.endings import end
-from evertick.store.sqlite.feed import tell, tell_nodes, tell_runs
+from evertick.store.sqlite.feed import publish, publish_nodes, publish_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 
@@ -50,7 +50,7 @@ def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
         db.execute(SQL["join.look_again"], (node.id, limits))
         db.execute(SQL["join.forget"], (node.id, limits))
     else:
-        tell(db, now, node.app, "node.joined", [(node.id, node.name)])
+        publish(db, now, node.app, "node.joined", [(node.id, node.name)])
     if node.channels or node.leaves or is_known:
         db.execute(SQL["join.channels"], (node.id, json_text(node.channels), json_text(node.leaves)))
     for name, terms in node.tasks.items():
@@ -87,7 +87,7 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
 def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:
     """`kind`: as what the feed hears of it."""
     if db.execute(SQL["die"], (node, now)).rowcount:
-        tell_nodes(db, now, kind, [node])
+        publish_nodes(db, now, kind, [node])
     _forget_tasks(db, [node])
 
 
@@ -99,7 +99,7 @@ def judge(db: sqlite3.Connection, now: int, until: int = EVER) -> list[str]:
     if now > until:
         return []
     dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
-    tell_nodes(db, now, "node.died", dead)
+    publish_nodes(db, now, "node.died", dead)
     _forget_tasks(db, dead)
     return dead
 
@@ -135,15 +135,15 @@ def rehome(
     mine = [row["id"] for row in left if row["queue"] in queues and may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
     # Before anything is written over the dead node; also of those that start here at once.
-    tell_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
+    publish_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
     has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
-    taker = ClaimQuery(db, now, app, node, tasks)
+    query = ClaimQuery(db, now, app, node, tasks)
     found = read_candidates(db, app, mine)
-    taker.take(found.candidates)
-    taker.set_aside(found.unreadable)
+    query.take(found.candidates)
+    query.set_aside(found.unreadable)
     ended = [(ending.id, ending.verdict) for ending in endings]
-    return Rehomed(now=now, fence=taker.fence, claimed=taker.claimed, released=others, freed=has_freed, ended=ended)
+    return Rehomed(now=now, fence=query.fence, claimed=query.claimed, released=others, freed=has_freed, ended=ended)
 
 
 def nodes(db: sqlite3.Connection, now: int, app: str) -> list[Node]:

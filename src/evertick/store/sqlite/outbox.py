@@ -126,14 +126,14 @@ def settle_messages(
             tries = attempts if kind == "retry" else None
             db.execute(SQL["settle_messages.put_back"], (json_text(ids), now + delay, tries, error))
     return [
-        "done" if outcome.id in held and first[outcome.id] is outcome else _told_before(db, app, node, outcome)
+        "done" if outcome.id in held and first[outcome.id] is outcome else _answered_before(db, app, node, outcome)
         for outcome in outcomes
     ]
 
 
-def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: MessageOutcome) -> FinishAnswer:
+def _answered_before(db: sqlite3.Connection, app: str, node: str, outcome: MessageOutcome) -> FinishAnswer:
     guard = (app, outcome.id, node, outcome.fence)
-    return "already" if db.execute(SQL["settle_messages.told_before"], guard).fetchone() is not None else "lost"
+    return "already" if db.execute(SQL["settle_messages.answered_before"], guard).fetchone() is not None else "lost"
 
 
 # --- for people --------------------------------------------------------------------------------------------------

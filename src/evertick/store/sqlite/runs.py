@@ -56,7 +56,7 @@ def enqueue(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun]) 
         answers = [(run.id, True) for run in runs]
     else:
         answers = [_enqueue_one(db, now, app, run, claimant) for run in runs]
-    claimant.tell(now, app)
+    claimant.publish(now, app)
     if all(is_new for _, is_new in answers) and all(is_all_there(run) for run in runs):
         return [run_as_enqueued(app, now, run) for run in runs]
     ids = tuple(dict.fromkeys(id_ for id_, _ in answers))

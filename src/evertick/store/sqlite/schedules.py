@@ -27,10 +27,10 @@ from evertick.store.base import (
 from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_of
 from evertick.store.sqlite.connection import PART_MOST, SQL
 from evertick.store.sqlite.endings import count_from_end, end
-from evertick.store.sqlite.feed import tell
+from evertick.store.sqlite.feed import publish
 from evertick.store.sqlite.fires import Claimant, take
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.verdicts import CHANGES_TOLD, Ending, told_of
+from evertick.store.verdicts import CHANGE_KINDS, Ending, change_facts
 
 __all__ = [
     "calendar_users",
@@ -211,7 +211,7 @@ def _apply(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
     is_taken = _add(db, now, app, change) if change.kind == "add" else _change(db, now, app, change)
     if is_taken:
         write_messages(db, now, app, change.messages)
-        tell(db, now, app, CHANGES_TOLD[change.kind], [told_of(change)])
+        publish(db, now, app, CHANGE_KINDS[change.kind], [change_facts(change)])
     return is_taken
 
 
@@ -245,7 +245,7 @@ def _change(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
     claimant = Claimant(db, None)
     if found is None or not take(db, now, app, settle, claimant, bump=1):
         return False
-    claimant.tell(now, app)
+    claimant.publish(now, app)
     if change.kind == "remove":
         _remove(db, now, app, settle.schedule_id)
         return True

@@ -148,7 +148,7 @@ class SameFiles:
         """Where a copy of our ledger goes when another program keeps a second one under its name."""
         return f"{self._real}.rescued-{os.getpid()}"
 
-    def keep_what_we_hold(self, db: sqlite3.Connection) -> None:
+    def save_deleted_log(self, db: sqlite3.Connection) -> None:
         """Put what a deleted log holds into the file, or beside it where the file has another log by now."""
         loss = self.loss()
         if loss is None or not isinstance(loss.error, StoreReplaced) or db.in_transaction:
@@ -268,7 +268,7 @@ class Worker:
                 self.ended += 1
                 _answer(calls)
         if self._files is not None:
-            self._files.keep_what_we_hold(self._db)
+            self._files.save_deleted_log(self._db)
         self._db.close()
 
     def _perform_safely(self, db: sqlite3.Connection, calls: list[Call]) -> None:
@@ -284,7 +284,7 @@ class Worker:
         loss = None if self._files is None else self._files.loss()
         if self._files is None or loss is None:
             return calls
-        self._files.keep_what_we_hold(db)
+        self._files.save_deleted_log(db)
         allowed = [call for call in calls if call.is_end and loss.may_end]
         _fail([call for call in calls if call not in allowed], loss.error)
         return allowed
@@ -407,7 +407,7 @@ class FileSession:
         self.files = SameFiles(where, is_wal=db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
         self._writer = Worker("evertick-sqlite-writer", where, time, commit_group, self.files)
         self._reader = Worker("evertick-sqlite-reader", where, time, read_each, self.files)
-        self._others = ForeignCommits(where, self._writer, data_version(db))
+        self._foreign_commits = ForeignCommits(where, self._writer, data_version(db))
         self._writer.start(db)
         self._reader.start(connect_to_read(where))
 
@@ -420,20 +420,20 @@ class FileSession:
         return await self._reader.call(intent)
 
     async def changed(self, app: str, timeout: float) -> News | None:
-        return await self._others.changed(app, timeout)
+        return await self._foreign_commits.changed(app, timeout)
 
     async def close(self) -> None:
         loss = self.files.loss()
         if loss is None or loss.may_fold:
             # The writer last: the last connection to close folds the WAL into the file, and must be able to write.
             await self._reader.close()
-            self._others.close()
+            self._foreign_commits.close()
             await self._writer.close()
         else:
             # Another program has a log of its own by now, which ours must not overwrite: one that only reads last.
             await self._writer.close()
             await self._reader.close()
-            self._others.close()
+            self._foreign_commits.close()
 
 
 class MemorySession:

@@ -279,8 +279,8 @@ class SqliteStore:
 
     pulse = _read(upkeep.pulse)
     apps = _read(upkeep.apps)
-    _find_off = _read(upkeep.find_off)
-    _mend_off = _write(upkeep.mend_off)
+    _find_off = _read(upkeep.find_mistimed)
+    _mend_off = _write(upkeep.mend_mistimed)
 
     async def park_unknown(self, app: str, limit: int) -> int:
         cursor = self._limits_cursor
