@@ -40,7 +40,8 @@ lines AS (
 SELECT md5(replace(string_agg(line, '|' ORDER BY line COLLATE "C"), %(schema)s, '')) FROM lines
 """
 _OF_THE_STORE = """
-SELECT (SELECT max(ROW(version, compatible_from)::text) FROM {schema}.meta), count(*) FROM {schema}.migrations
+SELECT (SELECT max(ROW(version, compatible_from)::text) FROM {schema}.meta),
+    (SELECT string_agg(name || checksum, ' ' ORDER BY version) FROM {schema}.migrations)
 """
 _TABLES = """
 SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p') AND NOT relispartition
