@@ -39,6 +39,7 @@ lines AS (
 )
 SELECT md5(replace(string_agg(line, '|' ORDER BY line COLLATE "C"), %(schema)s, '')) FROM lines
 """
+_ARE_THERE = "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL"
 _OF_THE_STORE = """
 SELECT (SELECT max(ROW(version, compatible_from)::text) FROM {schema}.meta),
     (SELECT string_agg(name || checksum, ' ' ORDER BY version) FROM {schema}.migrations)
@@ -98,10 +99,10 @@ class Schemas:
 
     @staticmethod
     def _structure_of(connection: psycopg.Connection, schema: str) -> object:
-        tables = {name for (name,) in connection.execute(_TABLES, [schema])}
-        if not tables:
-            return None
         structure = connection.execute(_STRUCTURE, {"schema": schema}).fetchone()
+        are_there = connection.execute(_ARE_THERE, [f"{schema}.meta", f"{schema}.migrations"]).fetchone()
+        if are_there != (True,):
+            return None
         return structure, connection.execute(_OF_THE_STORE.format(schema=f'"{schema}"')).fetchone()
 
 
