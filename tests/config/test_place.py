@@ -201,7 +201,7 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[Path, int]]:
     return text, expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(documents())
 def test_whatever_tomllib_reads_the_scanner_finds_each_key_on_its_line(made: tuple[str, dict[Path, int]]) -> None:
     text, expected = made
@@ -209,7 +209,7 @@ def test_whatever_tomllib_reads_the_scanner_finds_each_key_on_its_line(made: tup
     assert {path: lines[path] for path in expected} == expected
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(st.sampled_from(list("ab.=[]{}\"'\\#, \n1")), max_size=30))
 def test_whatever_else_tomllib_takes_for_toml_is_scanned_alike(text: str) -> None:
     try:

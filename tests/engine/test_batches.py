@@ -242,6 +242,7 @@ async def test_a_fire_of_a_herd_costs_a_hundredth_of_a_statement_and_half_of_tha
     assert commits <= COMMITS_PER_FIRE * fires
 
 
+@pytest.mark.long("store")
 async def test_a_node_with_nothing_to_do_asks_forty_times_a_minute_at_most(counting_server: str) -> None:
     """Heartbeats included. What is asked rarely is asked once a minute, so there is no shorter way to count it."""
     connection = await asyncpg.connect(counting_server)

@@ -24,7 +24,7 @@ from simulation.mutants import MUTANTS
 
 # The first ones as they come; all others that are known to bring a planted bug to light: where a guard that is left out
 # shows, one that is broken in another way shows most likely; and those that once failed.
-FIRST = 40
+FIRST = 56
 # A moved moment whose grace an edit changed; parked runs, with one queued behind them, that yield to the next fire; a
 # resume after a pause that had ended by itself; every-node moments without a node; a job longer than the patience;
 # a node that a job killed at the end.

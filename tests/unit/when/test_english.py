@@ -14,7 +14,7 @@ from evertick.errors import InvalidDuration, InvalidWhen
 from evertick.when import Cron, Every, When, parse_when
 from evertick.when.text import TEXT_LONGEST
 
-thorough = settings(derandomize=True, deadline=None, max_examples=1000)
+thorough = settings(derandomize=True, deadline=None, max_examples=300)
 
 SENTENCES: dict[str, When] = {
     "every 15 minutes": Every("15m"),
