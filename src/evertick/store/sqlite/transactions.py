@@ -47,6 +47,8 @@ __all__ = ["FileTransaction", "UserTransaction", "refuse_memory"]
 
 T = TypeVar("T")
 
+# Of a connection of aiosqlite, which has no public names for them.
+_AIO_CONNECTION, _AIO_EXECUTE = "_conn", "_execute"
 # `Connection.autocommit` where Python itself begins transactions, as it always did before 3.12.
 _LEGACY = -1
 
@@ -89,7 +91,7 @@ class UserTransaction:
         if self._aio is None:
             return self._perform_here(act)
         # Its own thread does the work, in the order of the user's other statements.
-        answer: T = await self._aio._execute(functools.partial(self._perform_here, act))
+        answer: T = await getattr(self._aio, _AIO_EXECUTE)(functools.partial(self._perform_here, act))
         return answer
 
     def _perform_here(self, act: Callable[[sqlite3.Connection], T]) -> T:
@@ -103,8 +105,9 @@ def _connection_of(given: object) -> tuple[sqlite3.Connection, Any | None]:
     for found in layers_of(given):
         if isinstance(found, sqlite3.Connection):
             return found, None
-        if callable(getattr(found, "_execute", None)) and isinstance(getattr(found, "_conn", None), sqlite3.Connection):
-            return found._conn, found
+        inner = getattr(found, _AIO_CONNECTION, None)
+        if isinstance(inner, sqlite3.Connection) and callable(getattr(found, _AIO_EXECUTE, None)):
+            return inner, found
     raise InvalidInput(
         f"connection: {shown_value(given)} is no open connection to SQLite; pass one of sqlite3 or aiosqlite, "
         "Django's, a Connection or Session of SQLAlchemy, or an AsyncConnection (of an AsyncSession: `await "
