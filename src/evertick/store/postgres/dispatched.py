@@ -1,7 +1,7 @@
 """Dispatched runs on PostgreSQL: reports about them, overdue ones, and dropped messages that were to dispatch them.
 
-What a report means is decided in `evertick.store.dispatched`; here it is read under the locks and written, a constant
-number of statements for each batch. Runs are locked before their messages, as everywhere.
+The meaning of a report is decided in `evertick.store.dispatched`; here it is read under the locks and written, a
+constant number of statements for each batch. Runs are locked before their messages, as everywhere.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ async def check_dispatched(
 
 
 async def _withdraw(db: Statements, app: str, rows: Sequence[Row]) -> Collection[str]:
-    """Runs to be cancelled that nobody will ever get: their message was not sent, and is not on its way."""
+    """Runs to be cancelled that will never be taken: their message was not sent, and is not on its way."""
     waiting = {
         hand_key(row["id"], row["fence"]): row
         for row in rows

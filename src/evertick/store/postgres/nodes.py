@@ -206,7 +206,7 @@ _MICROSECONDS = 1_000_000
 class OwnHeartbeatSession:
     """Opened by the first beat, and opened anew by the beat after one that failed.
 
-    `on_return`: the server answers again after it had not. What others asked it before may never be answered.
+    `on_return`: the server answers again after it had not. Earlier statements of others may never be answered.
     """
 
     def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, on_return: Callable[[], None]) -> None:

@@ -1,16 +1,16 @@
 """Wake-ups: NOTIFY after the commit that made something due, LISTEN on a connection of its own.
 
-A hint, never relied on: whoever misses one finds runs at the next poll, and a schedule that was changed at its next
+A hint, never relied on: a node that misses one finds runs at the next poll, and a schedule that was changed at its next
 look from the very first (engine/scan_position.py). At most a hundred a second are sent by one store object; the last of
 a burst is always sent, a little later.
 
 Not inside of the transaction: those that notify are committed one after the other by the server, and would wait for
 each other's disk; one that does nothing else waits for no disk. A single run that is enqueued is the exception, because
-somebody waits for its start, which a statement for the wake-up would put off. So it is said with the commit while
+its start is waited for, which a statement for the wake-up would put off. So it is said with the commit while
 such commits are quick; where they are not, the disk is slow or many are at it, and for a while all is said afterwards.
 
-What is said is who says it, what there is, and for which app: all apps of a schema share a channel, and wake only
-their own; and for a run that waits to be claimed nobody looks at schedules.
+A wake-up has its sender, the kind of news, and the app: all apps of a schema share a channel, and wake only
+their own; and for a run that waits to be claimed no node looks at schedules.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _INTERVAL_SECONDS = 0.01
 # Statements that notify with their commit and take longer stood in line, or have a slow disk. After so many in a row
 # none does for a while; a single one may be the first of its connection, or have met a checkpoint.
 _SLOW_SECONDS, _SLOW_MOST, _APART_SECONDS = 0.01, 3, 10.0
-# Said in transactions of users, and of jobs: nobody's own voice, so that the node of this very store hears it, too.
+# Said in transactions of users, and of jobs: no store's own name, so that the node of this very store hears it, too.
 # Only their commit makes the work due, and nothing else tells when that was.
 _FOR_ALL = "all"
 # How soon a lost line is looked for again.
@@ -68,7 +68,7 @@ def channel_of(schema: str) -> str:
 
 
 class CommitNotice(NamedTuple):
-    """What a statement says with its commit, and when it was sent."""
+    """A wake-up that a statement sends with its commit, and when."""
 
     channel: str
     words: str
@@ -94,7 +94,7 @@ class Notifier:
     def with_commit(self, app: str, what: News) -> CommitNotice | None:
         """For a statement that is about to be sent, if it may notify by itself. None: ring after it.
 
-        What is rung for and never committed leaves nobody waiting but those who come in the next moment, a little.
+        A notice that is never committed delays only those that come in the next moment, a little.
         """
         now = self._clock.elapsed()
         if self._wait() > 0 or self._pending or now < self._apart_until:
@@ -103,7 +103,7 @@ class Notifier:
         return CommitNotice(self._channel, _payload(self.name, what, app), now)
 
     def note_commit(self, said: CommitNotice) -> None:
-        """What was said with a commit is out. Others may have been said meanwhile: each is timed by itself."""
+        """The wake-up with a commit was sent. Others may have been sent meanwhile: each is timed by itself."""
         now = self._clock.elapsed()
         self._slow = self._slow + 1 if now - said.since > _SLOW_SECONDS else 0
         if self._slow >= _SLOW_MOST:
@@ -125,7 +125,7 @@ class Notifier:
             for app, what in saying.items():
                 await connection.execute(_NOTIFY, self._channel, _payload(self.name, what, app))
         except Exception:
-            # What was written is written, whatever comes of the hint.
+            # The commit stands, whatever comes of the hint.
             self._notify_later(saying)
 
     def _notify_later(self, news: Mapping[str, News]) -> None:
@@ -135,12 +135,12 @@ class Notifier:
             self._later = asyncio.get_running_loop().create_task(self._send_pending_later(), name="evertick wake-up")
 
     async def notify_in(self, connection: QueryConnection, news: Mapping[str, News]) -> None:
-        """Inside a transaction of somebody else, who may commit it at any time: now or never, and to everybody."""
+        """Inside a transaction of a user or a job, which may be committed at any time: now or never, and to all."""
         for app, what in news.items():
             await connection.execute(_NOTIFY, self._channel, _payload(_FOR_ALL, what, app))
 
     async def close(self) -> None:
-        """What was to be said a little later is said now: a node that leaves hands its work over by it."""
+        """Send pending wake-ups now: a node that leaves hands its work over by them."""
         later, self._later = self._later, None
         if later is None or later.done() or later.get_loop() is not asyncio.get_running_loop():
             return
@@ -152,7 +152,7 @@ class Notifier:
                 await self._send_pending()
 
     async def _send_pending_later(self) -> None:
-        # What is committed while it waits is covered by the next ring; while it rings, by the one after that.
+        # Commits while it waits are covered by the next wake-up; while it sends, by the one after that.
         while self._pending:
             await asyncio.sleep(self._wait())
             self._notified_at = self._clock.elapsed()
@@ -166,7 +166,7 @@ class Notifier:
                     await self._send(_NOTIFY, self._channel, _payload(self.name, what, app))
         except asyncio.CancelledError:
             for app, what in saying.items():
-                add_news(self._pending, app, what)  # whoever closes the store says it
+                add_news(self._pending, app, what)  # sent when the store is closed
             raise
 
     def _wait(self) -> float:
@@ -180,7 +180,7 @@ class Listener:
         self._where = where
         self._channel = channel_of(where.schema)
         self._own_name = own_name
-        # By app, of those that somebody has waited for; and what was said since.
+        # By app, of those that were waited for; and what was said since.
         self._events: dict[str, asyncio.Event] = {}
         self._news: dict[str, News] = {}
         self._is_connected = False
@@ -190,7 +190,7 @@ class Listener:
         self._lost = asyncio.Event()
 
     async def wait(self, app: str, timeout: float) -> News | None:
-        """What news of an app there may be: something was said, or nothing could have been heard."""
+        """News of an app: a wake-up came, or none could have been received."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="evertick wake-ups")
         heard = self._event_of(app)
@@ -228,7 +228,7 @@ class Listener:
                 with translated(self._where):
                     await self._listen_once()
             except Exception as error:
-                # Whatever it is (a certificate that is being replaced), it may pass; and nobody else listens for us.
+                # Whatever it is (a certificate that is being replaced), it may pass; and there is no other listener.
                 level = logging.INFO if isinstance(error, StoreError) else logging.WARNING
                 log.log(logging.DEBUG if self._is_reported else level, "no wake-ups for now: %s", error)
                 self._is_reported = True
@@ -249,7 +249,7 @@ class Listener:
             self._wake_all()
             await self._until_lost(connection, lost)
         finally:
-            # Whoever waits must look by itself from now on.
+            # All that wait must look by themselves from now on.
             self._is_connected = False
             self._wake_all()
             await disconnect(connection)

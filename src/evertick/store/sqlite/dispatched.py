@@ -1,6 +1,6 @@
 """Dispatched runs on SQLite: what is reported of them from outside, and those whose time is over.
 
-What a report means is decided in `evertick.store.dispatched`; here it is read and written, a batch at a time.
+The meaning of a report is decided in `evertick.store.dispatched`; here it is read and written, a batch at a time.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def check_dispatched(
 
 
 def _withdraw(db: sqlite3.Connection, app: str, row: sqlite3.Row) -> bool:
-    """Whether nobody will ever get a run that is to be cancelled: its message was not sent, and is not on its way."""
+    """Whether a run to be cancelled will never be taken: its message was not sent, and is not on its way."""
     if not row["is_cancel_requested"] or row["pushed_at"] is not None:
         return False
     message = (app, dispatch_terms_of(row["dispatch"]).to, hand_key(row["id"], row["fence"]))

@@ -52,10 +52,10 @@ _UNTIL_FOUND, _AFTER_FOUND = 0.5, 2.0
 # However much is written: so long from hearing of it to hearing again. It grows while nothing comes of it, for our own
 # commits are heard, too, and a program may write to the same file all day.
 _REST_LEAST_SECONDS, _REST_MOST_SECONDS = 0.004, 0.04
-# As the kernel has it. Equal events that nobody has read yet are one, so a few are all that there can be.
+# As the kernel has it. Equal events that were not read yet are one, so a few are all that there can be.
 _IN_MODIFY = 0x2
 _EVENTS_BYTES = 256
-# What the kernel means where its words mislead.
+# The kernel's meaning where its words mislead.
 _LIMITS = {
     errno.ENOSPC: "this user has all that it may have; raise fs.inotify.max_user_watches",
     errno.EMFILE: "this user has all that it may have; raise fs.inotify.max_user_instances, or the limit of open files",
@@ -94,7 +94,7 @@ class FileWatch:
         self._growth = _AFTER_FOUND if self._has_heard else math.inf
 
     def note_use(self) -> None:
-        """What was found was news: listen closely."""
+        """News was found: look closely."""
         self._rest = _REST_LEAST_SECONDS
 
     def close(self) -> None:
@@ -201,9 +201,9 @@ class ForeignCommits:
         # SQLite keeps the log beside the file that a link leads to, and while we are connected it stays the same file.
         self._watch = FileWatch(Path(os.path.realpath(where.path) + "-wal"))
         self._is_closed = False
-        # What the writer had ended before the last look.
+        # The groups that the writer had ended before the last look.
         self._ended = 0
-        # Something was committed that nobody was told of, and some of it is surely not ours.
+        # Something was committed and is not reported yet, and some of it is surely not ours.
         self._is_unreported = self._is_foreign = False
         # When a look at anything was last asked for, or found to be needless.
         self._reported_at = -math.inf
@@ -269,7 +269,7 @@ class ForeignCommits:
         try:
             version = await self._writer.call(lambda db, _now: data_version(db))
         except StoreUnavailable:
-            # Somebody holds the lock, so somebody writes.
+            # A connection holds the lock, so it writes.
             return True
         is_new, self._seen_by_writer = version != self._seen_by_writer, version
         return is_new

@@ -238,7 +238,7 @@ class FileMaintenance:
 
 
 def _new_file(path: str) -> int:
-    """Made here, so that it must be new, and is not for everybody to read."""
+    """Made here, so that it must be new, and not all users may read it."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     except FileExistsError:

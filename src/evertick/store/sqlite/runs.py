@@ -140,7 +140,7 @@ def _cancel_one(db: sqlite3.Connection, now: int, app: str, id_: str, reason: st
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
-# What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
+# Clauses of filters for `runs.live` and `runs.done`; their values are always parameters.
 _CLAUSES = {
     "ids": "r.id IN (SELECT value FROM json_each(:ids))",
     "id_prefix": "r.id BETWEEN :id_prefix AND :id_prefix || char(1114111)",
