@@ -294,16 +294,16 @@ class Feed:
             await bench.store.join(join)
             await bench.store.join(join)
             await bench.store.leave("n1")
-            async with bench.line() as line:
-                await line.die("n1")
+            async with bench.heartbeat() as heartbeat:
+                await heartbeat.die("n1")
 
         assert [event.kind for event in await _events_of(bench, act)] == ["node.joined", "node.left"]
 
     async def test_a_node_that_ends_itself_has_died(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
-        async with bench.line() as line:
-            told = await _events_of(bench, lambda: line.die(node))
+        async with bench.heartbeat() as heartbeat:
+            told = await _events_of(bench, lambda: heartbeat.die(node))
         assert [(event.kind, event.node) for event in told] == [("node.died", node)]
 
     # --- order and place
