@@ -6,7 +6,7 @@ included, so that any node can apply a report, even one that does not know the t
 `deadline` is when to look at such a run by itself. It has none while its message is still in the outbox: a queue that
 is away delays, and nothing else. A request to cancel sets it to now.
 
-That no worker has a run is known where all was heard that workers said: then a request to cancel ends it, and costs no
+That no worker has a run is known where all reports were read: then a request to cancel ends it, and costs no
 loss. Its message may still be in the queue; a worker that takes it later finds the kill sent with the end. Where
 no node reads reports, a worker may have it, and gets a worker's time to stop.
 
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 STALE = ReportAnswer(answer="stale")
-# How long a worker that was told to stop may take, where nothing else says how often it speaks.
+# How long a worker may take to stop, where nothing else says how often it reports.
 _PATIENCE = MINUTE
 # How soon it is looked again whether workers could be heard, while one may have a run that is to be cancelled.
 _LOOK_AGAIN = SECOND
@@ -229,7 +229,7 @@ class _DispatchedRun:
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
         elif self.is_newly_taken and self._row["killed_at"] is not None:
-            # It was told to stop before anybody knew of it.
+            # The kill was sent before its report came.
             self._deadline = self._now + _time_to_stop(self._terms)
         is_end = report.kind not in ("taken", "progress") or self._terms.mode != "finish"
         if report.took is not None and is_end:
@@ -298,12 +298,12 @@ class _DispatchedRun:
 
 def bare_report(report: Report, error: Exception) -> Report:
     """A report that the store can take: all but what it says of the run is left out."""
-    said = f"what was reported of this run cannot be written as it is: {error}"
+    problem = f"what was reported of this run cannot be written as it is: {error}"
     return Report(
         id=report.id,
         fence=report.fence,
         kind=report.kind,
-        error=said if report.error is None else f"{said}\n{report.error}",
+        error=problem if report.error is None else f"{problem}\n{report.error}",
         reason=report.reason,
         retry=report.retry,
         took=report.took,
@@ -399,16 +399,16 @@ def _cancel(
 
 
 def _time_to_stop(dispatch: DispatchTerms) -> int:
-    """Which a worker has that was told to."""
+    """How long a worker has to stop after a kill."""
     return dispatch.progress_timeout or dispatch.ack_timeout or _PATIENCE
 
 
 def _is_untaken(row: Row, window: ReportWindow | None) -> bool:
-    """Whether a run to be cancelled is in its queue, and no worker had said otherwise when that was asked for, or its
-    workers were told. A node with a window has read all that waited before."""
+    """Whether a run to be cancelled is in its queue, and no report said otherwise when that was asked for, or the
+    kill was sent. A node with a window has read all that waited before."""
     if row["pushed_at"] is None or row["taken_at"] is not None or window is None:
         return False
-    # While no worker was told to stop, the deadline is still where the request has put it.
+    # While no kill was sent, the deadline is still where the request has put it.
     asked_at = row["deadline"] if row["killed_at"] is None else row["killed_at"]
     return bool(window.since <= asked_at <= window.until)
 
@@ -486,10 +486,12 @@ class WorkerLogLines(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-def worker_log_lines(said: Iterable[LogLines], kept: Mapping[tuple[str, int], WorkerLog]) -> Iterator[WorkerLogLines]:
-    """The lines to be written. Moves `kept` on."""
-    for each in said:
-        log = kept[each.id, each.fence]
+def worker_log_lines(
+    reported: Iterable[LogLines], logs: Mapping[tuple[str, int], WorkerLog]
+) -> Iterator[WorkerLogLines]:
+    """The lines to be written. Moves `logs` on."""
+    for each in reported:
+        log = logs[each.id, each.fence]
         lines = [_short(line) for line in each.lines]
         if log.is_full and not each.is_last:
             continue

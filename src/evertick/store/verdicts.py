@@ -85,15 +85,15 @@ def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
     A run whose messages go with them has failed: readers that wait for these must not find a success. So has one
     that was to be dispatched by such a message.
     """
-    said = f"the outcome of this run cannot be written as it is: {error}"
+    problem = f"the outcome of this run cannot be written as it is: {error}"
     bare: dict[str, Any] = {"result": None, "phases": (), "messages": (), "dispatch": None}
     if outcome.messages:
-        said = f"{said}; its messages are not sent"
+        problem = f"{problem}; its messages are not sent"
         bare |= {"verdict": Verdict.FAILED} if outcome.verdict is Verdict.SUCCEEDED else {}
     if outcome.kind == "dispatch":
         bare |= {"kind": "done", "verdict": Verdict.FAILED, "reason": Reason.UNDELIVERED}
         bare |= {"attempts": outcome.attempts + 1}
-    bare["error"] = said if outcome.error is None else f"{said}\n{outcome.error}"
+    bare["error"] = problem if outcome.error is None else f"{problem}\n{outcome.error}"
     return msgspec.structs.replace(outcome, **bare)
 
 

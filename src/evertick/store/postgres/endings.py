@@ -139,16 +139,16 @@ async def _finish_rest(
 
 async def _finish_one(session: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
     """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
-    told = outcome
+    writable = outcome
     for _ in range(2):
         try:
-            answers, freed = await session.write(functools.partial(finish_in, app=app, node=node, outcomes=[told]))
+            answers, freed = await session.write(functools.partial(finish_in, app=app, node=node, outcomes=[writable]))
             return answers[0], freed
         except Exception as error:
             if not is_unwritable(error):
                 raise
             log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
-            told = bare_outcome(outcome, error)
+            writable = bare_outcome(outcome, error)
     return "lost", False
 
 
@@ -217,11 +217,11 @@ async def finish_in(
     if freed:
         db.wake(app)
     await write_messages(db, app, [message for outcome in taken.values() for message in outcome.messages])
-    told = await _answered_before(
+    answered = await _answered_before(
         db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None]
     )
     return [
-        answer or ("already" if (outcome.id, outcome.fence) in told else "lost")
+        answer or ("already" if (outcome.id, outcome.fence) in answered else "lost")
         for outcome, answer in zip(outcomes, answers, strict=True)
     ], freed
 
@@ -276,21 +276,21 @@ async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
 
 
 async def publish_put_back(db: Statements, app: str, back: Sequence[Outcome]) -> None:
-    for kind, told in PUT_BACK_KINDS.items():
+    for kind, event in PUT_BACK_KINDS.items():
         those = [outcome for outcome in back if outcome.kind == kind]
-        await publish_runs(db, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
+        await publish_runs(db, app, event, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
 async def _answered_before(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
     """Runs that are not held any more by this very claim's own word; the others are lost to another claim."""
     asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
-    told: set[tuple[str, int]] = set()
+    answered: set[tuple[str, int]] = set()
     for first, last in days_to_ask([id_ for id_, _ in asked]):
-        left = [claim for claim in asked if claim not in told]
+        left = [claim for claim in asked if claim not in answered]
         if left:
             rows = await db.rows("finish.answered_before", app, node, *columns_of(left), first, last)
-            told |= {(row["id"], row["fence"]) for row in rows}
-    return told
+            answered |= {(row["id"], row["fence"]) for row in rows}
+    return answered
 
 
 async def lock_before(db: Statements, app: str, ids: Sequence[str]) -> None:

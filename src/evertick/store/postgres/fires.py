@@ -139,7 +139,7 @@ class Inserted(msgspec.Struct, frozen=True, kw_only=True):
     # Whether one of them waits to be claimed.
     has_waiting: bool
     # Others were woken by the statement itself.
-    is_told: bool = False
+    is_notified: bool = False
 
 
 async def insert_runs(
@@ -173,17 +173,17 @@ async def insert_runs(
 
 async def _insert_one(db: Statements, app: str, run: NewRun) -> Inserted:
     notifier = db.notifier
-    said = None if notifier is None else notifier.with_commit(app, "runs")
-    wake_up = (None, None) if said is None else (said.channel, said.words)
+    notice = None if notifier is None else notifier.with_commit(app, "runs")
+    wake_up = (None, None) if notice is None else (notice.channel, notice.words)
     row = await db.only_row("insert_one", app, *moments_of([run], db.clock), *_one(run), *wake_up)
-    if notifier is not None and said is not None:
-        notifier.note_commit(said)
+    if notifier is not None and notice is not None:
+        notifier.note_commit(notice)
     return Inserted(
         now=row["now"],
         fence=0,
         ids={run.id} if row["is_new"] else set(),
         has_waiting=row["is_new"],
-        is_told=said is not None,
+        is_notified=notice is not None,
     )
 
 
@@ -531,8 +531,8 @@ async def _record_each(db: Statements, app: str, node: str | None, advances: Seq
             if not is_unwritable(error):
                 raise
             now = (await db.only_row("now"))["now"]
-            said = f"its rows cannot be written: {error}"
-            await _note_failures(db, app, [(advance, said, now + _UNWRITABLE_PAUSE)])
+            problem = f"its rows cannot be written: {error}"
+            await _note_failures(db, app, [(advance, problem, now + _UNWRITABLE_PAUSE)])
             taken.append(False)
             continue
         taken.append(advance.schedule_id in part.taken)

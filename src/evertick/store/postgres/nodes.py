@@ -60,8 +60,8 @@ async def hold_duties(db: Statements, app: str, node: str, names: Sequence[str])
 
 
 async def tick_duty(db: Statements, app: str, node: str, tick: DutyTick) -> bool:
-    said = (tick.has_acted, tick.next_at, plain_text(tick.error))
-    return await db.count("tick_duty", app, tick.name, node, tick.term, *said) > 0
+    values = (tick.has_acted, tick.next_at, plain_text(tick.error))
+    return await db.count("tick_duty", app, tick.name, node, tick.term, *values) > 0
 
 
 async def resign_duties(db: Statements, app: str, node: str, terms: Mapping[str, int]) -> None:

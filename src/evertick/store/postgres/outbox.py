@@ -152,8 +152,8 @@ async def settle_messages(
     if any(outcome.kind in ("retry", "release") for outcome in done.values()):
         db.wake(app)
     rest = [(outcome.id, outcome.fence) for outcome in outcomes if outcome.id in first and outcome.id not in done]
-    told = await db.rows("settle_messages.answered_before", app, node, *columns_of(rest)) if rest else []
-    before = {(row["id"], row["fence"]) for row in told} | {(id_, outcome.fence) for id_, outcome in done.items()}
+    answered = await db.rows("settle_messages.answered_before", app, node, *columns_of(rest)) if rest else []
+    before = {(row["id"], row["fence"]) for row in answered} | {(id_, outcome.fence) for id_, outcome in done.items()}
     return [_answer(outcome, done, before) for outcome in outcomes]
 
 

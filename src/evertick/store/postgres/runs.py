@@ -104,7 +104,7 @@ async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> li
 async def _insert_boldly(db: Statements, app: str, runs: Sequence[NewRun]) -> Inserted:
     db.is_careful = False
     inserted = await insert_runs(db, app, runs)
-    if inserted.ids and not inserted.is_told:
+    if inserted.ids and not inserted.is_notified:
         db.wake(app, "runs")
     return inserted
 
@@ -375,12 +375,12 @@ async def _own_ends(db: Statements, app: str, node: str, claims: Sequence[tuple[
 
 
 async def _note_progress(db: Statements, notes: Sequence[Note]) -> None:
-    said: dict[str, tuple[float | str | None, ...]] = {}
+    progress: dict[str, tuple[float | str | None, ...]] = {}
     for one in notes:
         news = (one.progress, plain_text(one.progress_text), phases_text(one.phases))
-        before = said.get(one.id, (None, None, None))
-        said[one.id] = tuple(old if new is None else new for old, new in zip(before, news, strict=True))
-    rows = [(id_, *latest) for id_, latest in said.items() if any(each is not None for each in latest)]
+        before = progress.get(one.id, (None, None, None))
+        progress[one.id] = tuple(old if new is None else new for old, new in zip(before, news, strict=True))
+    rows = [(id_, *latest) for id_, latest in progress.items() if any(each is not None for each in latest)]
     if rows:
         await db.count("note.progress", *columns_of(rows))
 

@@ -533,5 +533,5 @@ class PsycopgTransaction:
             except self._psycopg.OperationalError as error:
                 if error.sqlstate is not None:
                     raise
-                said = str(error).partition("\n")[0]
-                raise StoreUnavailable(f"the {self._where.description} cannot be reached ({said})") from error
+                message = str(error).partition("\n")[0]
+                raise StoreUnavailable(f"the {self._where.description} cannot be reached ({message})") from error

@@ -47,8 +47,8 @@ def publish_runs(
     """Changes of live runs; without a reason their own."""
     if not ids or not _has_feed(db, app):
         return
-    said = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
-    for part in in_rows(list(zip(ids, said, strict=True))):
+    texts = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
+    for part in in_rows(list(zip(ids, texts, strict=True))):
         db.execute(SQL["feed.publish_runs"], (app, now, kind, json_text(part)))
 
 

@@ -72,26 +72,26 @@ class FileWatch:
         self._descriptor: int | None = None
         self._has_begun = False
         # Of the event loop's clock, which is the same one for all loops.
-        self._heard_at = -math.inf
+        self._seen_at = -math.inf
         self._rest = _REST_LEAST_SECONDS
         # Whether the last wait ended by a write, and how the next one grows; it does not where nothing is awaited.
-        self._has_heard = False
+        self._has_seen_write = False
         self._growth = math.inf
 
     async def wait(self, seconds: float) -> None:
         """Until a look may find something, and about so long at most."""
-        ear = self._descriptor_here()
-        if ear is None:
+        descriptor = self._descriptor_here()
+        if descriptor is None:
             await asyncio.sleep(min(seconds, _POLL_SECONDS))
             return
         try:
-            await self._listen(ear, seconds)
+            await self._listen(descriptor, seconds)
         finally:
-            os.close(ear)
+            os.close(descriptor)
 
     def found(self) -> None:
         """A look has found a commit. If nothing was written just before it, that was all: the next will be heard."""
-        self._growth = _AFTER_FOUND if self._has_heard else math.inf
+        self._growth = _AFTER_FOUND if self._has_seen_write else math.inf
 
     def note_use(self) -> None:
         """News was found: look closely."""
@@ -104,23 +104,23 @@ class FileWatch:
         if descriptor is not None:
             os.close(descriptor)
 
-    async def _listen(self, ear: int, seconds: float) -> None:
+    async def _listen(self, descriptor: int, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        since = max(loop.time() - self._heard_at, 2 * _FIRST_SECONDS)
+        since = max(loop.time() - self._seen_at, 2 * _FIRST_SECONDS)
         try:
-            self._has_heard = await _can_be_read(ear, min(seconds, since * self._growth, _WATCHED_SECONDS))
+            self._has_seen_write = await _can_be_read(descriptor, min(seconds, since * self._growth, _WATCHED_SECONDS))
         except (NotImplementedError, OSError) as error:
             self.close()
             self._log_reason(f"the event loop cannot listen ({error!r})")
             return
-        if self._has_heard:
+        if self._has_seen_write:
             now = loop.time()
-            rest = max(self._heard_at + self._rest - now, _FIRST_SECONDS)
-            self._heard_at, self._growth = now, _UNTIL_FOUND
+            rest = max(self._seen_at + self._rest - now, _FIRST_SECONDS)
+            self._seen_at, self._growth = now, _UNTIL_FOUND
             self._rest = min(self._rest * 2, _REST_MOST_SECONDS)
             await asyncio.sleep(rest)
             with suppress(BlockingIOError):  # another waiter has read them
-                os.read(ear, _EVENTS_BYTES)
+                os.read(descriptor, _EVENTS_BYTES)
 
     def _descriptor_here(self) -> int | None:
         """A descriptor of the waiter's own: several may wait on one loop, and the watch may be closed meanwhile."""

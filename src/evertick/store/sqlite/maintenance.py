@@ -281,12 +281,12 @@ def _objects(db: sqlite3.Connection) -> dict[tuple[str, str], str]:
 def _damage(db: sqlite3.Connection, *, is_quick: bool) -> list[str]:
     how = "quick_check" if is_quick else "integrity_check"
     try:
-        told = [str(row[0]) for row in db.execute(f"PRAGMA {how}({_PROBLEMS_MOST})")]
+        problems = [str(row[0]) for row in db.execute(f"PRAGMA {how}({_PROBLEMS_MOST})")]
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorname not in ("SQLITE_CORRUPT", "SQLITE_NOTADB"):
             raise
-        told = [str(error)]
-    return [] if told == ["ok"] else [f"the file is damaged: {' '.join(text.split())}" for text in told]
+        problems = [str(error)]
+    return [] if problems == ["ok"] else [f"the file is damaged: {' '.join(text.split())}" for text in problems]
 
 
 def _ledger_problems(db: sqlite3.Connection) -> Iterator[str]:

@@ -106,8 +106,8 @@ def note_each(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequ
 
 def _note_one(db: sqlite3.Connection, app: str, node: str, one: Note) -> bool:
     claim_of = (app, one.id, node, one.fence)
-    said = one.progress, plain_text(one.progress_text), phases_text(one.phases)
-    guarded = db.execute(SQL["note.progress"], (*claim_of, *said))
+    progress = one.progress, plain_text(one.progress_text), phases_text(one.phases)
+    guarded = db.execute(SQL["note.progress"], (*claim_of, *progress))
     if guarded.rowcount == 0 and db.execute(SQL["note.is_own_end"], claim_of).fetchone() is None:
         return False
     if one.lines:

@@ -532,17 +532,17 @@ class FileHeartbeatSession:
 class SharedHeartbeatSession:
     """Where there is one connection only, a beat goes the way of every write."""
 
-    def __init__(self, line: StoreSession) -> None:
-        self._line = line
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
 
     async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
-        return await self._line.write(lambda db, now: beat(db, now, node, lease, ticks))
+        return await self._session.write(lambda db, now: beat(db, now, node, lease, ticks))
 
     async def die(self, node: str) -> None:
-        await self._line.write(lambda db, now: die(db, now, node, "node.died"))
+        await self._session.write(lambda db, now: die(db, now, node, "node.died"))
 
     async def resign(self, node: str) -> None:
-        await self._line.write(lambda db, now: resign(db, now, node))
+        await self._session.write(lambda db, now: resign(db, now, node))
 
     async def close(self) -> None:
         return None
