@@ -88,7 +88,7 @@ class SqliteStore:
 
     def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
         self._where = location_of(url)
-        # What and where it is; safe to log.
+        # Safe to log.
         self.description = self._where.description
         self._clock = clock
         self._time = StoreTime(clock)

@@ -27,7 +27,7 @@ from evertick.model import (
     Verdict,
 )
 from evertick.model.limits import make_concurrency
-from evertick.model.message import dispatch_key
+from evertick.model.message import hand_key
 from evertick.store.base import DispatchesChecked, MessageFilter, ReportAnswer, ReportWindow, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
@@ -57,7 +57,7 @@ def a_dispatch(held: Claimed, dispatch: DispatchTerms = _PATIENT, **fields: Any)
     message = NewMessage(
         id=a_run().id,
         channel=dispatch.to,
-        key=dispatch_key(held.id, held.fence),
+        key=hand_key(held.id, held.fence),
         body=b'{"v":1}',
         caused_by=held.id,
         dispatches=held.fence,
@@ -169,7 +169,7 @@ class Dispatched:
         node = await bench.node()
         held = await dispatch(bench, node)
         [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
-        assert (message.key, message.caused_by) == (dispatch_key(held.id, held.fence), held.id)
+        assert (message.key, message.caused_by) == (hand_key(held.id, held.fence), held.id)
         [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 9}, ())).messages
         assert (claimed.caused_by, claimed.dispatches) == (held.id, held.fence)
 
@@ -221,7 +221,7 @@ class Dispatched:
         outcomes = [a_dispatch(dispatched), a_dispatch(cancelled), stale, a_dispatch(twice), a_dispatch(twice)]
         assert await bench.finish(node, *outcomes) == ["done", "done", "lost", "done", "already"]
         sent = await messages(bench)
-        assert {key for key, _ in sent} == {dispatch_key(each.id, each.fence) for each in (dispatched, twice)}
+        assert {key for key, _ in sent} == {hand_key(each.id, each.fence) for each in (dispatched, twice)}
         assert (await bench.run(cancelled.id)).verdict is Verdict.CANCELLED
         assert (await bench.run(other.id)).state is State.RUNNING
 
@@ -545,10 +545,10 @@ class Dispatched:
         held = await dispatch(bench, node, ack_timeout=bench.short)
         await report(bench, report_of(held, "pushed"))
         assert (await check(bench)).released == []
-        async with bench.line() as line:
-            assert not (await line.beat(node, HOUR)).has_dispatched
+        async with bench.heartbeat() as heartbeat:
+            assert not (await heartbeat.beat(node, HOUR)).has_dispatched
             await bench.pass_time(bench.short)
-            assert (await line.beat(node, HOUR)).has_dispatched
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched
         checked = await check(bench)
         assert (checked.released, checked.ended) == ([held.id], [])
         run = await bench.run(held.id)
@@ -557,8 +557,8 @@ class Dispatched:
         again = await dispatch(bench, node, held.id)
         assert again.fence > held.fence
         assert [key for key, _ in await messages(bench)] == [
-            dispatch_key(held.id, held.fence),
-            dispatch_key(held.id, again.fence),
+            hand_key(held.id, held.fence),
+            hand_key(held.id, again.fence),
         ]
 
     async def test_a_worker_that_falls_silent_loses_the_run(self, bench: Bench) -> None:
@@ -670,9 +670,9 @@ class Dispatched:
         run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert (us(run.dispatched.until), run.losses) == (back + bench.short, 0)
-        async with bench.line() as line:
+        async with bench.heartbeat() as heartbeat:
             await bench.pass_time(2 * bench.short)
-            assert (await line.beat(node, HOUR)).has_dispatched
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched
         # The same stretch, heard on: now it is silent.
         assert (await check(bench, windows={CHANNEL: ReportWindow(back, await bench.now())})).released == [held.id]
         assert (await bench.run(held.id)).losses == 1
@@ -714,16 +714,16 @@ class Dispatched:
         taken = await dispatch(bench, node, progress_timeout=bench.short, kill=KILLS)
         overdue = await dispatch(bench, node, ack_timeout=0)
         await report(bench, report_of(taken, "taken"), report_of(overdue, "pushed"))
-        async with bench.line() as line:
+        async with bench.heartbeat() as heartbeat:
             await bench.pass_time(bench.short)
-            beat = await line.beat(node, HOUR)
+            beat = await heartbeat.beat(node, HOUR)
             assert (beat.has_dispatched, beat.has_dispatched_cancels) == (True, False)
             await bench.cancel(unsent.id)
             await bench.cancel(taken.id)
-            assert (await line.beat(node, HOUR)).has_dispatched_cancels
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched_cancels
             checked = await check(bench, windows={})
             assert (checked.ended, checked.has_killed) == ([(unsent.id, Verdict.CANCELLED)], True)
-            assert not (await line.beat(node, HOUR)).has_dispatched_cancels
+            assert not (await heartbeat.beat(node, HOUR)).has_dispatched_cancels
         await bench.pass_time(2 * bench.short)
         assert (await check(bench, windows={})).ended == [(taken.id, Verdict.CANCELLED)]
         assert await bench.state(overdue.id) is State.DISPATCHED
@@ -737,8 +737,8 @@ class Dispatched:
         node = await bench.node()
         held = await dispatch(bench, node, kill=KILLS)
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).has_dispatched
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched
         checked = await check(bench)
         assert (checked.ended, checked.has_killed) == ([(held.id, Verdict.CANCELLED)], False)
         run = await bench.run(held.id)
@@ -886,7 +886,7 @@ class Dispatched:
     async def test_a_message_is_found_by_its_key(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        key = dispatch_key(held.id, held.fence)
+        key = hand_key(held.id, held.fence)
         [found] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL, key=key))
         assert found.caused_by == held.id
         assert await bench.store.messages(APP, MessageFilter(channel="other", key=key)) == []
