@@ -40,7 +40,7 @@ from evertick.when.moment import moment_of, moment_text
 from evertick.worker.broker_session import BrokerRetry, BrokerSession, QueueMessage
 from evertick.worker.executor import Executor
 
-__all__ = ["Worker", "WorkerRun"]
+__all__ = ["Worker"]
 
 log = logging.getLogger("evertick.worker")
 
@@ -81,7 +81,7 @@ class Worker:
             more="{count} more messages of the queue could not be read in the last {seconds} s, and were dropped; the "
             "last: {last}",
         )
-        self._runs: dict[str, WorkerRun] = {}
+        self._runs: dict[str, _WorkerRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -136,7 +136,7 @@ class Worker:
 
     async def _begin(self, message: QueueMessage) -> None:
         dispatched = self._read(message)
-        if dispatched is None or is_late(dispatched, self._clock):
+        if dispatched is None or _is_late(dispatched, self._clock):
             self._count("unreadable" if dispatched is None else "late", dispatched)
             await self._until_done(lambda: self._session.drop(message))
             return
@@ -149,7 +149,7 @@ class Worker:
 
     async def _do(self, dispatched: DispatchMessage) -> None:
         pair = pair_of(dispatched.run, dispatched.fence)
-        self._runs[pair] = run = WorkerRun(
+        self._runs[pair] = run = _WorkerRun(
             dispatched, self._session, self._executor, self._retry, clock=self._clock, worker=self._name
         )
         try:
@@ -160,7 +160,7 @@ class Worker:
     def _read(self, message: QueueMessage) -> DispatchMessage | None:
         try:
             dispatched = decode_dispatch(message.data)
-            is_late(dispatched, self._clock)  # whether its times can be read
+            _is_late(dispatched, self._clock)  # whether its times can be read
         except InvalidInput as error:
             self._unreadable.add(f"{self._session.shown}: {error}")
             return None
@@ -222,7 +222,7 @@ class Worker:
             task.cancel()
 
 
-class WorkerRun:
+class _WorkerRun:
     """One dispatch, from its taking to the report of its end."""
 
     def __init__(
@@ -350,7 +350,7 @@ class WorkerRun:
             return True
         report = self._report("taken")
         is_wanted = await self._retry.until_done(
-            lambda: self._session.report(self.dispatched, report), lambda: not is_late(self.dispatched, self._clock)
+            lambda: self._session.report(self.dispatched, report), lambda: not _is_late(self.dispatched, self._clock)
         )
         return bool(is_wanted)
 
@@ -404,7 +404,7 @@ class WorkerRun:
         return None if timeout is None else self._clock.now_us() + round(timeout * 1e6)
 
 
-def is_late(dispatched: DispatchMessage, clock: Clock) -> bool:
+def _is_late(dispatched: DispatchMessage, clock: Clock) -> bool:
     """Whether the time to take it is over."""
     return dispatched.take_by is not None and clock.now_us() > moment_of(dispatched.take_by, what="take_by")
 

@@ -50,7 +50,7 @@ from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import MINUTE
 
-__all__ = ["ChildProcess", "Children", "Pool", "Process", "ProcessDriver", "check_process"]
+__all__ = ["Children", "Process", "ProcessDriver", "check_process"]
 
 log = logging.getLogger("evertick.process")
 

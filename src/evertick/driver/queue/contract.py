@@ -16,7 +16,6 @@ from evertick.model import DispatchMode
 from evertick.text.surrogates import json_bytes, mended_json
 
 __all__ = [
-    "ERROR_MAX_CHARS",
     "MESSAGE_MAX_BYTES",
     "REPORT_MAX_BYTES",
     "VERSION",
@@ -36,7 +35,7 @@ VERSION: Final = 1
 MESSAGE_MAX_BYTES: Final = 272 * 1024
 # A result, an error and the lines of a log, each with its own bound, fit in.
 REPORT_MAX_BYTES: Final = 256 * 1024
-ERROR_MAX_CHARS: Final = 16_384
+_ERROR_MAX_CHARS: Final = 16_384
 _TEXT_MAX_CHARS: Final = 500
 _ID_MAX_CHARS: Final = 100
 _LONGEST_SECONDS: Final = 366 * 86_400
@@ -153,7 +152,7 @@ def decode_report(data: bytes) -> WorkerReport:
         worker=_cut(report.worker, _TEXT_MAX_CHARS),
         text=_cut(report.text, _TEXT_MAX_CHARS),
         reason=_cut(report.reason, _TEXT_MAX_CHARS),
-        error=_cut(report.error, ERROR_MAX_CHARS),
+        error=_cut(report.error, _ERROR_MAX_CHARS),
         took=_duration(report.took),
     )
 

@@ -34,7 +34,7 @@ from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 from evertick.text.regular_file import open_regular, read_regular
 
-__all__ = ["REMEMBER_SECONDS", "CredentialsFile", "NatsNames", "NatsSession", "token_of"]
+__all__ = ["REMEMBER_SECONDS", "NatsNames", "NatsSession", "token_of"]
 
 log = logging.getLogger("evertick.nats")
 
@@ -132,7 +132,7 @@ class NatsSession:
     ) -> None:
         self.names = NatsNames(connection.prefix)
         self._connection = connection
-        self._file = None if connection.credentials is None else CredentialsFile(connection.credentials, self.shown)
+        self._file = None if connection.credentials is None else _CredentialsFile(connection.credentials, self.shown)
         self._resolve_secret = resolve_secret
         # Makes the subscriptions of the new connection.
         self._on_open = on_open
@@ -346,7 +346,7 @@ def _streams(names: NatsNames, replicas: int) -> list[StreamConfig]:
     ]
 
 
-class CredentialsFile:
+class _CredentialsFile:
     """One such file, for the server that is shown."""
 
     def __init__(self, file: str, shown: str) -> None:

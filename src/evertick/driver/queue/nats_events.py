@@ -24,11 +24,11 @@ from evertick.driver.queue.spec import NatsConnection
 from evertick.errors import BrokerUnavailable, CursorGone, EvertickError
 from evertick.model.feed import FeedEvent, FeedPage
 
-__all__ = ["CURSOR_HEADER", "NatsEvents"]
+__all__ = ["NatsEvents"]
 
 log = logging.getLogger("evertick.nats")
 
-CURSOR_HEADER = "Evertick-Cursor"
+_CURSOR_HEADER = "Evertick-Cursor"
 _LOOK_SECONDS = 1.0
 _AWAY_SECONDS = 5.0
 
@@ -88,13 +88,13 @@ class NatsEvents:
                 message = await stream.get_last_msg(names.events_stream, names.any_event(self._app))
             except NotFoundError:
                 return None
-            return (message.headers or {}).get(CURSOR_HEADER)
+            return (message.headers or {}).get(_CURSOR_HEADER)
 
         return await self._session.ask(last)
 
     async def _publish(self, event: FeedEvent) -> None:
         subject = self._session.names.event(self._app, _word(event))
-        headers = {Header.MSG_ID.value: f"{self._app}:{event.cursor}", CURSOR_HEADER: event.cursor}
+        headers = {Header.MSG_ID.value: f"{self._app}:{event.cursor}", _CURSOR_HEADER: event.cursor}
         await self._session.ask(lambda stream: stream.publish(subject, _body(event), headers=headers))
 
     def _log_once(self, error: EvertickError) -> None:
