@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -61,6 +61,8 @@ _REPLACE_AFTER_SECONDS = 1.0
 _WARM_MAX = 256
 _RECYCLE_MAX = 1_000_000
 _KILL_AFTER_MOST = 5 * MINUTE
+
+C = TypeVar("C", "ChildProcess", SupervisedCommand)
 
 
 class Process:
@@ -133,7 +135,7 @@ class ProcessDriver:
             calls_max=calls_max,
             log_level=logging.getLogger().level,
         )
-        return self._children.start(child_call, self._settings.kill_after / 1e6)
+        return self._children.watch(ChildProcess(child_call, self._settings.kill_after / 1e6))
 
 
 def check_process(value: Any, task: str) -> Process | None:
@@ -233,33 +235,18 @@ class Pool:
         task.add_done_callback(self._ending.discard)
 
 
-class Child(Protocol):
-    """Anything under a keeper: a child, or the command of a shell job."""
-
-    @property
-    def ended(self) -> asyncio.Future[Ending]: ...
-
-    async def end(self) -> None: ...
-
-
-C = TypeVar("C", bound=Child)
-
-
 class Children:
     """All children of a scheduler, and the pools of its tasks. None outlives its engine."""
 
     def __init__(self) -> None:
         self._pools: list[Pool] = []
-        self._alive: set[Child] = set()
+        self._alive: set[ChildProcess | SupervisedCommand] = set()
 
     def add(self, pool: Pool) -> None:
         self._pools.append(pool)
 
-    def start(self, child_call: ChildCall, kill_after_seconds: float) -> ChildProcess:
-        return self.watch(ChildProcess(child_call, kill_after_seconds))
-
     def watch(self, child: C) -> C:
-        """End it with the others, though it was started elsewhere."""
+        """End it when the scheduler closes: a child, or the command of a shell job."""
         self._alive.add(child)
         child.ended.add_done_callback(lambda _: self._alive.discard(child))
         return child
