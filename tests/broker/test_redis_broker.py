@@ -15,7 +15,7 @@ from wire import envelope, no_secret
 from evertick.clock import system_clock
 from evertick.driver.queue import redis_broker
 from evertick.driver.queue.contract import Kill, WorkerReport, decode_dispatch, decode_kill, encode
-from evertick.driver.queue.driver import Incoming
+from evertick.driver.queue.driver import IncomingReport
 from evertick.driver.queue.redis_broker import FIELD, KILL_CHANNEL, RedisBroker, kill_key, reports_key
 from evertick.driver.queue.spec import RedisConnection
 from evertick.errors import BrokerUnavailable
@@ -132,7 +132,7 @@ async def test_an_entry_that_is_no_report_is_read_as_nothing_and_can_be_acknowle
         await broker.read(10, 0.01)
         await client.xadd(reports_key("evertick", own), {"other": "field"})
         [incoming] = await broker.read(10, 1.0)
-        assert incoming == Incoming(incoming.token, b"")
+        assert incoming == IncomingReport(incoming.token, b"")
         await broker.acknowledge([incoming])
 
 

@@ -31,7 +31,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from evertick import InvalidInput, NotFound, Refused
 from evertick.imports.apscheduler import StoredJob, read_jobs, read_table
-from evertick.imports.imported import Imported, Job
+from evertick.imports.imported import ImportResult, Job
 from evertick.imports.pickle_reader import PickledObject, objects_in, read_pickle
 from evertick.imports.python import to_python
 from evertick.testing import virtual_time
@@ -68,7 +68,7 @@ def stored(trigger: Any, function: Any = shop_jobs.tidy, **options: Any) -> Stor
     return StoredJob(id="one", state=pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
 
 
-def read(trigger: Any, function: Any = shop_jobs.tidy, **options: Any) -> Imported:
+def read(trigger: Any, function: Any = shop_jobs.tidy, **options: Any) -> ImportResult:
     return read_jobs([stored(trigger, function, **options)])
 
 

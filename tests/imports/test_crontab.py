@@ -12,14 +12,14 @@ import pytest
 from evertick import InvalidInput
 from evertick.driver.shell.spec import is_user
 from evertick.imports.crontab import CrontabOptions, local_zone, read_crontab
-from evertick.imports.imported import Imported, Job
+from evertick.imports.imported import ImportResult, Job
 from evertick.imports.job_names import name_for
 from evertick.imports.toml import to_toml
 
 PATH = "/usr/bin:/bin"
 
 
-def read(text: str, **options: Any) -> Imported:
+def read(text: str, **options: Any) -> ImportResult:
     return read_crontab(text, CrontabOptions(**{"tz": "Europe/Berlin", **options}))
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from evertick import Constant, InvalidSetting, Process, Refused, Retry, Scheduler
-from evertick.driver.base import Reported, Work, type_name
+from evertick.driver.base import RemoteError, Work, type_name
 from evertick.driver.python import child_import
 from evertick.driver.python.child_import import FunctionLocation, import_function, location_of, type_names
 from evertick.driver.python.child_protocol import (
@@ -177,7 +177,7 @@ def test_false_makes_an_ordinary_task() -> None:
 
 
 def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was_told() -> None:
-    told = Reported(
+    told = RemoteError(
         "Traceback …\nLookupError: gone", types=type_names(KeyError, FunctionLocation(module="m", qualname="q"))
     )
     work = Work(task="t", driver=None, hash="", retry=Constant("1s", attempts=2))  # type: ignore[arg-type]
@@ -193,7 +193,7 @@ def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was
 
 
 def test_a_reported_retry_asks_for_its_delay_whatever_the_policy() -> None:
-    told = Reported("…", types=frozenset(), retry=Retry("not yet", after="5m"))
+    told = RemoteError("…", types=frozenset(), retry=Retry("not yet", after="5m"))
     outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(told), lambda: 0.0)  # type: ignore[arg-type]
     assert outcome is not None
     assert (outcome.kind, outcome.delay) == ("retry", 300_000_000)

@@ -33,8 +33,8 @@ __all__ = [
     "OnLost",
     "OnUnreachable",
     "Received",
+    "RemoteError",
     "ReportSource",
-    "Reported",
     "Sender",
     "Work",
     "type_name",
@@ -62,7 +62,7 @@ class Driver(Protocol):
         ...
 
 
-class Reported(Exception):
+class RemoteError(Exception):
     """The error of a job in another process: its text with the traceback, and its types by name."""
 
     def __init__(self, text: str, *, types: frozenset[str], retry: Retry | None = None) -> None:

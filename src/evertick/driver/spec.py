@@ -19,7 +19,7 @@ from evertick.driver.python.process import Children
 from evertick.job.arguments import FreeArguments
 from evertick.job.context import Context
 
-__all__ = ["DriverParts", "LeftToOthers", "Spec"]
+__all__ = ["AbsentDriver", "DriverParts", "Spec"]
 
 
 class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         raise NotImplementedError(f"{type(self).__name__}.make_driver")
 
 
-class LeftToOthers:
+class AbsentDriver:
     """Stands for the driver of a task that this node does not run: it can be enqueued here, and runs elsewhere."""
 
     can_be_cancelled = True

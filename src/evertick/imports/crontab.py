@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from evertick.errors import InvalidInput, InvalidWhen
-from evertick.imports.imported import Imported, Job, Note, renamed_note
+from evertick.imports.imported import ImportResult, Job, Note, renamed_note
 from evertick.imports.job_names import free_name, name_for
 from evertick.when import Cron
 from evertick.when.cron_text import NICKNAMES
@@ -96,7 +96,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     file_name: str = ""
 
 
-def read_crontab(text: str, options: CrontabOptions) -> Imported:
+def read_crontab(text: str, options: CrontabOptions) -> ImportResult:
     if len(text) > _TEXT_MAX:
         raise InvalidInput(f"crontab: {len(text)} characters are more than {_TEXT_MAX}; import it in parts")
     lines = text.replace("\r\n", "\n").split("\n")
@@ -107,7 +107,7 @@ def read_crontab(text: str, options: CrontabOptions) -> Imported:
         reader.read(number, line)
     if lines[-1].strip():
         reader.note("check", "no line break follows; some crons leave such a last line out")
-    return Imported(jobs=tuple(reader.jobs), notes=tuple(reader.notes))
+    return ImportResult(jobs=tuple(reader.jobs), notes=tuple(reader.notes))
 
 
 class _Reader:

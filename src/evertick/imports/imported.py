@@ -9,7 +9,7 @@ import msgspec
 
 from evertick.text.printable import printable
 
-__all__ = ["Imported", "Job", "Note", "header", "renamed_note"]
+__all__ = ["ImportResult", "Job", "Note", "header", "renamed_note"]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     spec: Mapping[str, Any]
 
 
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
+class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, in the order in which it was found."""
 
     jobs: tuple[Job, ...] = ()
@@ -56,7 +56,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(note for note in self.notes if note.kind == "lost")
 
 
-def header(imported: Imported, head: Sequence[str]) -> list[str]:
+def header(imported: ImportResult, head: Sequence[str]) -> list[str]:
     """The comment at the head of a file of jobs; a reader sees there what was not carried over."""
     lines = [f"# {printable(line)}".rstrip() for line in head]
     if imported.notes:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from evertick.imports.imported import Imported, Job, header
+from evertick.imports.imported import ImportResult, Job, header
 from evertick.text.printable import printable
 
 __all__ = ["to_python"]
@@ -25,7 +25,7 @@ _METHODS = ("cron", "every", "once")
 _WIDE = 110
 
 
-def to_python(imported: Imported, head: Sequence[str]) -> str:
+def to_python(imported: ImportResult, head: Sequence[str]) -> str:
     """The whole module."""
     lines = header(imported, head)
     tasks = _tasks(imported.jobs)

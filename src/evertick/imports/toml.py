@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from evertick.imports.imported import Imported, Job, header
+from evertick.imports.imported import ImportResult, Job, header
 from evertick.text.printable import escaped, printable
 
 __all__ = ["to_toml"]
@@ -18,7 +18,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _AS_THEY_ARE = (("shell", "command"), ("shell", "stdin"))
 
 
-def to_toml(imported: Imported, head: Sequence[str]) -> str:
+def to_toml(imported: ImportResult, head: Sequence[str]) -> str:
     """The whole file."""
     lines = header(imported, head)
     for job in imported.jobs:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from evertick.clock import Clock
-from evertick.driver.base import Driver, Reported
+from evertick.driver.base import Driver, RemoteError
 from evertick.driver.queue.contract import (
     VERSION,
     DispatchMessage,
@@ -324,8 +324,8 @@ class _WorkerRun:
     def _raised(self, error: BaseException) -> WorkerReport:
         if isinstance(error, Skip):
             return self._report("skip", reason=mended_text(str(error.reason)) or "skipped by the job")
-        text = error.text if isinstance(error, Reported) else error_text(error)
-        asked = error.retry if isinstance(error, Reported) else error if isinstance(error, Retry) else None
+        text = error.text if isinstance(error, RemoteError) else error_text(error)
+        asked = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
         if asked is None:
             result = self._context._encode_result(error.result) if isinstance(error, JobFailed) else None
             return self._report("fail", error=text, result=None if result is None else msgspec.Raw(result))

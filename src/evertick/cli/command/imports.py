@@ -18,7 +18,7 @@ from evertick.driver.shell.spec import is_user
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.imports.apscheduler import read_jobs, read_table
 from evertick.imports.crontab import CrontabOptions, local_zone, read_crontab
-from evertick.imports.imported import Imported
+from evertick.imports.imported import ImportResult
 from evertick.imports.job_names import taken_beside
 from evertick.imports.python import to_python
 from evertick.imports.toml import to_toml
@@ -213,14 +213,14 @@ class _Giving(msgspec.Struct, frozen=True, kw_only=True):
     then: str
 
 
-def _then(imported: Imported) -> str:
+def _then(imported: ImportResult) -> str:
     if not imported.jobs:
         return "there is nothing to run in it"
     each = "with enabled = false" if len(imported.jobs) == 1 else "each with enabled = false"
     return f"{each}: look it over, and take that away where cron does not run the job any more"
 
 
-def _give(imported: Imported, write: Callable[[], str], giving: _Giving) -> None:
+def _give(imported: ImportResult, write: Callable[[], str], giving: _Giving) -> None:
     """Write it where it is wanted, and tell of what could not be carried over."""
     output = giving.output
     if not imported.jobs and not imported.notes:
@@ -240,7 +240,7 @@ def _give(imported: Imported, write: Callable[[], str], giving: _Giving) -> None
         raise click.exceptions.Exit(1)
 
 
-def _tell(imported: Imported) -> None:
+def _tell(imported: ImportResult) -> None:
     for note in imported.notes:
         said = note.text if note.kind == "check" else f"not carried over: {note.text}"
         tell(f"{note.where}: {said}", head="note: ")

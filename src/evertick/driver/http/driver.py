@@ -11,9 +11,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.driver.http.address import Allowed, LookUp, allowed_of, look_up_in
-from evertick.driver.http.exchange import Answer, Exchange, charset_of, decoded, trusting
-from evertick.driver.http.request import Outgoing, make_request
+from evertick.driver.http.address import AllowedAddresses, LookUp, allowed_of, look_up_in
+from evertick.driver.http.exchange import Exchange, Response, charset_of, decoded, trusting
+from evertick.driver.http.request import OutgoingRequest, make_request
 from evertick.driver.http.spec import Http, HttpSettings, expectation_error, method_of, statuses_of
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
@@ -81,7 +81,7 @@ class HttpDriver:
         await self._check(outgoing, answer, text, context, result)
         return result
 
-    async def _text(self, answer: Answer) -> str:
+    async def _text(self, answer: Response) -> str:
         charset = charset_of(answer.headers)
         if len(answer.body) <= _DECODED_HERE_BYTES:
             return decoded(answer.body, charset)
@@ -100,7 +100,9 @@ class HttpDriver:
             begin_phase=context._begin_phase,
         )
 
-    async def _check(self, outgoing: Outgoing, answer: Answer, text: str, context: Context, result: object) -> None:
+    async def _check(
+        self, outgoing: OutgoingRequest, answer: Response, text: str, context: Context, result: object
+    ) -> None:
         doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
         if answer.status not in self._statuses:
             said = _quoted(outgoing, answer, text)
@@ -136,15 +138,15 @@ def _node_settings(parts: DriverParts) -> HttpSettings:
     return HttpSettings(**{name: getattr(found, name) for name in named if hasattr(found, name)})
 
 
-def _allowed_by(node: HttpSettings) -> Allowed:
+def _allowed_by(node: HttpSettings) -> AllowedAddresses:
     return allowed_of(node.allow, "http: allow", is_private=node.allow_private)
 
 
-def _status(outgoing: Outgoing, answer: Answer) -> str:
+def _status(outgoing: OutgoingRequest, answer: Response) -> str:
     return f"{answer.status} {outgoing.excerpt(answer.phrase, _PHRASE_MAX_CHARS)}".rstrip()
 
 
-def _quoted(outgoing: Outgoing, answer: Answer, text: str) -> str:
+def _quoted(outgoing: OutgoingRequest, answer: Response, text: str) -> str:
     """The beginning of the body, for the error."""
     whole = text.strip()
     if not whole:
@@ -153,7 +155,7 @@ def _quoted(outgoing: Outgoing, answer: Answer, text: str) -> str:
     return f"; it says:\n{outgoing.excerpt(whole, _SHOWN_MAX_CHARS, is_cut=answer.is_cut)}{more}"
 
 
-def _result(outgoing: Outgoing, answer: Answer, text: str, seconds: float) -> dict[str, Any]:
+def _result(outgoing: OutgoingRequest, answer: Response, text: str, seconds: float) -> dict[str, Any]:
     return {
         "status": answer.status,
         "url": outgoing.hide(answer.shown),
@@ -168,7 +170,7 @@ def _result(outgoing: Outgoing, answer: Answer, text: str, seconds: float) -> di
     }
 
 
-def _asked_to_wait(answer: Answer, now_us: int) -> int | None:
+def _asked_to_wait(answer: Response, now_us: int) -> int | None:
     """Its Retry-After in microseconds: in seconds there, or as a moment."""
     text = answer.headers.get("retry-after", "").strip()
     if len(text) > _MOMENT_MAX_CHARS:

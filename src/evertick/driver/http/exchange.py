@@ -22,14 +22,14 @@ import httpcore
 import httpx
 import msgspec
 
-from evertick.driver.http.address import Address, Allowed, LookUp, permitted
-from evertick.driver.http.request import Outgoing
+from evertick.driver.http.address import Address, AllowedAddresses, LookUp, permitted
+from evertick.driver.http.request import OutgoingRequest
 from evertick.driver.http.spec import URL_MAX_CHARS
 from evertick.errors import InvalidSetting, JobFailed
 from evertick.job.context import OpenPhase
 from evertick.text.regular_file import open_regular
 
-__all__ = ["Answer", "Exchange", "charset_of", "decoded", "trusting"]
+__all__ = ["Exchange", "Response", "charset_of", "decoded", "trusting"]
 
 _FOLLOWED = (301, 302, 303, 307, 308)
 _SEND_AGAIN = ("GET", "HEAD")
@@ -68,7 +68,7 @@ _CHARSETS = {
 }
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a server, as much of it as is read."""
 
     status: int
@@ -91,7 +91,7 @@ class Exchange:
     def __init__(
         self,
         *,
-        allowed: Allowed,
+        allowed: AllowedAddresses,
         look_up: LookUp,
         ca: str | None,
         timeout: float,
@@ -107,7 +107,7 @@ class Exchange:
         self._awaited = awaited
         self._begin_phase = begin_phase
 
-    async def carry_out(self, outgoing: Outgoing) -> Answer:
+    async def carry_out(self, outgoing: OutgoingRequest) -> Response:
         """The answer. Raises JobFailed when there is none, Refused when an address is not to be talked to."""
         try:
             hop = _Hop(outgoing, f"{outgoing.method} {_shown(outgoing)}", self._begin_phase)
@@ -131,7 +131,7 @@ class Exchange:
             hop.end(is_failed=True)
         raise JobFailed(f"{hop.doing}: it was sent elsewhere more than {self._redirects} times; see redirects")
 
-    async def _ask(self, hop: _Hop, until: float, count: int) -> Answer:
+    async def _ask(self, hop: _Hop, until: float, count: int) -> Response:
         """One request, to the first address that takes it."""
         url = httpx.URL(hop.outgoing.url)
         host = url.raw_host.decode("ascii")
@@ -160,8 +160,8 @@ class Exchange:
                 break  # it may have been heard
         raise JobFailed(f"{hop.doing}: {failed}")
 
-    async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Answer:
-        outgoing, received = hop.outgoing, _Received(self._read_limit)
+    async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Response:
+        outgoing, received = hop.outgoing, _ReceivedBytes(self._read_limit)
         backend = _ToAddress(address, received)
 
         async def listen(event: str, _: object) -> None:
@@ -192,7 +192,7 @@ class Exchange:
         finally:
             await backend.close()
         phrase = response.extensions.get("reason_phrase", b"").decode("latin-1")
-        return Answer(
+        return Response(
             status=response.status,
             phrase=phrase,
             headers=headers,
@@ -207,7 +207,7 @@ class Exchange:
 class _ToAddress(httpcore.AnyIOBackend):
     """Connects to one address, whatever the name is, and closes what it has opened: a handshake cut off does not."""
 
-    def __init__(self, address: Address, received: _Received) -> None:
+    def __init__(self, address: Address, received: _ReceivedBytes) -> None:
         self._address = str(address)
         self._received = received
         self._opened: list[httpcore.AsyncNetworkStream] = []
@@ -224,7 +224,7 @@ class _ToAddress(httpcore.AnyIOBackend):
             await stream.aclose()
 
 
-class _Received:
+class _ReceivedBytes:
     """How much a server has sent. It may send answers before its answer, headers and frames without end, and each of
     them keeps the event loop for a while."""
 
@@ -255,7 +255,7 @@ class _Received:
 class _Stream(httpcore.AsyncNetworkStream):
     """A connection that is read in small parts, which are counted."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream, received: _Received) -> None:
+    def __init__(self, stream: httpcore.AsyncNetworkStream, received: _ReceivedBytes) -> None:
         self._stream, self._received = stream, received
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -281,7 +281,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 class _Hop:
     """How far an exchange has come: for the words of its end, and in phases."""
 
-    def __init__(self, outgoing: Outgoing, doing: str, begin_phase: Callable[[str], OpenPhase]) -> None:
+    def __init__(self, outgoing: OutgoingRequest, doing: str, begin_phase: Callable[[str], OpenPhase]) -> None:
         self.outgoing, self.doing, self.stage = outgoing, doing, "beginning"
         self._begin_phase = begin_phase
         self._name = ""
@@ -320,7 +320,7 @@ def _context(ca: str | None, _changed: int | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca)
 
 
-def _head(outgoing: Outgoing, url: httpx.URL) -> list[tuple[str, str]]:
+def _head(outgoing: OutgoingRequest, url: httpx.URL) -> list[tuple[str, str]]:
     head = [("Host", url.netloc.decode("ascii")), *outgoing.headers.items(), ("Connection", "close")]
     if outgoing.body or outgoing.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
         head.append(("Content-Length", str(len(outgoing.body))))
@@ -368,7 +368,7 @@ def decoded(body: bytes, charset: str) -> str:
     return "".join([*parts, decoder.decode(b"", final=True)])
 
 
-def _further(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
+def _further(outgoing: OutgoingRequest, answer: Response) -> OutgoingRequest | None:
     """The request that a redirect asks for; None where it asks for none. Raises JobFailed where it is not made."""
     location = answer.headers.get("location")
     if answer.status not in _FOLLOWED or location is None:
@@ -411,12 +411,12 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
     return url.scheme, url.host, url.port or _PORTS[url.scheme]
 
 
-def _shown(outgoing: Outgoing) -> str:
+def _shown(outgoing: OutgoingRequest) -> str:
     url = httpx.URL(outgoing.url)
     return f"{url.scheme}://{url.netloc.decode('ascii')}/…" if outgoing.is_url_secret else _shown_url(outgoing, url)
 
 
-def _shown_url(outgoing: Outgoing, url: httpx.URL) -> str:
+def _shown_url(outgoing: OutgoingRequest, url: httpx.URL) -> str:
     """Without what follows the question mark: people put keys there."""
     more = "?…" if url.query else ""
     return f"{url.scheme}://{url.netloc.decode('ascii')}{outgoing.excerpt(url.path, _SHOWN_MAX_CHARS)}{more}"

@@ -33,7 +33,7 @@ from evertick.job.context import Context
 from evertick.version import VERSION
 from evertick.when.moment import moment_text, to_us
 
-__all__ = ["Outgoing", "make_request", "signature"]
+__all__ = ["OutgoingRequest", "make_request", "signature"]
 
 _KEY_PREFIX = "whsec_"
 _HIDDEN = "***"
@@ -41,7 +41,7 @@ _HIDDEN = "***"
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it goes out. It holds secrets: it is never shown."""
 
     method: str
@@ -93,7 +93,7 @@ class _SecretValues:
 
 def make_request(
     spec: Http, context: Context, arguments: dict[str, Any], app: str, resolve_secret: Callable[[str], str]
-) -> Outgoing:
+) -> OutgoingRequest:
     values, secrets = _values(context, arguments, app), _SecretValues(resolve_secret)
     what = f"task {context.task!r}: http"
     if isinstance(spec.url, Secret):
@@ -114,7 +114,7 @@ def make_request(
     if spec.sign is not None:
         keys = [secrets.value(secret) for secret in signing_keys_of(spec)]
         headers |= signature(keys, context.run_id, context._clock.now_us() // 1_000_000, body)
-    return Outgoing(
+    return OutgoingRequest(
         method=method_of(spec),
         url=url,
         headers=headers,

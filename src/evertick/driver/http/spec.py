@@ -11,7 +11,7 @@ import msgspec
 
 from evertick.driver.base import Driver
 from evertick.driver.http.address import allowed_of
-from evertick.driver.http.body_check import CHECK_SECONDS, Checks, Missed, check, check_apart
+from evertick.driver.http.body_check import CHECK_SECONDS, CheckFailure, Checks, check, check_apart
 from evertick.driver.http.template import Escape, Template, places_in
 from evertick.driver.python.function import Threads
 from evertick.driver.secret import Secret, check_secret
@@ -109,12 +109,12 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         allowed_of(self.allow, f"{what}: allow")
 
 
-class _Where(Spec, frozen=True, forbid_unknown_fields=True):
+class _UrlFirst(Spec, frozen=True, forbid_unknown_fields=True):
     # The one field that may be given by its place: Http("https://…").
     url: str | Secret
 
 
-class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a request: `Http("https://example.org/hook", json={"run": "{run_id}"})`.
 
     url: where; a `Secret` where the address itself is one. method: default GET, with a body POST.
@@ -450,7 +450,7 @@ async def expectation_error(expect: HttpExpect, body: str, threads: Threads, exc
     return None if missed is None else _words(missed, expect, excerpt)
 
 
-def _words(missed: Missed, expect: HttpExpect, excerpt: Excerpt) -> str:
+def _words(missed: CheckFailure, expect: HttpExpect, excerpt: Excerpt) -> str:
     match missed.what:
         case "contains":
             return f"its body does not contain {(expect.contains or '')[:_SHOWN_MAX_CHARS]!r}"

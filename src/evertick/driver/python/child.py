@@ -135,7 +135,7 @@ class Child:
                 result = self._await(result, context)
         except BaseException as error:
             return self._raised(error, context)
-        if isinstance(result, _Raised):
+        if isinstance(result, _JobError):
             return self._raised(result.error, context)
         data = context._encode_result(result)
         return JobReturned(
@@ -154,7 +154,7 @@ class Child:
                 return await work
             except BaseException as error:
                 # As a value: its traceback would get frames of asyncio that say nothing.
-                return _Raised(error)
+                return _JobError(error)
 
         return asyncio.run(carry_out())
 
@@ -218,7 +218,7 @@ class Child:
             return
 
 
-class _Raised:
+class _JobError:
     """An error on its way out of an event loop."""
 
     __slots__ = ("error",)

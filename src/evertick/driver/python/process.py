@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.base import Reported
+from evertick.driver.base import RemoteError
 from evertick.driver.python.child_import import location_of
 from evertick.driver.python.child_protocol import (
     BadFrame,
@@ -495,7 +495,7 @@ def _error(raised: JobRaised) -> Exception:
     if raised.retry is not None:
         after = None if raised.retry_after is None else timedelta(microseconds=raised.retry_after)
         retry = Retry(raised.retry, after=after)
-    return Reported(raised.text, types=raised.types, retry=retry)
+    return RemoteError(raised.text, types=raised.types, retry=retry)
 
 
 def _keep_phases(context: Context, phases: tuple[Phase, ...]) -> None:

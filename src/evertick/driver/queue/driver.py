@@ -38,7 +38,7 @@ __all__ = [
     "Broker",
     "BrokerChannel",
     "Envelope",
-    "Incoming",
+    "IncomingReport",
     "Queue",
     "QueueDriver",
     "broker_channel",
@@ -162,7 +162,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     message: dict[str, Any]
 
 
-class Incoming(msgspec.Struct, frozen=True):
+class IncomingReport(msgspec.Struct, frozen=True):
     """A report as it came. It comes again until it is acknowledged by its token."""
 
     token: Any
@@ -187,11 +187,11 @@ class Broker(Protocol):
         """Dispatch runs; per message None, or why not. A message may have arrived in spite of an error."""
         ...
 
-    async def read(self, most: int, seconds: float) -> list[Incoming]:
+    async def read(self, most: int, seconds: float) -> list[IncomingReport]:
         """Unacknowledged reports: so many, or all there are. Waits so long for the first."""
         ...
 
-    async def acknowledge(self, reports: Sequence[Incoming]) -> None: ...
+    async def acknowledge(self, reports: Sequence[IncomingReport]) -> None: ...
 
     async def kill(self, kills: Sequence[Kill]) -> None:
         """Tell the workers that have these runs, or will take them, to stop."""
@@ -319,7 +319,7 @@ class BrokerChannel:
         return Received(reports=reports, token=token, has_more=len(incoming) >= most)
 
     async def confirm(self, received: Received) -> None:
-        incoming: Sequence[Incoming] = received.token
+        incoming: Sequence[IncomingReport] = received.token
         await self._broker.acknowledge(incoming)
 
 

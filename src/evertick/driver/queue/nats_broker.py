@@ -17,7 +17,7 @@ from nats.js.api import Header
 from evertick.clock import Clock
 from evertick.driver.queue.contract import Kill, encode, pair_of
 from evertick.driver.queue.driver import (
-    Incoming,
+    IncomingReport,
     Queue,
     QueueDriver,
     broker_channel,
@@ -100,10 +100,10 @@ class NatsBroker:
 
     # --- from the workers
 
-    async def read(self, most: int, seconds: float) -> list[Incoming]:
-        return [Incoming(message, message.data) for message in await self._session.fetch(most, seconds)]
+    async def read(self, most: int, seconds: float) -> list[IncomingReport]:
+        return [IncomingReport(message, message.data) for message in await self._session.fetch(most, seconds)]
 
-    async def acknowledge(self, reports: Sequence[Incoming]) -> None:
+    async def acknowledge(self, reports: Sequence[IncomingReport]) -> None:
         with self._session.unavailable_errors():
             for report in reports:
                 await report.token.ack()

@@ -26,7 +26,7 @@ from evertick.clock import Clock
 from evertick.driver.queue.contract import Kill, encode, pair_of
 from evertick.driver.queue.driver import (
     BATCH,
-    Incoming,
+    IncomingReport,
     Queue,
     QueueDriver,
     broker_channel,
@@ -291,11 +291,11 @@ class RedisBroker:
 
     # --- from the workers
 
-    async def read(self, most: int, seconds: float) -> list[Incoming]:
+    async def read(self, most: int, seconds: float) -> list[IncomingReport]:
         entries = await self._asked(lambda client: self._reports.read(client, most, seconds))
-        return [Incoming(entry.token, entry.data) for entry in entries]
+        return [IncomingReport(entry.token, entry.data) for entry in entries]
 
-    async def acknowledge(self, reports: Sequence[Incoming]) -> None:
+    async def acknowledge(self, reports: Sequence[IncomingReport]) -> None:
         if not reports:
             return
 
