@@ -230,14 +230,14 @@ def _refused(spec: Spec, task: str, fitting: _Fitting | None) -> list[str]:
     try:
         spec.check(task)
     except InvalidSpec as wrong:
-        return [said for said, fields in wrong.problems.items() if fitting is None or fitting.is_relevant(fields)]
+        return [text for text, fields in wrong.problems.items() if fitting is None or fitting.is_relevant(fields)]
     except InvalidInput as wrong:
         # A check that stops at the first error does not name its fields.
         return [str(wrong)] if fitting is None else []
     return []
 
 
-def _without(beginnings: tuple[str, ...], said: str) -> str:
+def _without(beginnings: tuple[str, ...], text: str) -> str:
     for each in beginnings:
-        said = said.removeprefix(each)
-    return said
+        text = text.removeprefix(each)
+    return text

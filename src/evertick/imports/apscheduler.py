@@ -457,5 +457,5 @@ def _from_others(url: str, table: str) -> list[StoredJob]:
             query = sqlalchemy.text(_query(".".join(map(quote_name, table.split(".")))))
             return _kept(connection.execution_options(stream_results=True).execute(query), table)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
-        said = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
-        raise Refused(f"the jobs cannot be read from {table!r} of {masked(url)!r}: {said}") from None
+        text = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+        raise Refused(f"the jobs cannot be read from {table!r} of {masked(url)!r}: {text}") from None

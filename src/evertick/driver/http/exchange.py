@@ -157,7 +157,7 @@ class Exchange:
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
                 # It may repeat a line of the server's.
                 failed = f"{hop.stage}: {hop.outgoing.excerpt(_cause(error), _SHOWN_MAX_CHARS)}"
-                break  # it may have been heard
+                break  # the server may have received it
         raise JobFailed(f"{hop.doing}: {failed}")
 
     async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Response:
@@ -360,7 +360,7 @@ def charset_of(headers: Mapping[str, str]) -> str:
 
 def decoded(body: bytes, charset: str) -> str:
     """The body as text. In parts, so that other threads have their turns."""
-    if charset == "utf-16":  # as browsers have it, the smaller byte first where nothing else is said
+    if charset == "utf-16":  # as browsers have it, the smaller byte first without a mark
         charset = "utf-16be" if body.startswith(codecs.BOM_UTF16_BE) else "utf-16le"
         body = body.removeprefix(codecs.BOM_UTF16_BE if charset == "utf-16be" else codecs.BOM_UTF16_LE)
     decoder = codecs.getincrementaldecoder(charset)("replace")

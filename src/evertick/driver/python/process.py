@@ -424,11 +424,11 @@ class ChildProcess:
         else:
             self._context.log(text, level=stream)
 
-    def _warn(self, words: str) -> None:
+    def _warn(self, text: str) -> None:
         """Into the log of the run, if there is one, and into that of the node."""
         if self._context is not None:
-            self._context.log(words, level="warning")
-        log.warning("a child of task %r: %s", self._child_call.task, words)
+            self._context.log(text, level="warning")
+        log.warning("a child of task %r: %s", self._child_call.task, text)
 
     def _on_channel_end(self) -> None:
         """The channel has ended; the child has, too, or must: without it there is no outcome."""
