@@ -255,7 +255,8 @@ class _WorkerRun:
             end = await self._do()
         finally:
             reporting.cancel()
-        await self._report_end(end)
+        if self.dispatched.mode == "finish":
+            await self._send(end)
         self._log_end(end)
         await self._wait_for_abandoned()
 
@@ -305,7 +306,9 @@ class _WorkerRun:
         if work.cancelled():
             return self._report("fail", error="the work was cancelled from inside")
         error = work.exception()
-        return self._returned(work.result()) if error is None else self._raised(error)
+        if error is not None:
+            return self._raised(error)
+        return self._report("finish", result=self._encoded(work.result()))
 
     @property
     def _can_be_cancelled(self) -> bool:
@@ -317,9 +320,9 @@ class _WorkerRun:
             log.error("run %s did not stop when told to: its slot stays taken until it does", self.dispatched.run)
             await asyncio.wait({self._work})
 
-    def _returned(self, result: object) -> WorkerReport:
-        kept = self._context._encode_result(result)
-        return self._report("finish", result=None if kept is None else msgspec.Raw(kept))
+    def _encoded(self, result: object) -> msgspec.Raw | None:
+        data = self._context._encode_result(result)
+        return None if data is None else msgspec.Raw(data)
 
     def _raised(self, error: BaseException) -> WorkerReport:
         if isinstance(error, Skip):
@@ -327,8 +330,8 @@ class _WorkerRun:
         text = error.text if isinstance(error, RemoteError) else error_text(error)
         asked = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
         if asked is None:
-            result = self._context._encode_result(error.result) if isinstance(error, JobFailed) else None
-            return self._report("fail", error=text, result=None if result is None else msgspec.Raw(result))
+            result = self._encoded(error.result) if isinstance(error, JobFailed) else None
+            return self._report("fail", error=text, result=result)
         try:
             after = None if asked.after is None else duration_us(asked.after, what="Retry(after=…)") / 1e6
         except EvertickError as invalid:
@@ -368,14 +371,8 @@ class _WorkerRun:
                 self.stop("requested")
             self._reported_at = self._clock.elapsed()
 
-    async def _report_end(self, end: WorkerReport) -> None:
-        """Retried without end: the work is done, and must not be done again."""
-        if self.dispatched.mode != "finish":
-            return
-        await self._send(end)
-
     async def _send(self, report: WorkerReport) -> bool | None:
-        """Retried often enough that a broker that is back has our report before we count as silent."""
+        """Retried without end, and often enough that a broker that is back has it before we count as silent."""
         every = self.dispatched.progress_every
         return await self._retry.until_done(
             lambda: self._session.report(self.dispatched, report), lambda: True, most_seconds=every or math.inf
