@@ -390,7 +390,7 @@ class _CredentialsFile:
             signed: bytes = pair.sign(nonce)
             pair.wipe()
         except (nkeys.NkeysError, ValueError):
-            raise self._wrong("has a key that is damaged; ask its operator for the file once more") from None
+            raise self._wrong("has a key that is damaged; copy the file once more, from its operator") from None
         return signed
 
     def _wrong(self, what: str) -> BrokerUnavailable:
