@@ -204,10 +204,8 @@ async def test_an_app_whose_feed_is_off_is_told_what_to_do(
 async def test_without_events_their_stream_is_not_made(nats: Broker) -> None:
     names = NatsNames("quiet")
 
-    async def nothing(*line: object) -> None: ...
-
     for events, expected in ((False, set()), (True, {names.events_stream})):
-        session = NatsSession(NatsConnection(url=nats.url, prefix="quiet", events=events), str, nothing)
+        session = NatsSession(NatsConnection(url=nats.url, prefix="quiet", events=events), str)
         streams = await (await session.opened()).streams_info()
         await session.close()
         found = {each.config.name for each in streams if each.config.name in vars(names).values()}
