@@ -9,7 +9,7 @@
     brokers.py, directory.py            brokers as their drivers want them; directories
     table.py, job.py, rule.py, retry.py jobs as data
     calendar.py                         calendars as data
-    problem.py, saying.py, reading.py   all that is wrong, in the words of a file
+    problem.py, reading.py              all that is wrong, in the words of a file
     variables.py                        variables with names like Evertick's that are none of its own
     warning.py, needs.py, writing.py    likely mistakes, and what is missing on this machine
     configuration.py, load.py           all of it: `load_configuration`

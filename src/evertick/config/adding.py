@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from evertick.config.job import Job
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased
 from evertick.definition.declarations import Declaration
 from evertick.errors import EvertickError
 from evertick.plan.allowed_rules import check_rule
@@ -25,7 +25,9 @@ def add_job(scheduler: Scheduler, job: Job, problems: Problems) -> None:
     try:
         _add(scheduler, job)
     except EvertickError as wrong:
-        name, said = _named(str(wrong).removeprefix(f"task {job.name!r}: "), job)
+        said = phrased(wrong, f"task {job.name!r}: ")
+        own = wrong.setting if wrong.setting in job.places else None
+        name, said = _named(said, job) if own is None else (own, said.removeprefix(f"{own}: "))
         key = f"jobs.{job.name}.{name}" if name else f"jobs.{job.name}"
         problems.add(job.places.get(name, job.place), key, said)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased
 from evertick.config.table import Table
 from evertick.errors import EvertickError
 from evertick.text.did_you_mean import nearest
@@ -29,7 +29,7 @@ def read_calendar(table: Table, environ: Mapping[str, str], problems: Problems) 
     try:
         return Calendar(name, **given)
     except EvertickError as wrong:
-        problems.add(table.place(), table.key(), str(wrong).removeprefix(f"calendar {name!r}: "))
+        problems.add(table.place(), table.key(), phrased(wrong, f"calendar {name!r}: "))
         return None
 
 
@@ -48,4 +48,4 @@ def _check(table: Table, key: str, value: Any, problems: Problems) -> None:
         try:
             zone_named(entry) if key == "tz" else read_entry(entry)
         except EvertickError as wrong:
-            refuse(str(wrong).removeprefix("tz: "), *(() if key == "tz" else (number,)))
+            refuse(phrased(wrong, "tz: ", value=entry), *(() if key == "tz" else (number,)))

@@ -14,13 +14,12 @@ from evertick.config.directory import make_private
 from evertick.config.include import Pattern
 from evertick.config.job import Defaults, Job
 from evertick.config.layer import Value
-from evertick.config.saying import jobs_told
 from evertick.config.section import Daemon, Database, Directories, Http, Log, Nats, Node, Redis, Retention
 from evertick.driver.registry import known_drivers
 from evertick.text.redact import masked
 from evertick.when import Calendar
 
-__all__ = ["SETTINGS", "Configuration", "settings_from"]
+__all__ = ["SETTINGS", "Configuration", "job_count", "settings_from"]
 
 # The settings of a scheduler by the keys that hold them.
 SETTINGS = {
@@ -72,7 +71,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def jobs_words(self) -> str:
         """How many jobs it has, and how many of them are disabled."""
-        return jobs_told(len(self.jobs), sum(not job.is_enabled for job in self.jobs))
+        return job_count(len(self.jobs), sum(not job.is_enabled for job in self.jobs))
 
     def make_directories(self) -> list[str]:
         """Have its directories there, for this user alone; answers what was to be mended, in words.
@@ -95,3 +94,12 @@ def settings_from(values: Mapping[str, Value]) -> dict[str, Any]:
     given["node_name"] = given["node_name"] or f"evertick@{host_name()}"
     given["drivers"] = given["drivers"] if given["drivers"] is not None else known_drivers()
     return given
+
+
+def job_count(count: int, disabled: int = 0) -> str:
+    """In words, with how many of them the file has disabled."""
+    words = "1 job" if count == 1 else f"{count} jobs"
+    if not disabled:
+        return words
+    which = "" if count == 1 else f"{'all' if disabled == count else disabled} of them "
+    return f"{words}, {which}disabled"

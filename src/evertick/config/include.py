@@ -17,8 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from evertick.config.problem import Problems
-from evertick.config.saying import toml_words
+from evertick.config.problem import Problems, toml_words
 from evertick.config.toml import Document, read_document
 
 __all__ = [

@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased, toml_words
 from evertick.config.retry import read_retry
 from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
-from evertick.config.saying import toml_words
 from evertick.config.table import Table
 from evertick.definition.options import PolicyOptions, make_definition
 from evertick.definition.settings import check_key
@@ -150,7 +149,7 @@ class _Reader:
         try:
             check_key(self.name, what="name")
         except InvalidInput as wrong:
-            self.refuse(str(wrong).removeprefix("name: "))
+            self.refuse(phrased(wrong, "name: "))
 
     def _check_known(self) -> None:
         drivers = self._with.drivers
@@ -220,14 +219,14 @@ class _Reader:
         try:
             return check_key(self._given["task"], what="task")
         except InvalidInput as wrong:
-            self.refuse(str(wrong).removeprefix("task: "), "task")
+            self.refuse(phrased(wrong, "task: ", value=self._given["task"]), "task")
             return self.name
 
     def _spec(self, driver: str) -> Spec | None:
         try:
             spec, wrong = read_spec(driver, self._given[driver], self.name)
         except EvertickError as error:
-            self.refuse(str(error).removeprefix(f"{driver}: "), driver)
+            self.refuse(phrased(error, f"{driver}: "), driver)
             return None
         except Exception as error:  # of somebody else's driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
@@ -278,22 +277,25 @@ class _Reader:
             try:
                 return make(kept)
             except EvertickError as wrong:
-                said = str(wrong).removeprefix(f"task {self.name!r}: ")
-                name = next((each for each in kept if said.startswith((f"{each}:", f"{each} "))), "")
-                if not name:
-                    self._refuse_rest(said, otherwise)
+                before = f"task {self.name!r}: "
+                said = str(wrong).removeprefix(before)
+                begun = (each for each in kept if said.startswith((f"{each}:", f"{each} ")))
+                name = wrong.setting if wrong.setting in kept else next(begun, None)
+                if name is None:
+                    self._refuse_rest(wrong, before, otherwise)
                     return None
-                self.refuse(said.removeprefix(f"{name}: "), name)
+                self.refuse(phrased(wrong, before, f"{name}: ", value=kept[name]), name)
                 del kept[name]
 
-    def _refuse_rest(self, said: str, otherwise: str) -> None:
-        """What is about no option of its own: a default, or the thing itself."""
-        name, _, rest = said.partition(": ")
+    def _refuse_rest(self, wrong: EvertickError, before: str, otherwise: str) -> None:
+        """An error of no option of this job: of a default, or of the rule itself."""
+        name = str(wrong).removeprefix(before).partition(": ")[0]
         if name in self._with.defaults.places:
-            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", rest)
+            said = phrased(wrong, before, f"{name}: ")
+            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", said)
         else:
             # What code calls the interval, the file calls `every`.
-            said = said.removeprefix(f"{otherwise}: ").removeprefix("interval: ")
+            said = phrased(wrong, before, f"{otherwise}: ", "interval: ", value=self._given.get(otherwise))
             self.refuse(said, *([otherwise] if otherwise else []))
 
     def _text(self, name: str) -> str:
@@ -384,7 +386,6 @@ def _checked_default(name: str, value: Any, place: str, problems: Problems) -> A
         elif name in RULE_DEFAULTS:
             make_rule("cron", "0 0 * * *", {name: value}, {}, {}, "UTC")
     except EvertickError as wrong:
-        said = str(wrong).removeprefix("task 'all': ")
-        problems.add(place, f"defaults.{name}", said.removeprefix(f"{name}: "))
+        problems.add(place, f"defaults.{name}", phrased(wrong, "task 'all': ", f"{name}: ", value=value))
         return None
     return value

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.config.saying import toml_words
+from evertick.config.problem import toml_words
 from evertick.errors import InvalidSetting
 from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_us

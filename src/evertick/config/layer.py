@@ -10,8 +10,7 @@ import msgspec
 from evertick.config.include import INCLUDE
 from evertick.config.interpolate import has_reference, interpolated
 from evertick.config.origin import DEFAULT, Origin
-from evertick.config.problem import Problems
-from evertick.config.saying import toml_words
+from evertick.config.problem import Problems, phrased, toml_words
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, Key, Section, keys_of, variable_of
 from evertick.config.toml import Document
 from evertick.errors import InvalidInput
@@ -23,7 +22,6 @@ __all__ = ["JOB_TABLES", "Value", "layered", "section_from"]
 JOB_TABLES = ("defaults", "jobs", "calendars")
 _KEYS = {f"{name}.{key}": (about, default) for name, kind in SECTIONS.items() for key, about, default in keys_of(kind)}
 _TABLES = {key.rpartition(".")[0] for key in _KEYS}
-_EMPTY = "it is empty; give it a value, or take this key away"
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,8 +101,12 @@ def _settled(key: str, given: _Given | None, problems: Problems) -> Value:
     try:
         read = about.kind.read(value, given.origin.folder)
     except InvalidInput as wrong:
-        said = f"this is no {about.kind.words}; write {about.kind.fix}" if about.is_secret else str(wrong)
-        said = _EMPTY if value == "" else said.removeprefix("duration: ").removeprefix("size: ")
+        if value == "":
+            said = "it is empty; give it a value, or take this key away"
+        elif about.is_secret:
+            said = f"this is no {about.kind.words}; write {about.kind.fix}"
+        else:
+            said = phrased(wrong, "duration: ", "size: ", value=value)
         problems.add(given.origin.place, key, said)
         return Value(key=key, value=default, origin=DEFAULT, is_refused=True)
     read = tuple(read) if isinstance(read, list) else read

@@ -21,9 +21,8 @@ from evertick.config.include import Pattern, passed_over, patterns_of, read_all,
 from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults, read_job
 from evertick.config.layer import Value, layered, section_from
 from evertick.config.origin import DEFAULT
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased, toml_words
 from evertick.config.reading import check_files, wrong_with_folder
-from evertick.config.saying import toml_words
 from evertick.config.section import SECTIONS, variable_of
 from evertick.config.table import Table
 from evertick.config.toml import Document, read_before_error
@@ -171,10 +170,10 @@ def _checked_settings(values: Mapping[str, Value], problems: Problems) -> dict[s
             make_settings("sqlite://", **settings_from(checked))
             break
         except InvalidInput as wrong:
-            setting, _, said = str(wrong).partition(": ")
+            setting = wrong.setting if wrong.setting in names else str(wrong).partition(": ")[0]
             # The only one whose name an error does not begin with is the zone.
             key = names.get(setting, "node.tz")
-            problems.add(checked[key].origin.place, key, said or str(wrong))
+            problems.add(checked[key].origin.place, key, phrased(wrong, f"{setting}: ", value=checked[key].value))
             checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
     return settings_from(checked)
 
@@ -259,7 +258,7 @@ class _Loading:
             try:
                 allowed_of(some, "http.allow")
             except InvalidInput as wrong:
-                self._problems.add(allow.origin.place, "http.allow", str(wrong).removeprefix("http.allow: "))
+                self._problems.add(allow.origin.place, "http.allow", phrased(wrong, "http.allow: "))
         check_files(values, self._problems)
         check_places(values, state, self._problems, warnings)
         self._warnings += warnings.lines()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from urllib.parse import urlsplit
 
+from evertick.config.problem import phrased
 from evertick.config.section import Http as HttpSection
 from evertick.driver.http.address import allowed_of, is_own_name, literal_of, permitted
 from evertick.driver.http.spec import Http, method_of
@@ -77,7 +78,7 @@ class Needs:
         try:
             permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
         except Refused as refused:
-            yield "url", str(refused)
+            yield "url", phrased(refused)
 
 
 def _folder(spec: Shell) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from evertick.config.problem import phrased
 from evertick.errors import EvertickError
 from evertick.model.retry import Constant, Exponential, Linear, RetryPolicy
 from evertick.text.did_you_mean import alike, nearest
@@ -78,8 +79,8 @@ def _made(kind: str, value: dict[str, Any], refuse: Callable[..., None]) -> Retr
             made = policy(**options)
             return None if told else made
         except EvertickError as wrong:
-            name, _, said = str(wrong).partition(": ")
-            refuse(said, kind if name == first else name)
+            name = wrong.setting or str(wrong).partition(": ")[0]
+            refuse(phrased(wrong, f"{name}: ", value=options.get(name)), kind if name == first else name)
             if name in told or name not in options:
                 return None
             # With a right one in its place, what else is wrong is told, too.

@@ -7,7 +7,7 @@ from datetime import date, datetime, time
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from evertick.config.saying import toml_words
+from evertick.config.problem import toml_words
 from evertick.definition.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions
 from evertick.definition.task import TaskOptions
 from evertick.errors import InvalidSetting, InvalidWhen

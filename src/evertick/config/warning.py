@@ -13,9 +13,8 @@ from evertick.config.build import SECRETS
 from evertick.config.configuration import Configuration
 from evertick.config.job import Job
 from evertick.config.prerequisites import Needs
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased, toml_text
 from evertick.config.rule import RULES
-from evertick.config.saying import in_file, toml_text
 from evertick.driver.queue.unencrypted import plain_text_to
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
@@ -60,7 +59,7 @@ def _with_table(job: Job, said: str) -> str:
     """What is to stand beside `url` needs a table, where the file has the address alone."""
     if "http.url" in job.places:
         return said
-    return _BESIDE_URL.sub(r'http = { url = "…", \1 }', in_file(said))
+    return _BESIDE_URL.sub(r'http = { url = "…", \1 }', said)
 
 
 def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
@@ -116,7 +115,7 @@ def _warn_of_secrets(job: Job, secrets: Secrets, found: Problems) -> None:
         try:
             secrets.resolve(secret.name)
         except EvertickError as missing:
-            _warn(job, job.spec.driver, str(missing), found)
+            _warn(job, job.spec.driver, phrased(missing), found)
 
 
 def _secrets_in(value: object) -> Iterator[Secret]:

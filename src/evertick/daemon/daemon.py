@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from evertick.clock import system_clock
+from evertick.config.configuration import job_count
 from evertick.config.job_digest import doing_of
 from evertick.config.reload import Reloaded, Reloader
-from evertick.config.saying import jobs_told
 from evertick.daemon.detach import Detached
 from evertick.daemon.logs import Logs
 from evertick.daemon.notify import Notify
@@ -136,7 +136,7 @@ class Daemon(SideService):
             log.warning("%s", warning)
         if not came.problems:
             news = f"; {came.news.words()}" if came.news else ""
-            log.info("the configuration was read again: %s%s", jobs_told(came.jobs), news)
+            log.info("the configuration was read again: %s%s", job_count(came.jobs), news)
         if came.wants_restart:
             log.warning("changed, but not in force before a restart: %s", ", ".join(came.wants_restart))
 
@@ -144,7 +144,7 @@ class Daemon(SideService):
         """For the supervisor, whose status shows it."""
         jobs, problems = self._report.jobs, self._report.problems
         wrong = f"; the new configuration does not hold: {problems[0]}" if problems else ""
-        return f"running {jobs_told(jobs)}{wrong}"
+        return f"running {job_count(jobs)}{wrong}"
 
     def _keep_report(self) -> None:
         self._report = msgspec.structs.replace(self._report, node_id=self._scheduler._node_id)
