@@ -1,25 +1,30 @@
-"""A configuration that was read and checked: plain data, each value with its origin."""
+"""A configuration that was read and checked: plain data, each value with its origin.
+
+A daemon reports digests of its jobs, so that a command can tell whether it does the same as a file. Commands
+themselves, which may hold secrets, are not kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from evertick.clock import host_name
-from evertick.config.broker import Connection
-from evertick.config.directory import make_private
-from evertick.config.include import Pattern
-from evertick.config.job import Defaults, Job
+from evertick.config.brokers import Connection
+from evertick.config.files import Pattern
+from evertick.config.job import TASK_KEYS, Defaults, Job
 from evertick.config.layer import Value
+from evertick.config.paths import make_private
 from evertick.config.section import Daemon, Database, Directories, Http, Log, Nats, Node, Redis, Retention
 from evertick.driver.registry import known_drivers
 from evertick.text.redact import masked
 from evertick.when import Calendar
 
-__all__ = ["SETTINGS", "Configuration", "job_count", "settings_from"]
+__all__ = ["SETTINGS", "Configuration", "changed_jobs", "job_count", "job_digests", "settings_from"]
 
 # The settings of a scheduler by the keys that hold them.
 SETTINGS = {
@@ -103,3 +108,35 @@ def job_count(count: int, disabled: int = 0) -> str:
         return words
     which = "" if count == 1 else f"{'all' if disabled == count else disabled} of them "
     return f"{words}, {which}disabled"
+
+
+_DIGEST_BYTES = 6
+
+JobDigests = Mapping[str, Mapping[str, str]]
+
+
+def job_digests(configuration: Configuration) -> dict[str, dict[str, str]]:
+    """By job, its keys that say what to do, each with a digest of what the file has there."""
+    defaults = {name: each for name, each in configuration.defaults.shown.items() if name in TASK_KEYS}
+    return {job.name: _digests(job, defaults) for job in configuration.jobs}
+
+
+def changed_jobs(old: JobDigests, new: JobDigests) -> dict[str, list[str]]:
+    """Which keys of which jobs differ, of those that are in both."""
+    found = {name: _differing(old[name], new[name]) for name in sorted(old.keys() & new.keys())}
+    return {name: keys for name, keys in found.items() if keys}
+
+
+def _digests(job: Job, defaults: Mapping[str, Any]) -> dict[str, str]:
+    if job.spec is None:
+        return {}
+    own = {name: each for name, each in job.shown.items() if name == job.spec.driver or name in TASK_KEYS}
+    return {name: _digest(each) for name, each in (dict(defaults) | own).items()}
+
+
+def _digest(value: Any) -> str:
+    return blake2b(msgspec.json.encode(value, order="sorted"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode
 
-from evertick.config.keys import PARTS, SectionKeys, Warn
-from evertick.config.layer import Value
-from evertick.config.origin import Origin
+from evertick.config.layer import PARTS, Origin, SectionKeys, Value, Warn
 from evertick.config.problem import Problems
 from evertick.definition.settings import check_url
 from evertick.errors import InvalidInput

@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
+from evertick.config.layer import Table
 from evertick.config.problem import Problems, phrased, toml_words
-from evertick.config.retry import read_retry
-from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
-from evertick.config.table import Table
+from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule, read_retry
 from evertick.definition.options import PolicyOptions, make_definition
 from evertick.definition.settings import check_key
 from evertick.definition.task import TaskOptions, make_work

@@ -1,39 +1,53 @@
-"""A configuration from its file, the environment and flags: all of it checked, or everything that is wrong with it."""
+"""A configuration from its file, the environment and flags: all of it checked, or everything that is wrong with it.
+
+An unknown variable `EVERTICK_…` may be misspelt: `EVERTICK_DATABSE` would leave a node on another database. A name like
+a known one, or one that begins like those of a section, is refused; any other is a warning. Not checked are those that
+a file refers to, that other parts of Evertick read or set, and that Kubernetes sets for its services.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from evertick.config.adding import add_jobs
-from evertick.config.broker import Connection, broker_of
+from evertick.config.brokers import Connection, broker_of
 from evertick.config.build import bare_scheduler, check_brokers, check_connections
-from evertick.config.calendar import read_calendar
 from evertick.config.configuration import SETTINGS, Configuration, settings_from
 from evertick.config.database import database_url
-from evertick.config.directory import default_state
-from evertick.config.find import FILE_NAME, find_file
-from evertick.config.include import Pattern, passed_over, patterns_of, read_all, read_folder, warnings_in
+from evertick.config.files import (
+    FILE_NAME,
+    Pattern,
+    find_file,
+    ignored_files,
+    patterns_of,
+    read_all,
+    read_folder,
+    warnings_in,
+)
 from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults, read_job
-from evertick.config.layer import Value, layered, section_from
-from evertick.config.origin import DEFAULT
+from evertick.config.layer import DEFAULT, Table, Value, layered, section_from
+from evertick.config.ownership import TRUST_VARIABLE
+from evertick.config.paths import check_files, check_writable_paths, default_state, folder_problem
 from evertick.config.problem import Problems, phrased, toml_words
-from evertick.config.reading import check_files, wrong_with_folder
-from evertick.config.section import SECTIONS, variable_of
-from evertick.config.table import Table
-from evertick.config.toml import Document, read_before_error
-from evertick.config.variables import check_variables
+from evertick.config.rule import read_calendar
+from evertick.config.section import SECTIONS, SHORT_VARIABLES, VARIABLE, keys_of, variable_of
+from evertick.config.toml import Document, read_before_error, references_in
 from evertick.config.warning import warnings_of
-from evertick.config.writable_paths import check_places
 from evertick.definition.settings import make_settings
 from evertick.driver.http.address import allowed_of
 from evertick.driver.registry import IN_PYTHON, known_drivers
+from evertick.driver.secret import SECRET_VARIABLE
+from evertick.driver.shell.leftovers import MARK
+from evertick.driver.shell.run_variables import RUN_VARIABLES
 from evertick.errors import InvalidInput
-from evertick.text.did_you_mean import alike
+from evertick.scheduler.process import TRACEBACK_VARIABLE
+from evertick.text.did_you_mean import alike, nearest
 from evertick.text.redact import masked
 from evertick.when import Calendar
 
@@ -41,12 +55,67 @@ __all__ = [
     "FILE_NAME",
     "Configuration",
     "Ledger",
+    "check_variables",
     "guess_ledger",
     "load_configuration",
     "load_disabled",
     "load_ledger",
     "management_settings",
 ]
+
+_KEYS = tuple(variable_of(f"{section}.{key}") for section, kind in SECTIONS.items() for key, _, _ in keys_of(kind))
+# Read by other commands and by the script in `dist/`; or set for the commands of shell jobs, of which one may be ours.
+_ELSEWHERE = frozenset((TRACEBACK_VARIABLE, TRUST_VARIABLE, "EVERTICK_DEFAULTS", MARK, *RUN_VARIABLES))
+# As Kubernetes calls the variables in which it tells the containers of a namespace of its services.
+_SERVICE = re.compile(
+    r"(?P<service>\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+# So much of what follows the prefix is the same in a name that is misspelt; in one that means something else, less.
+_MISSPELT = 0.85
+
+
+def check_variables(environ: Mapping[str, str], data: Iterable[Any], problems: Problems, warnings: Problems) -> None:
+    """`data`: what the files hold, whose `${NAME}` are known by that."""
+    unknown = [name for name in environ if name.startswith(VARIABLE) and not _is_known(name, environ)]
+    if not unknown:
+        return
+    referred = {name for each in data for name in references_in(each)}
+    for name in unknown:
+        if name not in referred:
+            _tell(name, problems, warnings)
+
+
+def _is_known(name: str, environ: Mapping[str, str]) -> bool:
+    is_ours = name in _KEYS or name in SHORT_VARIABLES or name in _ELSEWHERE or name.startswith(SECRET_VARIABLE)
+    return is_ours or _is_of_service(name, environ)
+
+
+def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether Kubernetes has set it: for a service called evertick-redis every container gets EVERTICK_REDIS_PORT."""
+    found = _SERVICE.fullmatch(name)
+    return found is not None and f"{found['service']}_SERVICE_HOST" in environ
+
+
+def _tell(name: str, problems: Problems, warnings: Problems) -> None:
+    for section in SECTIONS:
+        beginning = f"{variable_of(section)}_"
+        if name.startswith(beginning):
+            near = nearest(name, [each for each in _KEYS if each.startswith(beginning)], what="there are")
+            problems.add(name, "", f"no key of the configuration has this variable; {near}")
+            return
+    own = [each.removeprefix(VARIABLE) for each in (*SHORT_VARIABLES, *_KEYS)]
+    if (meant := alike(name.removeprefix(VARIABLE), own, _MISSPELT)) is not None:
+        problems.add(name, "", f"no key of the configuration has this variable; it is called '{VARIABLE}{meant}'")
+        return
+    fix = next((f"; is {each} meant?" for each in _ending_alike(name)), "; give it another name, if it is yours")
+    warnings.add(name, "", f"no key of the configuration has this variable, and nothing reads it{fix}")
+
+
+def _ending_alike(name: str) -> Iterator[str]:
+    """Those that are called so but for their section: EVERTICK_TZ is meant for node.tz."""
+    ending = f"_{name.removeprefix(VARIABLE)}"
+    return (each for each in _KEYS if each.endswith(ending))
+
 
 _JOBS_FOLDER = "jobs.d"
 _JOBS_ONLY = ("jobs", "calendars")
@@ -260,7 +329,7 @@ class _Loading:
             except InvalidInput as wrong:
                 self._problems.add(allow.origin.place, "http.allow", phrased(wrong, "http.allow: "))
         check_files(values, self._problems)
-        check_places(values, state, self._problems, warnings)
+        check_writable_paths(values, state, self._problems, warnings)
         self._warnings += warnings.lines()
 
     def _connections(self, values: Mapping[str, Value]) -> dict[str, Connection]:
@@ -291,12 +360,12 @@ class _Loading:
     def _jobs_folder(self, values: Mapping[str, Value]) -> Path | None:
         value = values["directories.jobs"]
         if value.is_set:
-            said = wrong_with_folder(Path(value.value))
+            said = folder_problem(Path(value.value))
             if said is not None:
                 self._problems.add(value.origin.place, "directories.jobs", said)
             return Path(value.value)
         folder = None if self.file is None else self.file.parent / _JOBS_FOLDER
-        if folder is not None and os.path.isdir(folder) and (said := wrong_with_folder(folder)) is not None:
+        if folder is not None and os.path.isdir(folder) and (said := folder_problem(folder)) is not None:
             self._problems.add(str(folder), "", said.removeprefix(f"{folder} "))
         return folder
 
@@ -304,7 +373,7 @@ class _Loading:
         read = read_folder(folder, self.documents, self._problems, environ=self._environ)
         self._warnings += [
             f"{path}: it is not read, since its name does not end with .toml; rename it, or take it away"
-            for path in passed_over(folder)
+            for path in ignored_files(folder)
         ]
         for document in read:
             for name in document.data:

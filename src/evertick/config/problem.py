@@ -12,8 +12,9 @@ import msgspec
 
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidDuration
 from evertick.model.retry import ATTEMPTS_MAX
+from evertick.text.regular_file import NotRegular
 
-__all__ = ["PROBLEMS_MAX", "Problems", "phrased", "toml_text", "toml_words"]
+__all__ = ["PROBLEMS_MAX", "Problems", "fix_for", "phrased", "toml_text", "toml_words"]
 
 # A file with more is of another kind.
 PROBLEMS_MAX = 100
@@ -83,6 +84,19 @@ def _words_for(error: EvertickError) -> _Words | None:
         return None
     is_duration = isinstance(error, InvalidDuration) and error.setting != "when"
     return _DURATION if is_duration else _WORDS.get(error.setting)
+
+
+def fix_for(error: OSError) -> str:
+    """How to correct a path that cannot be read."""
+    match error:
+        case FileNotFoundError() | NotADirectoryError():
+            return "make it, or correct the path"
+        case IsADirectoryError() | NotRegular():
+            return "name a file"
+        case PermissionError():
+            return "let this user read it"
+        case _:
+            return "correct the path, or let this user read it"
 
 
 def toml_text(text: str) -> str:

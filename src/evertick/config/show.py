@@ -10,8 +10,7 @@ import msgspec
 
 from evertick.config.configuration import Configuration
 from evertick.config.job import TASK_KEYS, Defaults, Job
-from evertick.config.layer import Value
-from evertick.config.origin import DEFAULT
+from evertick.config.layer import DEFAULT, Value
 from evertick.definition.task import make_work
 from evertick.driver.spec import LeftToOthers
 from evertick.job.arguments import FreeArguments

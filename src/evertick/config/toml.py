@@ -1,4 +1,11 @@
-"""A file of TOML as data that knows where each part of it stands."""
+"""Files of TOML as data that knows the line of each key, with `${NAME}` from the environment.
+
+`tomllib` tells values, not their places, so `_Scanner` goes over a text that `tomllib` has accepted. It needs to know
+only where keys begin and values end, not what is allowed.
+
+In values `${NAME}` and `${NAME:-default}` refer to the environment, and `$${` is a `${` of its own. As in a shell, the
+default counts where the variable is missing or empty. A missing variable without a default is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,8 @@ import contextlib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -14,12 +22,214 @@ from typing import Any
 import msgspec
 
 from evertick.config.ownership import is_refused, open_owned
-from evertick.config.place import Path as KeyPath
-from evertick.config.place import key_lines
 from evertick.config.problem import Problems
 from evertick.text.regular_file import NotRegular
 
-__all__ = ["FILE_MAX_BYTES", "Document", "digest_of", "read_before_error", "read_document"]
+__all__ = [
+    "FILE_MAX_BYTES",
+    "Document",
+    "KeyPath",
+    "digest_of",
+    "has_reference",
+    "interpolated",
+    "key_lines",
+    "read_before_error",
+    "read_document",
+    "references_in",
+]
+
+KeyPath = tuple[str | int, ...]
+
+_BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
+_SPACE = re.compile(r"[ \t]*")
+_KEY = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
+# Up to two quotes may stand right before the three that end a long string.
+_STRING = re.compile(
+    r'''"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*\'''',
+    re.DOTALL,
+)
+# Numbers, dates (which may hold a space), true and false.
+_SCALAR = re.compile(r"[^,\]}#\n]+")
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """The line, counted from 1, on which each key, table and element is first named."""
+    return _Scanner(text).scan()
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        # As tomllib does.
+        self._text = text.replace("\r\n", "\n")
+        self._ends = [found.start() for found in re.finditer("\n", self._text)]
+        self._at = 0
+        self._lines: dict[KeyPath, int] = {}
+        # How many elements each array of tables has so far.
+        self._counts: dict[KeyPath, int] = {}
+
+    def scan(self) -> dict[KeyPath, int]:
+        table: KeyPath = ()
+        while self._skip(_BLANK) and self._at < len(self._text):
+            table = self._header() if self._text[self._at] == "[" else self._pair(table)
+        return self._lines
+
+    def _header(self) -> KeyPath:
+        is_element = self._text.startswith("[[", self._at)
+        self._at += 2 if is_element else 1
+        table: KeyPath = ()
+        for name, line, is_last in self._names():
+            table = self._named((*table, name), line)
+            if is_element and is_last:
+                self._counts[table] = self._counts.get(table, 0) + 1
+            if table in self._counts:
+                table = self._named((*table, self._counts[table] - 1), line)
+        self._at += 2 if is_element else 1
+        return table
+
+    def _pair(self, table: KeyPath) -> KeyPath:
+        """One `key = value`; answers the table it stands in."""
+        path = table
+        for name, line, _ in self._names():
+            path = self._named((*path, name), line)
+        self._at += 1  # the equals sign
+        self._skip(_SPACE)
+        self._value(path)
+        return table
+
+    def _names(self) -> Iterator[tuple[str, int, bool]]:
+        """The parts of a dotted key, each with its line and whether it is the last, up to what follows them."""
+        is_last = False
+        while not is_last:
+            self._skip(_SPACE)
+            line, token = self._line(), self._take(_KEY)
+            self._skip(_SPACE)
+            is_last = self._text[self._at] != "."
+            self._at += not is_last
+            yield _name(token), line, is_last
+
+    def _value(self, path: KeyPath) -> None:
+        match self._text[self._at]:
+            case "[":
+                self._array(path)
+            case "{":
+                self._inline_table(path)
+            case '"' | "'":
+                self._take(_STRING)
+            case _:
+                self._take(_SCALAR)
+
+    def _array(self, path: KeyPath) -> None:
+        for number in self._inside("]"):
+            self._value(self._named((*path, number), self._line()))
+
+    def _inline_table(self, path: KeyPath) -> None:
+        for _ in self._inside("}"):
+            self._pair(path)
+
+    def _inside(self, end: str) -> Iterator[int]:
+        """Once for each element between the brackets, with its number."""
+        self._at += 1
+        number = 0
+        while self._skip(_BLANK) and self._text[self._at] != end:
+            yield number
+            number += 1
+            self._skip(_BLANK)
+            self._at += self._text[self._at] == ","
+        self._at += 1
+
+    def _named(self, path: KeyPath, line: int) -> KeyPath:
+        self._lines.setdefault(path, line)
+        return path
+
+    def _line(self) -> int:
+        return bisect_left(self._ends, self._at) + 1
+
+    def _skip(self, pattern: re.Pattern[str]) -> bool:
+        found = pattern.match(self._text, self._at)
+        assert found is not None, "it matches nothing, too"
+        self._at = found.end()
+        return True
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._at)
+        assert found is not None, "tomllib has accepted the text"
+        self._at = found.end()
+        return found[0]
+
+
+def _name(token: str) -> str:
+    if token[0] not in "\"'":
+        return token
+    return token[1:-1] if "\\" not in token or token[0] == "'" else str(tomllib.loads(f"key = {token}")["key"])
+
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<inside>[^}]*)(?P<end>\}?)")
+_INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-.*)?", re.DOTALL)
+_SHOWN = 60
+
+Refuse = Callable[[KeyPath, str], None]
+
+
+def has_reference(value: Any) -> bool:
+    """Whether anything in it comes from the environment."""
+    match value:
+        case str():
+            return any(found["inside"] is not None for found in _REFERENCE.finditer(value))
+        case dict():
+            return any(has_reference(each) for each in value.values())
+        case list():
+            return any(has_reference(each) for each in value)
+        case _:
+            return False
+
+
+def references_in(value: Any) -> Iterator[str]:
+    """The names of the variables that it refers to, also where a shell reads them when the job runs."""
+    match value:
+        case str():
+            names = (_INSIDE.fullmatch(found["inside"] or "") for found in _REFERENCE.finditer(value))
+            yield from (name["name"] for name in names if name is not None)
+        case dict():
+            for each in value.values():
+                yield from references_in(each)
+        case list():
+            for each in value:
+                yield from references_in(each)
+
+
+def interpolated(value: Any, environ: Mapping[str, str], refuse: Refuse, path: KeyPath = ()) -> Any:
+    """The value with what the environment has, at any depth. What cannot be is told to `refuse`, with its path."""
+    match value:
+        case str():
+            return _REFERENCE.sub(lambda found: _replaced(found, environ, refuse, path), value)
+        case dict():
+            return {name: interpolated(each, environ, refuse, (*path, name)) for name, each in value.items()}
+        case list():
+            return [interpolated(each, environ, refuse, (*path, number)) for number, each in enumerate(value)]
+        case _:
+            return value
+
+
+def _replaced(found: re.Match[str], environ: Mapping[str, str], refuse: Refuse, path: KeyPath) -> str:
+    if found["inside"] is None:
+        return "${"
+    inside = _INSIDE.fullmatch(found["inside"])
+    if inside is None or not found["end"]:
+        refuse(
+            path,
+            f"{found[0][:_SHOWN]!r} is no reference to the environment; write ${{NAME}} or ${{NAME:-default}}, and "
+            "$${ for a ${ that is meant as it stands",
+        )
+        return ""
+    name, default = inside["name"], inside["default"]
+    given = environ.get(name)
+    if default is not None:
+        return given or default.removeprefix(":-")
+    if given is None:
+        refuse(path, f"the environment has no {name}; set it, or write ${{{name}:-default}}")
+        return ""
+    return given
+
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 # What to do about what tomllib finds, by the beginning of its words.

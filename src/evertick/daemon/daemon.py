@@ -17,14 +17,13 @@ from pathlib import Path
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.config.configuration import job_count
-from evertick.config.job_digest import doing_of
+from evertick.config.configuration import job_count, job_digests
 from evertick.config.reload import Reloaded, Reloader
 from evertick.daemon.detach import Detached
 from evertick.daemon.logs import Logs
 from evertick.daemon.notify import Notify
 from evertick.daemon.pidfile import Pidfile
-from evertick.daemon.report import DaemonReport, forget_report, write_report
+from evertick.daemon.report import DaemonReport, remove_report, write_report
 from evertick.daemon.watchdog import Watchdog
 from evertick.scheduler.process import SideService
 from evertick.scheduler.scheduler import Scheduler
@@ -102,7 +101,7 @@ class Daemon(SideService):
     def ended(self) -> None:
         """May be called twice, and by another thread where the event loop does not close."""
         self._watchdog.stop()
-        forget_report(self._has.folder, self._report.pid)
+        remove_report(self._has.folder, self._report.pid)
         if self._has.pidfile is not None:
             self._has.pidfile.remove()
         self._has.notify.close()
@@ -121,7 +120,7 @@ class Daemon(SideService):
         self._report = msgspec.structs.replace(
             self._report,
             jobs=came.jobs,
-            does=doing_of(reloader.configuration),
+            does=job_digests(reloader.configuration),
             reloaded_at=from_us(system_clock.now_us()),
             problems=came.problems,
             wants_restart=came.wants_restart,

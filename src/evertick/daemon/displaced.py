@@ -12,10 +12,10 @@ from evertick.daemon.report import DaemonReport
 from evertick.doctor.finding import named
 from evertick.engine.node import declarer_of
 
-__all__ = ["displaced_words"]
+__all__ = ["replaced_daemon_warning"]
 
 
-def displaced_words(ours: DaemonReport, others: Iterable[DaemonReport]) -> str | None:
+def replaced_daemon_warning(ours: DaemonReport, others: Iterable[DaemonReport]) -> str | None:
     """Whose jobs this start pauses, in words, and how to keep them."""
     for other in others:
         left = sorted(other.does.keys() - ours.does.keys())

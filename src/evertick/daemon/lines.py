@@ -17,7 +17,7 @@ import msgspec
 from evertick.job.context import _current
 from evertick.text.printable import CONTROLS
 
-__all__ = ["Hidden", "JournalLines", "JsonLines", "LogFormatter", "TextLines"]
+__all__ = ["JournalFormatter", "JsonFormatter", "LogFormatter", "Redactor", "TextFormatter"]
 
 _CHARS_MOST = 64 * 1024
 # Shorter ones would be found everywhere.
@@ -33,7 +33,7 @@ _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), 
 _LEAST_PRIORITY = 7
 
 
-class Hidden:
+class Redactor:
     """The secrets that no line may hold."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Hidden:
 class LogFormatter(logging.Formatter):
     """What all forms share: the words of a record, safe to be written."""
 
-    def __init__(self, hidden: Hidden, node: str | None = None) -> None:
+    def __init__(self, hidden: Redactor, node: str | None = None) -> None:
         super().__init__()
         self._hidden = hidden
         self.node = node
@@ -90,7 +90,7 @@ class LogFormatter(logging.Formatter):
         return _CONTROL.sub(lambda found: _written_out(ord(found[0])), text)
 
 
-class TextLines(LogFormatter):
+class TextFormatter(LogFormatter):
     """`2026-01-31 09:00:00.000+01:00 WARNING evertick.tend: …`; further lines of the same record are set in."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -105,7 +105,7 @@ class TextLines(LogFormatter):
         return self.words(record) + (f" [{about}]" if about else "") + (f"\n{trouble}" if trouble else "")
 
 
-class JournalLines(TextLines):
+class JournalFormatter(TextFormatter):
     """For the journal, which knows the time by itself and reads how grave a line is from its beginning."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -113,7 +113,7 @@ class JournalLines(TextLines):
         return f"<{grave}>" + _set_in(f"{record.name}: {self._told(record)}", f"<{grave}>    ")
 
 
-class JsonLines(LogFormatter):
+class JsonFormatter(LogFormatter):
     """One object per line."""
 
     def format(self, record: logging.LogRecord) -> str:

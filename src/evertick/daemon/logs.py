@@ -24,7 +24,7 @@ from typing import Literal
 
 import msgspec
 
-from evertick.daemon.lines import Hidden, JournalLines, JsonLines, LogFormatter, TextLines
+from evertick.daemon.lines import JournalFormatter, JsonFormatter, LogFormatter, Redactor, TextFormatter
 from evertick.errors import InvalidSetting, Refused
 from evertick.text.log_level import TRACE
 from evertick.text.regular_file import kind_of
@@ -56,7 +56,7 @@ class Logs(msgspec.Struct, frozen=True):
 
     handler: logging.Handler
     lines: LogFormatter
-    hidden: Hidden
+    hidden: Redactor
 
     def reopen(self) -> None:
         """Go on in a new file, if it is a file."""
@@ -72,10 +72,10 @@ def set_up_logs(
     *, file: Path | None, form: LogFormat = "text", level: str = "info", verbose: int = 0, environ: Mapping[str, str]
 ) -> Logs:
     """Everything that is logged in this process goes there, and nowhere else."""
-    hidden = Hidden()
+    hidden = Redactor()
     handler: logging.Handler = logging.StreamHandler(sys.stderr) if file is None else LogFile(file)
     is_journal = file is None and _leads_to_journal(sys.stderr.fileno(), environ)
-    kind = JsonLines if form == "json" else JournalLines if is_journal else TextLines
+    kind = JsonFormatter if form == "json" else JournalFormatter if is_journal else TextFormatter
     lines = kind(hidden)
     handler.setFormatter(lines)
     root = logging.getLogger()

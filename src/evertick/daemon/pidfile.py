@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from evertick.daemon.process import is_running, was_there
+from evertick.daemon.process import is_running, was_running
 from evertick.errors import Refused
 from evertick.text.regular_file import kind_of
 
@@ -170,7 +170,7 @@ def _checked(path: Path, found: int) -> int | None:
     pid = _pid_of(found)
     if facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
         raise Refused(f"{path} is no pidfile: it holds something else than the number of a process; name another file")
-    if pid is not None and pid != os.getpid() and was_there(pid, facts.st_mtime):
+    if pid is not None and pid != os.getpid() and was_running(pid, facts.st_mtime):
         raise Refused(
             f"the pidfile {path} has the number of process {pid} ({_command_of(pid)}), which lives and has not locked "
             "it: it is that of another program; give this daemon another --pidfile, or remove the file if that process "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["is_running", "started_at_tick", "was_there"]
+__all__ = ["is_running", "started_at_tick", "was_running"]
 
 # Start times are counted in hundredths of seconds since the machine was started, which is itself known by the second.
 _SLACK_SECONDS = 2.0
@@ -28,7 +28,7 @@ def started_at_tick(pid: int) -> int | None:
     return None if fields is None else int(fields[19])
 
 
-def was_there(pid: int, at: float) -> bool:
+def was_running(pid: int, at: float) -> bool:
     """Whether this process lives, and did so at that time. Where nobody can say, it did not."""
     fields = _fields(pid)
     if fields is None or fields[0] == "Z":

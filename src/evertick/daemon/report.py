@@ -19,7 +19,14 @@ import msgspec
 from evertick.daemon.process import is_running, started_at_tick
 from evertick.text.regular_file import read_regular
 
-__all__ = ["DaemonReport", "forget_report", "read_former", "read_remains", "read_reports", "write_report"]
+__all__ = [
+    "DaemonReport",
+    "read_dead_reports",
+    "read_previous_reports",
+    "read_reports",
+    "remove_report",
+    "write_report",
+]
 
 _NAMES = "daemon.*.json"
 _LAST = "daemon-ended.json"
@@ -76,18 +83,18 @@ def read_reports(folder: Path) -> list[DaemonReport]:
     return sorted((said for _, said in _found(folder) if _lives(said)), key=lambda said: said.started_at)
 
 
-def read_remains(folder: Path) -> list[DaemonReport]:
+def read_dead_reports(folder: Path) -> list[DaemonReport]:
     """What daemons of this directory have said that were killed, or whose machine was: an end clears its file away."""
     return [said for _, said in _found(folder) if not _lives(said)]
 
 
-def forget_report(folder: Path, pid: int) -> None:
+def remove_report(folder: Path, pid: int) -> None:
     """At the end of a daemon."""
     with contextlib.suppress(OSError):
         os.replace(_path(folder, pid), folder / _LAST)
 
 
-def read_former(folder: Path) -> list[DaemonReport]:
+def read_previous_reports(folder: Path) -> list[DaemonReport]:
     """What the daemons of this directory say, and those that were here last, whether they have ended or died."""
     return [said for _, said in (*_found(folder), *_read(folder / _LAST))]
 

@@ -17,18 +17,18 @@ from urllib.parse import unquote
 
 from evertick.clock import system_clock
 from evertick.config.build import scheduler_from
-from evertick.config.job_digest import doing_of
+from evertick.config.configuration import job_digests
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
 from evertick.daemon.daemon import Daemon, DaemonResources
 from evertick.daemon.detach import Detached
-from evertick.daemon.displaced import displaced_words
-from evertick.daemon.lines import Hidden
+from evertick.daemon.displaced import replaced_daemon_warning
+from evertick.daemon.lines import Redactor
 from evertick.daemon.logs import Logs, set_up_logs
 from evertick.daemon.notify import Notify
 from evertick.daemon.pidfile import Pidfile
 from evertick.daemon.process import started_at_tick
-from evertick.daemon.report import DaemonReport, read_former
+from evertick.daemon.report import DaemonReport, read_previous_reports
 from evertick.driver.secret import SECRET_VARIABLE, Secrets
 from evertick.errors import EvertickError
 from evertick.scheduler.process import run_process
@@ -50,7 +50,7 @@ _TOKEN = re.compile(r"(?:nats|tls)://([^\s/:@,]+)@")
 class _HiddenSecrets(Secrets):
     """The node's secrets, each hidden from the log before anybody has it."""
 
-    def __init__(self, secrets: Secrets, hidden: Hidden) -> None:
+    def __init__(self, secrets: Secrets, hidden: Redactor) -> None:
         super().__init__(secrets._folder, secrets._environ)
         self._hidden = hidden
 
@@ -82,7 +82,9 @@ def run_daemon(
         with _last_words():
             scheduler = _scheduler(configuration, logs)
             report = _report(configuration, scheduler)
-            if (said := displaced_words(report, read_former(configuration.state_directory))) is not None:
+            if (
+                said := replaced_daemon_warning(report, read_previous_reports(configuration.state_directory))
+            ) is not None:
                 log.warning("%s", said)
             is_reloaded = configuration.daemon.reload != "off"
             reloader = Reloader(
@@ -187,5 +189,5 @@ def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
         database=masked(configuration.database_url),
         app=scheduler.settings.app,
         reload=configuration.daemon.reload,
-        does=doing_of(configuration),
+        does=job_digests(configuration),
     )

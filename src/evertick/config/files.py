@@ -1,4 +1,4 @@
-"""The files of a configuration: the one that was named, and what it includes.
+"""The files of a configuration: where the first one is, and what it includes.
 
 `include = ["conf.d/*.toml"]` stands at the top of a file. A pattern counts from the folder of its file; what it matches
 is read by name. A file that was named plainly must be there, a pattern may match nothing. No order counts: a key that
@@ -23,14 +23,50 @@ from evertick.config.toml import Document, read_document
 __all__ = [
     "DEPTH_MAX",
     "FILES_MAX",
+    "FILE_NAME",
     "INCLUDE",
     "Pattern",
-    "passed_over",
+    "find_file",
+    "ignored_files",
     "patterns_of",
     "read_all",
     "read_folder",
+    "searched_files",
     "warnings_in",
 ]
+
+FILE_NAME = "evertick.toml"
+_SYSTEM = Path("/etc/evertick")
+
+
+def find_file(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that was named, else the first that is there: ./, the user's, the system's."""
+    if path is not None:
+        return Path(path)
+    return next((each for each in _candidates(environ) if _is_there(each)), None)
+
+
+def searched_files(environ: Mapping[str, str] = os.environ) -> str:
+    """Where a file is looked for, in words."""
+    return ", ".join(str(each) for each in _candidates(environ))
+
+
+def _is_there(path: Path) -> bool:
+    """Whether it is a file. In a directory that is closed to this user there may be one.
+
+    That of the system counts as being there, so that reading it says what is in the way. A home that is closed is that
+    of somebody else, as `su` and the like leave it in the environment.
+    """
+    try:
+        return path.is_file()
+    except PermissionError:
+        return path.parent == _SYSTEM
+
+
+def _candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".config")
+    return Path(FILE_NAME), Path(home) / "evertick" / FILE_NAME, _SYSTEM / FILE_NAME
+
 
 INCLUDE = "include"
 DEPTH_MAX = 8
@@ -43,7 +79,7 @@ _LEFT_OUT = re.compile(
 _PASSED_OVER_MOST = 10
 
 
-class Reads(Protocol):
+class ReadFile(Protocol):
     """How a file is read: `read_document`, or what answers more of one that is wrong."""
 
     def __call__(
@@ -71,7 +107,7 @@ def patterns_of(document: Document) -> list[Pattern]:
 
 
 def read_all(
-    path: Path, problems: Problems, read: Reads = read_document, *, environ: Mapping[str, str]
+    path: Path, problems: Problems, read: ReadFile = read_document, *, environ: Mapping[str, str]
 ) -> list[Document]:
     """The file and all it includes."""
     found: list[Document] = []
@@ -97,7 +133,7 @@ def warnings_in(documents: Iterable[Document]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for document in documents for each in document.warnings))
 
 
-def passed_over(folder: Path) -> list[Path]:
+def ignored_files(folder: Path) -> list[Path]:
     """Files in a folder of jobs that look as if they were meant to be read; not what editors and packagers leave."""
     try:
         with os.scandir(folder) as entries:
