@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from evertick import Scheduler
-from evertick.daemon.lines import JournalFormatter, JsonFormatter, Redactor, TextFormatter
-from evertick.daemon.logs import LogFile, Logs, set_up_logs
+from evertick.daemon.logs import JournalFormatter, JsonFormatter, LogFile, Logs, Redactor, TextFormatter, set_up_logs
 from evertick.errors import InvalidSetting, Refused
 from evertick.text.log_level import TRACE
 from other_user import closed_to_us

@@ -14,8 +14,7 @@ import pytest
 
 from evertick import Scheduler
 from evertick.clock import supervisor_us, system_clock
-from evertick.daemon.notify import Notify
-from evertick.daemon.watchdog import Watchdog
+from evertick.daemon.notify import Notify, Watchdog
 
 
 @pytest.fixture(params=["file", "abstract"])

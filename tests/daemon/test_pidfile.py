@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from evertick.daemon.pidfile import Pidfile, pid_in, running_pid
+from evertick.daemon.process import Pidfile, pid_in, running_pid
 from evertick.errors import Refused
 from other_user import closed_to_us
 
 HOLDER = """
 import sys
 from pathlib import Path
-from evertick.daemon.pidfile import Pidfile
+from evertick.daemon.process import Pidfile
 from evertick.errors import Refused
 pidfile = Pidfile(Path(sys.argv[1]))
 try:

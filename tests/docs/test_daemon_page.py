@@ -11,8 +11,7 @@ from pages import ROOT, blocks, doc, shell_lines
 from programs import SECONDS_MAX, running
 
 from evertick.cli.exits import EXIT_WRONG
-from evertick.daemon.lines import JsonFormatter, Redactor
-from evertick.daemon.logs import LOG_LEVELS
+from evertick.daemon.logs import LOG_LEVELS, JsonFormatter, Redactor
 from evertick.scheduler.process import EXIT_REPLACED, EXIT_RESTART, EXIT_STALLED
 
 PAGE = "reference/daemon.md"

@@ -19,12 +19,10 @@ import msgspec
 from evertick.clock import system_clock
 from evertick.config.configuration import job_count, job_digests
 from evertick.config.reload import Reloaded, Reloader
-from evertick.daemon.detach import Detached
 from evertick.daemon.logs import Logs
-from evertick.daemon.notify import Notify
-from evertick.daemon.pidfile import Pidfile
+from evertick.daemon.notify import Notify, Watchdog
+from evertick.daemon.process import Detached, Pidfile
 from evertick.daemon.report import DaemonReport, remove_report, write_report
-from evertick.daemon.watchdog import Watchdog
 from evertick.scheduler.process import SideService
 from evertick.scheduler.scheduler import Scheduler
 from evertick.when import from_us

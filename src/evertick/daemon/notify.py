@@ -1,7 +1,11 @@
-"""What a supervisor is told: the protocol of systemd's notification socket, which others speak, too.
+"""The notification socket of systemd, which other supervisors know, too: state, reloads, and the watchdog.
 
-A datagram of a few lines to the socket that the environment names. Where it names none, nothing is said. A supervisor
-that does not listen never stops or delays a node: what cannot be sent is dropped.
+A datagram of a few lines goes to the socket that the environment names, if it names one. A supervisor that does not
+listen never stops or delays a node: a datagram that cannot be sent is dropped.
+
+The watchdog has a thread of its own, so that a busy event loop is not taken for a dead one. It looks at that loop
+before each ping, so that a dead one is not taken for a busy one. A store that is away does not stop the pings: no
+restart brings it back.
 """
 
 from __future__ import annotations
@@ -10,12 +14,13 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import MutableMapping
+import threading
+from collections.abc import Callable, MutableMapping
 
 from evertick.clock import supervisor_us
 from evertick.text.printable import printable
 
-__all__ = ["Notify"]
+__all__ = ["Notify", "Watchdog"]
 
 log = logging.getLogger("evertick.daemon")
 
@@ -97,3 +102,42 @@ def _connected(address: str) -> socket.socket | None:
 
 def _line(text: str) -> str:
     return printable(text)[:_STATUS_MOST]
+
+
+# Words in the time that the supervisor waits for one: two may get lost.
+_WORDS = 3
+
+
+class Watchdog:
+    """Speaks from `start` to `stop`, if the supervisor wants to hear it."""
+
+    def __init__(self, notify: Notify, is_alive: Callable[[], bool]) -> None:
+        self._notify = notify
+        self._is_alive = is_alive
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        seconds = self._notify.watchdog_seconds
+        if seconds is not None:
+            log.debug("the supervisor hears every %.1f s that this node is alive", seconds / _WORDS)
+            self._thread = threading.Thread(
+                target=self._speak, args=(seconds / _WORDS,), name="evertick watchdog", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _speak(self, every: float) -> None:
+        is_silent = False
+        while not self._ending.wait(every):
+            if self._is_alive():
+                is_silent = False
+                self._notify.alive()
+            elif not is_silent:
+                is_silent = True
+                log.error("the node does not move: the supervisor is not told any more that it is alive")

@@ -10,7 +10,7 @@ import faulthandler
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -21,15 +21,13 @@ from evertick.config.configuration import job_digests
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
 from evertick.daemon.daemon import Daemon, DaemonResources
-from evertick.daemon.detach import Detached
-from evertick.daemon.displaced import replaced_daemon_warning
-from evertick.daemon.lines import Redactor
-from evertick.daemon.logs import Logs, set_up_logs
+from evertick.daemon.logs import Logs, Redactor, set_up_logs
 from evertick.daemon.notify import Notify
-from evertick.daemon.pidfile import Pidfile
-from evertick.daemon.process import started_at_tick
+from evertick.daemon.process import Detached, Pidfile, started_at_tick
 from evertick.daemon.report import DaemonReport, read_previous_reports
+from evertick.doctor.finding import named
 from evertick.driver.secret import SECRET_VARIABLE, Secrets
+from evertick.engine.node import declarer_of
 from evertick.errors import EvertickError
 from evertick.scheduler.process import run_process
 from evertick.scheduler.scheduler import Scheduler
@@ -82,10 +80,7 @@ def run_daemon(
         with _last_words():
             scheduler = _scheduler(configuration, logs)
             report = _report(configuration, scheduler)
-            if (
-                said := replaced_daemon_warning(report, read_previous_reports(configuration.state_directory))
-            ) is not None:
-                log.warning("%s", said)
+            _warn_of_replaced(report, read_previous_reports(configuration.state_directory))
             is_reloaded = configuration.daemon.reload != "off"
             reloader = Reloader(
                 scheduler,
@@ -191,3 +186,31 @@ def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
         reload=configuration.daemon.reload,
         does=job_digests(configuration),
     )
+
+
+def _warn_of_replaced(ours: DaemonReport, others: Iterable[DaemonReport]) -> None:
+    """The jobs of another daemon that this start pauses, and how to keep them.
+
+    Two folders, each with its `evertick.toml`, share the ledger of their user unless they name others. To the ledger
+    the second is the first with other jobs, so those of the first are paused as if they had been taken out of their
+    file.
+    """
+    for other in others:
+        left = sorted(other.does.keys() - ours.does.keys())
+        if left and other.config != ours.config and _whose(other) == _whose(ours):
+            log.warning(
+                "%s has jobs that %s has not (%s): both go by the ledger %s, the app %r and the node name %r, so these "
+                "jobs are paused while no daemon of that file runs; give one of the two files an `app` or a `name` of "
+                "its own under [node]",
+                other.config or "the environment alone",
+                ours.config,
+                named(left),
+                ours.database,
+                ours.app,
+                declarer_of(ours.node),
+            )
+            return
+
+
+def _whose(report: DaemonReport) -> tuple[str, str, str]:
+    return report.database, report.app, declarer_of(report.node)
