@@ -152,7 +152,7 @@ class InvalidSpec(InvalidSetting):
 class InvalidConfiguration(InvalidSetting):
     """Something in a configuration file, the environment or the flags. `problems` has it all, a line each.
 
-    `warnings` has what is not wrong, but hardly meant: whoever mends the one wants to hear of the other.
+    `warnings` has likely mistakes, which are worth correcting in the same round.
     """
 
     def __init__(self, problems: tuple[str, ...], warnings: tuple[str, ...] = ()) -> None:

@@ -236,7 +236,7 @@ def test_a_stale_one_that_somebody_keeps_locked_is_told_as_such(path: Path) -> N
     path.write_text("4194304\n")
     with path.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_EX)
-        with pytest.raises(Refused, match="locked by somebody who is not the process in it"):
+        with pytest.raises(Refused, match="locked by another process than the one in it"):
             Pidfile(path).take()
 
 

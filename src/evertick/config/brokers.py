@@ -51,7 +51,7 @@ class _Kind(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     # How many servers it may name.
     most: int
-    # Whether a password may be that of nobody in particular.
+    # Whether a password needs a user.
     is_user_needed: bool
 
 
@@ -109,7 +109,7 @@ def _of_parts(password: str | None, keys: SectionKeys, kind: _Kind) -> str:
     is_secure = (tls is not None and bool(tls.value)) or keys.first("ssl.ca", "ssl.cert", "ssl.key") is not None
     user = quote(keys.text("user") or "", safe="")
     if password is not None and not user and kind.is_user_needed:
-        keys.refuse_password_of_nobody()
+        keys.refuse_password_without_user()
     signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@"
     before = f"{kind.safe if is_secure else kind.scheme}://{'' if signed == '@' else signed}"
     if number is not None and number.value < 0:
@@ -155,7 +155,7 @@ def _is_signed(url: str) -> bool:
         return True
 
 
-# How the drivers of brokers are told where their servers are.
+# What the drivers of brokers take.
 BROKERS: dict[str, type[RedisConnection | NatsConnection]] = {"redis": RedisConnection, "nats": NatsConnection}
 # The address has them already.
 _IN_URL = ("user", "username", "password")

@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is told, and where each value comes from."""
+    """All settings and jobs of a node, and where each value comes from."""
 
     # None: no file was found, and the environment and flags are all there is.
     file: Path | None
@@ -66,7 +66,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     # What holds for every job that does not say otherwise.
     defaults: Defaults
     jobs: tuple[Job, ...]
-    # What is not wrong, but should not stay as it is.
+    # Likely mistakes, and what to correct soon.
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:

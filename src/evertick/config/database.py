@@ -60,7 +60,7 @@ def _of_parts(keys: SectionKeys, password: str | None) -> str:
     user = quote(keys.text("user") or "", safe="")
     signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@" if user else ""
     if password is not None and not user:
-        keys.refuse_password_of_nobody()
+        keys.refuse_password_without_user()
     address = keys.text("address")
     # The folder of a socket does not fit between the slashes.
     is_folder = address is None or address.startswith("/")
@@ -112,7 +112,7 @@ def _is_right(url: str, keys: SectionKeys, name: str | None) -> bool:
 
 
 def _with_parameters(url: str, keys: SectionKeys) -> str:
-    """The URL with what the other keys say, each checked by itself, so that it is told as itself."""
+    """The URL with the other keys as parameters, each checked by itself, so that an error names its key."""
     made, written = url, {each for each, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
     for name, parameter in _PARAMETERS.items():
         found = keys.get(name)

@@ -54,8 +54,8 @@ def searched_files(environ: Mapping[str, str] = os.environ) -> str:
 def _is_there(path: Path) -> bool:
     """Whether it is a file. In a directory that is closed to this user there may be one.
 
-    That of the system counts as being there, so that reading it says what is in the way. A home that is closed is that
-    of somebody else, as `su` and the like leave it in the environment.
+    That of the system counts as being there, so that reading it gives the reason. A closed home is that of another
+    user, as `su` leaves it in the environment.
     """
     try:
         return path.is_file()
@@ -129,7 +129,7 @@ def read_folder(
 
 
 def warnings_in(documents: Iterable[Document]) -> tuple[str, ...]:
-    """Who else can change the files; a folder is reported once."""
+    """Which other users can change the files; a folder is reported once."""
     return tuple(dict.fromkeys(each for document in documents for each in document.warnings))
 
 

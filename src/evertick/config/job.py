@@ -30,7 +30,6 @@ from evertick.when import Calendar, When
 __all__ = [
     "DEFAULT_KEYS",
     "JOBS_MAX",
-    "JOB_KEYS",
     "POLICY_KEYS",
     "TASK_KEYS",
     "Defaults",
@@ -115,7 +114,7 @@ class _Reader:
         self._check_name()
         self._check_known()
         if len(self._given) < len(self._table.data):
-            return None  # without what is missing, the rest would be told of things that are not wrong
+            return None  # the rest would be refused for lack of it
         rule = self._rule()
         spec, task = self._what()
         definition = self._definition(task)
@@ -195,12 +194,12 @@ class _Reader:
 
         rule = make(value)
         if rule is None and kind in _RIGHT_RULES:
-            # With a right one in its place, what is wrong with its options is told, too.
+            # With a right one in its place, the problems of its options are found, too.
             make(_RIGHT_RULES[kind])
         return rule
 
     def _is_misspelt(self, known: tuple[str, ...]) -> bool:
-        """Whether one of these is there under a name that is like it, which is told already."""
+        """Whether one of these is there under a similar name, which is among the problems already."""
         everything = (*JOB_KEYS, *self._with.drivers)
         return any(name not in everything and alike(name, everything) in known for name in self._given)
 
@@ -227,7 +226,7 @@ class _Reader:
         except EvertickError as error:
             self.refuse(phrased(error, f"{driver}: "), driver)
             return None
-        except Exception as error:  # of somebody else's driver, which may raise anything
+        except Exception as error:  # of a third-party driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
             return None
         for said in wrong:
@@ -270,7 +269,7 @@ class _Reader:
     def _without_what_is_wrong(
         self, make: Callable[[dict[str, Any]], Any], options: dict[str, Any], otherwise: str = ""
     ) -> Any:
-        """Make it; what is refused is told with its place, and left out, until the rest is right or nothing helps."""
+        """Make it. A refused option is reported at its place and left out, until the rest is right or nothing helps."""
         kept = dict(options)
         while True:
             try:
@@ -318,7 +317,7 @@ def _fields_of(driver: str) -> tuple[str, ...]:
     """Of the specification that its jobs have."""
     try:
         return spec_class(driver).__struct_encode_fields__
-    except Exception:  # of somebody else's driver, which may raise anything; it is told where the job is read
+    except Exception:  # of a third-party driver, which may raise anything; reported where the job is read
         return ()
 
 

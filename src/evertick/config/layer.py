@@ -24,19 +24,7 @@ from evertick.text.did_you_mean import nearest
 from evertick.text.redact import masked
 from evertick.text.regular_file import read_regular
 
-__all__ = [
-    "DEFAULT",
-    "JOB_TABLES",
-    "PARTS",
-    "Layer",
-    "Origin",
-    "SectionKeys",
-    "Table",
-    "Value",
-    "Warn",
-    "layered",
-    "section_from",
-]
+__all__ = ["DEFAULT", "PARTS", "Origin", "SectionKeys", "Table", "Value", "Warn", "layered", "section_from"]
 
 Layer = Literal["default", "file", "environment", "flag"]
 # Each is stronger than those before it.
@@ -68,14 +56,14 @@ _TABLES = {key.rpartition(".")[0] for key in _KEYS}
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a key, and why."""
+    """The value of a key, and its origin."""
 
     key: str
     value: Any
     origin: Origin
     # As the file has it, where parts of it come from the environment.
     written: Any = None
-    # Whether somebody has set it to something that cannot be, so that the default stands in for it.
+    # Whether it was set to an impossible value, so that the default stands in for it.
     is_refused: bool = False
 
     @property
@@ -88,13 +76,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A value as somebody wrote it. Text of the environment, or from there, may stand for any kind."""
+    """A value as it was written. Text of the environment, or from there, may stand for any kind."""
 
     value: Any
     origin: Origin
     is_text: bool
     written: Any = None
-    # Whether a part of it is missing, which is told.
+    # Whether a part of it is missing, which is among the problems.
     is_refused: bool = False
 
 
@@ -239,7 +227,7 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
     return found
 
 
-# Fields of a specification whose `${…}` belongs to somebody else: the shell reads it when the job runs.
+# Fields of a specification whose `${…}` is for the shell, which reads it when the job runs.
 _VERBATIM = {"shell": ("command", "stdin")}
 
 
@@ -257,7 +245,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(map(str, (*self.path, *inner)))
 
     def read(self, environ: Mapping[str, str], problems: Problems) -> dict[str, Any]:
-        """What is in it, with what the environment has; but for what lacks a part of it, which is told."""
+        """Its keys, with the values of the environment. A key that lacks a part is left out, and among the problems."""
         refused = set()
 
         def refuse(path: tuple[str | int, ...], said: str) -> None:
@@ -298,7 +286,7 @@ class SectionKeys:
         self.section = section
         before = f"{section}."
         own = {key.removeprefix(before): each for key, each in values.items() if key.startswith(before)}
-        # Whether one of them was refused before: what the others say together is then not what was meant.
+        # Whether one of them was refused before: the others together may then mean something else.
         self.is_half = any(each.is_refused for each in own.values())
         self._set = {name: each for name, each in own.items() if each.is_set}
         self._problems, self._warn = problems, warn
@@ -325,8 +313,8 @@ class SectionKeys:
         found = self._set.get(name)
         self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", said)
 
-    def refuse_password_of_nobody(self) -> None:
-        """Where the password stands, for the user stands nowhere."""
+    def refuse_password_without_user(self) -> None:
+        """At the place of the password, since the user has none."""
         name = self.first("password", "password_file") or "password"
         self.refuse(name, f"no user is given that has it; write {self.section}.user, too")
 
@@ -353,7 +341,7 @@ class SectionKeys:
         for host in hosts:
             found = _HOST.fullmatch(host)
             if found is None or not 0 < int(found["port"] or 1) < 2**16:
-                # What stands in place of a port may be a password whose host was forgotten.
+                # In place of a port there may be a password, if the host was forgotten.
                 shown = masked(f"x://{host}").removeprefix("x://")
                 self.refuse("address", f"{shown!r:.100} is neither a host nor host:port; write it like {example!r}")
         if not hosts or len(hosts) > most:

@@ -55,7 +55,6 @@ __all__ = [
     "FILE_NAME",
     "Configuration",
     "Ledger",
-    "check_variables",
     "guess_ledger",
     "load_configuration",
     "load_disabled",
@@ -75,7 +74,7 @@ _MISSPELT = 0.85
 
 
 def check_variables(environ: Mapping[str, str], data: Iterable[Any], problems: Problems, warnings: Problems) -> None:
-    """`data`: what the files hold, whose `${NAME}` are known by that."""
+    """`data`: the content of the files, which may refer to variables."""
     unknown = [name for name in environ if name.startswith(VARIABLE) and not _is_known(name, environ)]
     if not unknown:
         return
@@ -130,7 +129,7 @@ def load_configuration(
 ) -> Configuration:
     """Read and check everything. `flags`: by key, like "log.level", the name of the flag and its value.
 
-    Raises InvalidConfiguration with all that is wrong, and all that is hardly meant.
+    Raises InvalidConfiguration with all problems and warnings.
     """
     problems = Problems()
     loading = _Loading(find_file(path, environ), environ, flags or {}, problems)
@@ -138,7 +137,7 @@ def load_configuration(
     check_connections(made, problems)
     if loading.are_settings_right:
         check_brokers(made, problems)
-        # What only a scheduler can tell: rules that the node does not take, jobs that share a rate.
+        # Only a scheduler finds rules that the node does not take, and jobs that share a rate.
         add_jobs(bare_scheduler(made), made.jobs, problems)
     warnings = made.warnings
     if loading.are_settings_right:  # else they may be of nothing but what is wrong
@@ -148,13 +147,13 @@ def load_configuration(
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command needs to look at a ledger. The URL may hold a password."""
+    """The ledger of a configuration, for commands. The URL may hold a password."""
 
     file: Path
     database_url: str
     app: str
     state_directory: Path
-    # What of the node's settings a scheduler needs that only manages, as `Scheduler` takes it.
+    # The settings for a scheduler that only manages, as `Scheduler` takes them.
     settings: dict[str, Any]
 
     def __repr__(self) -> str:
@@ -162,9 +161,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
-    """Where the configuration says that the ledger is; None without a file.
+    """The ledger that the configuration names; None without a file.
 
-    Jobs are not looked at: whoever wants to see what runs is not held up by a job that cannot.
+    Jobs are not read, so an invalid job does not affect a command that only looks.
     """
     file = find_file(path, environ)
     if file is None:
@@ -176,7 +175,7 @@ def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ
 
 
 def load_disabled(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The jobs that say `enabled = false`, by name, and where they do. Nothing else of them is looked at."""
+    """The jobs with `enabled = false`, by name, each with the place of that key. Nothing else of them is read."""
     file = find_file(path, environ)
     if file is None:
         return {}
@@ -187,9 +186,9 @@ def load_disabled(path: str | Path | None, environ: Mapping[str, str] = os.envir
 
 
 def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
-    """What a configuration that is wrong says of its ledger all the same: by what is right in it.
+    """Where the ledger of a wrong configuration is, by what is right in it.
 
-    The line that names the database may be among those that are wrong: whoever uses it needs another witness.
+    The line that names the database may be wrong, too, so the caller needs another proof.
     """
     file = find_file(path, environ)
     if file is None:
@@ -212,7 +211,7 @@ def _ledger(file: Path, documents: list[Document], environ: Mapping[str, str], p
 
 
 def management_settings(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What the environment alone says of the settings that a scheduler needs that only manages."""
+    """Of the settings for a scheduler that only manages, those in the environment."""
     variables, problems = {variable_of(key) for key in _MANAGEMENT}, Problems()
     given = {name: value for name, value in environ.items() if name in variables}
     settings = _management_settings(layered([], given, {}, problems), problems)
@@ -240,7 +239,7 @@ def _checked_settings(values: Mapping[str, Value], problems: Problems) -> dict[s
             break
         except InvalidInput as wrong:
             setting = wrong.setting if wrong.setting in names else str(wrong).partition(": ")[0]
-            # The only one whose name an error does not begin with is the zone.
+            # Only an error of the zone may lack its name.
             key = names.get(setting, "node.tz")
             problems.add(checked[key].origin.place, key, phrased(wrong, f"{setting}: ", value=checked[key].value))
             checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
@@ -321,7 +320,7 @@ class _Loading:
             self._problems.add(events.origin.place, "nats.events", said)
 
     def _check_around(self, values: Mapping[str, Value], state: Path) -> None:
-        """What the keys say of things outside: files, directories, addresses."""
+        """Keys that refer to the machine: files, directories, addresses."""
         allow, warnings = values["http.allow"], Problems()
         for some in (allow.value, *([each] for each in allow.value)):
             try:
@@ -343,7 +342,7 @@ class _Loading:
         return None if self.file is None else self.file.parent.absolute()
 
     def _warn_open(self, values: Mapping[str, Value]) -> None:
-        """A file with a password in it that everybody may read."""
+        """Warn of a file with a password that every user may read."""
         by_path = {str(document.path): document for document in self.documents}
         for key, value in values.items():
             holds = value.about.is_secret or (value.about.is_url and _holds_secret(key, values))

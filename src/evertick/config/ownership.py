@@ -1,4 +1,4 @@
-"""Who can change the files of a configuration, and so decide which commands run: the rules of cron, ssh and sudo.
+"""Which users can change the files of a configuration, and so its commands: the rules of cron, ssh and sudo.
 
 A file must belong to root or to the user of this process, and neither its group nor others may write to it. The same
 holds for its folder and for each folder above, up to the home of that user or to the root of the file system, as sshd
@@ -30,15 +30,7 @@ import msgspec
 
 from evertick.text.regular_file import open_regular
 
-__all__ = [
-    "TRUST_VARIABLE",
-    "Distrusted",
-    "distrusted_file",
-    "distrusted_folder",
-    "is_refused",
-    "is_trusted",
-    "open_owned",
-]
+__all__ = ["TRUST_VARIABLE", "distrusted_file", "distrusted_folder", "is_refused", "open_owned"]
 
 TRUST_VARIABLE = "EVERTICK_TRUST_CONFIG"
 _ROOT = 0

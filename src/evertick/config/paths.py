@@ -25,15 +25,7 @@ from evertick.config.problem import Problems, fix_for
 from evertick.errors import Refused
 from evertick.text.regular_file import open_regular
 
-__all__ = [
-    "check_files",
-    "check_writable_paths",
-    "default_state",
-    "directory_problem",
-    "directory_warning",
-    "folder_problem",
-    "make_private",
-]
+__all__ = ["check_files", "check_writable_paths", "default_state", "folder_problem", "make_private"]
 
 _MODE = 0o700
 _ROOT = 0
@@ -44,7 +36,7 @@ _OWN = re.compile(r"evertick\..*|daemon[.-].*json.*|jobs\.d|conf\.d|secrets")
 
 
 def default_state(environ: Mapping[str, str]) -> Path:
-    """Where state is kept if nobody says: as systemd tells it, or where this kind of user has such things."""
+    """Where state is kept by default: as systemd says, else in the usual place of this user."""
     if given := environ.get("STATE_DIRECTORY"):
         return Path(given.partition(":")[0])
     if os.geteuid() == 0:
@@ -54,7 +46,7 @@ def default_state(environ: Mapping[str, str]) -> Path:
 
 
 def make_private(path: Path, *, is_only_read: bool = False) -> str | None:
-    """Have the directory there, for this user alone; answers what was to be mended, in words."""
+    """Make the directory for this user alone. Answers a warning where its mode was, or should be, changed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=_MODE, exist_ok=True)
@@ -133,7 +125,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def directory_problem(path: Path) -> str | None:
-    """Why a directory that is there can be nobody's own, whoever asks; in words."""
+    """Why an existing directory can be private to no user."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -162,7 +154,7 @@ _FILES = (
 
 
 def folder_problem(path: Path) -> str | None:
-    """Why what is in it cannot be read, in words: a pattern that looks into it would only match nothing."""
+    """Why a folder cannot be read: a pattern would only match nothing in it."""
     try:
         with os.scandir(path):
             return None
@@ -173,13 +165,13 @@ def folder_problem(path: Path) -> str | None:
 
 
 def check_files(values: Mapping[str, Value], problems: Problems, *, only: Sequence[str] | None = None) -> None:
-    """Refuse what would fail only at the first connection. `only`: the sections to look at."""
+    """Refuse files that would fail at the first connection. `only`: the sections to look at."""
     for key in _FILES:
         if only is not None and key.partition(".")[0] not in only:
             continue
         value, url = values[key], values.get(f"{key.partition('.')[0]}.url")
         if url is not None and url.origin.rank > value.origin.rank:
-            continue  # it is of another server than the one that counts
+            continue  # it belongs to a server that a stronger layer replaces
         if value.is_set and (said := _wrong_with(value.value, is_authority=key in _AUTHORITIES)):
             problems.add(value.origin.place, key, said)
 
@@ -199,7 +191,7 @@ def _wrong_with(path: Path, *, is_authority: bool) -> str | None:
 
 
 def check_writable_paths(values: Mapping[str, Value], state: Path, problems: Problems, warnings: Problems) -> None:
-    """`state`: the state directory, as it is after all defaults."""
+    """`state`: the state directory, after all defaults."""
     # The daemon has its directories there before it writes anything else. That of the configuration, if it is there
     # already, may be one that it only reads.
     config = values["directories.config"].value
@@ -248,5 +240,5 @@ def _check_directory(value: Value, problems: Problems, warnings: Problems) -> No
 
 
 def _nearest_there(path: Path) -> Path:
-    """It, or what there is of the way to it."""
+    """The path, or the part of it that exists."""
     return next((each for each in (path, *path.parents) if os.path.lexists(each)), path)

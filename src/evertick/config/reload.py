@@ -1,4 +1,4 @@
-"""The files of a running node, read again: when one of them changes, or when somebody asks.
+"""The files of a running node, read again: when one of them changes, or on a signal.
 
 They are checked first, also against the ledger. If anything is wrong, the node goes on with what it has. If all is
 right the ledger takes them in one transaction, and then the node its jobs, without a stop: what runs, runs on as it was
@@ -30,9 +30,9 @@ from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.scheduler import JobSet, Scheduler
 from evertick.text.regular_file import read_regular
 
-__all__ = ["JobDiff", "Reloaded", "Reloader", "check_restart_required", "job_diff"]
+__all__ = ["JobDiff", "Reloaded", "Reloader"]
 
-# Of each kind; who changes hundreds of jobs at once reads the file.
+# Of each kind.
 _NAMED_MOST = 10
 
 
@@ -64,7 +64,7 @@ def job_diff(before: Iterable[Job], now: Iterable[Job]) -> JobDiff:
     old, new = ({job.name: job for job in jobs} for jobs in (before, now))
     both = [(old[name], job) for name, job in new.items() if name in old]
     return JobDiff(
-        # Whoever has imported some wants to see that they do not run yet.
+        # After an import it shows that they do not run yet.
         added=tuple(f"{name}{'' if job.is_enabled else ' (disabled)'}" for name, job in new.items() if name not in old),
         changed=tuple(job.name for was, job in both if _said(was) != _said(job)),
         gone=tuple(name for name in old if name not in new),
@@ -121,11 +121,11 @@ _Look = dict[Path, tuple[int, int, int] | None]
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of reading the files again."""
+    """The outcome of a reload."""
 
-    # What is wrong with them; the older state holds then.
+    # With any, the older state holds.
     problems: tuple[str, ...] = ()
-    # What is hardly meant in them, as `evertick config check` tells it.
+    # Likely mistakes, as `evertick config check` shows them.
     warnings: tuple[str, ...] = ()
     # How many jobs there are now; and of those that this reload has brought, changed and taken away, the names.
     jobs: int = 0
@@ -161,12 +161,12 @@ class Reloader:
         self._is_unfinished = False
         # What was taken up and is not told yet.
         self._news = JobDiff()
-        # Who else could change the files when they were read last; a `chmod` changes nothing else of them.
+        # Why files were refused when they were read last; a `chmod` changes nothing else of them.
         self._distrusted: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> Configuration:
-        """What holds now."""
+        """The configuration in force."""
         return self._now
 
     def has_changed(self) -> bool:
@@ -203,7 +203,7 @@ class Reloader:
         except InvalidInput as wrong:
             return self._came(str(wrong))
         except EvertickError as error:
-            # The ledger is away, or somebody else has changed it at the same moment.
+            # The ledger is away, or another node has changed it at the same moment.
             self._is_unfinished = True
             return self._came(f"it is not taken up yet: {error}; what was before holds, and it is tried again")
         self._read = dict(loaded.digests)
@@ -225,7 +225,7 @@ class Reloader:
         problems.raise_any()
         connections = connections_of(loaded)
         new = {name: each for name, each in connections.items() if name not in scheduler._connections}
-        # Before the jobs that need it: nobody else asks for it, and nothing is opened by it.
+        # Before the jobs that need it; nothing is opened by it.
         scheduler._connections |= new
         try:
             disabled = [job.name for job in loaded.jobs if not job.is_enabled]

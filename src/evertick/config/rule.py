@@ -35,7 +35,7 @@ _BESIDE = {*PolicyOptions.__annotations__, *TaskOptions.__annotations__}
 _CRON = tuple(name for name in CronOptions.__annotations__ if name not in _BESIDE)
 _EVERY = ("after", *(name for name in EveryOptions.__annotations__ if name not in _BESIDE))
 _ONCE = tuple(name for name in OnceOptions.__annotations__ if name not in _BESIDE)
-# What each takes. A sentence takes what the rule takes that it means, so that is told when it is read.
+# The options of each. A sentence takes those of its rule, which is known when it is read.
 _TAKEN = {"cron": _CRON, "every": _EVERY, "once": _ONCE, "when": tuple(dict.fromkeys((*_CRON, *_EVERY)))}
 RULE_OPTIONS = tuple(dict.fromkeys((*_CRON, *_EVERY, *_ONCE)))
 # What may stand in [defaults]: what is said of all jobs, and not of one.
@@ -147,7 +147,7 @@ _OPTIONAL = {"constant": ("jitter",), "linear": ("jitter",), "exponential": _OPT
 
 
 def read_retry(value: Any, refuse: Callable[..., None]) -> RetryPolicy | None:
-    """The policy; None where it is wrong, which `refuse` is told: what, and perhaps of which key."""
+    """The policy; None where it is wrong. `refuse` takes each problem, and perhaps its key."""
     if not isinstance(value, dict):
         refuse(f'{value!r:.60} is no policy; write it like {{ exponential = "1s", attempts = 5 }}')
         return None
@@ -175,7 +175,7 @@ def _made(kind: str, value: dict[str, Any], refuse: Callable[..., None]) -> Retr
     unknown = [name for name in value if name not in (kind, *_OPTIONS[kind])]
     for name in unknown:
         refuse(f"no such key; {nearest(name, _OPTIONS[kind], what=f'beside {kind} there are')}", name)
-    # One that is misspelt is not missing besides.
+    # A misspelt one is not missing, too.
     known = {*value, *(alike(name, _OPTIONS[kind]) for name in unknown)}
     missing = [name for name in _OPTIONS[kind] if name not in known and name not in _OPTIONAL[kind]]
     if missing:
@@ -194,7 +194,7 @@ def _made(kind: str, value: dict[str, Any], refuse: Callable[..., None]) -> Retr
             refuse(phrased(wrong, f"{name}: ", value=options.get(name)), kind if name == first else name)
             if name in told or name not in options:
                 return None
-            # With a right one in its place, what else is wrong is told, too.
+            # With a right one in its place, the other problems are found, too.
             options[name] = _RIGHT.get(name, "1s")
             told.add(name)
 

@@ -198,7 +198,7 @@ def references_in(value: Any) -> Iterator[str]:
 
 
 def interpolated(value: Any, environ: Mapping[str, str], refuse: Refuse, path: KeyPath = ()) -> Any:
-    """The value with what the environment has, at any depth. What cannot be is told to `refuse`, with its path."""
+    """The value with its references replaced, at any depth. `refuse` takes each problem with its path."""
     match value:
         case str():
             return _REFERENCE.sub(lambda found: _replaced(found, environ, refuse, path), value)
@@ -232,7 +232,7 @@ def _replaced(found: re.Match[str], environ: Mapping[str, str], refuse: Refuse, 
 
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
-# What to do about what tomllib finds, by the beginning of its words.
+# The fix for an error of tomllib, by the beginning of its text.
 _FIXES = {
     "Invalid value": "text stands in quotes",
     "Cannot overwrite a value": "this key is set above already; keep one of the two",
@@ -265,7 +265,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     # Whether everybody on the machine may read it.
     is_open: bool
-    # Who else can change it, a line each.
+    # Which other users can change it, a line each.
     warnings: tuple[str, ...] = ()
 
     def place(self, path: KeyPath) -> str:

@@ -33,9 +33,9 @@ from evertick.text.did_you_mean import alike, nearest
 from evertick.when import Cron, Once
 from evertick.when.moment import moment_text
 
-__all__ = ["Prerequisites", "warnings_of"]
+__all__ = ["warnings_of"]
 
-# Others are sent as they are: who writes PURGE has a cache in front of him.
+# Others are sent as they are.
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE", "QUERY", "REPORT", "PROPFIND", "MKCOL")
 _LOOPBACK = "127.0.0.1"
 
@@ -209,7 +209,7 @@ def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) 
 
 
 def _warn_of_queue(job: Job, configuration: Configuration, found: Problems) -> None:
-    """Of one that nobody here has heard of. Where `node.queues` is set, its nodes share the queues on purpose."""
+    """Of a queue that no node by this file works on. Where `node.queues` is set, nodes share the queues on purpose."""
     queue, served = job.definition.queue, configuration.values["node.queues"]
     is_shared = job.spec is None or job.definition.mode == "every-node"
     if not is_shared and queue not in served.value and not served.is_set:

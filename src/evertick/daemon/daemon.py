@@ -37,7 +37,7 @@ _MARGIN_SECONDS = 30.0
 
 
 class DaemonResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon has beside its node."""
+    """The parts of a daemon beside its node."""
 
     logs: Logs
     notify: Notify
@@ -47,12 +47,12 @@ class DaemonResources(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     # None: they are never read again.
     reloader: Reloader | None = None
-    # Whether the files are looked at by themselves; else a signal asks for it.
+    # Whether a changed file is enough; else a signal asks for a reload.
     looks_itself: bool = True
 
 
 class Daemon(SideService):
-    """Stands by the node of a service."""
+    """Attends the node of a service: signals, supervisor, reloads, report."""
 
     def __init__(self, scheduler: Scheduler, report: DaemonReport, belongings: DaemonResources) -> None:
         self._scheduler = scheduler
@@ -84,7 +84,7 @@ class Daemon(SideService):
             is_asked = self._asked.is_set()
             self._asked.clear()
             if reloader is None:
-                log.warning("SIGUSR1: nothing is read again, for daemon.reload is off")
+                log.warning("SIGUSR1: ignored, since daemon.reload is off")
             elif is_asked:
                 log.info("SIGUSR1: the configuration is read again")
                 await self._reload(reloader, is_told=True)
@@ -109,10 +109,10 @@ class Daemon(SideService):
         try:
             came = await reloader.reload()
         except Exception as error:
-            # The node goes on as it is; who waits for the end of the reload must hear of it all the same.
+            # The node goes on as it is, and the supervisor waits for the end of the reload.
             log.exception("the configuration could not be read again; all stays as it is")
             came = Reloaded(problems=(f"{type(error).__name__}: {error}",), jobs=self._report.jobs)
-        # What is tried again every second is not told every second.
+        # What is tried every second is not logged every second.
         if is_told or came.problems != self._report.problems or not came.problems:
             self._tell(came)
         self._report = msgspec.structs.replace(
@@ -138,7 +138,7 @@ class Daemon(SideService):
             log.warning("changed, but not in force before a restart: %s", ", ".join(came.wants_restart))
 
     def _words(self) -> str:
-        """For the supervisor, whose status shows it."""
+        """For the status of the supervisor."""
         jobs, problems = self._report.jobs, self._report.problems
         wrong = f"; the new configuration does not hold: {problems[0]}" if problems else ""
         return f"running {job_count(jobs)}{wrong}"
@@ -155,7 +155,7 @@ class Daemon(SideService):
         log.info("SIGUSR2: the log was opened anew")
 
     def _let_go(self) -> None:
-        """Of the terminal and of the command that has started us."""
+        """Let the terminal go, and the command that started this daemon return."""
         if self._has.detached is not None:
             self._has.detached.ready()
 

@@ -42,7 +42,6 @@ __all__ = [
     "JournalFormatter",
     "JsonFormatter",
     "LogFile",
-    "LogFormatter",
     "Logs",
     "Redactor",
     "TextFormatter",
@@ -58,7 +57,7 @@ _STARS = "***"
 # The password in a URL, wherever one stands in a text.
 _IN_URL = re.compile(r"(?<=://)([^\s/:@]{0,200}):[^\s/@]{1,1000}@")
 _CONTROL = re.compile(f"[{CONTROLS}]")
-# What goes with a record beside its words.
+# Fields of a record beside its message.
 _FACTS = ("run", "task", "schedule")
 # As syslog counts them.
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
@@ -66,7 +65,7 @@ _LEAST_PRIORITY = 7
 
 
 class Redactor:
-    """The secrets that no line may hold."""
+    """Replaces known secrets and passwords of URLs."""
 
     def __init__(self) -> None:
         self._values: tuple[str, ...] = ()
@@ -85,7 +84,7 @@ class Redactor:
 
 
 class LogFormatter(logging.Formatter):
-    """What all forms share: the words of a record, safe to be written."""
+    """Common to all forms: the message of a record, safe to be written."""
 
     def __init__(self, hidden: Redactor, node: str | None = None) -> None:
         super().__init__()
@@ -95,7 +94,7 @@ class LogFormatter(logging.Formatter):
     def words(self, record: logging.LogRecord) -> str:
         try:
             return self._safe(record.getMessage())
-        except Exception as error:  # the arguments of somebody's call do not fit its text
+        except Exception as error:  # the arguments of a call do not fit its text
             return self._safe(f"{record.msg!r} with {record.args!r} ({type(error).__name__}: {error})")
 
     def trouble(self, record: logging.LogRecord) -> str:
@@ -105,7 +104,7 @@ class LogFormatter(logging.Formatter):
         return self._safe("\n".join(parts))
 
     def facts(self, record: logging.LogRecord) -> dict[str, str]:
-        """The run that said it, or that it is about."""
+        """The run that logged it, or that it is about."""
         context = _current.get(None)
         inside: dict[str, Any] = (
             {} if context is None else {"run": context.run_id, "task": context.task, "schedule": context.schedule_key}
@@ -182,7 +181,7 @@ LOG_LEVELS: Mapping[str, int] = {
 _MODE = 0o640
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _STUCK = "the log file %s cannot be opened anew (%s); the old one is written on"
-# Libraries that tell of every request, with its whole address, as something that everybody wants to know.
+# Libraries that log every request with its whole address.
 _TALKATIVE = ("httpx", "httpcore")
 _VERBOSE_ALL = 2
 _VERBOSE_TRACE = 3
@@ -220,7 +219,7 @@ def set_up_logs(
         root.removeHandler(before)
     root.addHandler(handler)
     _set_levels(level, verbose)
-    # A handler that fails has nobody to tell but a terminal that is not there.
+    # A handler that fails could only print to a terminal, which is gone.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     threading.excepthook = _tell_of_thread

@@ -25,14 +25,14 @@ from typing import NoReturn
 from evertick.errors import Refused
 from evertick.text.regular_file import kind_of
 
-__all__ = ["Detached", "Pidfile", "detach", "is_running", "pid_in", "running_pid", "started_at_tick", "was_running"]
+__all__ = ["Detached", "Pidfile", "detach", "is_running", "pid_in", "running_pid", "started_at_tick"]
 
 # Start times are counted in hundredths of seconds since the machine was started, which is itself known by the second.
 _SLACK_SECONDS = 2.0
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is one of this number, whoever's."""
+    """Whether there is one of this number, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -43,13 +43,13 @@ def is_running(pid: int) -> bool:
 
 
 def started_at_tick(pid: int) -> int | None:
-    """When it was started, in ticks since the boot, which no change of the clock moves; None: nobody can say."""
+    """When it was started, in ticks since the boot, which no change of the clock moves; None: unknown."""
     fields = _fields(pid)
     return None if fields is None else int(fields[19])
 
 
 def was_running(pid: int, at: float) -> bool:
-    """Whether this process lives, and did so at that time. Where nobody can say, it did not."""
+    """Whether this process lives, and did so at that time. False where that is unknown."""
     fields = _fields(pid)
     if fields is None or fields[0] == "Z":
         return False
@@ -71,7 +71,7 @@ def _fields(pid: int) -> list[str] | None:
 
 # "4194304\n" is the longest that Linux has.
 _BYTES_MOST = 32
-# Others may start, end or look at the same moment, each for an instant; whoever loses that often waits for nothing.
+# Others may start, end or look at the same moment, each for an instant.
 _TRIES, _PAUSE_SECONDS = 20, 0.01
 
 
@@ -81,7 +81,7 @@ class Pidfile:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._held: int | None = None
-        # Whose file it was that was found and replaced, if the number of a process was in it; and in words, why.
+        # The process in the file that was replaced, if there was one; and why it was stale.
         self.stale_pid: int | None = None
         self.stale_why = ""
 
@@ -100,12 +100,12 @@ class Pidfile:
             if self._held is None:
                 os.close(made)
         raise Refused(
-            f"the pidfile {self.path} is locked by somebody who is not the process in it; name another --pidfile, or "
-            "see who has it open with `fuser`"
+            f"the pidfile {self.path} is locked by another process than the one in it; name another --pidfile, or "
+            "see which has it open with `fuser`"
         )
 
     def remove(self) -> None:
-        """At the end. A file that is not ours any more, because somebody has removed or replaced it, is left alone."""
+        """At the end. A file that was removed or replaced meanwhile is left alone."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -115,7 +115,7 @@ class Pidfile:
         os.close(held)
 
     def _make(self) -> tuple[int, str]:
-        """A complete and locked file under a name that nobody else uses."""
+        """A complete and locked file under a name of its own."""
         name = f"{self.path}.{os.getpid()}"
         try:
             # What an earlier process of the same number left behind in the middle of its start.
@@ -134,7 +134,7 @@ class Pidfile:
         return made, name
 
     def _is_taken(self, name: str) -> bool:
-        """One try to give the file its name. False: somebody else was faster, look again."""
+        """One try to give the file its name. False: another process was faster, look again."""
         try:
             os.link(name, self.path)
         except FileExistsError:
@@ -147,11 +147,11 @@ class Pidfile:
         with _opened(self.path) as found:
             if found is None:
                 return False
-            # Whoever replaces it must have its lock until that is done: so two who find it stale do not both go on.
+            # Only with its lock may it be replaced, so that of two that find it stale one goes on.
             if not _has_locked(found):
                 if (pid := _pid_of(found)) is None or is_running(pid):
                     raise _taken(self.path, pid)
-                return False  # somebody is looking at a stale one, like `running_pid`, or replacing it
+                return False  # another process looks at a stale one, like `running_pid`, or replaces it
             if not _is_same(found, self.path):
                 return False
             self.stale_pid = _checked(self.path, found)
@@ -162,13 +162,13 @@ class Pidfile:
 
 
 def running_pid(path: Path) -> int | None:
-    """The process that holds the pidfile now; None: nobody does."""
+    """The process that holds the pidfile now, if one does."""
     with _opened(path) as found:
         return None if found is None or _has_locked(found) else _pid_of(found)
 
 
 def pid_in(path: Path) -> int | None:
-    """The number in the file, whoever it belongs to; None: there is none."""
+    """The number in the file, if there is one, locked or not."""
     with _opened(path) as found:
         return None if found is None else _pid_of(found)
 
@@ -211,7 +211,7 @@ def _pid_of(found: int) -> int | None:
 
 
 def _checked(path: Path, found: int) -> int | None:
-    """The number of the process that has left it behind, if it is a pidfile at all, and nobody's."""
+    """The number of the process that has left it behind, if it is a pidfile, and that of no other program."""
     facts = os.fstat(found)
     pid = _pid_of(found)
     if facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
@@ -250,7 +250,7 @@ _READY = b"ready"
 
 
 class Detached:
-    """The daemon's end of the line to the command that has started it."""
+    """The daemon's end of the pipe to the command that has started it."""
 
     def __init__(self, line: int) -> None:
         self._line: int | None = line
@@ -286,6 +286,6 @@ def detach() -> Detached:
 
 
 def _wait(line: int, child: int) -> NoReturn:
-    """In the command: until the daemon is ready, or has ended without being so, and said why on the terminal."""
+    """In the command: until the daemon is ready, or has ended before with an error on the terminal."""
     os.waitpid(child, 0)
     os._exit(0 if os.read(line, len(_READY)) == _READY else 1)

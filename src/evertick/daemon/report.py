@@ -1,9 +1,9 @@
-"""What a daemon says of itself to whoever asks on its machine: a small file in its state directory.
+"""The report of a daemon for commands on its machine: a small file in its state directory.
 
 The ledger knows the nodes; only the daemon knows which file it was made from, whether that could be read again, and
 what its jobs do. The file is replaced as a whole, and goes with its daemon. Daemons may share a directory: each has a
-file of its own. One whose process is gone tells that it ended without a word, and is removed by the next that writes.
-That of the daemon that has ended last stays under another name, for the next to see by which file it went.
+file of its own. A file without its process shows a crash, and is removed by the next daemon that writes. That of the
+daemon that has ended last stays under another name, for the next to see by which file it was made.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     # Its ledger, without a password.
     database: str = ""
     app: str = "default"
-    # When it reads its files again: as they change, when it is told to, or never.
+    # When it reads its files again: as they change, on a signal, or never.
     reload: str = "change"
     # By job, what it does: each of its keys that is not of the schedule, and a digest of its value.
     does: dict[str, dict[str, str]] = {}
@@ -79,12 +79,12 @@ def write_report(folder: Path, report: DaemonReport) -> None:
 
 
 def read_reports(folder: Path) -> list[DaemonReport]:
-    """What the daemons of this directory say, the oldest first; none that this user may not read."""
+    """Reports of the daemons that run here, the oldest first; none that this user may not read."""
     return sorted((said for _, said in _found(folder) if _lives(said)), key=lambda said: said.started_at)
 
 
 def read_dead_reports(folder: Path) -> list[DaemonReport]:
-    """What daemons of this directory have said that were killed, or whose machine was: an end clears its file away."""
+    """Reports of daemons that crashed, or whose machine did: a daemon that ends removes its own."""
     return [said for _, said in _found(folder) if not _lives(said)]
 
 
@@ -95,7 +95,7 @@ def remove_report(folder: Path, pid: int) -> None:
 
 
 def read_previous_reports(folder: Path) -> list[DaemonReport]:
-    """What the daemons of this directory say, and those that were here last, whether they have ended or died."""
+    """All reports of this directory: of running, crashed, and of the last ended daemon."""
     return [said for _, said in (*_found(folder), *_read(folder / _LAST))]
 
 

@@ -1,7 +1,7 @@
-"""Running a daemon from its configuration: what it takes before its node, in this order, and gives up after it.
+"""Running a daemon from its configuration.
 
-The state directory, the pidfile, the log; then the node, which waits for its store. Nothing of a store is touched
-before the pidfile is ours.
+It takes the state directory, the pidfile and the log, in this order; then the node starts, which waits for its store.
+Nothing of a store is touched before the pidfile is taken.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _TOKEN = re.compile(r"(?:nats|tls)://([^\s/:@,]+)@")
 
 
 class _HiddenSecrets(Secrets):
-    """The node's secrets, each hidden from the log before anybody has it."""
+    """The secrets of the node, each hidden from the log before a job gets it."""
 
     def __init__(self, secrets: Secrets, hidden: Redactor) -> None:
-        super().__init__(secrets._folder, secrets._environ)
-        self._hidden = hidden
+        super().__init__()
+        self._secrets, self._hidden = secrets, hidden
 
     def resolve(self, name: str) -> str:
-        value = super().resolve(name)
+        value = self._secrets.resolve(name)
         self._hidden.add(value)
         return value
 
@@ -103,7 +103,7 @@ def run_daemon(
 
 @contextmanager
 def _last_words() -> Iterator[None]:
-    """What ends the daemon is in the log, too: the terminal may be gone by now."""
+    """Log the error that ends the daemon: the terminal may be gone by now."""
     try:
         yield
     except Exception as error:
