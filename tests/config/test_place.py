@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evertick.config.toml import KeyPath, key_lines
+from evertick.config.files import KeyPath, key_lines
 
 
 def paths_of(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:

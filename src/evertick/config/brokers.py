@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -101,34 +101,18 @@ def _of_url(url: str, password: str | None, keys: SectionKeys, kind: _Kind) -> s
     if keys.get("number") is not None:
         example = f"{schemes[0]}:///socket?db=2" if schemes[0] in kind.local else f"{schemes[0]}://host:{kind.port}/2"
         keys.refuse("number", f"{keys.section}.url says where the server is; put the number into it, like {example}")
-    return ",".join(_with_password(each, password, keys, kind) for each in urls)
+    return ",".join(keys.with_password(each, password, is_user_needed=kind.is_user_needed) for each in urls)
 
 
 def _of_parts(password: str | None, keys: SectionKeys, kind: _Kind) -> str:
     tls, number = keys.get("tls"), keys.get("number")
     is_secure = (tls is not None and bool(tls.value)) or keys.first("ssl.ca", "ssl.cert", "ssl.key") is not None
-    user = quote(keys.text("user") or "", safe="")
-    if password is not None and not user and kind.is_user_needed:
-        keys.refuse_password_without_user()
-    signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@"
-    before = f"{kind.safe if is_secure else kind.scheme}://{'' if signed == '@' else signed}"
+    login = keys.login(password, is_user_needed=kind.is_user_needed)
+    before = f"{kind.safe if is_secure else kind.scheme}://{login}"
     if number is not None and number.value < 0:
         keys.refuse("number", f"{number.value} cannot be; write a whole number from 0 on")
     hosts = keys.hosts(f"host:{kind.port}", most=kind.most)
     return ",".join(before + host for host in hosts) + ("" if number is None else f"/{number.value}")
-
-
-def _with_password(url: str, password: str | None, keys: SectionKeys, kind: _Kind) -> str:
-    if password is None:
-        return url
-    scheme, _, rest = url.partition("://")
-    user, _, where = rest.rpartition("@")
-    name = keys.first("password", "password_file") or "password"
-    if kind.is_user_needed and not user:
-        keys.refuse(name, f"{keys.section}.url names no user that has it; write {scheme}://user@host")
-    if ":" in user:
-        keys.refuse(name, f"{keys.section}.url has a password already; keep one of the two")
-    return f"{scheme}://{user}:{quote(password, safe='')}@{where}"
 
 
 def _check_pair(keys: SectionKeys) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import reduce
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -235,6 +237,9 @@ class _Reader:
 
     def _refuse_field(self, said: str, driver: str) -> None:
         inner, said = _field_in(said, self._given[driver])
+        value = reduce(lambda outer, name: outer[name], inner, self._given[driver])
+        if isinstance(value, float) and not isfinite(value):
+            said = f"{value} is not possible; write a number in digits"
         unknown = _UNKNOWN_FIELD.match(said)
         if unknown and len(inner) == 1 and unknown[1] in JOB_KEYS:
             said = f"no such field {unknown[1]!r}; it is a key of the job: write it under [{self._table.key()}]"

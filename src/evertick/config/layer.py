@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
-from evertick.config.files import INCLUDE
+from evertick.config.files import INCLUDE, Document, has_reference, interpolated
 from evertick.config.problem import Problems, fix_for, phrased, toml_words
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, Key, Section, keys_of, variable_of
-from evertick.config.toml import Document, has_reference, interpolated
 from evertick.driver.registry import spec_class
 from evertick.errors import InvalidInput
 from evertick.text.did_you_mean import nearest
@@ -313,10 +313,29 @@ class SectionKeys:
         found = self._set.get(name)
         self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", said)
 
-    def refuse_password_without_user(self) -> None:
-        """At the place of the password, since the user has none."""
+    def login(self, password: str | None, *, is_user_needed: bool = True) -> str:
+        """The part of a URL before the host, made of user and password."""
+        user = quote(self.text("user") or "", safe="")
+        if password is not None and not user and is_user_needed:
+            name = self.first("password", "password_file") or "password"
+            self.refuse(name, f"no user is given that has it; write {self.section}.user, too")
+            return ""
+        return "" if not user and password is None else f"{user}{_after_user(password)}@"
+
+    def with_password(self, url: str, password: str | None, *, is_user_needed: bool = True) -> str:
+        """A URL says all but the password."""
+        if password is None:
+            return url
+        scheme, _, rest = url.partition("://")
+        user, _, where = rest.rpartition("@")
         name = self.first("password", "password_file") or "password"
-        self.refuse(name, f"no user is given that has it; write {self.section}.user, too")
+        if is_user_needed and not user:
+            self.refuse(name, f"{self.section}.url names no user that has it; write {scheme}://user@host")
+        elif ":" in user:
+            self.refuse(name, f"{self.section}.url has a password already; keep one of the two")
+        else:
+            return f"{scheme}://{user}{_after_user(password)}@{where}"
+        return url
 
     def url(self) -> Value | None:
         """The URL that counts, if one does; what the parts say then of another place is gone."""
@@ -377,3 +396,7 @@ class SectionKeys:
         if is_open:
             self._warn(f"{file.value}: everybody may read this password; run `chmod 600 {file.value}`")
         return password
+
+
+def _after_user(password: str | None) -> str:
+    return "" if password is None else f":{quote(password, safe='')}"

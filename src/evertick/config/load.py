@@ -22,12 +22,15 @@ from evertick.config.configuration import SETTINGS, Configuration, settings_from
 from evertick.config.database import database_url
 from evertick.config.files import (
     FILE_NAME,
+    Document,
     Pattern,
     find_file,
     ignored_files,
     patterns_of,
     read_all,
+    read_before_error,
     read_folder,
+    references_in,
     warnings_in,
 )
 from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults, read_job
@@ -37,7 +40,6 @@ from evertick.config.paths import check_files, check_writable_paths, default_sta
 from evertick.config.problem import Problems, phrased, toml_words
 from evertick.config.rule import read_calendar
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, VARIABLE, keys_of, variable_of
-from evertick.config.toml import Document, read_before_error, references_in
 from evertick.config.warning import warnings_of
 from evertick.definition.settings import make_settings
 from evertick.driver.http.address import allowed_of

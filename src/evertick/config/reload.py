@@ -21,11 +21,11 @@ from evertick.config.adding import add_job, check_calendars
 from evertick.config.brokers import BROKERS
 from evertick.config.build import connections_of
 from evertick.config.configuration import Configuration
+from evertick.config.files import FILE_MAX_BYTES, digest_of
 from evertick.config.job import Job
 from evertick.config.load import load_configuration
 from evertick.config.ownership import distrusted_file, is_refused
 from evertick.config.problem import Problems
-from evertick.config.toml import FILE_MAX_BYTES, digest_of
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.scheduler import JobSet, Scheduler
 from evertick.text.regular_file import read_regular

@@ -126,7 +126,7 @@ def _check_order(start: int | None, end: int | None) -> None:
 
 
 def _calendar_name(calendar: str | Calendar) -> str:
-    return check_name(calendar if isinstance(calendar, str) else getattr(calendar, "name", None), what="calendar")
+    return check_name(calendar if isinstance(calendar, str) else getattr(calendar, "name", calendar), what="calendar")
 
 
 def check_name(name: object, *, what: str) -> str:
