@@ -59,7 +59,7 @@ def foreign(path: Path) -> Path:
 def distrusted(path: Path, environ: Mapping[str, str] = {}) -> dict[str, str]:
     opened, found = open_owned(path, environ)
     os.close(opened)
-    return {each.place: each.said for each in found}
+    return {each.place: each.problem for each in found}
 
 
 def test_what_root_owns_alone_is_trusted(root: None, write: Write) -> None:
@@ -141,7 +141,7 @@ def test_a_link_of_another_user_is_refused_though_its_target_is_right(root: None
     link.symlink_to(target)
     foreign(link)
     _, found = open_owned(link, {})
-    [said] = [each.said for each in found if "this link" in each.said]
+    [said] = [each.problem for each in found if "this link" in each.problem]
     assert said.startswith("its owner, user ")
     assert f"`chown -h root {link}`" in said
 
@@ -306,7 +306,7 @@ def test_a_folder_to_import_from_is_distrusted_with_the_sticky_bit_too(root: Non
     """Any new file in it may be imported."""
     (folder / "app").mkdir()
     (folder / "app").chmod(0o1777)
-    said = {each.place: each.said for each in distrusted_folder(folder / "app", {})}[str(folder / "app")]
+    said = {each.place: each.problem for each in distrusted_folder(folder / "app", {})}[str(folder / "app")]
     assert "every user" in said
     assert distrusted_folder(folder / "app", TRUST) == []
 

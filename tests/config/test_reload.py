@@ -70,7 +70,7 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         write(jobs(kept="kept", changed="after", new="new").replace("'1d'\necho = 'after'", "'2d'\necho = 'after'"))
         came = await reloader.reload()
         assert (came.problems, came.jobs, came.wants_restart) == ((), 3, ())
-        assert came.news == JobDiff(added=("new",), changed=("changed",), gone=("gone",))
+        assert came.changes == JobDiff(added=("new",), changed=("changed",), gone=("gone",))
         for key in ("kept", "changed", "new"):
             await ended(scheduler, key)
         assert echo.heard == ["kept", "after", "new"]
@@ -89,7 +89,7 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         )
         assert found["kept"].version == 1
         write(jobs(kept="kept", changed="before", gone="gone"))
-        assert (await reloader.reload()).news == JobDiff(added=("gone",), changed=("changed",), gone=("new",))
+        assert (await reloader.reload()).changes == JobDiff(added=("gone",), changed=("changed",), gone=("new",))
         assert not (await scheduler.schedule("gone")).is_paused
 
 
@@ -107,11 +107,11 @@ async def test_a_job_that_has_only_moved_in_its_file_is_no_news(folder: Path, wr
     write(jobs(a="a", b="b"))
     async with running(folder) as reloader:
         write("# a comment\n" + jobs(b="b", a="a"))
-        assert not (await reloader.reload()).news
+        assert not (await reloader.reload()).changes
         write(jobs(a="a", b="b") + "description = 'of b'\n")
-        assert (await reloader.reload()).news == JobDiff(changed=("b",))
+        assert (await reloader.reload()).changes == JobDiff(changed=("b",))
         write(jobs(a="a", b="b") + "description = 'of b'\n" + JOB.format(name="c", text="c") + "enabled = false\n")
-        assert (await reloader.reload()).news == JobDiff(added=("c (disabled)",))
+        assert (await reloader.reload()).changes == JobDiff(added=("c (disabled)",))
 
 
 def test_of_many_jobs_that_have_changed_ten_are_named() -> None:

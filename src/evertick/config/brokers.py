@@ -62,7 +62,7 @@ _KINDS = {
 
 
 def broker_of(section: str, values: Mapping[str, Value], problems: Problems, warn: Warn) -> Connection | None:
-    """How to reach a broker; None where nothing is said of it, or something wrong."""
+    """How to reach a broker; None where it is not set, or wrong."""
     keys, kind = SectionKeys(section, values, problems, warn), _KINDS[section]
     if keys.is_half:
         return None
@@ -86,7 +86,7 @@ def broker_of(section: str, values: Mapping[str, Value], problems: Problems, war
 
 
 def _of_url(url: str, password: str | None, keys: SectionKeys, kind: _Kind) -> str:
-    """A URL says all but the password; what else is said beside it would not count, so it is refused."""
+    """A URL has all but the password; other keys beside it would not count, so they are refused."""
     urls = [each.strip() for each in url.split(",")] if kind.most > 1 else [url]
     schemes = [each.partition("://")[0] for each in urls if "://" in each]
     if len(schemes) < len(urls) or not {*schemes} <= {kind.scheme, kind.safe, *kind.local}:
@@ -190,10 +190,10 @@ def refuse_wrong(
     try:
         connection.check()
     except InvalidSpec as wrong:
-        for said in wrong.problems:
-            name, _, rest = said.removeprefix(f"{driver}: ").partition(": ")
+        for problem in wrong.problems:
+            name, _, rest = problem.removeprefix(f"{driver}: ").partition(": ")
             is_named = f"{driver}.{name}" in values
             key = f"{driver}.{name}" if is_named else f"{driver}.url"
             if key == f"{driver}.url" and not values[key].is_set:
                 key = f"{driver}.address"
-            problems.add(values[key].origin.place, key, rest if is_named else said.removeprefix(f"{driver}: "))
+            problems.add(values[key].origin.place, key, rest if is_named else problem.removeprefix(f"{driver}: "))

@@ -119,7 +119,7 @@ def _with_parameters(url: str, keys: SectionKeys) -> str:
     return made
 
 
-def _of_parameter(said: str, url: str, parameter: str) -> str:
-    """What is said of a parameter of a URL, of a key."""
-    words = said.removeprefix("url: ").removeprefix(f"{masked(url)!r}: ").removeprefix(f"{masked(url)!r} ")
+def _of_parameter(problem: str, url: str, parameter: str) -> str:
+    """The problem of a parameter of a URL, as that of its key."""
+    words = problem.removeprefix("url: ").removeprefix(f"{masked(url)!r}: ").removeprefix(f"{masked(url)!r} ")
     return words.removeprefix(f"{parameter}=").removeprefix(f"{parameter} ")

@@ -361,7 +361,7 @@ def _read_content(path: Path, problems: Problems, named_at: str, environ: Mappin
         return None
     if distrusted and is_refused():
         for each in distrusted:
-            problems.add(each.place, "", each.said)
+            problems.add(each.place, "", each.problem)
         return None
     return _Content(content=content, is_open=bool(found.st_mode & 0o004), warnings=tuple(map(str, distrusted)))
 

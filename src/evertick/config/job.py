@@ -47,7 +47,7 @@ TASK_KEYS = tuple(name for name in TaskOptions.__annotations__ if name not in ("
 POLICY_KEYS = tuple(PolicyOptions.__annotations__)
 _OWN = ("task", "description", "enabled")
 JOB_KEYS = (*_OWN, *RULES, *RULE_OPTIONS, *TASK_KEYS, *POLICY_KEYS)
-# What is said of one job alone.
+# For one job alone.
 _NOT_FOR_ALL = ("args", "unique", "unique_until", "unique_for")
 DEFAULT_KEYS = (*RULE_DEFAULTS, *TASK_KEYS, *(name for name in POLICY_KEYS if name not in _NOT_FOR_ALL))
 _DESCRIPTION_LONGEST = 1_000
@@ -108,8 +108,8 @@ class _Reader:
         self.name = str(table.path[-1])
         self._given = table.read(reading.environ, reading.problems)
 
-    def refuse(self, said: str, *inner: str | int) -> None:
-        self._with.problems.add(self._table.place(*inner), self._table.key(*inner), said)
+    def refuse(self, problem: str, *inner: str | int) -> None:
+        self._with.problems.add(self._table.place(*inner), self._table.key(*inner), problem)
 
     def read(self) -> Job | None:
         before = len(self._with.problems)
@@ -231,19 +231,19 @@ class _Reader:
         except Exception as error:  # of a third-party driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
             return None
-        for said in wrong:
-            self._refuse_field(said, driver)
+        for problem in wrong:
+            self._refuse_field(problem, driver)
         return spec
 
-    def _refuse_field(self, said: str, driver: str) -> None:
-        inner, said = _field_in(said, self._given[driver])
+    def _refuse_field(self, problem: str, driver: str) -> None:
+        inner, problem = _field_in(problem, self._given[driver])
         value = reduce(lambda outer, name: outer[name], inner, self._given[driver])
         if isinstance(value, float) and not isfinite(value):
-            said = f"{value} is not possible; write a number in digits"
-        unknown = _UNKNOWN_FIELD.match(said)
+            problem = f"{value} is not possible; write a number in digits"
+        unknown = _UNKNOWN_FIELD.match(problem)
         if unknown and len(inner) == 1 and unknown[1] in JOB_KEYS:
-            said = f"no such field {unknown[1]!r}; it is a key of the job: write it under [{self._table.key()}]"
-        self.refuse(said, driver, *inner)
+            problem = f"no such field {unknown[1]!r}; it is a key of the job: write it under [{self._table.key()}]"
+        self.refuse(problem, driver, *inner)
 
     def _definition(self, task: str) -> Definition:
         own = {name: self._given[name] for name in POLICY_KEYS if name in self._given}
@@ -261,7 +261,7 @@ class _Reader:
                 self.refuse("it belongs to the task, which other code makes; set it there", name)
             return {}
         if "retry" in own:
-            own["retry"] = read_retry(own["retry"], lambda said, *inner: self.refuse(said, "retry", *inner))
+            own["retry"] = read_retry(own["retry"], lambda problem, *inner: self.refuse(problem, "retry", *inner))
             own = {name: each for name, each in own.items() if each is not None}
         defaults = self._defaults(TASK_KEYS)
         self._without_what_is_wrong(lambda kept: _check_task_options(self.name, defaults | kept), own)
@@ -281,8 +281,8 @@ class _Reader:
                 return make(kept)
             except EvertickError as wrong:
                 before = f"task {self.name!r}: "
-                said = str(wrong).removeprefix(before)
-                begun = (each for each in kept if said.startswith((f"{each}:", f"{each} ")))
+                problem = str(wrong).removeprefix(before)
+                begun = (each for each in kept if problem.startswith((f"{each}:", f"{each} ")))
                 name = wrong.setting if wrong.setting in kept else next(begun, None)
                 if name is None:
                     self._refuse_rest(wrong, before, otherwise)
@@ -294,12 +294,12 @@ class _Reader:
         """An error of no option of this job: of a default, or of the rule itself."""
         name = str(wrong).removeprefix(before).partition(": ")[0]
         if name in self._with.defaults.places:
-            said = phrased(wrong, before, f"{name}: ")
-            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", said)
+            problem = phrased(wrong, before, f"{name}: ")
+            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", problem)
         else:
             # What code calls the interval, the file calls `every`.
-            said = phrased(wrong, before, f"{otherwise}: ", "interval: ", value=self._given.get(otherwise))
-            self.refuse(said, *([otherwise] if otherwise else []))
+            problem = phrased(wrong, before, f"{otherwise}: ", "interval: ", value=self._given.get(otherwise))
+            self.refuse(problem, *([otherwise] if otherwise else []))
 
     def _text(self, name: str) -> str:
         value = self._given.get(name, "")
@@ -326,27 +326,27 @@ def _fields_of(driver: str) -> tuple[str, ...]:
         return ()
 
 
-def _field_in(said: str, given: Any) -> tuple[list[str | int], str]:
-    """The field that an error of a specification is about, as far as it stands in the file, and what is said of it."""
+def _field_in(problem: str, given: Any) -> tuple[list[str | int], str]:
+    """The field that an error of a specification is about, as far as it stands in the file, and the problem."""
     path: list[str | int] = []
-    while (step := _step_in(said, given)) is not None:
-        name, said = step
+    while (step := _step_in(problem, given)) is not None:
+        name, problem = step
         given = given[name]
         path.append(name)
-    unknown = _UNKNOWN_FIELD.match(said)
-    return ([*path, unknown[1]], said) if unknown and isinstance(given, Mapping) else (path, said)
+    unknown = _UNKNOWN_FIELD.match(problem)
+    return ([*path, unknown[1]], problem) if unknown and isinstance(given, Mapping) else (path, problem)
 
 
-def _step_in(said: str, given: Any) -> tuple[str | int, str] | None:
+def _step_in(problem: str, given: Any) -> tuple[str | int, str] | None:
     """One name further into what is given: "env.PATH: …" is about PATH in env, and so is "env: 'PATH' is …"."""
     names = given if isinstance(given, Mapping) else range(len(given)) if isinstance(given, list) else ()
     # A name may begin like another one, and hold dots itself.
     for name in sorted(names, key=lambda each: -len(str(each))):
         for end in (": ", "."):
-            if said.startswith(f"{name}{end}"):
-                return name, said.removeprefix(f"{name}{end}")
-        if isinstance(name, str) and said.startswith(repr(name)):
-            return name, said
+            if problem.startswith(f"{name}{end}"):
+                return name, problem.removeprefix(f"{name}{end}")
+        if isinstance(name, str) and problem.startswith(repr(name)):
+            return name, problem
     return None
 
 
@@ -380,7 +380,9 @@ def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Pro
 
 def _checked_default(name: str, value: Any, place: str, problems: Problems) -> Any:
     if name == "retry":
-        return read_retry(value, lambda said, *inner: problems.add(place, ".".join(("defaults.retry", *inner)), said))
+        return read_retry(
+            value, lambda problem, *inner: problems.add(place, ".".join(("defaults.retry", *inner)), problem)
+        )
     try:
         if name in TASK_KEYS and not name.endswith("_key"):
             _check_task_options("all", {name: value})

@@ -133,12 +133,12 @@ def _settled(key: str, given: _Given | None, problems: Problems) -> Value:
         read = about.kind.read(value, given.origin.folder)
     except InvalidInput as wrong:
         if value == "":
-            said = "it is empty; give it a value, or take this key away"
+            problem = "it is empty; give it a value, or take this key away"
         elif about.is_secret:
-            said = f"this is no {about.kind.words}; write {about.kind.fix}"
+            problem = f"this is no {about.kind.words}; write {about.kind.fix}"
         else:
-            said = phrased(wrong, "duration: ", "size: ", value=value)
-        problems.add(given.origin.place, key, said)
+            problem = phrased(wrong, "duration: ", "size: ", value=value)
+        problems.add(given.origin.place, key, problem)
         return Value(key=key, value=default, origin=DEFAULT, is_refused=True)
     read = tuple(read) if isinstance(read, list) else read
     return Value(key=key, value=read, origin=given.origin, written=given.written)
@@ -202,7 +202,7 @@ def _given(
 ) -> _Given:
     key, is_text, before = ".".join(path), has_reference(value), len(problems)
     written = value if is_text else None
-    value = interpolated(value, environ, lambda at, said: problems.add(document.place((*path, *at)), key, said))
+    value = interpolated(value, environ, lambda at, problem: problems.add(document.place((*path, *at)), key, problem))
     origin = Origin(layer="file", place=document.place(path), folder=document.path.parent)
     is_refused = len(problems) > before
     return _Given(value=value, origin=origin, is_text=is_text, written=written, is_refused=is_refused)
@@ -219,8 +219,8 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
         if key is None or not value:
             continue  # as if it were not set: a unit file can take a variable away no other way
         if key in found and found[key].value != value:
-            said = f"{found[key].origin.place} says otherwise; set one of the two"
-            problems.add(variable, key, said)
+            problem = f"{found[key].origin.place} says otherwise; set one of the two"
+            problems.add(variable, key, problem)
         else:
             origin = Origin(layer="environment", place=variable)
             found[key] = _Given(value=value, origin=origin, is_text=True)
@@ -248,9 +248,9 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         """Its keys, with the values of the environment. A key that lacks a part is left out, and among the problems."""
         refused = set()
 
-        def refuse(path: tuple[str | int, ...], said: str) -> None:
+        def refuse(path: tuple[str | int, ...], problem: str) -> None:
             refused.add(path[0])
-            problems.add(self.place(*path), self.key(*path), said)
+            problems.add(self.place(*path), self.key(*path), problem)
 
         def replaced(path: tuple[str | int, ...], value: Any) -> Any:
             return value if _is_verbatim(path, value) else interpolated(value, environ, refuse, path)
@@ -309,9 +309,9 @@ class SectionKeys:
     def drop_weaker(self, than: Origin) -> None:
         self._set = {name: each for name, each in self._set.items() if each.origin.rank >= than.rank}
 
-    def refuse(self, name: str, said: str) -> None:
+    def refuse(self, name: str, problem: str) -> None:
         found = self._set.get(name)
-        self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", said)
+        self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", problem)
 
     def login(self, password: str | None, *, is_user_needed: bool = True) -> str:
         """The part of a URL before the host, made of user and password."""

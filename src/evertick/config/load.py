@@ -202,7 +202,7 @@ def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.enviro
 def _ledger(file: Path, documents: list[Document], environ: Mapping[str, str], problems: Problems) -> Ledger:
     values = layered(documents, environ, {}, problems, only=("database", "node", "retention", "directories"))
     state = _state(values, environ)
-    url = database_url(values, state, problems, lambda said: None)
+    url = database_url(values, state, problems, lambda problem: None)
     return Ledger(
         file=file,
         database_url=url,
@@ -318,8 +318,10 @@ class _Loading:
     def _check_events(self, values: Mapping[str, Value]) -> None:
         events, feed = values["nats.events"], values["retention.feed"]
         if events.value and feed.value == "off":
-            said = f"what is published is read from the feed, which {feed.origin.place} turns off; take one of them out"
-            self._problems.add(events.origin.place, "nats.events", said)
+            problem = (
+                f"what is published is read from the feed, which {feed.origin.place} turns off; take one of them out"
+            )
+            self._problems.add(events.origin.place, "nats.events", problem)
 
     def _check_around(self, values: Mapping[str, Value], state: Path) -> None:
         """Keys that refer to the machine: files, directories, addresses."""
@@ -361,13 +363,13 @@ class _Loading:
     def _jobs_folder(self, values: Mapping[str, Value]) -> Path | None:
         value = values["directories.jobs"]
         if value.is_set:
-            said = folder_problem(Path(value.value))
-            if said is not None:
-                self._problems.add(value.origin.place, "directories.jobs", said)
+            problem = folder_problem(Path(value.value))
+            if problem is not None:
+                self._problems.add(value.origin.place, "directories.jobs", problem)
             return Path(value.value)
         folder = None if self.file is None else self.file.parent / _JOBS_FOLDER
-        if folder is not None and os.path.isdir(folder) and (said := folder_problem(folder)) is not None:
-            self._problems.add(str(folder), "", said.removeprefix(f"{folder} "))
+        if folder is not None and os.path.isdir(folder) and (problem := folder_problem(folder)) is not None:
+            self._problems.add(str(folder), "", problem.removeprefix(f"{folder} "))
         return folder
 
     def _read_jobs(self, folder: Path) -> list[Document]:
@@ -381,8 +383,8 @@ class _Loading:
                 if name not in _JOBS_ONLY:
                     meant = None if name in SECTIONS else alike(name, _JOBS_ONLY)
                     fix = f"it is called {meant!r}" if meant else f"move it to {self.file}"
-                    said = f"a file of jobs holds [jobs.…] and [calendars.…] alone; {fix}"
-                    self._problems.add(document.place((name,)), name, said)
+                    problem = f"a file of jobs holds [jobs.…] and [calendars.…] alone; {fix}"
+                    self._problems.add(document.place((name,)), name, problem)
         return read
 
     def _tables(self, name: str) -> list[Table]:
@@ -394,8 +396,8 @@ class _Loading:
                 found.append(Table(document=document, path=(name,), data=data))
             else:
                 what = f"{name}.NAME" if name != "defaults" else name
-                said = f"{toml_words(data):.60} is no table; write [{what}] and its keys below"
-                self._problems.add(document.place((name,)), name, said)
+                problem = f"{toml_words(data):.60} is no table; write [{what}] and its keys below"
+                self._problems.add(document.place((name,)), name, problem)
         return found
 
     def _named(self, name: str) -> dict[str, Table]:
@@ -405,11 +407,11 @@ class _Loading:
             for key, data in table.data.items():
                 inner = Table(document=table.document, path=(name, key), data=data)
                 if key in found:
-                    said = f"it is defined at {found[key].place()}, too; give one of them another name"
-                    self._problems.add(inner.place(), inner.key(), said)
+                    problem = f"it is defined at {found[key].place()}, too; give one of them another name"
+                    self._problems.add(inner.place(), inner.key(), problem)
                 elif not isinstance(data, dict):
-                    said = f"{toml_words(data):.60} is no table; write [{inner.key()}] and its keys below"
-                    self._problems.add(inner.place(), inner.key(), said)
+                    problem = f"{toml_words(data):.60} is no table; write [{inner.key()}] and its keys below"
+                    self._problems.add(inner.place(), inner.key(), problem)
                 else:
                     found[key] = inner
         return found
@@ -423,8 +425,8 @@ class _Loading:
         tables = self._named("jobs")
         if len(tables) > JOBS_MAX:
             first = next(iter(tables.values()))
-            said = f"{len(tables)} jobs are more than {JOBS_MAX}; give some to another app, with a file of its own"
-            self._problems.add(str(first.document.path), "jobs", said)
+            problem = f"{len(tables)} jobs are more than {JOBS_MAX}; give some to another app, with a file of its own"
+            self._problems.add(str(first.document.path), "jobs", problem)
             return ()
         reading = Reading(
             environ=self._environ,

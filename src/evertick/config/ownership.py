@@ -45,10 +45,10 @@ class Distrusted(msgspec.Struct, frozen=True):
     """A file, folder or link that another user can change."""
 
     place: str
-    said: str
+    problem: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.said}"
+        return f"{self.place}: {self.problem}"
 
 
 def is_trusted(environ: Mapping[str, str]) -> bool:
@@ -195,12 +195,12 @@ class _Walk:
         chown = "chown -h" if what == "this link" else "chown"
         fixes = [f"`{chown} {me} {quoted}`"] if found.st_uid not in (_ROOT, self._user) else []
         fixes += [f"`chmod go-w {quoted}`"] if mode & _OTHERS else []
-        said = (
+        problem = (
             f"{' and '.join(who)} can change {what}, and so decide what {me} runs (owner {_user_name(found.st_uid)}, "
             f"group {_group_name(found.st_gid)}, mode {stat.S_IMODE(found.st_mode):04o}); run {' and '.join(fixes)}, "
             f"or set {TRUST_VARIABLE}=1 to accept it"
         )
-        self._found[path] = Distrusted(place, said)
+        self._found[path] = Distrusted(place, problem)
 
 
 def _parts(path: str) -> list[str]:

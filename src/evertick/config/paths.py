@@ -55,8 +55,8 @@ def make_private(path: Path, *, is_only_read: bool = False) -> str | None:
         raise Refused(f"the directory {path} cannot be made: {error.strerror}; make it, or name another") from None
     if found.is_closed(is_only_read):
         return None
-    if (said := directory_problem(path)) is not None:
-        raise Refused(said)
+    if (problem := directory_problem(path)) is not None:
+        raise Refused(problem)
     if not found.is_ours:
         fix = f"run `chown {os.geteuid()} {path}` and `chmod 700 {path}`"
         if is_only_read and found.owner == _ROOT:
@@ -172,8 +172,8 @@ def check_files(values: Mapping[str, Value], problems: Problems, *, only: Sequen
         value, url = values[key], values.get(f"{key.partition('.')[0]}.url")
         if url is not None and url.origin.rank > value.origin.rank:
             continue  # it belongs to a server that a stronger layer replaces
-        if value.is_set and (said := _wrong_with(value.value, is_authority=key in _AUTHORITIES)):
-            problems.add(value.origin.place, key, said)
+        if value.is_set and (problem := _wrong_with(value.value, is_authority=key in _AUTHORITIES)):
+            problems.add(value.origin.place, key, problem)
 
 
 def _wrong_with(path: Path, *, is_authority: bool) -> str | None:
@@ -213,14 +213,16 @@ def _check_file(value: Value, problems: Problems, warnings: Problems) -> None:
     elif not os.path.isdir(there):
         problems.add(value.origin.place, value.key, f"{path} cannot be made, since {there} is a file; name another")
     elif there != folder and not os.access(there, os.X_OK):
-        said = f"this user may not look into {there}, where {folder} may be; that of the daemon must, and write to it"
-        warnings.add(value.origin.place, value.key, f"{said}; check it as that user, or name another")
+        problem = (
+            f"this user may not look into {there}, where {folder} may be; that of the daemon must, and write to it"
+        )
+        warnings.add(value.origin.place, value.key, f"{problem}; check it as that user, or name another")
     elif there != folder:
-        said = f"there is no directory {folder}; run `mkdir -p {folder}` before the daemon starts"
-        warnings.add(value.origin.place, value.key, said)
+        problem = f"there is no directory {folder}; run `mkdir -p {folder}` before the daemon starts"
+        warnings.add(value.origin.place, value.key, problem)
     elif not os.access(path if os.path.exists(path) and value.key == "log.file" else folder, os.W_OK):
-        said = f"this user may not write to {folder}, and that of the daemon must; give it to him, or name another"
-        warnings.add(value.origin.place, value.key, said)
+        problem = f"this user may not write to {folder}, and that of the daemon must; give it to him, or name another"
+        warnings.add(value.origin.place, value.key, problem)
 
 
 def _check_directory(value: Value, problems: Problems, warnings: Problems) -> None:
@@ -228,15 +230,15 @@ def _check_directory(value: Value, problems: Problems, warnings: Problems) -> No
     there, is_only_read = _nearest_there(path), value.key == "directories.config"
     if not os.path.isdir(there):
         problems.add(value.origin.place, value.key, f"{path} cannot be made, since {there} is a file; name another")
-    elif (said := directory_problem(path)) is not None:
-        problems.add(value.origin.place, value.key, said)
-    elif (said := directory_warning(path, is_only_read=is_only_read)) is not None:
-        warnings.add(value.origin.place, value.key, said)
+    elif (problem := directory_problem(path)) is not None:
+        problems.add(value.origin.place, value.key, problem)
+    elif (problem := directory_warning(path, is_only_read=is_only_read)) is not None:
+        warnings.add(value.origin.place, value.key, problem)
     elif not os.access(there, os.R_OK | os.X_OK if is_only_read and there == path else os.W_OK):
         what = "read" if is_only_read and there == path else "write to"
         fix = f"make {path} for him, or name another" if there != path else "give it to him, or name another"
-        said = f"this user may not {what} {there}, and that of the daemon must; {fix}"
-        warnings.add(value.origin.place, value.key, said)
+        problem = f"this user may not {what} {there}, and that of the daemon must; {fix}"
+        warnings.add(value.origin.place, value.key, problem)
 
 
 def _nearest_there(path: Path) -> Path:

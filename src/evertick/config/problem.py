@@ -75,8 +75,8 @@ def phrased(error: EvertickError, *beginnings: str, value: object = None) -> str
     if words is None:
         return problem if error.fix is None else f"{problem}; {error.fix}"
     given = error.value.lower() if error.value in ("True", "False") else error.value
-    said = (words.problem or "{problem}", words.fix)
-    return "; ".join(each.format(problem=problem, value=given) for each in said if each)
+    templates = (words.problem or "{problem}", words.fix)
+    return "; ".join(each.format(problem=problem, value=given) for each in templates if each)
 
 
 def _words_for(error: EvertickError) -> _Words | None:

@@ -129,7 +129,7 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     # How many jobs there are now; and of those that this reload has brought, changed and taken away, the names.
     jobs: int = 0
-    news: JobDiff = JobDiff()
+    changes: JobDiff = JobDiff()
     # Keys that have changed and count from the next start on.
     wants_restart: tuple[str, ...] = ()
 
@@ -160,7 +160,7 @@ class Reloader:
         # Whether the ledger was away, so that it is to be tried again though the files are the same.
         self._is_unfinished = False
         # What was taken up and is not told yet.
-        self._news = JobDiff()
+        self._changes = JobDiff()
         # Why files were refused when they were read last; a `chmod` changes nothing else of them.
         self._distrusted: tuple[str, ...] = ()
 
@@ -235,7 +235,7 @@ class Reloader:
                 del scheduler._connections[name]
             raise
         scheduler._connections["http"] = loaded.http
-        self._news = self._news or job_diff(self._now.jobs, loaded.jobs)
+        self._changes = self._changes or job_diff(self._now.jobs, loaded.jobs)
         self._now = loaded
         self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
         return untold
@@ -256,14 +256,14 @@ class Reloader:
         return jobs
 
     def _came(self, *problems: str) -> Reloaded:
-        news = JobDiff() if problems else self._news
-        self._news = JobDiff() if not problems else self._news
+        changes = JobDiff() if problems else self._changes
+        self._changes = JobDiff() if not problems else self._changes
         return Reloaded(
             problems=problems,
             # Of files that are wrong, these come after they are mended.
             warnings=() if problems else self._now.warnings,
             jobs=len(self._now.jobs),
-            news=news,
+            changes=changes,
             wants_restart=self._wants_restart(),
         )
 

@@ -38,7 +38,7 @@ _ONCE = tuple(name for name in OnceOptions.__annotations__ if name not in _BESID
 # The options of each. A sentence takes those of its rule, which is known when it is read.
 _TAKEN = {"cron": _CRON, "every": _EVERY, "once": _ONCE, "when": tuple(dict.fromkeys((*_CRON, *_EVERY)))}
 RULE_OPTIONS = tuple(dict.fromkeys((*_CRON, *_EVERY, *_ONCE)))
-# What may stand in [defaults]: what is said of all jobs, and not of one.
+# Keys for [defaults]: those that hold for all jobs, not for one.
 RULE_DEFAULTS = ("tz", "dst", "jitter", "jitter_mode", "calendar")
 _MOMENTS = ("start", "end")
 
@@ -108,10 +108,10 @@ def _moment(value: Any, zone: ZoneInfo, what: str) -> datetime:
                 moment = None
     if not isinstance(moment, datetime):
         kind = "a day without a time" if isinstance(value, date) else "a time without a day"
-        said = kind if isinstance(value, date | time) else "no moment"
+        found = kind if isinstance(value, date | time) else "no moment"
         also = ', or "+10m" counted from the first start' if what == "once" else ""
         raise InvalidWhen(
-            f"{what}: {str(value)[:60]!r} is {said}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}"
+            f"{what}: {str(value)[:60]!r} is {found}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}"
         )
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
 
@@ -119,9 +119,11 @@ def _moment(value: Any, zone: ZoneInfo, what: str) -> datetime:
 def _sentence(text: str, given: dict[str, Any], own: Mapping[str, Any], calendars: Mapping[str, Calendar]) -> When:
     """Options go behind the text, as the text of a rule has them. What it says itself is stronger than a default."""
     plain = parse_when(text)
-    said = {part.partition("=")[0].strip() for part in text.split(";")[1:]} | ({"tz"} if plain.is_zone_given else set())
+    inside = {part.partition("=")[0].strip() for part in text.split(";")[1:]} | (
+        {"tz"} if plain.is_zone_given else set()
+    )
     taken = _TAKEN["cron" if isinstance(plain, Cron) else "every" if isinstance(plain, Every) else "once"]
-    added = {name: each for name, each in given.items() if name in own or (name not in said and name in taken)}
+    added = {name: each for name, each in given.items() if name in own or (name not in inside and name in taken)}
     written = [f"{name}={_written(each)}" for name, each in added.items() if each is not None]
     return parse_when("; ".join([text, *written]), calendars)
 
@@ -218,8 +220,8 @@ def read_calendar(table: Table, environ: Mapping[str, str], problems: Problems) 
 
 
 def _check(table: Table, key: str, value: Any, problems: Problems) -> None:
-    def refuse(said: str, *inner: int) -> None:
-        problems.add(table.place(key, *inner), table.key(key), said)
+    def refuse(problem: str, *inner: int) -> None:
+        problems.add(table.place(key, *inner), table.key(key), problem)
 
     if key not in _KEYS:
         refuse(f"no such key; {nearest(key, _KEYS, what='there are')}")

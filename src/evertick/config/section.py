@@ -46,7 +46,7 @@ _TEXTS_MOST = 1_000
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """`read` checks a value as a file has it; `of_text` makes such a value of text, or answers the text itself."""
 
-    # For the documentation, and for what is said of a wrong value: "is no <words>; write <fix>".
+    # For the documentation, and for the error of a wrong value: "is no <words>; write <fix>".
     words: str
     fix: str
     read: Callable[[Any, Path], Any]

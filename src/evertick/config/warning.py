@@ -155,23 +155,23 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
             _warn_of_queue(job, configuration, found)
         if job.spec is not None and job.spec.driver in drivers:
             _warn_of_secrets(job, secrets, found)
-            for field, said in needs.unmet(job.spec):
-                _warn(job, f"{job.spec.driver}.{field}", _with_table(job, said), found)
+            for field, problem in needs.unmet(job.spec):
+                _warn(job, f"{job.spec.driver}.{field}", _with_table(job, problem), found)
     return found.lines()
 
 
-def _warn(job: Job, name: str, said: str, found: Problems) -> None:
+def _warn(job: Job, name: str, problem: str, found: Problems) -> None:
     """`name`: a key of the job, or a field in one, if the file has it there: the key may stand for a single field."""
     key = name if name in job.places else name.partition(".")[0]
     before = f"jobs.{job.name}" if key.partition(".")[0] in job.shown else "defaults"
-    found.add(job.places[key], f"{before}.{key}", said)
+    found.add(job.places[key], f"{before}.{key}", problem)
 
 
-def _with_table(job: Job, said: str) -> str:
+def _with_table(job: Job, problem: str) -> str:
     """What is to stand beside `url` needs a table, where the file has the address alone."""
     if "http.url" in job.places:
-        return said
-    return _BESIDE_URL.sub(r'http = { url = "…", \1 }', said)
+        return problem
+    return _BESIDE_URL.sub(r'http = { url = "…", \1 }', problem)
 
 
 def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
@@ -179,22 +179,22 @@ def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
         url, address = (configuration.values[f"{name}.{key}"] for key in ("url", "address"))
         # As the connection was made: the URL, unless a stronger layer names an address.
         value = url if url.is_set and url.origin.rank >= address.origin.rank else address
-        for said in plain_text_to(connection_of(name, each, getattr(configuration, name))):
-            found.add(value.origin.place, value.key, said)
+        for problem in plain_text_to(connection_of(name, each, getattr(configuration, name))):
+            found.add(value.origin.place, value.key, problem)
 
 
 def _warn_of_past(job: Job, found: Problems) -> None:
     rule = job.rule
     if isinstance(rule, Once) and rule.at_us is not None and rule.at_us < system_clock.now_us():
         past = f"{moment_text(rule.at_us)} is past"
-        said = f"{past}, so as a new schedule it never fires; give a moment to come, or take it away"
-        _warn(job, next(name for name in RULES if name in job.shown), said, found)
+        problem = f"{past}, so as a new schedule it never fires; give a moment to come, or take it away"
+        _warn(job, next(name for name in RULES if name in job.shown), problem, found)
 
 
 def _warn_of_steps(job: Job, found: Problems) -> None:
     if isinstance(job.rule, Cron):
-        for said in job.rule._warnings_of_steps():
-            _warn(job, next(name for name in RULES if name in job.shown), said, found)
+        for problem in job.rule._warnings_of_steps():
+            _warn(job, next(name for name in RULES if name in job.shown), problem, found)
 
 
 def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) -> None:
@@ -204,8 +204,8 @@ def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) 
             continue
         known = [*configuration.calendars]
         near = nearest(calendar, known, what="there are") if known else "there are none"
-        said = f"no [calendars.{calendar}] is in these files ({near}); then it must be in the ledger"
-        _warn(job, name if name in job.places else "when", said, found)
+        problem = f"no [calendars.{calendar}] is in these files ({near}); then it must be in the ledger"
+        _warn(job, name if name in job.places else "when", problem, found)
 
 
 def _warn_of_queue(job: Job, configuration: Configuration, found: Problems) -> None:
@@ -214,11 +214,11 @@ def _warn_of_queue(job: Job, configuration: Configuration, found: Problems) -> N
     is_shared = job.spec is None or job.definition.mode == "every-node"
     if not is_shared and queue not in served.value and not served.is_set:
         known = ", ".join(map(toml_text, served.value))
-        said = (
+        problem = (
             f"a node by this file works on {known} alone, so this waits for another node; write "
             f"queues = [{', '.join(map(toml_text, (*served.value, queue)))}] under [node], or take it away"
         )
-        _warn(job, "queue", said, found)
+        _warn(job, "queue", problem, found)
 
 
 def _warn_of_secrets(job: Job, secrets: Secrets, found: Problems) -> None:

@@ -132,8 +132,8 @@ class Daemon(SideService):
         for warning in came.warnings:
             log.warning("%s", warning)
         if not came.problems:
-            news = f"; {came.news.words()}" if came.news else ""
-            log.info("the configuration was read again: %s%s", job_count(came.jobs), news)
+            changes = f"; {came.changes.words()}" if came.changes else ""
+            log.info("the configuration was read again: %s%s", job_count(came.jobs), changes)
         if came.wants_restart:
             log.warning("changed, but not in force before a restart: %s", ", ".join(came.wants_restart))
 

@@ -73,19 +73,19 @@ def write_report(folder: Path, report: DaemonReport) -> None:
     with os.fdopen(written, "wb") as file:
         file.write(msgspec.json.encode(report))
     os.replace(fresh, path)
-    for other, said in _found(folder):
-        if not _lives(said):
+    for other, report in _found(folder):
+        if not _lives(report):
             other.unlink(missing_ok=True)
 
 
 def read_reports(folder: Path) -> list[DaemonReport]:
     """Reports of the daemons that run here, the oldest first; none that this user may not read."""
-    return sorted((said for _, said in _found(folder) if _lives(said)), key=lambda said: said.started_at)
+    return sorted((report for _, report in _found(folder) if _lives(report)), key=lambda report: report.started_at)
 
 
 def read_dead_reports(folder: Path) -> list[DaemonReport]:
     """Reports of daemons that crashed, or whose machine did: a daemon that ends removes its own."""
-    return [said for _, said in _found(folder) if not _lives(said)]
+    return [report for _, report in _found(folder) if not _lives(report)]
 
 
 def remove_report(folder: Path, pid: int) -> None:
@@ -96,7 +96,7 @@ def remove_report(folder: Path, pid: int) -> None:
 
 def read_previous_reports(folder: Path) -> list[DaemonReport]:
     """All reports of this directory: of running, crashed, and of the last ended daemon."""
-    return [said for _, said in (*_found(folder), *_read(folder / _LAST))]
+    return [report for _, report in (*_found(folder), *_read(folder / _LAST))]
 
 
 def _path(folder: Path, pid: int) -> Path:
@@ -113,6 +113,6 @@ def _read(path: Path) -> Iterator[tuple[Path, DaemonReport]]:
         yield path, msgspec.json.decode(read_regular(path, _BYTES_MOST), type=DaemonReport)
 
 
-def _lives(said: DaemonReport) -> bool:
+def _lives(report: DaemonReport) -> bool:
     """Whether it is still the process that wrote it: its number may be another's by now."""
-    return is_running(said.pid) and said.start_tick in (None, started_at_tick(said.pid))
+    return is_running(report.pid) and report.start_tick in (None, started_at_tick(report.pid))
