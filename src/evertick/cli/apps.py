@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evertick.cli.database import store_of
 from evertick.cli.show.output import hint
-from evertick.doctor.apps import apps_words
+from evertick.doctor.database import apps_words
 from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["hint_other_apps"]

@@ -22,11 +22,11 @@ from evertick.cli.command.config import config
 from evertick.cli.command.daemon import daemon
 from evertick.cli.command.db import db
 from evertick.cli.command.demo import demo
-from evertick.cli.command.doctor import doctor
 from evertick.cli.command.duties import duties
 from evertick.cli.command.events import events
 from evertick.cli.command.forecast import forecast
 from evertick.cli.command.ha import ha
+from evertick.cli.command.health import doctor, status
 from evertick.cli.command.history import history, runs, why
 from evertick.cli.command.imports import import_
 from evertick.cli.command.logs import logs
@@ -40,7 +40,6 @@ from evertick.cli.command.run import run
 from evertick.cli.command.runs import cancel
 from evertick.cli.command.schedule_changes import add, update
 from evertick.cli.command.schedules import list_schedules, remove, show, trigger
-from evertick.cli.command.status import status
 from evertick.cli.command.top import top
 from evertick.cli.command.worker import worker
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help

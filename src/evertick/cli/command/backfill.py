@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from evertick.cli.candidates import complete_keys
-from evertick.cli.command.nodes import node_state
+from evertick.doctor.nodes import node_state
 from evertick.cli.database import on_store
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
 from evertick.cli.show.output import as_json_option, hint, print_json, say

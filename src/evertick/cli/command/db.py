@@ -14,13 +14,14 @@ import msgspec
 from evertick.cli.database import check_exists, config_option, database_option, ledger_of
 from evertick.cli.show.output import as_json_option, ask, hint, print_facts, print_json, say
 from evertick.cli.show.progress import progress
-from evertick.cli.show.words import amount, distance, now, span, stamp
+from evertick.cli.show.words import amount, distance, now, stamp
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
 from evertick.operations.clock import ClockRepair
 from evertick.operations.clock import repair_clock as repair
 from evertick.store.base import Maintained, Maintenance, Store, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
+from evertick.text.time_span import span
 from evertick.when import from_us
 
 __all__ = ["bring_up_to_date", "care_of", "db"]

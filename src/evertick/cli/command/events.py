@@ -15,7 +15,7 @@ from evertick.cli.parameters import MomentParameter
 from evertick.cli.show.node_names import known_names, node_of, shown_node
 from evertick.cli.show.output import as_json_option, hint, json_text, say, say_below, style_of
 from evertick.cli.show.words import brief, now, stamp
-from evertick.doctor.feed import held_words
+from evertick.doctor.database import held_words
 from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.model import Cause
 from evertick.model.feed import FEED_KINDS, FeedEvent

@@ -12,10 +12,11 @@ from evertick.cli.database import on_store
 from evertick.cli.show.node_names import node_names
 from evertick.cli.show.output import Column, as_json_option, hint, print_json, print_table
 from evertick.cli.show.words import distance, now, stamp
+from evertick.doctor.nodes import node_state
 from evertick.model import Node
 from evertick.scheduler.scheduler import Scheduler
 
-__all__ = ["node_state", "nodes"]
+__all__ = ["nodes"]
 
 
 @click.command()
@@ -67,11 +68,3 @@ def _row(node: Node, name: str, moment: datetime) -> list[str]:
         node.version,
         node.id,
     ]
-
-
-def node_state(node: Node, moment: datetime) -> str:
-    """alive, silent, stopped or dead."""
-    if node.died_at is not None:
-        # Others write a node off only after its lease; within it, only the node itself can have said so.
-        return "stopped" if node.died_at <= node.lease_until else "dead"
-    return "alive" if node.lease_until >= moment else "silent"

@@ -21,10 +21,11 @@ from evertick.cli.show.plan import (
     say_nothing_changed,
 )
 from evertick.cli.show.progress import progress, told_if_broken_off
-from evertick.cli.show.words import distance, now, span, stamp
+from evertick.cli.show.words import distance, now, stamp
 from evertick.cli.time_zone import moments_tz_option
 from evertick.operations.bulk import OnChange
 from evertick.scheduler.scheduler import Scheduler
+from evertick.text.time_span import span
 
 __all__ = ["pause", "resume"]
 

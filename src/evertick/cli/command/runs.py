@@ -30,7 +30,6 @@ from evertick.cli.show.words import (
     dispatched_to_words,
     losses_words,
     outcome,
-    span,
     stamp,
     took,
     tries,
@@ -42,6 +41,7 @@ from evertick.explain.run import phase_words
 from evertick.model import Attempt, Node, Phase, Reason, Run, State
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
+from evertick.text.time_span import span
 from evertick.when import from_us
 
 __all__ = ["cancel", "hint_if_stuck", "print_run", "run_data"]

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,10 @@ import msgspec
 
 from evertick.cli.apps import hint_other_apps
 from evertick.cli.command.duties import duty_columns, duty_row
+from evertick.cli.command.health import Grade, grade_of, problem_data
 from evertick.cli.command.history import row_data
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import killed_daemons_of, ledger_of, on_store, store_of
 from evertick.cli.parameters import DurationParameter
-from evertick.cli.show.frame import Frame, NodeLine, look
 from evertick.cli.show.node_names import node_names
 from evertick.cli.show.output import (
     Column,
@@ -31,25 +31,15 @@ from evertick.cli.show.output import (
     say,
     table_for_terminal,
 )
-from evertick.cli.show.words import (
-    ahead,
-    called,
-    counted,
-    distance,
-    outcome,
-    remark,
-    span,
-    stamp,
-    times_of,
-    took,
-    zone_name,
-)
+from evertick.cli.show.words import ahead, called, counted, distance, outcome, remark, stamp, times_of, took, zone_name
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
+from evertick.doctor.frame import Frame, NodeLine, frame_of
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import ChannelPulse
+from evertick.text.time_span import span
 from evertick.when import from_us
 
 if TYPE_CHECKING:
@@ -94,16 +84,27 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
       evertick top --interval 500ms
       evertick top --once
     """
-    store = await store_of(scheduler)
+    see = await _seer(scheduler)
     if as_json:
-        print_json(_data(await look(store, scheduler.app)))
+        print_json(_data(await see()))
     elif once or not sys.stdout.isatty():
-        frame = await look(store, scheduler.app)
+        frame = await see()
         _print_once(frame)
         if not (frame.schedules or frame.nodes or frame.recent):
             await hint_other_apps(scheduler)
     else:
-        await _watch(scheduler, interval.total_seconds())
+        await _watch(see, interval.total_seconds())
+
+
+async def _seer(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
+    """Gives frames of the ledger that the command line names."""
+    given, store = click.get_current_context().params, await store_of(scheduler)
+    ledger = ledger_of(given["database"], given["app"], given["config"])
+
+    async def see() -> Frame:
+        return await frame_of(store, scheduler.app, {each.node_id: each.pid for each in killed_daemons_of(ledger)})
+
+    return see
 
 
 def _print_once(frame: Frame) -> None:
@@ -119,24 +120,24 @@ def _data(frame: Frame) -> dict[str, Any]:
     names = shown.pop("names")
     for part in ("runs", "recent"):
         shown[part] = [row_data(row, names) for row in shown[part]]
-    return shown
+    shown["problems"] = [problem_data(each) for each in frame.problems]
+    return {**shown, "status": grade_of(frame.problems).name.lower()}
 
 
 # --- the live view ---------------------------------------------------------------------------------------------------
 
 
-async def _watch(scheduler: Scheduler, seconds: float) -> None:
+async def _watch(see: Callable[[], Awaitable[Frame]], seconds: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    store, ended, screen = await store_of(scheduler), asyncio.Event(), console()
+    ended, screen = asyncio.Event(), console()
     with _ends(ended), Live(console=screen, screen=True, auto_refresh=False) as live:
         while not ended.is_set():
             try:
-                frame = await look(store, scheduler.app)
-                live.update(_view(frame, screen.width, screen.height), refresh=True)
+                live.update(_view(await see(), screen.width, screen.height), refresh=True)
             except StoreUnavailable as error:
-                # It may come back, and whoever watches wants to see that, too.
+                # It may come back, which is to be seen, too.
                 live.update(Text(clean(str(error)), "bold red"), refresh=True)
             try:
                 await asyncio.wait_for(ended.wait(), seconds)
@@ -263,6 +264,10 @@ def _alarms(frame: Frame) -> Iterator[str]:
     dead = sum(channel.dead for channel in frame.channels)
     if dead:
         yield f"{counted(dead)} {'message' if dead == 1 else 'messages'} given up"
+    if (grade := grade_of(frame.problems)) is not Grade.OK:
+        yield f"status {grade.name}: {frame.problems[0].check.replace('_', ' ')}" + (
+            ", …" if len(frame.problems) > 1 else ""
+        )
 
 
 def _sections(frame: Frame) -> list[_Section]:

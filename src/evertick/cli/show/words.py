@@ -13,6 +13,7 @@ from evertick.clock import system_clock
 from evertick.explain.dispatched_run import who_was_lost
 from evertick.model import Cause, Dispatched, DispatchedTo, Gap, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.text.error_line import what_was_raised
+from evertick.text.time_span import span
 from evertick.when import from_us
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "offset_of",
     "outcome",
     "remark",
-    "span",
     "stamp",
     "times_in",
     "times_of",
@@ -107,27 +107,6 @@ def brief(stamped: str, *, with_offset: bool = True) -> str:
 def offset_of(stamped: str) -> str:
     """The offset of what `stamp` says: "+01:00", or "Z"."""
     return "Z" if stamped.endswith("Z") else stamped[-_OFFSET:]
-
-
-def span(duration: timedelta) -> str:
-    """A length of time in its largest units: "3 d 4 h", "12 min", "1.2 s", "8 ms"."""
-    seconds = duration.total_seconds()
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10 and seconds != int(seconds):
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return _two(whole, _MINUTE, "min", 1, "s")
-    return _two(whole, _HOUR, "h", _MINUTE, "min") if whole < _DAY else _two(whole, _DAY, "d", _HOUR, "h")
-
-
-def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str) -> str:
-    count, rest = divmod(seconds, large)
-    fraction = rest // small
-    return f"{count} {large_unit} {fraction} {small_unit}" if fraction and count < _FEW else f"{count} {large_unit}"
 
 
 def distance(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
