@@ -70,37 +70,40 @@ def about_waiting(
     for queue in sorted({run.queue for run in long_due} - queues):
         runs = [run for run in long_due if run.queue == queue]
         yield _waiting_long(
-            "unserved_queue",
             runs,
-            f"and no live node works on {_their(runs)} queue {queue!r}",
-            f"start a node with queues=[{queue!r}], or put the runs into another queue",
             now,
             thresholds,
+            check="unserved_queue",
+            why=f"and no live node works on {_their(runs)} queue {queue!r}",
+            fix=f"start a node with queues=[{queue!r}], or put the runs into another queue",
         )
     served = [run for run in long_due if run.queue in queues]
-    able = [run for run in served if _is_able(run, living)]
-    unknown = [run for run in served if not _is_able(run, living)]
-    for check, runs, why, fix in (
-        (
-            "waiting_long",
+    if able := [run for run in served if _is_able(run, living)]:
+        yield _waiting_long(
             able,
-            "though live nodes could run them",
-            "all slots are taken (see `evertick top`): raise concurrency=, or start more nodes",
-        ),
-        (
-            "unknown_task",
+            now,
+            thresholds,
+            check="waiting_long",
+            why=f"though live nodes could run them ({_tasks(able)})",
+            fix="all slots are taken (see `evertick top`): raise concurrency=, or start more nodes",
+        )
+    if unknown := [run for run in served if not _is_able(run, living)]:
+        yield _waiting_long(
             unknown,
-            "and no live node of their queue knows their task",
-            "start a node that knows it, or give them up with `evertick cancel`",
-        ),
-    ):
-        if runs:
-            tasks = named(sorted({run.task for run in runs}))
-            yield _waiting_long(check, runs, f"{why} ({tasks})", fix, now, thresholds)
+            now,
+            thresholds,
+            check="unknown_task",
+            why=f"and no live node of their queue knows their task ({_tasks(unknown)})",
+            fix="start a node that knows it, or give them up with `evertick cancel`",
+        )
+
+
+def _tasks(runs: Sequence[Run]) -> str:
+    return named(sorted({run.task for run in runs}))
 
 
 def _waiting_long(
-    check: str, runs: Sequence[Run], why: str, fix: str, now: datetime, thresholds: Thresholds
+    runs: Sequence[Run], now: datetime, thresholds: Thresholds, *, check: str, why: str, fix: str
 ) -> Finding:
     longest = max(now - run.due_at for run in runs)
     count = "1 run is" if len(runs) == 1 else f"{len(runs)} runs are"

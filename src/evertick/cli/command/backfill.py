@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from evertick.cli.candidates import complete_keys
-from evertick.doctor.nodes import node_state
 from evertick.cli.database import on_store
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
 from evertick.cli.show.output import as_json_option, hint, print_json, say
 from evertick.cli.show.progress import progress, retold, told_if_broken_off
 from evertick.cli.show.words import now
 from evertick.cli.time_zone import moments_tz_option
+from evertick.doctor.nodes import node_state
 from evertick.operations.backfills import BACKFILL_MOST, Backfill, BackfillStep
 from evertick.scheduler.scheduler import Scheduler
 
