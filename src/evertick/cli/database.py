@@ -19,8 +19,7 @@ from typing import Any, Concatenate
 import click
 import msgspec
 
-from evertick.cli.disabled import disabled_jobs, disabled_words, remember_file
-from evertick.cli.named import nearer
+from evertick.cli.named import disabled_jobs, disabled_words, nearer, remember_file
 from evertick.cli.show.output import tell
 from evertick.cli.show.words import times_in
 from evertick.cli.time_zone import clock_of, with_zone

@@ -15,31 +15,22 @@ from typing import Any, NoReturn
 import click
 
 from evertick.cli.command.apply import apply
-from evertick.cli.command.backfill import backfill
 from evertick.cli.command.calendars import calendar
 from evertick.cli.command.completion import completion
 from evertick.cli.command.config import config
-from evertick.cli.command.daemon import daemon
 from evertick.cli.command.db import db
 from evertick.cli.command.demo import demo
-from evertick.cli.command.duties import duties
 from evertick.cli.command.events import events
-from evertick.cli.command.forecast import forecast
-from evertick.cli.command.ha import ha
 from evertick.cli.command.health import doctor, status
-from evertick.cli.command.history import history, runs, why
 from evertick.cli.command.imports import import_
-from evertick.cli.command.logs import logs
-from evertick.cli.command.nodes import nodes
+from evertick.cli.command.nodes import duties, ha, nodes
 from evertick.cli.command.outbox import outbox
-from evertick.cli.command.overrides import move, run_early, skip_next, undo
-from evertick.cli.command.pauses import pause, resume
-from evertick.cli.command.preview import explain, preview
+from evertick.cli.command.overrides import backfill, move, run_early, skip_next, undo
+from evertick.cli.command.preview import explain, forecast, preview
 from evertick.cli.command.rerun import failed, rerun
-from evertick.cli.command.run import run
-from evertick.cli.command.runs import cancel
-from evertick.cli.command.schedule_changes import add, update
-from evertick.cli.command.schedules import list_schedules, remove, show, trigger
+from evertick.cli.command.run import daemon, run
+from evertick.cli.command.runs import cancel, history, logs, runs, why
+from evertick.cli.command.schedules import add, list_schedules, pause, remove, resume, show, trigger, update
 from evertick.cli.command.top import top
 from evertick.cli.command.worker import worker
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help

@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 import click
 import msgspec
 
-from evertick.cli.candidates import complete_keys
+from evertick.cli.command.completion import complete_keys
 from evertick.cli.database import on_store, store_of
 from evertick.cli.parameters import MomentParameter
-from evertick.cli.show.node_names import known_names, node_of, shown_node
 from evertick.cli.show.output import as_json_option, hint, json_text, say, say_below, style_of
-from evertick.cli.show.words import brief, now, stamp
+from evertick.cli.show.words import brief, known_names, node_of, now, shown_node, stamp
 from evertick.doctor.database import held_words
 from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.model import Cause

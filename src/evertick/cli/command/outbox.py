@@ -12,7 +12,6 @@ import msgspec
 
 from evertick.cli.database import on_store, store_of
 from evertick.cli.named import message_named
-from evertick.cli.show.node_names import known_names, node_words
 from evertick.cli.show.output import (
     Column,
     as_json_option,
@@ -24,7 +23,7 @@ from evertick.cli.show.output import (
     print_table,
     say,
 )
-from evertick.cli.show.words import data_text, distance, now, stamp
+from evertick.cli.show.words import data_text, distance, known_names, node_words, now, stamp
 from evertick.errors import NotFound
 from evertick.model import Message, MessageState
 from evertick.scheduler.scheduler import Scheduler

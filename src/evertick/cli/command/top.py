@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from evertick.cli.apps import hint_other_apps
-from evertick.cli.command.duties import duty_columns, duty_row
 from evertick.cli.command.health import Grade, grade_of, problem_data
-from evertick.cli.command.history import row_data
+from evertick.cli.command.nodes import duty_columns, duty_row, hint_other_apps
+from evertick.cli.command.runs import row_data
 from evertick.cli.database import killed_daemons_of, ledger_of, on_store, store_of
 from evertick.cli.parameters import DurationParameter
-from evertick.cli.show.node_names import node_names
 from evertick.cli.show.output import (
     Column,
     as_json_option,
@@ -31,7 +29,19 @@ from evertick.cli.show.output import (
     say,
     table_for_terminal,
 )
-from evertick.cli.show.words import ahead, called, counted, distance, outcome, remark, stamp, times_of, took, zone_name
+from evertick.cli.show.words import (
+    ahead,
+    called,
+    counted,
+    distance,
+    node_names,
+    outcome,
+    remark,
+    stamp,
+    times_of,
+    took,
+    zone_name,
+)
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
 from evertick.doctor.frame import Frame, NodeLine, frame_of
 from evertick.engine.loops import OWN_DUTIES

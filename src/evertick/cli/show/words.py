@@ -1,9 +1,13 @@
-"""Moments, durations and rows of the ledger as people read them in a listing. Only `now` reads the clock."""
+"""Moments, durations, nodes and rows of the ledger as people read them in a listing. Only `now` reads the clock.
+
+Rows keep the ids of nodes: a name may be that of many starts, and two may share it. Nodes are known until they are
+pruned, a day after their end; what is left of one then is the end of its id.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta, tzinfo
@@ -11,7 +15,10 @@ from typing import Any
 
 from evertick.clock import system_clock
 from evertick.explain.dispatched_run import who_was_lost
+from evertick.explain.node_names import SHORT, known_names, node_names
 from evertick.model import Cause, Dispatched, DispatchedTo, Gap, OccurrenceEdit, Reason, Run, State, Verdict
+from evertick.model.every_node import is_own_queue, node_of_queue
+from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
 from evertick.text.time_span import span
 from evertick.when import from_us
@@ -27,11 +34,18 @@ __all__ = [
     "dispatched_remark",
     "dispatched_to_words",
     "distance",
+    "known_names",
     "losses_words",
+    "names_for",
+    "node_names",
+    "node_of",
+    "node_words",
     "now",
     "offset_of",
     "outcome",
     "remark",
+    "shown_node",
+    "shown_place",
     "stamp",
     "times_in",
     "times_of",
@@ -245,3 +259,37 @@ def decision_words(decided: OccurrenceEdit) -> str:
     moved = "" if decided.to is None else f" to {stamp(decided.to, is_exact=True)}"
     verb = {"skip": "is skipped", "move": "moves"}.get(decided.kind, "has run early")
     return f"{at} {verb}{moved}{note}"
+
+
+async def names_for(scheduler: Scheduler, rows: Iterable[Run | Gap]) -> dict[str, str]:
+    """Names for the nodes of these rows; nobody is asked where none has one."""
+    is_any = any(isinstance(row, Run) and node_of(row) is not None for row in rows)
+    return known_names(await scheduler.nodes()) if is_any else {}
+
+
+def node_of(run: Run) -> str | None:
+    """The node that has it or had it last, or that it is for."""
+    if run.node is None and is_own_queue(run.queue):
+        return node_of_queue(run.queue)
+    return run.node
+
+
+def node_words(node: str | None, names: Mapping[str, str]) -> str:
+    """The name and the whole id, where one node is told of."""
+    if node is None:
+        return ""
+    return f"{names[node]}, id {node}" if node in names else node
+
+
+def shown_place(run: Run, names: Mapping[str, str]) -> str:
+    """Where it is or was done, for a listing: on a node, or by whom it was dispatched to."""
+    to = run.dispatched_to
+    if to is None:
+        return shown_node(node_of(run), names)
+    queue = to.to if to.queue is None else f"{to.to}/{to.queue}"
+    return queue if to.worker is None else f"{queue} {to.worker}"
+
+
+def shown_node(node: str | None, names: Mapping[str, str]) -> str:
+    """The name, else the end of the id; nothing for no node."""
+    return "" if node is None else names.get(node, f"…{node[-SHORT:]}")
