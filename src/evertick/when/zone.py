@@ -63,14 +63,22 @@ def zone_named(name: str | ZoneInfo) -> ZoneInfo:
     if isinstance(name, ZoneInfo):
         name = name.key or ""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        raise InvalidWhen(f"tz: {_shown(name)} is not a time zone; pass an IANA name like 'Europe/Berlin'")
+        raise InvalidWhen(
+            f"tz: {_shown(name)} is not a time zone", setting="tz", fix="pass an IANA name like 'Europe/Berlin'"
+        )
     if name == "localtime" or name.startswith(("posix", "right/")):
-        raise InvalidWhen(f"tz: {name!r} means something else on every machine; pass an IANA name like 'Europe/Berlin'")
+        raise InvalidWhen(
+            f"tz: {name!r} means something else on every machine",
+            setting="tz",
+            fix="pass an IANA name like 'Europe/Berlin'",
+        )
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InvalidWhen(
-            f"tz: {_shown(name)} is not a time zone known here; pass an IANA name like 'Europe/Berlin' or 'UTC'"
+            f"tz: {_shown(name)} is not a time zone known here",
+            setting="tz",
+            fix="pass an IANA name like 'Europe/Berlin' or 'UTC'",
         ) from None
 
 
