@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import click
 
-from evertick.cli.show.timeline import Question, timeline
 from evertick.config.build import scheduler_from
 from evertick.config.load import load_configuration, load_disabled
 from evertick.errors import InvalidConfiguration, NotFound, Refused
 from evertick.model import Message, Run, Schedule
+from evertick.operations.timeline import Question, timeline
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
 
@@ -101,7 +101,7 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     found = await schedule_or_run(scheduler, word)
     if isinstance(found, Run):
         return found
-    rows = await timeline(scheduler, Question(key=found.key), 1)
+    rows = await timeline(await scheduler._store(), scheduler.app, Question(key=found.key), 1)
     for run in (*rows.happened, *rows.planned):
         if isinstance(run, Run):
             return run

@@ -12,7 +12,6 @@ import msgspec
 from evertick.cli.command.completion import complete_keys
 from evertick.cli.database import on_store, store_of
 from evertick.cli.parameters import MomentParameter, ZoneParameter, labels_option
-from evertick.cli.show.ahead import Ahead, planned_fires
 from evertick.cli.show.heatmap import heatmap_svg, print_heatmap
 from evertick.cli.show.output import Column, as_json_option, hint, print_facts, print_json, print_table, say
 from evertick.cli.show.progress import progress
@@ -20,6 +19,7 @@ from evertick.cli.show.words import distance, now, stamp, times_of, zone_name
 from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import NotFound, Refused
 from evertick.explain.all_schedules import survey
+from evertick.operations.next_fires import Ahead, planned_fires
 from evertick.plan.forecast import DAYS_MAX, Collision, Expected, Forecast
 from evertick.plan.forecast import forecast as make_forecast
 from evertick.plan.spread import Suggestion, suggestions
@@ -65,7 +65,7 @@ async def preview(
     """
     most = count or (_COUNT if until is None else UPCOMING_LIMIT)
     schedules = await scheduler.schedules(is_paused=False) if key is None else [await scheduler.schedule(key)]
-    planned = await planned_fires(scheduler, schedules, count=most, until=until)
+    planned = await planned_fires(await store_of(scheduler), scheduler.app, schedules, count=most, until=until)
     if as_json:
         print_json(planned)
         return

@@ -26,7 +26,6 @@ from evertick.cli.show.output import (
     say,
     style_of,
 )
-from evertick.cli.show.timeline import COUNTED_MOST, Question, Timeline, timeline
 from evertick.cli.show.words import (
     called,
     data_text,
@@ -55,6 +54,7 @@ from evertick.explain.run import Facts, explain_run, explain_task, phase_words
 from evertick.explain.schedule import Why
 from evertick.ledger.fan_out import overlap_on
 from evertick.model import LIVE_STATES, Attempt, Gap, LogLine, Node, Phase, Reason, Run, Schedule, State, Verdict
+from evertick.operations.timeline import COUNTED_MOST, Question, Timeline, timeline
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
 from evertick.text.time_span import span
@@ -144,7 +144,7 @@ async def history(
 
 
 async def _found(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
-    found = await timeline(scheduler, question, limit)
+    found = await timeline(await store_of(scheduler), scheduler.app, question, limit)
     if question.key is not None and not found.happened and not found.planned:
         await scheduler.schedule(question.key)  # nothing came of it, or there is no such schedule
     return found

@@ -16,7 +16,6 @@ from evertick.cli.command.runs import hint_if_stuck, print_ledger, print_run, ro
 from evertick.cli.database import on_store, store_of
 from evertick.cli.named import disabled_jobs, schedule_or_run, tell_disabled, try_disabled
 from evertick.cli.parameters import ArgumentsParameter, LabelParameter, MomentParameter, labels_option
-from evertick.cli.show.ahead import first_fires, planned_fires
 from evertick.cli.show.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.show.plan import (
     checked_days,
@@ -28,7 +27,6 @@ from evertick.cli.show.plan import (
     say_nothing_changed,
 )
 from evertick.cli.show.progress import progress, told_if_broken_off
-from evertick.cli.show.timeline import Question, timeline
 from evertick.cli.show.words import (
     ahead,
     data_text,
@@ -46,6 +44,8 @@ from evertick.explain.drift import REMEDY, is_left_behind
 from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Run, Schedule, State
 from evertick.model.every_node import is_own_queue
 from evertick.operations.bulk import OnChange
+from evertick.operations.next_fires import first_fires, planned_fires
+from evertick.operations.timeline import Question, timeline
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.time_span import span
 from evertick.when import parse_when
@@ -97,7 +97,7 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
             await hint_other_apps(scheduler)
     else:
         moment = now()
-        firsts = await first_fires(scheduler, found)
+        firsts = await first_fires(await store_of(scheduler), scheduler.app, found)
         rows = [_row(schedule, firsts[schedule.key], moment) for schedule in found]
         columns = [
             Column(title="KEY"),
@@ -174,7 +174,9 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
 
 
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    found = await timeline(scheduler, Question(key=schedule.key, with_gaps=True), _RECENT)
+    found = await timeline(
+        await store_of(scheduler), scheduler.app, Question(key=schedule.key, with_gaps=True), _RECENT
+    )
     if as_json:
         recent = await timeline_data(scheduler, found, _RECENT)
         print_json({**await show_data(scheduler, schedule), "recent": recent})
@@ -201,7 +203,9 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
     hidden = {each.fire_at for each in schedule.occurrences}
     # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
     try:
-        planned = await planned_fires(scheduler, [schedule], count=2 * _UPCOMING + len(hidden))
+        planned = await planned_fires(
+            await store_of(scheduler), scheduler.app, [schedule], count=2 * _UPCOMING + len(hidden)
+        )
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
     plain = {each.at for each in planned if each.prospect is None}
