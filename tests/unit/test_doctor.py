@@ -644,7 +644,7 @@ def test_a_duty_that_fails_is_told_with_its_holder_its_error_and_what_is_not_don
     assert (pruning.severity, pruning.check, pruning.about) == (Severity.WARNING, "failing_duty", ("evertick.prune",))
     assert pruning.what == (
         "duty evertick.prune fails on node shop@host: OperationalError: no such table: evertick_feed; "
-        "until it is mended nobody deletes history that is older than it is kept"
+        "until it is corrected nobody deletes history that is older than it is kept"
     )
     assert rebuilding.what == "duty rebuild-index fails on node shop@host: ValueError: no paper"
     assert "`evertick duties rebuild-index`" in rebuilding.fix

@@ -153,7 +153,7 @@ _NAMED_MOST = 10
 
 
 def remember_file(file: str | None, *, is_read: bool) -> None:
-    """Which configuration the command goes by, for whoever asks later. `is_read`: whether it goes by one at all."""
+    """Which configuration the command goes by, to be asked for later. `is_read`: whether it goes by one at all."""
     if (context := click.get_current_context(silent=True)) is not None and is_read:
         context.meta[_FILE] = file or ""
 

@@ -35,7 +35,7 @@ from evertick.cli.command.schedules import add, list_schedules, pause, remove, r
 from evertick.cli.command.top import top
 from evertick.cli.command.worker import worker
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
-from evertick.cli.show.output import clean, tell
+from evertick.cli.show.output import clean, hint
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.process import TRACEBACK_VARIABLE
 from evertick.text.values import has_control, shown
@@ -96,7 +96,7 @@ class Root(click.Group):
             if os.environ.get(TRACEBACK_VARIABLE) == "1":
                 raise
             for sentence in _sentences(error):
-                tell(sentence, head="error: ")
+                hint(sentence, head="error: ")
             sys.exit(_exit_code(error))
         sys.exit(code if isinstance(code, int) else 0)
 

@@ -185,12 +185,12 @@ def _is_settled(nodes: Sequence[Node], now: datetime) -> bool:
 
 def _failing(duty: Duty, error: str) -> Finding:
     own = OWN_DUTIES.get(duty.name)
-    undone = "" if own is None else f"; until it is mended nobody {own.does}"
+    undone = "" if own is None else f"; until it is corrected nobody {own.does}"
     return Finding(
         severity=Severity.WARNING,
         check="failing_duty",
         what=f"duty {duty.name} fails on node {duty.node_name or duty.node}: {what_was_raised(error)}{undone}",
-        fix=f"mend what it does; `evertick duties {duty.name}` shows the whole error, with its file and line",
+        fix=f"correct what it does; `evertick duties {duty.name}` shows the whole error, with its file and line",
         about=(duty.name,),
     )
 

@@ -57,7 +57,7 @@ def _parked_because(task: str, reason: str, runs: Sequence[Run], living: Sequenc
     if reason == Reason.UNREADABLE:
         return f"what the ledger has of task {task} makes no sense ({error})", "run it anew"
     misfit = f"{_their(runs)} arguments do not fit task {task}" + (f" ({error})" if error else "")
-    return misfit, "mend the task"
+    return misfit, "correct the task"
 
 
 def about_waiting(

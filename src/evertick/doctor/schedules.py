@@ -115,7 +115,7 @@ def _about_stop(each: ParsedSchedule) -> Iterator[Finding]:
             severity=Severity.WARNING,
             check="failing",
             what=f"{key} was paused because it fails: {schedule.pause_note.partition('; mend it')[0]}",
-            fix=f"mend what it runs (`evertick failed {key}` has its errors), then `evertick resume {key}`",
+            fix=f"correct what it runs (`evertick failed {key}` has its errors), then `evertick resume {key}`",
             about=(key,),
         )
     elif schedule.last_state is State.PARKED and not schedule.is_paused and _waits_for_parked(each):

@@ -37,7 +37,7 @@ __all__ = ["apply"]
 
 # Lines of one schedule: a look, not a list.
 _LINES_OF_PLAN = 5
-# Whoever has changed a command, and reads "unchanged", must not think that it was overlooked.
+# After a change of a command, "unchanged" must not read as if it was overlooked.
 _NOTHING_HERE = "note: nothing was changed; what jobs do is not in the ledger: each node reads it from its own file"
 _WITH_THE_NODES = (
     "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken up "
@@ -58,7 +58,7 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
 @config_option
 @click.option("--yes", is_flag=True, help="Apply without a question.")
 @click.option("--prune", is_flag=True, help="Remove schedules that an earlier configuration had and this one has not.")
-@click.option("--take-back", is_flag=True, help="Take back what somebody has changed by hand, like with `update`.")
+@click.option("--take-back", is_flag=True, help="Take back changes by hand, like with `update`.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @click.option(
     "--days", type=click.IntRange(1, DAYS_MAX), default=DAYS, show_default=True, help="Show the fires of so many days."
@@ -68,13 +68,13 @@ def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: 
     """Bring the ledger in line with the configuration.
 
     Shows first which schedules are added, changed and removed, and which fires of the next days come, go and move; then
-    asks, and writes all of it or nothing. Schedules that code declares or somebody has added by hand are never removed,
+    asks, and writes all of it or nothing. Schedules that code declares or that were added by hand are never removed,
     and what a live node declares that goes by another file keeps --prune from removing anything.
     Makes the database if there is none. What the jobs do is with the nodes: they read the same file.
 
     Exit codes: 0 applied, or nothing to do; 1 something has changed meanwhile, a live node declares what would be
-    pruned, or the database is away; 2 the configuration is wrong, or nobody can be asked; 130 not applied after the
-    question.
+    pruned, or the database is away; 2 the configuration is wrong, or there is no terminal to ask at; 130 not applied
+    after the question.
 
     \b
     Example:
@@ -159,7 +159,7 @@ async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
 
 
 def _is_in_state(loaded: Configuration) -> bool:
-    """Whether the ledger is a file in the state directory, named or not: else whoever applies may need none here."""
+    """Whether the ledger is a file in the state directory, named or not: else this user may need none here."""
     if not loaded.database_url.startswith("sqlite://"):
         return False
     path = location_of(loaded.database_url).path

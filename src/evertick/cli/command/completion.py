@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _MOST = 100
-# Somebody waits with a finger on the key.
+# A user waits with a finger on the key.
 _PATIENCE_SECONDS = 2.0
 
 

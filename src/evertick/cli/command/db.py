@@ -28,7 +28,7 @@ __all__ = ["bring_up_to_date", "care_of", "db"]
 
 P = ParamSpec("P")
 
-# Pages that one bite of a vacuum gives back: a few milliseconds, in which nobody else can write.
+# Pages that one bite of a vacuum gives back: a few milliseconds, in which no other session can write.
 _BITE = 1_000
 # As they are called without the prefix that they have on SQLite.
 _TABLES = (
@@ -238,7 +238,7 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
     """Give free space back to the disk, in bites.
 
     Nodes may go on running: each bite takes a few milliseconds. With --full the whole file is written anew, during
-    which nobody else can write; it asks first.
+    which no other session can write; it asks first.
 
     \b
     Example:
@@ -247,7 +247,7 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
     """
     before = await care.status()
     if before.vacuum is None:
-        # A store that does it by itself, or not at all, refuses, and says what to do instead: nobody is asked before.
+        # A store that does it by itself, or not at all, refuses, and says what to do instead, before any question.
         await (care.rewrite() if full and yes else care.give_back(_BITE))
     if full:
         if not yes:

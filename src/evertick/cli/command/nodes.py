@@ -100,7 +100,7 @@ async def duties(scheduler: Scheduler, name: str | None, as_json: bool) -> None:
     """List the duties: what one node does at a time, and which.
 
     The term grows with every node that takes a duty over. Those that begin with "evertick." are Evertick's own. NAME:
-    everything about that one, with the whole of what its last act has raised.
+    details of one duty, with the full traceback of its last failure.
 
     \b
     Example:

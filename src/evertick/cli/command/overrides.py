@@ -14,7 +14,7 @@ from evertick.cli.command.schedules import show_data, upcoming_of
 from evertick.cli.database import on_store
 from evertick.cli.parameters import ArgumentsParameter, MomentParameter
 from evertick.cli.show.output import as_json_option, hint, print_facts, print_json, say
-from evertick.cli.show.progress import progress, retold, told_if_broken_off
+from evertick.cli.show.progress import note_if_interrupted, progress, repeated
 from evertick.cli.show.words import decision_words, distance, now, stamp
 from evertick.cli.time_zone import moments_tz_option
 from evertick.doctor.nodes import node_state
@@ -162,7 +162,7 @@ async def backfill(
     last = await scheduler.backfill(key, **wish, dry_run=True)
     if not dry_run:
         if last.to_make:
-            await _hint_if_nobody(scheduler, key)
+            await _hint_if_no_node(scheduler, key)
         last = await _made(scheduler.backfill(key, **wish), last, as_json)
     if as_json:
         print_json({**msgspec.structs.asdict(last), "to_make": last.to_make})
@@ -172,8 +172,8 @@ async def backfill(
         raise click.exceptions.Exit(1)
 
 
-async def _hint_if_nobody(scheduler: Scheduler, key: str) -> None:
-    """Tell whoever is about to wait if nobody can carry it out. Beside JSON, too: else the waiting has no reason."""
+async def _hint_if_no_node(scheduler: Scheduler, key: str) -> None:
+    """Warn before a wait for runs that no node can carry out. Beside JSON, too: else the wait has no reason."""
     schedule, moment = await scheduler.schedule(key), now()
     for node in await scheduler.nodes():
         if node_state(node, moment) == "alive" and schedule.task in node.tasks and schedule.queue in node.queues:
@@ -192,8 +192,8 @@ async def _made(work: Backfill, counted: BackfillStep, as_json: bool) -> Backfil
         live = f", {last.live} of them not ended yet" if last.live else ""
         return f"made {last.made} of {_total(last)}{live}; ask again to go on"
 
-    with told_if_broken_off(broken_off), progress(f"backfilling {counted.key}", is_quiet=as_json) as report:
-        async with retold(report, _total(counted)) as tell:
+    with note_if_interrupted(broken_off), progress(f"backfilling {counted.key}", is_quiet=as_json) as report:
+        async with repeated(report, _total(counted)) as tell:
             async for step in work:
                 last = step
                 tell(step.done, _total(step))

@@ -19,7 +19,7 @@ import click
 import evertick
 from evertick.cli.command.db import bring_up_to_date, care_of
 from evertick.cli.database import config_option, database_option
-from evertick.cli.show.output import hint, say, tell
+from evertick.cli.show.output import hint, say
 from evertick.config.load import FILE_NAME, load_configuration
 from evertick.config.ownership import distrusted_file, distrusted_folder, is_refused
 from evertick.daemon.detach import detach as detach_now
@@ -155,7 +155,7 @@ def _check_folder(here: Path, name: str) -> None:
     if lines and is_refused():
         raise InvalidConfiguration(lines)
     for line in lines:
-        tell(f"warning: {line}")
+        hint(f"warning: {line}")
 
 
 def _failed_import(name: str, error: Exception) -> click.ClickException:

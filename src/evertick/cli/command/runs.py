@@ -473,7 +473,7 @@ def _verdict(run: Run) -> str:
 
 
 async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
-    """Tell whoever has just made a run by hand if nobody can carry it out."""
+    """Warn after a run by hand that no node can carry out."""
     take_back = f"`evertick cancel {run.id}` takes it back"
     nodes = await scheduler.nodes()
     if not any(run.task in node.tasks for node in living_of(nodes)):
@@ -609,15 +609,15 @@ async def logs(scheduler: Scheduler, run: str, follow: bool, as_json: bool) -> N
       evertick logs report
       evertick logs --follow 01a1e06c-c7bb-7e9b-8894-4297139cf510
     """
-    teller = _Teller(as_json=as_json)
+    printer = _LogPrinter(as_json=as_json)
     found = await last_run_named(scheduler, run)
     if not follow:
-        teller.tell_lines(await whole_log(scheduler, found.id))
-        if not teller.count and not as_json:
+        printer.print_lines(await whole_log(scheduler, found.id))
+        if not printer.count and not as_json:
             hint(f"run {found.id} has logged nothing" + (" yet; follow it with --follow" if found.is_live else ""))
         return
-    ended = await _follow(scheduler, found, teller)
-    teller.tell_end(ended)
+    ended = await _follow(scheduler, found, printer)
+    printer.print_end(ended)
     if ended.verdict is not Verdict.SUCCEEDED:
         raise click.exceptions.Exit(1)
 
@@ -632,57 +632,57 @@ async def whole_log(scheduler: Scheduler, run: str, after: int = 0) -> list[LogL
             return lines
 
 
-async def _follow(scheduler: Scheduler, run: Run, teller: _Teller) -> Run:
+async def _follow(scheduler: Scheduler, run: Run, printer: _LogPrinter) -> Run:
     while True:
         # The run first: what is done by then has written all its lines before.
-        teller.tell_lines(await whole_log(scheduler, run.id, teller.count))
+        printer.print_lines(await whole_log(scheduler, run.id, printer.count))
         if not run.is_live:
             return run
-        teller.tell_state(run)
+        printer.print_state(run)
         await asyncio.sleep(_LOOK_SECONDS)
         run = await scheduler.get_run(run.id)
 
 
-class _Teller:
-    """Tells lines as they come, and what a reader of them would otherwise wonder about: a pause, another attempt."""
+class _LogPrinter:
+    """Prints lines as they come, and why none come: a pause, another attempt."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self.count = 0
         self._fence: int | None = None
-        self._told: tuple[State, int] | None = None
+        self._printed: tuple[State, int] | None = None
 
-    def tell_lines(self, lines: list[LogLine]) -> None:
+    def print_lines(self, lines: list[LogLine]) -> None:
         for line in lines:
             if not self._as_json and self._fence not in (None, line.fence):
                 say((_ANOTHER, "dim"))
             self._fence = line.fence
-            self._tell_line(line)
+            self._print_line(line)
         self.count += len(lines)
 
-    def _tell_line(self, line: LogLine) -> None:
+    def _print_line(self, line: LogLine) -> None:
         if self._as_json:
-            _print_line({"kind": "line", **msgspec.structs.asdict(line)})
+            _print_json_line({"kind": "line", **msgspec.structs.asdict(line)})
             return
         for text in _texts(line):
             say((text, _STYLES.get(line.level, "")))
 
-    def tell_state(self, run: Run) -> None:
+    def print_state(self, run: Run) -> None:
         """Once per change, on stderr: what the run does while it says nothing."""
         now = run.state, run.attempts
-        if self._as_json or now == self._told:
+        if self._as_json or now == self._printed:
             return
-        self._told = now
+        self._printed = now
         if run.state is State.WAITING:
             why = "waits for its retry" if run.attempts else "waits"
             hint(f"--- run {run.id} {why}, due {stamp(run.due_at, is_exact=True)}")
         elif run.state is not State.RUNNING:
             hint(f"--- run {run.id} is {run.state.value}" + (f" ({run.reason})" if run.reason else ""))
 
-    def tell_end(self, run: Run) -> None:
+    def print_end(self, run: Run) -> None:
         if self._as_json:
             names = ("id", "verdict", "reason", "attempts", "started_at", "finished_at", "error", "result")
-            _print_line({"kind": "end", **{name: getattr(run, name) for name in names}})
+            _print_json_line({"kind": "end", **{name: getattr(run, name) for name in names}})
             return
         reason = f" ({run.reason})" if run.reason else ""
         tries = f", at attempt {run.attempts}" if run.attempts > 1 else ""
@@ -690,7 +690,7 @@ class _Teller:
         say("--- ", (outcome(run), style_of(outcome(run))), f"{reason}{tries}{length}")
 
 
-def _print_line(data: dict[str, Any]) -> None:
+def _print_json_line(data: dict[str, Any]) -> None:
     click.echo(json_text(data))
 
 

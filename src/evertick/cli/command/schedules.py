@@ -26,7 +26,7 @@ from evertick.cli.show.plan import (
     readable,
     say_nothing_changed,
 )
-from evertick.cli.show.progress import progress, told_if_broken_off
+from evertick.cli.show.progress import note_if_interrupted, progress
 from evertick.cli.show.words import (
     ahead,
     data_text,
@@ -136,7 +136,7 @@ def _last(schedule: Schedule) -> str:
 
 
 def _remarks(schedule: Schedule) -> Iterator[str]:
-    # The note first: it is what nobody else can tell, and a narrow terminal cuts the end.
+    # The note first: it is found nowhere else, and a narrow terminal cuts the end.
     if schedule.pause_note:
         yield schedule.pause_note
     if schedule.paused_until is not None:
@@ -198,7 +198,7 @@ async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:
 async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime]:
     """The next times at which it runs. The first is the planned one, even if overdue or counted from the end of a run.
 
-    What somebody skips and what a blackout drops is left out; what is moved or held is where it goes.
+    What is skipped and what a blackout drops is left out; what is moved or held is where it goes.
     """
     hidden = {each.fire_at for each in schedule.occurrences}
     # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
@@ -372,7 +372,7 @@ _OPTIONS = (
     click.option("--catch-up", type=click.Choice(CATCH_UPS), help="After downtime; default: latest."),
     click.option("--catch-up-limit", type=int, help="With --catch-up all: at most so many."),
     click.option("--pace", metavar="DURATION", help="With --catch-up all: so far apart."),
-    click.option("--grace", metavar="DURATION|none", help="Noticed later than this, a moment is missed."),
+    click.option("--grace", metavar="DURATION|none", help="Fires noticed later than this are recorded as missed."),
     click.option("--expires", metavar="DURATION|none", help="Not started within this, a run is missed."),
     click.option("--queue", help="The queue of its runs; default: default."),
     click.option("--priority", type=int, help="Higher runs first; default: 0."),
@@ -404,7 +404,8 @@ def _policy_options(command: F) -> F:
 async def add(scheduler: Scheduler, /, key: str, task: str, when: str, as_json: bool, **given: Any) -> None:
     """Add a schedule at run time.
 
-    The rule is a cron expression, text like "every 90s", or a sentence; it is told back in words, with the next fires.
+    The rule is a cron expression, text like "every 90s", or a sentence; the command prints the rule in words and its
+    next fires.
 
     \b
     Example:
@@ -667,11 +668,11 @@ async def _resume_many(scheduler: Scheduler, labels: Mapping[str, str], as_json:
 
 @contextmanager
 def _counted(verb: str, as_json: bool) -> Iterator[OnChange]:
-    """Tell how many it were until now, also when somebody breaks it off."""
+    """Print how many it were until now, also when it is interrupted."""
     changed = 0
 
     with (
-        told_if_broken_off(lambda: f"{verb} {changed}; ask again to go on"),
+        note_if_interrupted(lambda: f"{verb} {changed}; ask again to go on"),
         progress(verb, is_quiet=as_json) as report,
     ):
 

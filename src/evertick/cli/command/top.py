@@ -72,7 +72,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option(
-    "--interval", type=DurationParameter(least="200ms"), default="2s", show_default=True, help="Look again so often."
+    "--interval", type=DurationParameter(least="200ms"), default="2s", show_default=True, help="Refresh interval."
 )
 @click.option("--once", is_flag=True, help="One look, then end.")
 @moments_tz_option
@@ -81,8 +81,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
 async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bool) -> None:
     """Watch what runs, what is next, what came of it.
 
-    Duties of yours, and those of Evertick's own that fail, are there; and channels of the outbox that have messages to
-    send or that were given up.
+    Shows your duties, and built-in duties that fail; and channels of the outbox that have messages to send or that were
+    given up.
 
     AT of what is next is in the zone of each schedule, or in that of --tz; ZONE is its name.
 
@@ -232,7 +232,7 @@ def _rows_shown(sections: list[_Section], lines: int | None, between: int) -> li
     return shown
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- sections --------------------------------------------------------------------------------------------------------
 
 
 def _head(frame: Frame) -> list[tuple[str, str]]:

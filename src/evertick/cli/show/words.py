@@ -59,7 +59,7 @@ _KIBI = 1_024
 # Whatever a store counts for people it counts up to here.
 _COUNT_MOST = 10_000
 _SECOND, _OFFSET = len("2026-01-31 09:00:00"), len("+01:00")
-# Why a run is lost of which nobody can say when it ended: its end is when it was given up, a lease or more later.
+# Why a run is lost whose end is unknown: its end is when it was given up, a lease or more later.
 _GIVEN_UP = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 # From so many of the larger unit on the smaller one is noise.
@@ -77,7 +77,7 @@ def counted(count: int) -> str:
 
 @contextmanager
 def times_in(zone: tzinfo | None) -> Iterator[None]:
-    """Let all that is told be told by the clock of this zone; None: by that of the machine. A schedule's own zone, so
+    """Show all times by the clock of this zone; None: by that of the machine. A schedule's own zone, so
     that `every day at 09:00` is found as 09:00."""
     before = _zone.set(zone)
     try:
@@ -102,7 +102,7 @@ def zone_name(zone: tzinfo | None) -> str:
 def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = False) -> str:
     """The moment with its offset, by the machine's zone (or `times_in`) or, not `is_local`, by the one that it carries.
 
-    Exact: with its milliseconds, where it has any. A fire may be at one of them; nobody looks for a beat by it.
+    Exact: with its milliseconds, where it has any. A fire may be at one of them; a beat is not looked for by it.
     """
     if moment is None:
         return "-"
@@ -254,7 +254,7 @@ def amount(size: int) -> str:
 
 
 def decision_words(decided: OccurrenceEdit) -> str:
-    """What somebody decided about one moment."""
+    """A decision about one moment."""
     at, note = stamp(decided.fire_at, is_exact=True), f": {decided.note}" if decided.note else ""
     moved = "" if decided.to is None else f" to {stamp(decided.to, is_exact=True)}"
     verb = {"skip": "is skipped", "move": "moves"}.get(decided.kind, "has run early")
@@ -262,7 +262,7 @@ def decision_words(decided: OccurrenceEdit) -> str:
 
 
 async def names_for(scheduler: Scheduler, rows: Iterable[Run | Gap]) -> dict[str, str]:
-    """Names for the nodes of these rows; nobody is asked where none has one."""
+    """Names for the nodes of these rows; asked for only if one has a node."""
     is_any = any(isinstance(row, Run) and node_of(row) is not None for row in rows)
     return known_names(await scheduler.nodes()) if is_any else {}
 
@@ -275,7 +275,7 @@ def node_of(run: Run) -> str | None:
 
 
 def node_words(node: str | None, names: Mapping[str, str]) -> str:
-    """The name and the whole id, where one node is told of."""
+    """The name and the whole id, for a page about one node."""
     if node is None:
         return ""
     return f"{names[node]}, id {node}" if node in names else node
