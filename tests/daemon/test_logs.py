@@ -369,6 +369,12 @@ def test_reopening_without_a_file_does_nothing(capfd: pytest.CaptureFixture[str]
 # --- what stands in place of the file ---
 
 
+def test_the_standard_output_is_no_log_file_and_is_never_to_be_removed() -> None:
+    with pytest.raises(Refused, match="leave --log-file out to log to stderr, or name a file") as refused:
+        LogFile(Path("/dev/stdout"))
+    assert "remove it" not in str(refused.value)
+
+
 @pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "directory", "socket"])
 def test_what_is_no_regular_file_of_its_own_name_is_no_log_file(tmp_path: Path, kind: str) -> None:
     path, other = tmp_path / "daemon.log", tmp_path / "other"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evertick import CursorGone, FeedEvent, InvalidInput, InvalidSetting, Refused, Scheduler, StoreUnavailable
-from evertick.doctor.feed import about_feed
+from evertick.doctor.database import about_feed
 from evertick.model.feed import ITEMS_MOST, Cursor, events_of, in_rows
 from evertick.store.base import FeedState
 from evertick.when.moment import MINUTE

@@ -310,7 +310,7 @@ async def test_a_key_that_is_taken_is_refused_and_nothing_is_added(scheduler: Sc
     await scheduler.add(key="b", when=Every("1m"), task="job")
     with pytest.raises(AlreadyDeclared) as refused:
         await scheduler.add_many([{"key": key, "when": Every("1m"), "task": "job"} for key in ("a", "b")])
-    assert str(refused.value) == "schedule 'b' exists already; nothing was added. Use update(), or another key"
+    assert str(refused.value) == "schedule 'b' exists already; nothing was added; use update(), or another key"
     assert [each.key for each in await scheduler.schedules()] == ["b"]
 
 

@@ -19,9 +19,8 @@ from typing import Any, Concatenate
 import click
 import msgspec
 
-from evertick.cli.disabled import disabled_jobs, disabled_words, remember_file
-from evertick.cli.named import nearer
-from evertick.cli.show.output import tell
+from evertick.cli.named import disabled_jobs, disabled_words, nearer, remember_file
+from evertick.cli.show.output import hint
 from evertick.cli.show.words import times_in
 from evertick.cli.time_zone import clock_of, with_zone
 from evertick.config.files import FILE_NAME, searched_files
@@ -88,7 +87,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     def tell(self) -> None:
         if self.words:
-            tell(self.words, is_dim=True)
+            hint(self.words, is_dim=True)
 
 
 def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledger:
@@ -212,7 +211,7 @@ def _tell_if_read_only(url: str) -> None:
         return
     where = as_it_can_be_opened(location_of(url))
     if where.is_read_only:
-        tell(f"(read-only: {why_read_only(where)}; nothing in {where.path} can be changed)", is_dim=True)
+        hint(f"(read-only: {why_read_only(where)}; nothing in {where.path} can be changed)", is_dim=True)
 
 
 def is_there(url: str) -> bool:

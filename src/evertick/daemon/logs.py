@@ -273,9 +273,10 @@ class LogFile(logging.Handler):
             is_there = isinstance(error, PermissionError) or os.path.isdir(folder)
             fix = f"let this user write to {folder}" if is_there else f"make the directory {folder}"
             fix = "remove it" if isinstance(error, _Unfit) else fix
-            raise Refused(
-                f"the log file {self.path} cannot be opened ({error.strerror}); {fix}, or name another --log-file"
-            ) from error
+            fix = f"{fix}, or name another --log-file"
+            if self.path.is_relative_to("/dev"):  # to remove /dev/stdout would break the machine
+                fix = "leave --log-file out to log to stderr, or name a file"
+            raise Refused(f"the log file {self.path} cannot be opened ({error.strerror}); {fix}") from error
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{self.format(record)}\n".encode()

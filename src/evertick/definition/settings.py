@@ -233,10 +233,12 @@ def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
 def check_key(key: Any, *, what: str = "key") -> str:
     """The key, if it can stand in a table, a command line and a log: text without control characters or semicolons."""
     if not isinstance(key, str):
-        raise InvalidKey(f"{what}: {shown(key)} is not text")
+        raise InvalidKey(f"{what}: {shown(key)} is not text; pass a str, like 'nightly-report'")
     if not 1 <= len(key) <= _KEY_LONGEST:
         raise InvalidKey(f"{what}: {shown(key)} must have 1 to {_KEY_LONGEST} characters, not {len(key)}")
     if key != key.strip() or not key.isprintable() or ";" in key:
+        if any("\ud800" <= letter <= "\udfff" for letter in key):
+            raise InvalidKey(f"{what}: {shown(key)} must not hold surrogates; decode its bytes with their own encoding")
         raise InvalidKey(f"{what}: {shown(key)} must not begin or end with space, nor hold ';' or control characters")
     return key
 

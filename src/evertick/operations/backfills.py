@@ -213,12 +213,16 @@ class Backfills(ManagesSchedules):
         now, kept = await store.now(), self.settings.retention
         if wish.last > now:
             raise InvalidInput(
-                f"end: {moment_text(wish.last)} is still to come; backfill is for the past, give now at the latest"
+                f"end: {moment_text(wish.last)} is still to come",
+                setting="end",
+                fix="backfill is for the past, give now at the latest",
             )
         if wish.first < now - kept:
             raise InvalidInput(
                 f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
-                "would be forgotten at once, and made again next time; begin later, or raise retention"
+                "would be forgotten at once, and made again next time",
+                setting="start",
+                fix="begin later, or raise retention",
             )
         if found[0].definition.mode == "every-node":
             raise Refused(

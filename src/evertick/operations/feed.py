@@ -151,7 +151,10 @@ class ReadsFeed(Managing):
         read = await store.feed(self.app, start=start, since=wanted.since, kinds=wanted.kinds, limit=rows)
         if read is None:
             raise Refused(
-                f"app {self.app!r} keeps no feed; turn it on with Scheduler(feed='7d') or scheduler.keep_feed('7d')"
+                f"app {self.app!r} keeps no feed",
+                setting="feed",
+                value=self.app,
+                fix="turn it on with Scheduler(feed='7d') or scheduler.keep_feed('7d')",
             )
         return read
 

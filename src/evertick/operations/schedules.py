@@ -55,7 +55,9 @@ class ManagesSchedules(ManagesRuns):
         taken = await editor.add(additions, all_or_none=True)
         if not all(taken):
             key = keys[taken.index(False)]
-            raise AlreadyDeclared(f"schedule {key!r} exists already; nothing was added. Use update(), or another key")
+            raise AlreadyDeclared(
+                f"schedule {key!r} exists already; nothing was added", fix="use update(), or another key"
+            )
         self._wake_fires()
 
     async def update(self, key: str, *, when: When | str | None = None, **options: Unpack[PolicyOptions]) -> Schedule:

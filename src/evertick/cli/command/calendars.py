@@ -248,7 +248,7 @@ async def _set(scheduler: Scheduler, made: Calendar, days: int, is_dry_run: bool
 async def _plans(scheduler: Scheduler, made: Calendar, days: int) -> list[ChangePlan]:
     try:
         await scheduler.calendar(made.name)
-    except NotFound:  # a new one is used by nobody
+    except NotFound:  # a new one has no users
         return []
     return await scheduler.preview_calendar(made, days=days)
 

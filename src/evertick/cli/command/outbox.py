@@ -12,7 +12,6 @@ import msgspec
 
 from evertick.cli.database import on_store, store_of
 from evertick.cli.named import message_named
-from evertick.cli.show.node_names import known_names, node_words
 from evertick.cli.show.output import (
     Column,
     as_json_option,
@@ -24,7 +23,7 @@ from evertick.cli.show.output import (
     print_table,
     say,
 )
-from evertick.cli.show.words import data_text, distance, now, stamp
+from evertick.cli.show.words import data_text, distance, known_names, node_words, now, stamp
 from evertick.errors import NotFound
 from evertick.model import Message, MessageState
 from evertick.scheduler.scheduler import Scheduler
@@ -190,7 +189,7 @@ async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: 
         print_json({"retried": ids})
         return
     say(f"{_count(len(ids))} due now" + ("" if ids else ": none was given up"))
-    await _hint_if_nobody_sends(scheduler, ids)
+    await _hint_if_no_sender(scheduler, ids)
 
 
 @outbox.command()
@@ -227,7 +226,7 @@ async def _check_channel(scheduler: Scheduler, channel: str) -> None:
         raise NotFound(f"there is no channel {channel!r} in app {scheduler.app!r}; {there}")
 
 
-async def _hint_if_nobody_sends(scheduler: Scheduler, ids: list[str]) -> None:
+async def _hint_if_no_sender(scheduler: Scheduler, ids: list[str]) -> None:
     if not ids:
         return
     found = await (await store_of(scheduler)).messages(scheduler.app, MessageFilter(ids=tuple(ids), limit=len(ids)))

@@ -379,7 +379,7 @@ def _check_path(where: Location, *, may_create: bool) -> None:
             "create it, or correct the URL"
         )
     if not may_create and not is_there:
-        raise StoreRefused(f'there is no store at {where.path}; open it once with migrate="auto", or correct the URL')
+        raise StoreRefused(f"there is no store at {where.path}", fix="start a node, which makes it, or correct the URL")
 
 
 def file_is_there(path: str) -> bool:

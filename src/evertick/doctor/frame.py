@@ -1,5 +1,4 @@
-"""One look at an app: what runs, what is due next, what came of the last, who is there, how far behind it is, which
-duties and messages to the outside there are.
+"""A frame of `top`: running and next work, the last results, nodes, duties, channels, and the health of all of it.
 
 Every question is bounded, whatever the store holds: live runs are found by the nodes that hold them, schedules by the
 index of the tick. One frame costs a few milliseconds beside a hundred thousand waiting runs.
@@ -7,22 +6,27 @@ index of the tick. One frame costs a few milliseconds beside a hundred thousand 
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
-from evertick.cli.command.nodes import node_state
-from evertick.cli.show.node_names import known_names
+from evertick.doctor.finding import Finding
+from evertick.doctor.health import health_of, look, problems_of
+from evertick.doctor.nodes import node_state
+from evertick.doctor.thresholds import Thresholds
+from evertick.explain.node_names import known_names
 from evertick.model import Duty, Gap, Node, Run, Schedule, State
-from evertick.store.base import ChannelPulse, RunFilter, ScheduleFilter, Store
-from evertick.when import from_us
+from evertick.store.base import ChannelPulse, RunFilter, Store
 
-__all__ = ["Frame", "NodeLine", "look"]
+__all__ = ["Frame", "NodeLine", "frame_of"]
 
 _RUNNING_MOST = 100
 _NEXT_MOST = 20
 _RECENT_MOST = 20
 _NODES_MOST = 50
+# Rows of each kind that tell of problems: a frame is drawn every few seconds.
+_LOOKED_MOST = 100
 
 
 class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +51,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     blocked: int
     parked: int
     dispatched: int
-    # How long the oldest run that is due has been waiting, and the schedule that is longest due.
+    # How long the oldest due run or schedule has been waiting, and the schedule that is longest due.
     lag_seconds: float
     overdue_seconds: float
     runs: list[Run]
@@ -59,41 +63,34 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     channels: list[ChannelPulse]
     # Names of all nodes that are known, by id.
     names: dict[str, str]
+    problems: list[Finding] = []
 
 
-async def look(store: Store, app: str) -> Frame:
-    pulse = await store.pulse(app)
-    now = from_us(pulse.now)
-    known = await store.nodes(app)
-    nodes = [node for node in known if node.died_at is None][-_NODES_MOST:]
-    upcoming = await store.schedules(
-        app, ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, limit=_NEXT_MOST)
-    )
-    oldest = now if pulse.oldest_due_at is None else from_us(pulse.oldest_due_at)
-    first = next((each.next_due_at for each in upcoming if each.next_due_at is not None), now)
+async def frame_of(store: Store, app: str, killed: Mapping[str, int]) -> Frame:
+    """`killed`: by the id of a node whose process on this machine is gone, its process."""
+    evidence = await look(store, app, killed=killed, most=_LOOKED_MOST)
+    health = health_of(evidence)
+    nodes = [node for node in evidence.nodes if node.died_at is None][-_NODES_MOST:]
     return Frame(
-        at=now,
+        at=health.at,
         app=app,
-        schedules=pulse.schedules,
-        running=pulse.running,
-        waiting=pulse.waiting,
-        blocked=pulse.blocked,
-        parked=pulse.parked,
-        dispatched=pulse.dispatched,
-        lag_seconds=_seconds_since(oldest, now),
-        overdue_seconds=_seconds_since(first, now),
+        schedules=health.schedules,
+        running=health.running,
+        waiting=health.waiting,
+        blocked=health.blocked,
+        parked=health.parked,
+        dispatched=health.dispatched,
+        lag_seconds=health.lag_seconds,
+        overdue_seconds=health.overdue_seconds,
         runs=await _running(store, app, nodes),
-        next=upcoming,
+        next=list(evidence.due[:_NEXT_MOST]),
         recent=await _recent(store, app),
-        nodes=[_line(node, now) for node in nodes],
-        duties=await store.duties(app),
-        channels=await store.channels(app),
-        names=known_names(known),
+        nodes=[_line(node, health.at) for node in nodes],
+        duties=list(evidence.duties),
+        channels=health.channels,
+        names=known_names(evidence.nodes),
+        problems=problems_of(evidence, Thresholds()),
     )
-
-
-def _seconds_since(moment: datetime, now: datetime) -> float:
-    return max(now - moment, timedelta(0)).total_seconds()
 
 
 async def _running(store: Store, app: str, nodes: list[Node]) -> list[Run]:

@@ -11,9 +11,10 @@ from datetime import datetime
 
 import msgspec
 
+from evertick.definition.settings import check_key, check_labels
 from evertick.model import IDLE_STATES, Gap, Run, State, Verdict
-from evertick.scheduler.scheduler import Scheduler
-from evertick.when import from_us
+from evertick.store.base import RunFilter, ScheduleFilter, Store
+from evertick.when import from_us, to_us
 
 __all__ = ["COUNTED_MOST", "Question", "Timeline", "timeline"]
 
@@ -52,28 +53,50 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     planned: list[Run]
 
 
-async def timeline(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
+async def timeline(store: Store, app: str, question: Question, limit: int) -> Timeline:
     """Up to `limit` rows of what has happened, and what is planned. By the clock of the ledger."""
-    now = from_us(await (await scheduler._store()).now())
+    now = from_us(await store.now())
     since, until = question.since, question.until
+    wanted = _filter(question)
+
+    async def runs(
+        since: datetime | None, until: datetime | None, most: int, states: Sequence[State] | None = None
+    ) -> list[Run]:
+        given = {} if states is None else {"states": tuple(states), "is_oldest_first": tuple(states) == idle}
+        span = {"since": None if since is None else to_us(since), "until": None if until is None else to_us(until)}
+        return await store.runs(app, msgspec.structs.replace(wanted, **span, **given, limit=most))
+
+    idle = tuple(question.idle)
     rows: list[Run | Gap] = []
     if question.with_gaps:
-        rows += await _gaps(scheduler, question, limit)
+        rows += await _gaps(store, app, question, limit)
     if since is None or since <= now:
-        rows += await _runs(scheduler, question, since, now if until is None else min(until, now), limit)
+        rows += await runs(since, now if until is None else min(until, now), limit)
     planned: list[Run] = []
     if until is None or until > now:
         later = now if since is None else max(since, now)
         most = max(limit, COUNTED_MOST)
-        if question.idle:
-            waiting = await _runs(scheduler, question, later, until, most, states=question.idle, oldest_first=True)
+        if idle:
+            waiting = await runs(later, until, most, idle)
             planned = [run for run in waiting if _is_planned(run, now)]
             rows += [run for run in waiting if run.fire_at > now and not _is_planned(run, now)]
         if question.begun:
-            begun = await _runs(scheduler, question, later, until, most, states=question.begun)
+            begun = await runs(later, until, most, question.begun)
             rows += [run for run in begun if run.fire_at > now]
     rows.sort(key=lambda row: _happened_at(row, now), reverse=True)
     return Timeline(happened=rows[:limit], planned=planned)
+
+
+def _filter(question: Question) -> RunFilter:
+    return RunFilter(
+        schedule_key=None if question.key is None else check_key(question.key, what="schedule"),
+        task=None if question.task is None else check_key(question.task, what="task"),
+        states=question.states,
+        verdicts=question.verdicts,
+        labels=check_labels(question.labels),
+        since=None if question.since is None else to_us(question.since),
+        until=None if question.until is None else to_us(question.until),
+    )
 
 
 def _is_planned(run: Run, now: datetime) -> bool:
@@ -88,36 +111,22 @@ def _happened_at(row: Run | Gap, now: datetime) -> datetime:
     return row.started_at or row.finished_at or min(row.due_at, now)
 
 
-async def _runs(
-    scheduler: Scheduler,
-    question: Question,
-    since: datetime | None,
-    until: datetime | None,
-    limit: int,
-    *,
-    states: Sequence[State] | None = None,
-    oldest_first: bool = False,
-) -> list[Run]:
-    return await scheduler.runs(
-        question.key,
-        task=question.task,
-        states=question.states if states is None else states,
-        verdicts=question.verdicts,
-        labels=question.labels,
-        since=since,
-        until=until,
-        oldest_first=oldest_first,
-        limit=limit,
-    )
-
-
-async def _gaps(scheduler: Scheduler, question: Question, limit: int) -> list[Gap]:
+async def _gaps(store: Store, app: str, question: Question, limit: int) -> list[Gap]:
     """Of a task: the gaps of the schedules that have it."""
-    keys = [question.key]
-    if question.task is not None:
-        schedules = await scheduler.schedules()
-        keys = [each.key for each in schedules if each.task == question.task and question.key in (None, each.key)]
+    keys = [question.key] if question.task is None else await _keys_of(store, app, question.task, question.key)
     found: list[Gap] = []
     for key in keys:
-        found += await scheduler.gaps(key, since=question.since, until=question.until, limit=limit)
+        wanted = msgspec.structs.replace(_filter(question), schedule_key=key, task=None, limit=limit)
+        found += await store.gaps(app, wanted)
     return found
+
+
+async def _keys_of(store: Store, app: str, task: str, key: str | None) -> list[str | None]:
+    found: list[str | None] = []
+    wanted = ScheduleFilter(with_counts=False)
+    while True:
+        page = await store.schedules(app, wanted)
+        found += [each.key for each in page if each.task == task and key in (None, each.key)]
+        if len(page) < wanted.limit:
+            return found
+        wanted = msgspec.structs.replace(wanted, after_key=page[-1].key)

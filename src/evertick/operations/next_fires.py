@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from evertick.cli.database import store_of
 from evertick.errors import EvertickError
 from evertick.model import Schedule
 from evertick.operations.preview import Planned, expected_of
 from evertick.plan.upcoming import Expected, Foreseen, upcoming_fires
-from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import Store
 from evertick.when import from_us, to_us
 from evertick.when.moment import LATEST
@@ -29,11 +27,10 @@ class Ahead(Planned, frozen=True, kw_only=True):
 
 
 async def planned_fires(
-    scheduler: Scheduler, schedules: Sequence[Schedule], *, count: int, until: datetime | None = None
+    store: Store, app: str, schedules: Sequence[Schedule], *, count: int, until: datetime | None = None
 ) -> list[Ahead]:
     """The next so many fires of these schedules, and what does not run between them."""
-    store = await store_of(scheduler)
-    expected = await expected_of(store, scheduler.app, schedules)
+    expected = await expected_of(store, app, schedules)
     since, latest = await store.now(), LATEST if until is None else to_us(until)
     tasks = {each.key: each.task for each in schedules}
     found = upcoming_fires(expected.values(), since, latest, is_folded=True)
@@ -64,7 +61,7 @@ def _ahead(each: Foreseen, expected: Expected, task: str) -> Ahead:
     )
 
 
-async def first_fires(scheduler: Scheduler, schedules: Sequence[Schedule]) -> dict[str, datetime | None]:
+async def first_fires(store: Store, app: str, schedules: Sequence[Schedule]) -> dict[str, datetime | None]:
     """When the first of each will run, perhaps in the past (then it is overdue); None: what is near does not run.
 
     The cursor itself tells that of most schedules; not of those with a blackout or a decision about single moments.
@@ -73,7 +70,7 @@ async def first_fires(scheduler: Scheduler, schedules: Sequence[Schedule]) -> di
     unlike = [each for each in schedules if each.blackout is not None or each.occurrences]
     if not unlike:
         return firsts
-    expected = await _readable(await store_of(scheduler), scheduler.app, unlike)
+    expected = await _readable(store, app, unlike)
     for schedule in unlike:
         if schedule.key in expected:
             firsts[schedule.key] = _first(expected[schedule.key], schedule.next_fire_at)
@@ -95,7 +92,7 @@ async def _readable(store: Store, app: str, schedules: Sequence[Schedule]) -> di
 
 
 def _first(expected: Expected, cursor: datetime | None) -> datetime | None:
-    if cursor is None:  # nothing is left of it but what somebody has moved
+    if cursor is None:  # nothing is left of it but what was moved
         moved = [each.to for each in expected.occurrences if each.to is not None]
         return from_us(min(moved)) if moved else None
     if expected.rule.is_after_end:  # it has this one moment, and no others yet
