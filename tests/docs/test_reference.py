@@ -150,7 +150,7 @@ def missing(names: Iterable[str], page: str) -> list[str]:
 def parameters(function: object) -> list[str]:
     found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     # What is left over is refused, and has no name of its own.
-    return [each.name for each in found if each.name not in ("self", "options", "unknown")]
+    return [each.name for each in found if each.name not in ("self", "context", "source", "options", "unknown")]
 
 
 def public(kind: type) -> list[str]:

@@ -168,7 +168,7 @@ def _words(given: dict[str, Any]) -> list[str]:
 
 async def store_of(scheduler: Scheduler) -> Store:
     """The store itself, for what only commands ask of it."""
-    return await scheduler._store()
+    return await scheduler.runtime.store()
 
 
 async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words: Sequence[str]) -> None:

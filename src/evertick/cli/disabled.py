@@ -68,7 +68,7 @@ async def try_disabled(name: str, args: Mapping[str, Any] | None) -> Run:
         raise Refused(f"{disabled}; as it is, it cannot be tried")
     scheduler = scheduler_from(loaded)
     try:
-        has, task = job.definition, scheduler._tasks[name]
+        has, task = job.definition, scheduler.runtime.tasks[name]
         options = task.options(queue=has.queue, priority=has.priority, labels=has.labels)
         return await options.enqueue(**(has.args if args is None else args))
     finally:

@@ -32,13 +32,13 @@ _MESSAGES_COMPARED = 10_000
 
 async def run_named(scheduler: Scheduler, word: str) -> Run:
     """The run with this id, or the only one whose id begins like this."""
-    store, alike = await scheduler._store(), RunFilter(id_prefix=word, limit=2)
+    store, alike = await scheduler.runtime.store(), RunFilter(id_prefix=word, limit=2)
     return await _named(word, "runs", scheduler.get_run, lambda: store.runs(scheduler.app, alike))
 
 
 async def message_named(scheduler: Scheduler, word: str) -> Message:
     """The message with this id or key, or the only one whose id begins like this."""
-    store, alike = await scheduler._store(), MessageFilter(id_prefix=word, limit=2)
+    store, alike = await scheduler.runtime.store(), MessageFilter(id_prefix=word, limit=2)
     try:
         return await _named(word, "messages", scheduler.get_message, lambda: store.messages(scheduler.app, alike))
     except NotFound:

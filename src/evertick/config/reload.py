@@ -103,7 +103,7 @@ class Reloader:
     async def reload(self) -> Reloaded:
         """Read them, and let the node be as they say; if they are wrong, it stays as it is."""
         came = await self._reload()
-        self._scheduler._configuration_problems = came.problems
+        self._scheduler.runtime.configuration_problems = came.problems
         return came
 
     async def _reload(self) -> Reloaded:
@@ -140,18 +140,18 @@ class Reloader:
         jobs = await self._with_jobs(loaded)
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
-        connections = connections_of(loaded)
-        new = {name: each for name, each in connections.items() if name not in scheduler._connections}
+        connections, known = connections_of(loaded), scheduler.runtime.connections
+        new = {name: each for name, each in connections.items() if name not in known}
         # Before the jobs that need it: nobody else asks for it, and nothing is opened by it.
-        scheduler._connections |= new
+        known |= new
         try:
             disabled = [job.name for job in loaded.jobs if not job.is_enabled]
-            untold = await scheduler._take_jobs(jobs, disabled=disabled)
+            untold = await scheduler.runtime.exchange.take(jobs, disabled=disabled)
         except BaseException:
             for name in new:
-                del scheduler._connections[name]
+                del known[name]
             raise
-        scheduler._connections["http"] = loaded.http
+        known["http"] = loaded.http
         self._news = self._news or news_of(self._now.jobs, loaded.jobs)
         self._now = loaded
         self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
@@ -160,7 +160,7 @@ class Reloader:
     async def _loaded(self) -> Configuration:
         """Read and check, in a thread: with thousands of jobs it takes seconds, in which the node goes on."""
         file, environ, flags = self._now.file, self._environ, self._flags
-        loaded = await self._scheduler._threads.call(lambda: load_configuration(file, environ, flags))
+        loaded = await self._scheduler.runtime.threads.call(lambda: load_configuration(file, environ, flags))
         assert isinstance(loaded, Configuration)
         return loaded
 
@@ -168,7 +168,7 @@ class Reloader:
         scheduler, problems = self._scheduler, Problems()
         gone = {job.name for job in self._now.jobs if job.spec is not None}
         adds = (partial(add_job, scheduler, job, problems) for job in loaded.jobs)
-        jobs = await scheduler._with_jobs(gone, adds, tz=loaded.node.tz)
+        jobs = await scheduler.runtime.exchange.prepare(gone, adds, tz=loaded.node.tz)
         problems.raise_any()
         return jobs
 

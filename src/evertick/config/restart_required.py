@@ -43,7 +43,7 @@ def _needs(
     if queue in wanted["queues"] and queue not in in_force.queues:
         yield "queue", f"node.queues has the queue {queue!r} from the next start on"
     if driver in BROKERS and driver in in_force.drivers:
-        has, gets = scheduler._connections.get(driver), connections.get(driver)
+        has, gets = scheduler.runtime.connections.get(driver), connections.get(driver)
         if has is None and gets is None:
             yield driver, f"it is not said where the server is under [{driver}], and node.drivers leaves the driver"
         elif has is not None and gets is not None and has != gets:

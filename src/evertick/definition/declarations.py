@@ -79,7 +79,9 @@ class Declarations:
     def without_file(self) -> Declarations:
         """Those of the code alone."""
         own = Declarations()
-        own._by_key = {key: each for key, each in self._by_key.items() if each.source == "code"}
+        for each in self:
+            if each.source == "code":
+                own.add(each)
         return own
 
     def hashes(self) -> dict[str, str]:

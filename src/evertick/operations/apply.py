@@ -24,7 +24,6 @@ from evertick.ledger.atomic_edit import BatchEditor, Edit, Halt, ScheduleBatch
 from evertick.ledger.editor import undeclared_note
 from evertick.ledger.parsed_rules import blackout_named, load_calendars, rule_of
 from evertick.operations.change_preview import (
-    ForeseesChanges,
     ScheduleSnapshot,
     checked_days,
     looked_at,
@@ -32,13 +31,14 @@ from evertick.operations.change_preview import (
     plan_edit,
     plan_stop,
 )
+from evertick.operations.context import Context
 from evertick.plan.allowed_rules import check_rule
 from evertick.plan.change_preview import ChangePlan, Side, plan_change
 from evertick.store.base import Store, StoredSchedule
 from evertick.store.rows import overrides_of
 from evertick.when import Calendar, to_us
 
-__all__ = ["DeclaredPlan", "PlansDeclared"]
+__all__ = ["DeclaredPlan", "apply_declared", "plan_declared"]
 
 _USERS_MOST = 10_000
 
@@ -114,57 +114,51 @@ def _is_counted(plan: ChangePlan) -> bool:
     return plan.is_complete or not (plan.fires_old and plan.fires_new)
 
 
-class PlansDeclared(ForeseesChanges):
-    """Looking at what the declarations would change, and changing it."""
+async def plan_declared(
+    context: Context,
+    *,
+    declarations: Declarations | None = None,
+    tz: str | None = None,
+    disabled: Collection[str] = (),
+    dropped: Collection[str] = (),
+    own_node: str = "",
+    calendars: Mapping[str, Calendar] | None = None,
+    prune: bool = False,
+    take_back: bool = False,
+    days: int = 14,
+) -> DeclaredPlan:
+    """The plan. Nothing is written.
 
-    _declarations: Declarations
+    `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
+    `disabled`: keys that are known and not declared for now. `dropped`: those that the node with the id `own_node`
+    has declared and is about to declare no more; they are paused unless another live node declares them.
+    `calendars`: those to be kept besides the ones that the rules bring. With `prune`, what a configuration of the
+    same nodes has declared and does no more is removed; with `take_back`, what somebody has changed by hand is as
+    it is declared again.
+    """
+    declared = context.declarations if declarations is None else declarations
+    planning = _Planning(
+        app=context.app,
+        tz=tz or context.settings.tz,
+        declarer=declarer_of(context.settings.node_name),
+        declarations={each.key: each for each in declared},
+        disabled=frozenset(disabled),
+        dropped=frozenset(dropped),
+        own_node=own_node,
+        takes_back=take_back,
+        last=checked_days(days),
+    )
+    return await planning.plan(context.store, calendars or {}, prune)
 
-    async def _plan_declared(
-        self,
-        *,
-        declarations: Declarations | None = None,
-        tz: str | None = None,
-        disabled: Collection[str] = (),
-        dropped: Collection[str] = (),
-        own_node: str = "",
-        calendars: Mapping[str, Calendar] | None = None,
-        prune: bool = False,
-        take_back: bool = False,
-        days: int = 14,
-    ) -> DeclaredPlan:
-        """The plan. Nothing is written.
 
-        `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
-        `disabled`: keys that are known and not declared for now. `dropped`: those that the node with the id `own_node`
-        has declared and is about to declare no more; they are paused unless another live node declares them.
-        `calendars`: those to be kept besides the ones that the rules bring. With `prune`, what a configuration of the
-        same nodes has declared and does no more is removed; with `take_back`, what somebody has changed by hand is as
-        it is declared again.
-        """
-        store = await self._store()
-        declared = self._declarations if declarations is None else declarations
-        planning = _Planning(
-            app=self.app,
-            tz=tz or self.settings.tz,
-            declarer=declarer_of(self.settings.node_name),
-            declarations={each.key: each for each in declared},
-            disabled=frozenset(disabled),
-            dropped=frozenset(dropped),
-            own_node=own_node,
-            takes_back=take_back,
-            last=checked_days(days),
-        )
-        return await planning.plan(store, calendars or {}, prune)
-
-    async def _apply_declared(self, plan: DeclaredPlan, *, tz: str | None = None) -> None:
-        """Make the changes of a plan, all of them or none. `tz` as it was planned with."""
-        if plan.is_empty:
-            return
-        store = await self._store()
-        zone, limits = tz or self.settings.tz, self.settings.schedule_limits
-        editor = BatchEditor(store, self.app, self._clock, zone, limits)
-        await editor.change_together(plan.together)
-        self._wake_fires()
+async def apply_declared(context: Context, plan: DeclaredPlan, *, tz: str | None = None) -> None:
+    """Make the changes of a plan, all of them or none. `tz` as it was planned with."""
+    if plan.is_empty:
+        return
+    zone, limits = tz or context.settings.tz, context.settings.schedule_limits
+    editor = BatchEditor(context.store, context.app, context.clock, zone, limits)
+    await editor.change_together(plan.together)
+    context.wake_fires()
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):

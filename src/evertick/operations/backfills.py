@@ -12,25 +12,25 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from datetime import datetime
+from types import FrameType
 from typing import Any, Literal
 
 import msgspec
 
 from evertick.aio.unawaited import Owner, tell_unawaited
 from evertick.definition.settings import check_key
-from evertick.errors import InvalidInput, NotFound, Refused
+from evertick.errors import InvalidInput, Refused
 from evertick.ledger.parsed_rules import load_calendars, rule_of
 from evertick.model import Run, Verdict
 from evertick.operations.backfill_plan import Backfiller
-from evertick.operations.context import check_limit
-from evertick.operations.schedules import ManagesSchedules
+from evertick.operations.context import Context, ContextSource, check_limit, stored_schedule
 from evertick.store.base import RunFilter, Store, StoredSchedule
 from evertick.text.values import shown
 from evertick.when import When, duration_text, from_us, to_us
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import moment_text
 
-__all__ = ["BACKFILL_MOST", "Backfill", "BackfillOverlap", "BackfillStep", "Backfills"]
+__all__ = ["BACKFILL_MOST", "Backfill", "BackfillOverlap", "BackfillStep", "backfill"]
 
 BackfillOverlap = Literal["allow"]
 
@@ -74,10 +74,16 @@ class Backfill:
     It begins with that, and goes on only as long as somebody does: leaving the loop ends it, and leaves what was made.
     """
 
-    def __init__(self, steps: Callable[[], AsyncIterator[BackfillStep]], owner: Owner) -> None:
-        self._steps = steps
+    def __init__(
+        self,
+        steps: Callable[[], AsyncIterator[BackfillStep]],
+        owner: Owner,
+        frame: FrameType,
+        on_step: Callable[[BackfillStep], None] | None = None,
+    ) -> None:
+        self._steps, self._on_step = steps, on_step
         self._owner = owner
-        frame = sys._getframe(2)
+        # Not the frame itself, which would keep alive all that the caller has.
         self._code, self._instruction = frame.f_code, frame.f_lasti
         self._is_begun = False
 
@@ -90,11 +96,11 @@ class Backfill:
 
     async def to_the_end(self, on_step: Callable[[BackfillStep], None] | None = None) -> BackfillStep:
         """The last step; `on_step` hears of each."""
-        last: BackfillStep | None = None
+        last, hearers = None, [each for each in (self._on_step, on_step) if each is not None]
         async for step in self:
             last = step
-            if on_step is not None:
-                on_step(step)
+            for hear in hearers:
+                hear(step)
         assert last is not None, "a backfill has a last step"
         return last
 
@@ -116,132 +122,133 @@ class _Wish(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
 
-class Backfills(ManagesSchedules):
-    """Making up for moments of the past."""
+def backfill(
+    source: ContextSource,
+    key: str,
+    start: datetime,
+    end: datetime,
+    *,
+    overlap: BackfillOverlap | None = None,
+    pace: Duration | None = None,
+    args: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    limit: int = BACKFILL_MOST,
+    on_step: Callable[[BackfillStep], None] | None = None,
+) -> Backfill:
+    """Make runs for the moments from `start` to `end` that have none: `await` it, or `async for step in` it.
 
-    def backfill(
-        self,
-        key: str,
-        start: datetime,
-        end: datetime,
-        *,
-        overlap: BackfillOverlap | None = None,
-        pace: Duration | None = None,
-        args: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-        limit: int = BACKFILL_MOST,
-    ) -> Backfill:
-        """Make runs for the moments from `start` to `end` that have none: `await` it, or `async for step in` it.
+    One at a time and in order, each when the one before has ended and nothing else of the schedule is live or due;
+    with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
+    `on_step` hears of each step where it is awaited, and in `sync`, there on the event loop's thread.
+    """
+    if overlap not in (None, "allow"):
+        raise InvalidInput(f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)")
+    wish = _Wish(
+        key=check_key(key),
+        first=to_us(start),
+        last=to_us(end),
+        is_alone=overlap is None,
+        pace=0 if pace is None else duration_us(pace, what="pace"),
+        args=args,
+        is_dry_run=dry_run,
+        limit=check_limit(limit),
+    )
+    if wish.last < wish.first:
+        raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
+    frame = sys._getframe(2)
+    return Backfill(lambda: _backfill(source, wish), source, frame, on_step)
 
-        One at a time and in order, each when the one before has ended and nothing else of the schedule is live or due;
-        with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
-        """
-        if overlap not in (None, "allow"):
-            raise InvalidInput(f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)")
-        wish = _Wish(
-            key=check_key(key),
-            first=to_us(start),
-            last=to_us(end),
-            is_alone=overlap is None,
-            pace=0 if pace is None else duration_us(pace, what="pace"),
-            args=args,
-            is_dry_run=dry_run,
-            limit=check_limit(limit),
-        )
-        if wish.last < wish.first:
-            raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
-        return Backfill(lambda: self._backfill(wish), self)
 
-    async def _backfill(self, wish: _Wish) -> AsyncIterator[BackfillStep]:
-        store = await self._store()
-        stored, rule = await self._backfilled(store, wish)
-        moments = _moments(wish, rule)
-        recorded = await self._recorded(store, stored.id, wish.first, wish.last, set(moments))
-        todo = deque(moment for moment in moments if moment not in recorded)
-        made = _Made(BackfillStep(key=wish.key, moments=len(moments), left_out=len(moments) - len(todo)))
-        encoded = None if wish.args is None else self._encode_arguments(stored.definition.task, wish.args)
-        if not wish.is_dry_run:
-            async for step in self._make_all(store, wish, stored.definition.when, todo, made, encoded):
-                yield step
-        yield made.step(is_dry_run=wish.is_dry_run, is_over=True)
-
-    async def _make_all(
-        self, store: Store, wish: _Wish, when: str, todo: deque[int], made: _Made, args: bytes | None
-    ) -> AsyncIterator[BackfillStep]:
-        maker = Backfiller(store, self.app, self._clock, key=wish.key, when=when)
-        look = _Looking()
-        while todo:
-            chunk = [todo[place] for place in range(min(len(todo), 1 if wish.is_alone or wish.pace else _BATCH))]
-            began = self._clock.elapsed()
-            backfilled = await maker.make(chunk, args=args, is_alone=wish.is_alone)
-            # Those that wait are the last ones: they wait for each other, or all for the same.
-            settled = [todo.popleft() for _ in chunk if todo[0] not in backfilled.waiting]
-            if settled:
-                made.add(settled, backfilled.runs)
-                self._wake_runs()
-                look.begin_anew()
-                yield made.step()
-            if wish.is_alone:
-                async for step in self._until_ended(store, made):
-                    yield step
-            if not settled:
-                await look.rest()
-            elif todo and wish.pace and backfilled.runs:
-                await asyncio.sleep(max(wish.pace / 1e6 - (self._clock.elapsed() - began), 0))
-            if await made.look(store, self.app):
-                yield made.step()
-        async for step in self._until_ended(store, made):
+async def _backfill(source: ContextSource, wish: _Wish) -> AsyncIterator[BackfillStep]:
+    context = await source.context()
+    stored, rule = await _backfilled(context, wish)
+    moments = _moments(wish, rule)
+    recorded = await _recorded(context, stored.id, wish.first, wish.last, set(moments))
+    todo = deque(moment for moment in moments if moment not in recorded)
+    made = _Made(BackfillStep(key=wish.key, moments=len(moments), left_out=len(moments) - len(todo)))
+    encoded = None if wish.args is None else context.encode_arguments(stored.definition.task, wish.args)
+    if not wish.is_dry_run:
+        async for step in _make_all(context, wish, stored.definition.when, todo, made, encoded):
             yield step
+    yield made.step(is_dry_run=wish.is_dry_run, is_over=True)
 
-    async def _until_ended(self, store: Store, made: _Made) -> AsyncIterator[BackfillStep]:
-        """Until none of the runs is live any more."""
-        look = _Looking()
-        while made.live:
-            if await made.look(store, self.app):
-                look.begin_anew()
-                yield made.step()
-            else:
-                await look.rest()
 
-    async def _backfilled(self, store: Store, wish: _Wish) -> tuple[StoredSchedule, When]:
-        """The schedule and its rule, if it can be backfilled with this wish."""
-        found = await store.stored_schedules(self.app, keys=[wish.key])
-        if not found:
-            raise NotFound(
-                f"there is no schedule {wish.key!r} in app {self.app!r}; `evertick list` shows those there are"
-            )
-        now, kept = await store.now(), self.settings.retention
-        if wish.last > now:
-            raise InvalidInput(
-                f"end: {moment_text(wish.last)} is still to come; backfill is for the past, give now at the latest"
-            )
-        if wish.first < now - kept:
-            raise InvalidInput(
-                f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
-                "would be forgotten at once, and made again next time; begin later, or raise retention"
-            )
-        if found[0].definition.mode == "every-node":
-            raise Refused(
-                f"{wish.key!r} runs on every node, and those of the past are gone, so there is nothing to backfill; "
-                "trigger it instead"
-            )
-        rule = rule_of(found[0], await load_calendars(store, self.app))
-        if rule.is_after_end:
-            raise Refused(
-                f"{wish.key!r} counts from the end of its runs, so that it has no fixed moments to backfill; "
-                "trigger it instead"
-            )
-        return found[0], rule
+async def _make_all(
+    context: Context, wish: _Wish, when: str, todo: deque[int], made: _Made, args: bytes | None
+) -> AsyncIterator[BackfillStep]:
+    maker = Backfiller(context.store, context.app, context.clock, key=wish.key, when=when)
+    look = _Looking()
+    while todo:
+        chunk = [todo[place] for place in range(min(len(todo), 1 if wish.is_alone or wish.pace else _BATCH))]
+        began = context.clock.elapsed()
+        backfilled = await maker.make(chunk, args=args, is_alone=wish.is_alone)
+        # Those that wait are the last ones: they wait for each other, or all for the same.
+        settled = [todo.popleft() for _ in chunk if todo[0] not in backfilled.waiting]
+        if settled:
+            made.add(settled, backfilled.runs)
+            context.wake_runs()
+            look.begin_anew()
+            yield made.step()
+        if wish.is_alone:
+            async for step in _until_ended(context, made):
+                yield step
+        if not settled:
+            await look.rest()
+        elif todo and wish.pace and backfilled.runs:
+            await asyncio.sleep(max(wish.pace / 1e6 - (context.clock.elapsed() - began), 0))
+        if await made.look(context.store, context.app):
+            yield made.step()
+    async for step in _until_ended(context, made):
+        yield step
 
-    async def _recorded(self, store: Store, schedule: int, first: int, last: int, wanted: set[int]) -> set[int]:
-        """Those of the moments that have a run. In pages: an earlier rule may have left many others there."""
-        found: set[int] = set()
-        while True:
-            page = await store.recorded_moments(self.app, schedule, first=first, last=last, limit=_PAGE)
-            found |= wanted.intersection(page)
-            if len(page) < _PAGE:
-                return found
-            first = page[-1] + 1
+
+async def _until_ended(context: Context, made: _Made) -> AsyncIterator[BackfillStep]:
+    """Until none of the runs is live any more."""
+    look = _Looking()
+    while made.live:
+        if await made.look(context.store, context.app):
+            look.begin_anew()
+            yield made.step()
+        else:
+            await look.rest()
+
+
+async def _backfilled(context: Context, wish: _Wish) -> tuple[StoredSchedule, When]:
+    """The schedule and its rule, if it can be backfilled with this wish."""
+    stored = await stored_schedule(context, wish.key)
+    now, kept = await context.store.now(), context.settings.retention
+    if wish.last > now:
+        raise InvalidInput(
+            f"end: {moment_text(wish.last)} is still to come; backfill is for the past, give now at the latest"
+        )
+    if wish.first < now - kept:
+        raise InvalidInput(
+            f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
+            "would be forgotten at once, and made again next time; begin later, or raise retention"
+        )
+    if stored.definition.mode == "every-node":
+        raise Refused(
+            f"{wish.key!r} runs on every node, and those of the past are gone, so there is nothing to backfill; "
+            "trigger it instead"
+        )
+    rule = rule_of(stored, await load_calendars(context.store, context.app))
+    if rule.is_after_end:
+        raise Refused(
+            f"{wish.key!r} counts from the end of its runs, so that it has no fixed moments to backfill; "
+            "trigger it instead"
+        )
+    return stored, rule
+
+
+async def _recorded(context: Context, schedule: int, first: int, last: int, wanted: set[int]) -> set[int]:
+    """Those of the moments that have a run. In pages: an earlier rule may have left many others there."""
+    found: set[int] = set()
+    while True:
+        page = await context.store.recorded_moments(context.app, schedule, first=first, last=last, limit=_PAGE)
+        found |= wanted.intersection(page)
+        if len(page) < _PAGE:
+            return found
+        first = page[-1] + 1
 
 
 class _Made:

@@ -21,7 +21,7 @@ from evertick.cli.database import database_option
 from evertick.cli.show.output import tell
 from evertick.config.ownership import distrusted_file, distrusted_folder, is_refused
 from evertick.errors import EvertickError, InvalidConfiguration
-from evertick.scheduler.process import RunReached, importing
+from evertick.scheduler.process import RunReached, importing, run_process
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.redact import masked
 from evertick.version import VERSION
@@ -65,7 +65,8 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
     log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, masked(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
         log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")
-    scheduler._run()
+    if code := run_process(scheduler.runtime):
+        sys.exit(code)
 
 
 def set_up_logging(verbose: int, level: str | None) -> None:

@@ -54,7 +54,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 async def timeline(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
     """Up to `limit` rows of what has happened, and what is planned. By the clock of the ledger."""
-    now = from_us(await (await scheduler._store()).now())
+    now = from_us(await (await scheduler.runtime.store()).now())
     since, until = question.since, question.until
     rows: list[Run | Gap] = []
     if question.with_gaps:
