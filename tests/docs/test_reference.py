@@ -53,7 +53,7 @@ from evertick.cli import cli
 from evertick.clock import Clock
 from evertick.definition.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
 from evertick.definition.senders import SenderOptions
-from evertick.definition.settings import DATABASE_VARIABLE
+from evertick.definition.settings import DATABASE_VARIABLE, Settings
 from evertick.definition.task import Enqueuer, SyncEnqueuer, TaskOptions
 from evertick.driver.base import Driver
 from evertick.driver.dispatch import Dispatch, DispatchingDriver, Received, ReportSource
@@ -134,8 +134,9 @@ PAGES: dict[str, tuple[type, ...]] = {
     "reference/events.md": (Event, FeedEvent, FeedPage),
     "reference/testing.md": (Kit, SyncKit, SettableClock),
 }
-# What drivers are lent: the page says what they may do with it, and the rest of it is Evertick's own.
-LENT = (Clock, Threads, Children)
+# What drivers are lent, and the checked settings, which have the names of the arguments: the pages say what may be done
+# with them, and the rest of them is Evertick's own.
+LENT = (Clock, Threads, Children, Settings)
 
 REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
 
