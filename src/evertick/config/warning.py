@@ -21,6 +21,7 @@ from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
 from evertick.text.did_you_mean import nearest
 from evertick.when import Cron, Once
+from evertick.when.cron import warnings_of_steps
 from evertick.when.moment import moment_text
 
 __all__ = ["warnings_of"]
@@ -82,7 +83,7 @@ def _warn_of_past(job: Job, found: Problems) -> None:
 
 def _warn_of_steps(job: Job, found: Problems) -> None:
     if isinstance(job.rule, Cron):
-        for said in job.rule._warnings_of_steps():
+        for said in warnings_of_steps(job.rule):
             _warn(job, next(name for name in RULES if name in job.shown), said, found)
 
 

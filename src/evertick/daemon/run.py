@@ -51,11 +51,10 @@ class _HiddenSecrets(Secrets):
     """The node's secrets, each hidden from the log before anybody has it."""
 
     def __init__(self, secrets: Secrets, hidden: Hidden) -> None:
-        super().__init__(secrets._folder, secrets._environ)
-        self._hidden = hidden
+        self._secrets, self._hidden = secrets, hidden
 
     def resolve(self, name: str) -> str:
-        value = super().resolve(name)
+        value = self._secrets.resolve(name)
         self._hidden.add(value)
         return value
 
