@@ -19,8 +19,7 @@ import pytest
 
 from evertick import Cause, Cron, Every, InvalidInput, NotFound, Once, Refused, Run, Scheduler, State, current
 from evertick.model import Gap
-from evertick.operations.backfill_plan import Backfilled, Backfiller
-from evertick.operations.backfills import Backfill, BackfillStep
+from evertick.operations.backfills import Backfill, Backfilled, Backfiller, BackfillStep
 from evertick.testing import Kit, virtual_time
 
 START = datetime(2026, 1, 10, tzinfo=UTC)

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from evertick.aio.blocking import is_on_event_loop
 from evertick.errors import EvertickError, Refused, StoreError, StoreReplaced, StoreUnavailable, WouldBlock
-from evertick.scheduler.gc_tuning import calm_collector
-from evertick.scheduler.thread_switching import shorten_turns
+from evertick.scheduler.interpreter_tuning import calm_collector, shorten_turns
 
 if TYPE_CHECKING:
     from evertick.scheduler.runtime import Runtime
