@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import getpass
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from evertick.config.load import load_ledger, management_settings
 from evertick.daemon.report import DaemonReport, read_remains, read_reports
 from evertick.definition.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
 from evertick.errors import NotFound, StoreRefused
+from evertick.operations.context import Actor
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import Store
 from evertick.store.sqlite.connection import as_it_can_be_opened, file_is_there, why_read_only
@@ -84,11 +86,20 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     def scheduler(self) -> Scheduler:
         """One that only manages. Nothing is opened by it."""
-        return Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
+        scheduler = Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
+        scheduler.runtime.actor = Actor(kind="user", name=_login(), origin="cli")
+        return scheduler
 
     def tell(self) -> None:
         if self.words:
             tell(self.words, is_dim=True)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # an id without an account, as in containers
+        return f"uid {os.getuid()}"
 
 
 def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledger:
