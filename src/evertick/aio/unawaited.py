@@ -71,7 +71,7 @@ class AwaitedCall(Coroutine[Any, Any, T]):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What asyncio and debuggers look at: `cr_frame`, `__qualname__` and the like."""
+        """For asyncio and debuggers: `cr_frame`, `__qualname__` and the like."""
         return getattr(self._coroutine, name)
 
     def __repr__(self) -> str:

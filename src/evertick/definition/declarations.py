@@ -43,7 +43,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     tz: str = "UTC"
     # The blackout, where the code gives a calendar and not only the name of one.
     blackout: Calendar | None = None
-    # What says so: the code of a program, or the file of a configuration.
+    # Its origin: the code of a program, or the file of a configuration.
     source: Source = "code"
 
     @property

@@ -192,7 +192,7 @@ class Task(Generic[P, R]):
         return Enqueuer(self, placing, connection)
 
     def _check_rate(self, rate: Rate | None) -> None:
-        """What only all tasks together, or the setting of the scheduler, can show to be wrong."""
+        """Refuse a rate that contradicts another task, or the setting of the scheduler."""
         if rate is None:
             return
         if rate.of.varies and self.runtime.settings.rate_limits == "memory":
@@ -349,7 +349,7 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
         raise InvalidSetting(f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential")
     timeout = options.get("timeout")
     on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), f"task {name!r}: on_lost")
-    # What must not run twice must not run on while nobody knows whether it was given to another node.
+    # A task that must not run twice must not run on while another node may have been given it.
     default = "stop" if on_lost == "fail" else "continue"
     on_unreachable = check_one_of(
         options.get("on_unreachable", default), get_args(OnUnreachable), f"task {name!r}: on_unreachable"

@@ -85,7 +85,7 @@ class BackfillStep(msgspec.Struct, frozen=True, kw_only=True):
 class Backfill:
     """A backfill that was asked for: `await` it to its end, or go through its steps with `async for`.
 
-    It begins with that, and goes on only as long as somebody does: leaving the loop ends it, and leaves what was made.
+    It begins with that, and goes on only as long: leaving the loop ends it, and keeps the runs that were made.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Backfill:
 
 
 class _Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, checked. Times in microseconds."""
+    """The arguments of a backfill, checked. Times in microseconds."""
 
     key: str
     first: int
@@ -266,7 +266,7 @@ async def _recorded(context: Context, schedule: int, first: int, last: int, want
 
 
 class Backfilled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish: the runs that were made, and the moments that have to wait.
+    """The runs that were made, and the moments that have to wait.
 
     Of neither are moments that have a run already.
     """
@@ -367,7 +367,7 @@ class _Made:
         return len(self._live)
 
     def add(self, moments: list[int], runs: tuple[str, ...]) -> None:
-        # What was asked for and not made has got a run from somebody else meanwhile.
+        # The others have got a run from another caller meanwhile.
         self._live.extend(runs)
         self._step = msgspec.structs.replace(
             self._step,

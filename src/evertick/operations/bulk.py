@@ -56,7 +56,7 @@ async def resume_many(
     everything: bool = False,
     on_change: OnChange | None = None,
 ) -> list[str]:
-    """Resume all schedules with these labels that somebody paused; answers their keys.
+    """Resume all schedules with these labels that were paused by hand; answers their keys.
 
     What is paused because no code declares it any more stays so.
     """

@@ -48,7 +48,7 @@ async def remove_calendar(context: Context, name: str) -> None:
         return
     users = await context.store.calendar_users(context.app, name, limit=_USERS_SHOWN + 1)
     if not users:
-        raise NotFound(f"there is no calendar {name!r} in app {context.app!r} any more; somebody has removed it")
+        raise NotFound(f"there is no calendar {name!r} in app {context.app!r} any more; it was removed meanwhile")
     shown = ", ".join(map(repr, users[:_USERS_SHOWN])) + (" and others" if len(users) > _USERS_SHOWN else "")
     raise Refused(f"calendar {name!r} is used by {shown}; change or remove these first")
 

@@ -1,4 +1,4 @@
-"""What a change would do, before it is made. Nothing here writes."""
+"""The effect of a change, before it is made. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def preview_change(
 
 
 async def preview_calendar(context: Context, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
-    """What `set_calendar` would do to the schedules that use it: one plan each, by key. Nothing is written."""
+    """The effect of `set_calendar` on the schedules that use it: one plan each, by key. Nothing is written."""
     check_calendar(calendar)
     last = checked_days(days)
     plans = []

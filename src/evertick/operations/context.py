@@ -41,7 +41,7 @@ _NOTE_LONGEST = 1_000
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: a program by its code, or a person. `name` is the login of a person, `origin` the way it came."""
+    """The one who asks: a program by its code, or a person. `name` is the login of a person."""
 
     kind: Literal["code", "user"] = "code"
     name: str = ""
@@ -59,7 +59,7 @@ class EngineLink(Protocol):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operation is given: the opened store of an app, and the definitions that are known here."""
+    """The opened store of an app, and the definitions that are known here."""
 
     store: Store
     settings: Settings

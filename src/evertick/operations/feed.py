@@ -1,4 +1,4 @@
-"""The feed of an app: kept by the store, read by whoever has a cursor."""
+"""The feed of an app: kept by the store, read from a cursor on."""
 
 from __future__ import annotations
 

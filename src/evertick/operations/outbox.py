@@ -35,7 +35,7 @@ async def send(
     """
     message = new_message(context.clock.new_id(), channel, body, key=key, delay=delay, headers=headers)
     if connection is not None:
-        # Nobody is woken: it is there with the user's commit, which the nodes notice like any other.
+        # No engine is woken: the message is there with the user's commit, which nodes notice like any other.
         [sent] = await context.store.within(connection).send(context.app, [message])
         return sent
     [sent] = await context.store.send(context.app, [message])

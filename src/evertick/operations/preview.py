@@ -29,7 +29,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A fire to come.
 
     `at` is when it is to run, jitter aside: `fire_at`, unless it was moved or a blackout holds it. `prospect` is None
-    for a fire that just runs, else "skipped" or "moved" (somebody decided so), "held" (a blackout is closed; `at` is
+    for a fire that just runs, else "skipped" or "moved" (by hand), "held" (a blackout is closed; `at` is
     when it opens) or "dropped" (by its blackout).
     """
 
@@ -70,7 +70,7 @@ async def preview(
 
 
 async def expected_of(store: Store, app: str, schedules: Sequence[Schedule]) -> dict[str, Expected]:
-    """What is to be looked at for these schedules, by key; what has no moment to come is left out."""
+    """The inputs of a preview, by key; schedules without a moment to come are left out."""
     calendars = await load_calendars(store, app)
     expected = {}
     for start in range(0, len(schedules), _PAGE):

@@ -84,8 +84,8 @@ async def rerun_many(
 ) -> list[Run]:
     """Rerun what ended like this and was not rerun yet, oldest moment first; answers the new runs.
 
-    Those of one schedule run one after the other, unless its overlap is "allow", or this one. They stand in line in
-    the ledger, so nobody has to wait for them. Each is written by itself: after an error, ask again for the rest.
+    Those of one schedule run one after the other, unless its overlap is "allow", or this one. They wait in the
+    ledger, so the caller need not. Each is written by itself: after an error, ask again for the rest.
     `args` are instead of their own, for runs of one task.
     """
     _check_overlap(overlap, RERUN_OVERLAPS)
@@ -188,7 +188,7 @@ async def attempts(context: Context, run: Run | str) -> list[Attempt]:
 
 
 async def log(context: Context, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
-    """What a run has logged, in order."""
+    """The log lines of a run, in order."""
     return await context.store.log(context.app, run_id_of(run), after=after, limit=check_limit(limit))
 
 

@@ -90,7 +90,7 @@ async def remove(context: Context, key: str) -> None:
 
 
 async def pause(context: Context, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
-    """Stop a schedule from firing, with a note why and perhaps until a moment. What runs, runs on."""
+    """Stop a schedule from firing, with a note why and perhaps until a moment. Running work continues."""
     until_us = None if until is None else to_us(until)
     said = check_note(note)
     await context.editor().pause(check_key(key), note=said, until=until_us)
@@ -169,7 +169,7 @@ def _addition(context: Context, given: dict[str, Any]) -> Addition:
 
 
 def rule_given(when: Any) -> When:
-    """The rule somebody gave, as a rule or as text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
+    """The rule, given as one or as text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
     if isinstance(when, str):
         return parse_when(when)
     if not isinstance(when, When):

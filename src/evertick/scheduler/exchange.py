@@ -36,12 +36,12 @@ class JobSet(msgspec.Struct, frozen=True, kw_only=True):
     tasks: dict[str, Task[Any, Any]]
     task_places: dict[str, str]
     declarations: Declarations
-    # What the drivers of tasks have opened and want to close, by task.
+    # By task, how its driver closes what it has opened.
     closing: dict[str, list[Close]]
     settings: Settings
 
     def works(self) -> dict[str, Work]:
-        """What this node runs of them."""
+        """Those that this node runs."""
         drivers = self.settings.drivers
         return {name: task.work for name, task in self.tasks.items() if task.work.driver.name in drivers}
 
@@ -58,12 +58,12 @@ class JobExchange:
         self._runtime = runtime
         # While tasks are added to a set that is not in force, also after the start.
         self.is_adding = False
-        # What drivers that were exchanged want to close; they may still be at work.
+        # Drivers that were exchanged and may still be at work, with how they close.
         self._retired: list[tuple[Driver, list[Close]]] = []
         self._retiring: asyncio.Task[None] | None = None
 
     async def prepare(self, gone: Set[str], adds: Iterable[Callable[[], None]], *, tz: str) -> JobSet:
-        """What would be here with other jobs of a configuration: the tasks in `gone` go, and what `adds` add comes.
+        """The jobs with others of a configuration: without the tasks in `gone`, with those that `adds` add.
 
         Others who look in between see everything here as before, and so it is also when it raises.
         """
@@ -88,8 +88,8 @@ class JobExchange:
 
     async def take(self, jobs: JobSet, *, disabled: Collection[str] = ()) -> EvertickError | None:
         """Have these jobs. The ledger first, all of it in one transaction, then this node: whatever fails before the
-        ledger has them raises, and leaves everything as it was. What is not among them any more is paused with it:
-        nothing is to fire that this node has just forgotten. `disabled`: those that are known all the same.
+        ledger has them raises, and leaves everything as it was. Schedules that are not among them any more are paused
+        with it: nothing is to fire that this node has just forgotten. `disabled`: those that are known all the same.
 
         Answers what has kept the word of this node about itself from the ledger, if anything has; they hold all the
         same, and taking them again says it again.

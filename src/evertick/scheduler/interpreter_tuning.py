@@ -22,7 +22,7 @@ import sys
 
 __all__ = ["calm_collector", "shorten_turns"]
 
-# What Python begins with; the threshold by its version. Another number was chosen by the user, and stays.
+# Python's defaults; the threshold by its version. Another number was chosen by the user, and stays.
 _BEGINS_WITH_OBJECTS = (700, 2_000)
 _BEGINS_WITH_SECONDS = 0.005
 _OBJECTS = 10_000

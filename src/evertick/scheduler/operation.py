@@ -63,7 +63,7 @@ def plain(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -
 
 
 def lazy(function: Callable[Concatenate[ContextSource, P], R]) -> Method[P, R]:
-    """The method of an operation that is begun later, by whoever awaits or iterates what it answers."""
+    """The method of an operation that begins only when its answer is awaited or iterated."""
 
     def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> R:
         return function(self.runtime, *args, **kwargs)

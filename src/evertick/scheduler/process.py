@@ -4,7 +4,7 @@ Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a rest
 restarts on failure does. `EXIT_STALLED` when the event loop stayed blocked for longer than `stall_limit`.
 `EXIT_REPLACED` when files of the store were deleted or replaced under the node.
 
-Whoever has more to do around a node than that is its `SideService`.
+A program with more to do around its node, like the daemon, is its `SideService`.
 
 The process ends when its node has: a coroutine that swallows its cancellation, or a thread of its own that does not
 return, holds up an event loop that closes, but not this.
@@ -57,13 +57,13 @@ EXIT_REPLACED = 74
 TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
 # Between two tries to start while the store is away.
 _AGAIN_FIRST, _AGAIN_MOST = 0.25, 5.0
-# How long the event loop may take to close after its node has stopped: everything in it is told to end once more.
+# How long the event loop may take to close after its node has stopped: everything in it is cancelled once more.
 _CLOSE_SECONDS = 2.0
 _SHOWN_MOST = 20
 
 
 class SideService:
-    """Who stands by the process of a node, and hears how it fares. This one does nothing."""
+    """Work beside the process of a node, which hears of its state. This one does nothing."""
 
     def signals(self) -> Mapping[signal.Signals, Callable[[], None]]:
         """Signals beside those that end the node, and what each does, on the event loop."""
@@ -76,7 +76,7 @@ class SideService:
         """The node is there."""
 
     async def attend(self) -> None:
-        """Goes on beside the node until that is told to stop."""
+        """Goes on beside the node until that stops."""
 
     def stopping(self, why: str) -> None:
         """The node drains."""
@@ -127,7 +127,7 @@ def check_may_run() -> None:
 
 @contextmanager
 def ending_in_one_line() -> Iterator[None]:
-    """Our errors say by themselves what to do: whoever starts a program has no use for where in here they come from."""
+    """Our errors say by themselves what to do: their traceback in here is of no use to the user of a program."""
     try:
         yield
     except EvertickError as error:
@@ -197,7 +197,7 @@ async def _serve(runtime: Runtime, attendant: SideService) -> int:
 
 
 async def _attended(attendant: SideService, wanted: asyncio.Event) -> None:
-    """Until it is to stop. What goes on beside the node must not change it while it drains, so it ends here, too."""
+    """Until it is to stop. The side service must not change the node while it drains, so it ends here, too."""
     attending = asyncio.create_task(attendant.attend(), name="evertick attendant")
     attending.add_done_callback(_tell_if_failed)
     try:
@@ -306,7 +306,7 @@ def _signals(
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-            # Whoever hears more signals ends with its node: one that comes late must not cut off the last words.
+            # A side service with signals of its own ends with its node: a late one must not cut off its last output.
             if others:
                 signal.signal(number, signal.SIG_IGN)
 

@@ -59,7 +59,7 @@ _FEED_TO_PUBLISH = DAY
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the scheduler is made of; the testing kit exchanges them for virtual ones."""
+    """The exchangeable parts of a scheduler; the testing kit puts in virtual ones."""
 
     clock: Clock
     open_store: Callable[[str], Store]
@@ -259,7 +259,7 @@ class Runtime:
 
     @property
     def under_way(self) -> str:
-        """What a stop would wait for, in words."""
+        """In words, the work that a stop would wait for."""
         return "" if self.engine is None else self.engine.under_way
 
     def hurry(self) -> None:
@@ -269,7 +269,7 @@ class Runtime:
     # --- what its tasks are carried out with
 
     def driver_parts(self, task: str) -> DriverParts:
-        """What the driver of this task is made with: it is closed when another takes its place, or with all."""
+        """The parts that the driver of this task is made with: it closes when another takes its place, or with all."""
         closing = self._closing_of[task] = []
         return msgspec.structs.replace(self.shared_parts, at_close=closing.append)
 
@@ -327,7 +327,7 @@ class Runtime:
         if self.settings.feed is not None:
             await store.keep_feed(self.app, self.settings.feed or None)
         elif self._publishes and await store.feed_state(self.app) is None:
-            # What is published is read from the feed: to be told to publish is to be told to keep one.
+            # Published events are read from the feed, so publishing needs one.
             await store.keep_feed(self.app, _FEED_TO_PUBLISH)
             log.info("app %r keeps a feed from now on, a day of events: nats.events are read from it", self.app)
 

@@ -14,7 +14,7 @@ __all__ = ["SyncScheduler"]
 
 
 class SyncScheduler:
-    """What the scheduler can do, for code without an event loop. Refused on a thread that runs one."""
+    """The operations of a scheduler, for code without an event loop. Refused on a thread that runs one."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime

@@ -1,7 +1,7 @@
 """The kit with which users test their own schedules: their scheduler, the real engine, virtual time.
 
 While a kit is open the scheduler has other parts: a clock that moves only when the test says so, and a ledger in
-memory, whatever its URL is. Closing puts its own parts back. What is tested is what runs in production: the same
+memory, whatever its URL is. Closing puts its own parts back. The tested code is that of production: the same
 declarations, plans, retries, timeouts and statements; only the time between them is left out.
 """
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 # A Thursday. Fixed, so that a test does not depend on the day it is run on.
 _START = "2026-01-01T00:00:00Z"
-# Nobody else writes to the ledger and nobody can die, so looking around and beating are rare; nothing is pruned. Once a
+# No other node writes to the ledger or can die, so polls and heartbeats are rare; nothing is pruned. Once a
 # second or a minute, as in real time, a day would be thousands of steps in which nothing happens.
 _POLL = 6 * HOUR
 _FOR_EVER = 36_500 * DAY
@@ -241,7 +241,7 @@ class Kit(Ledger):
         return not (pulse.waiting or pulse.running or pulse.blocked or pulse.dispatched or self.stage.at_work())
 
     async def _write_progress(self) -> None:
-        """What running jobs have said is readable after every move of time."""
+        """Progress and log of running jobs are readable after every move of time."""
         engine = self.stage.runtime.engine
         if engine is not None and engine.write_progress():
             await self._time.settle()

@@ -153,7 +153,7 @@ class Ledger:
         return AssertionError(f"{what}\nthe ledger of {key!r}:\n{self.ledger(key)}")
 
     def _check(self, key: str | None) -> None:
-        """A key that nobody has ever used is a slip of the test, not an empty ledger."""
+        """A key that was never used is a mistake of the test, not an empty ledger."""
         if key is None or self._schedule_keys((key,)):
             return
         wanted = RunFilter(schedule_key=key, limit=1)
