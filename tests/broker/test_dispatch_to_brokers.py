@@ -568,7 +568,7 @@ async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path
             bench.worker()
             runs = [await first.enqueue(), await second.enqueue()]
             assert [(await ended(node, run)).result for run in runs] == [1, 2]
-            assert len(node._shared) == 1
+            assert len(node.runtime._shared) == 1
 
 
 @pytest.mark.parametrize(

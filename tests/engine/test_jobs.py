@@ -32,6 +32,7 @@ from evertick.driver.secret import Secrets
 from evertick.driver.spec import DriverParts, Spec
 from evertick.explain.run import explain_run, explain_task
 from evertick.job.arguments import FreeArguments
+from evertick.scheduler.declaring import keep_task, spec_task
 from evertick.testing import virtual_time
 
 SECONDS_MAX = 30.0
@@ -149,7 +150,7 @@ async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_
     caplog.set_level("INFO", "evertick.engine")
     without, having = made(url, drivers=["function"], node_name="without"), made(url, node_name="having")
     place = "jobs.toml:1"
-    job = without._keep_task(without._make_job("shout", Echo(word="hello"), {}, place), place)
+    job = keep_task(without.runtime, spec_task(without.runtime, "shout", Echo(word="hello"), {}, place), place)
 
     @without.task
     async def other() -> str:
@@ -187,7 +188,7 @@ async def test_without_a_node_why_names_the_driver_that_a_run_needs(url: str) ->
     """The node that knew it has gone, and told before that it left such jobs to others."""
     gone, asking = made(url, drivers=["function"]), made(url, concurrency=0)
     place = "jobs.toml:1"
-    gone._keep_task(gone._make_job("shout", Echo(word="hello"), {}, place), place)
+    keep_task(gone.runtime, spec_task(gone.runtime, "shout", Echo(word="hello"), {}, place), place)
     async with gone:
         await gone.add(key="loud", when="every 1d", task="shout")
     run = await asking.trigger("loud")
@@ -274,7 +275,7 @@ def test_a_driver_whose_library_is_missing_is_refused_with_what_to_install() -> 
         "it needs, for a built-in one with `pip install 'evertick[echo]'`"
     )
     # Where it is not run, it is not loaded.
-    made(drivers=["function"])._make_job("lift", Heavy(), {}, "here")
+    spec_task(made(drivers=["function"]).runtime, "lift", Heavy(), {}, "here")
 
 
 def test_a_job_of_a_driver_that_is_not_enabled_is_refused_with_the_fix() -> None:

@@ -126,7 +126,7 @@ async def test_what_was_paused_as_undeclared_is_resumed_by_a_live_node_that_decl
 
 async def _sweep(scheduler: Scheduler) -> None:
     assert scheduler.runtime.engine is not None
-    await Sweeper(scheduler.runtime.engine._node, scheduler._editor(await scheduler.runtime.store())).step()
+    await Sweeper(scheduler.runtime.engine._node, (await scheduler.runtime.context()).editor()).step()
 
 
 async def _swept(scheduler: Scheduler) -> bool:
@@ -142,7 +142,7 @@ async def test_cursors_are_computed_anew_when_the_zone_rules_have_changed(monkey
     before = {each.key: each.version for each in await scheduler.schedules()}
     real = base.zone_fingerprint
     monkeypatch.setattr(base, "zone_fingerprint", lambda name: "new" if name == "Europe/Berlin" else real(name))
-    editor = scheduler._editor(await scheduler.runtime.store())
+    editor = (await scheduler.runtime.context()).editor()
     assert await editor.refresh_cursors() == 1
     assert await editor.refresh_cursors() == 0
     after = {each.key: each.version for each in await scheduler.schedules()}
