@@ -47,7 +47,7 @@ def on_store(database: str, work: Callable[[Store], Any]) -> None:
     async def do() -> None:
         scheduler = Scheduler(database, concurrency=0)
         try:
-            await work(await scheduler._store())
+            await work(await scheduler.runtime.store())
         finally:
             await scheduler.close()
 

@@ -177,7 +177,7 @@ async def test_settings_that_need_a_restart_are_named_until_they_are_put_back(fo
         assert reloader._scheduler.settings.lease == settings.lease
         [schedule] = await reloader._scheduler.schedules()
         assert schedule.when == "every 1d; tz=Asia/Kolkata"
-        assert reloader._scheduler._connections["http"] is reloader.configuration.http
+        assert reloader._scheduler.runtime.connections["http"] is reloader.configuration.http
         assert (await reloader.reload()).wants_restart == ("node.lease",)
         write(jobs(a="a"))
         assert (await reloader.reload()).wants_restart == ()
@@ -227,7 +227,7 @@ async def test_a_ledger_that_is_away_is_told_when_it_is_back(
 ) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
-        scheduler, store = reloader._scheduler, await reloader._scheduler._store()
+        scheduler, store = reloader._scheduler, await reloader._scheduler.runtime.store()
         join = store.join
 
         async def away(*_: object) -> int:
@@ -264,7 +264,7 @@ async def test_after_any_step_that_fails_the_old_commands_run(
     after = jobs(a="new", come="come") + "calendar = 'biz'\n[redis]\nurl = 'redis://127.0.0.1:1'\n"
     write(before)
     async with running(folder) as reloader:
-        scheduler, store = reloader._scheduler, await reloader._scheduler._store()
+        scheduler, store = reloader._scheduler, await reloader._scheduler.runtime.store()
         await scheduler.set_calendar(Calendar("biz", exclude=["sat"]))
         stored, node = await scheduler.schedules(), await node_of(scheduler)
         write(after)
@@ -289,7 +289,7 @@ async def test_after_any_step_that_fails_the_old_commands_run(
         found = await node_of(scheduler)
         assert set(found.tasks) == set(node.tasks) == {"a", "gone"}
         assert len(reloader.configuration.jobs) == 2
-        assert "redis" not in scheduler._connections
+        assert "redis" not in scheduler.runtime.connections
         came = await reloader.reload()
         assert (came.problems, came.jobs, came.wants_restart) == ((), 2, ())
         assert set((await node_of(scheduler)).declares) == {"a", "come"}
@@ -371,11 +371,11 @@ async def test_where_a_broker_is_stays_as_it_is_until_a_restart_and_that_is_told
     before = "[redis]\nurl = 'redis://a'\n" + jobs(a="a")
     write(before)
     async with running(folder) as reloader:
-        connections = dict(reloader._scheduler._connections)
+        connections = dict(reloader._scheduler.runtime.connections)
         write(before.replace("redis://a", "redis://b") + "[nats]\nurl = 'nats://c'\nevents = true\n")
         # What is new is taken up but for the events, which are published from a start on.
         assert (await reloader.reload()).wants_restart == ("redis.url", "nats.events")
-        assert reloader._scheduler._connections["redis"] == connections["redis"]
+        assert reloader._scheduler.runtime.connections["redis"] == connections["redis"]
 
 
 async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_place(
@@ -391,7 +391,7 @@ async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_p
             assert (await reloader.reload()).problems == ()
             if number % 10 == 0:
                 # Not by its schedule, whose run is still at work.
-                await ended_run(scheduler, (await scheduler._tasks["long"].enqueue()).id)
+                await ended_run(scheduler, (await scheduler.runtime.tasks["long"].enqueue()).id)
         # That of the first, which is at work, and perhaps that of the last.
         while len(echo.open) > 2:
             await asyncio.sleep(0.01)
@@ -433,7 +433,7 @@ async def test_starts_under_a_rate_of_the_node_still_count_after_a_reload(folder
 async def test_what_must_not_start_twice_is_not_claimed_ahead_after_a_reload(folder: Path, write: Write) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
-        engine = reloader._scheduler._engine
+        engine = reloader._scheduler.runtime.engine
         assert engine is not None
         assert engine._node.may_claim_ahead
         for option in ("on_lost = 'fail'", "concurrency = 1", "rate = '9/s'"):

@@ -155,7 +155,7 @@ def test_the_watchdog_is_silent_while_a_job_blocks_the_event_loop_and_speaks_whe
         is_blocking.set()
         may_go_on.wait(30)
 
-    watchdog = Watchdog(notify, lambda: scheduler._is_moving)
+    watchdog = Watchdog(notify, lambda: scheduler.runtime.is_moving)
     with scheduler:
         watchdog.start()
         assert heard(supervisor) == ["WATCHDOG=1"]
@@ -167,7 +167,7 @@ def test_the_watchdog_is_silent_while_a_job_blocks_the_event_loop_and_speaks_whe
         with suppress(TimeoutError):
             while heard(supervisor):
                 continue
-        assert not scheduler._is_moving
+        assert not scheduler.runtime.is_moving
         may_go_on.set()
         supervisor.settimeout(20)
         assert heard(supervisor) == ["WATCHDOG=1"]
@@ -179,7 +179,7 @@ def test_a_store_that_is_away_does_not_silence_the_watchdog(supervisor: socket.s
     path = tmp_path / "jobs.db"
     scheduler = Scheduler(f"sqlite:///{path}", lease="1s")
     notify = Notify(address_of(supervisor), watchdog_seconds=0.6)
-    watchdog = Watchdog(notify, lambda: scheduler._is_moving)
+    watchdog = Watchdog(notify, lambda: scheduler.runtime.is_moving)
     with scheduler:
         watchdog.start()
         with closing(sqlite3.connect(path, isolation_level=None)) as locking:

@@ -554,13 +554,13 @@ async def test_a_store_is_examined_by_its_protocol(scheduler):
     for number in range(12):
         await scheduler.add(key=f"k{number}", when=Cron("0 9 * * *"), task="make_report")
     await scheduler.trigger("k1")
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     assert checks(await examine(store, "default", from_us(system_clock.now_us()))) == ["no_node", "herd"]
     assert checks(await examine(store, "other", from_us(system_clock.now_us()))) == ["no_node", "empty_app"]
 
 
 async def test_what_a_limit_has_held_back_for_long_is_found_in_the_store(scheduler):
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     tasks = {"t": TaskTerms(concurrency=Concurrency(most=1, of=Subject(task="t")))}
     about = {"app": scheduler.app, "version": "1", "lease": HOUR, "declares": {}}
     await store.join(NodeJoin(id="n", name="n", queues=("default",), tasks=tasks, **about))
@@ -576,7 +576,7 @@ async def test_what_a_limit_has_held_back_for_long_is_found_in_the_store(schedul
 
 async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
     await scheduler.add(key="k", when=Every("1h"), task="make_report")
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     await store.close()
     (found,) = await examine(store, "default", NOW)
     assert (found.check, found.severity) == ("store", Severity.ERROR)
@@ -588,7 +588,7 @@ async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
 async def test_a_survey_reads_all_schedules_a_page_at_a_time(scheduler):
     rows = [{"key": f"k{n:04}", "when": Every("1h"), "task": "t", "labels": {"n": str(n % 2)}} for n in range(1_100)]
     await scheduler.add_many(rows)
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     found = [each.schedule.key async for each in survey(store, "default")]
     assert found == [row["key"] for row in rows]
     assert len([each async for each in survey(store, "default", labels={"n": "1"})]) == 550
@@ -598,7 +598,7 @@ async def test_a_survey_reads_all_schedules_a_page_at_a_time(scheduler):
 async def test_a_survey_tells_why_a_rule_cannot_be_used(scheduler):
     await scheduler.set_calendar(Calendar("days", exclude=["sat"]))
     await scheduler.add(key="k", when=Cron("0 9 * * *", calendar="days"), task="t")
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     (good,) = [each async for each in survey(store, "default")]
     assert good.rule is not None
     assert good.expected is not None
@@ -610,7 +610,7 @@ async def test_what_a_blackout_holds_back_or_somebody_skips_is_not_expected(sche
     await scheduler.add(key="held", when=Every("1h"), task="t", blackout="nights")
     await scheduler.add(key="skipped", when=Every("1h"), task="t")
     skipped = (await scheduler.skip_next("skipped")).occurrences[0].fire_at
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     held, other = [each.expected async for each in survey(store, "default")]
     assert held is not None
     assert other is not None

@@ -109,7 +109,7 @@ async def test_a_reader_waits_for_a_store_that_is_away(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await add(scheduler, "a")
-    store, answers = await scheduler._store(), [StoreUnavailable("it restarts")]
+    store, answers = await scheduler.runtime.store(), [StoreUnavailable("it restarts")]
     read = store.feed
 
     async def feed(app: str, **wanted: Any) -> Any:

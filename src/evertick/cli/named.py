@@ -48,13 +48,13 @@ _MESSAGES_COMPARED = 10_000
 
 async def run_named(scheduler: Scheduler, word: str) -> Run:
     """The run with this id, or the only one whose id begins like this."""
-    store, alike = await scheduler._store(), RunFilter(id_prefix=word, limit=2)
+    store, alike = await scheduler.runtime.store(), RunFilter(id_prefix=word, limit=2)
     return await _named(word, "runs", scheduler.get_run, lambda: store.runs(scheduler.app, alike))
 
 
 async def message_named(scheduler: Scheduler, word: str) -> Message:
     """The message with this id or key, or the only one whose id begins like this."""
-    store, alike = await scheduler._store(), MessageFilter(id_prefix=word, limit=2)
+    store, alike = await scheduler.runtime.store(), MessageFilter(id_prefix=word, limit=2)
     try:
         return await _named(word, "messages", scheduler.get_message, lambda: store.messages(scheduler.app, alike))
     except NotFound:
@@ -101,7 +101,7 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     found = await schedule_or_run(scheduler, word)
     if isinstance(found, Run):
         return found
-    rows = await timeline(await scheduler._store(), scheduler.app, Question(key=found.key), 1)
+    rows = await timeline(await scheduler.runtime.store(), scheduler.app, Question(key=found.key), 1)
     for run in (*rows.happened, *rows.planned):
         if isinstance(run, Run):
             return run
@@ -198,7 +198,7 @@ async def try_disabled(name: str, args: Mapping[str, Any] | None) -> Run:
         raise Refused(f"{disabled}; as it is, it cannot be tried")
     scheduler = scheduler_from(loaded)
     try:
-        has, task = job.definition, scheduler._tasks[name]
+        has, task = job.definition, scheduler.runtime.tasks[name]
         options = task.options(queue=has.queue, priority=has.priority, labels=has.labels)
         return await options.enqueue(**(has.args if args is None else args))
     finally:

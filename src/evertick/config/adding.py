@@ -9,6 +9,7 @@ from evertick.config.problem import Problems, phrased
 from evertick.definition.declarations import Declaration
 from evertick.errors import EvertickError
 from evertick.plan.allowed_rules import check_rule
+from evertick.scheduler.declaring import check_limits, keep_task, spec_task
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.did_you_mean import nearest
 
@@ -62,14 +63,15 @@ def _named(problem: str, job: Job) -> tuple[str, str]:
 
 def _add(scheduler: Scheduler, job: Job) -> None:
     check_rule(job.definition, job.rule)
-    scheduler._check_declared(job.name, job.rule)
+    runtime = scheduler.runtime
+    check_limits(runtime, job.name, job.rule)
     if job.spec is not None:
         # Whether this node runs its driver or leaves it to others: the schedule is written by any of them.
-        task = scheduler._make_job(job.name, job.spec, job.task_options, job.place)  # type: ignore[arg-type]
-        task._encode_call((), job.definition.args)
-        scheduler._keep_task(task, job.place)
+        task = spec_task(runtime, job.name, job.spec, job.task_options, job.place)  # type: ignore[arg-type]
+        task.arguments.encode((), job.definition.args)
+        keep_task(runtime, task, job.place)
     if job.is_enabled:
-        scheduler._declarations.add(
+        runtime.declarations.add(
             Declaration(
                 key=job.name,
                 rule=job.rule,

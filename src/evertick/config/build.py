@@ -28,8 +28,8 @@ def bare_scheduler(configuration: Configuration) -> Scheduler:
     """The scheduler with all but the jobs."""
     scheduler = Scheduler(configuration.database_url, **configuration.settings)
     if configuration.config_directory is not None:
-        scheduler._secrets = Secrets(configuration.config_directory / SECRETS)
-    scheduler._connections |= connections_of(configuration)
+        scheduler.runtime.secrets = Secrets(configuration.config_directory / SECRETS)
+    scheduler.runtime.connections |= connections_of(configuration)
     return scheduler
 
 

@@ -107,7 +107,7 @@ def _needs(
     if queue in wanted["queues"] and queue not in in_force.queues:
         yield "queue", f"node.queues has the queue {queue!r} from the next start on"
     if driver in BROKERS and driver in in_force.drivers:
-        has, gets = scheduler._connections.get(driver), connections.get(driver)
+        has, gets = scheduler.runtime.connections.get(driver), connections.get(driver)
         if has is None and gets is None:
             yield driver, f"it is not said where the server is under [{driver}], and node.drivers leaves the driver"
         elif has is not None and gets is not None and has != gets:
@@ -186,7 +186,7 @@ class Reloader:
     async def reload(self) -> Reloaded:
         """Read them, and let the node be as they say; if they are wrong, it stays as it is."""
         came = await self._reload()
-        self._scheduler._configuration_problems = came.problems
+        self._scheduler.runtime.configuration_problems = came.problems
         return came
 
     async def _reload(self) -> Reloaded:
@@ -224,17 +224,17 @@ class Reloader:
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
         connections = connections_of(loaded)
-        new = {name: each for name, each in connections.items() if name not in scheduler._connections}
+        new = {name: each for name, each in connections.items() if name not in scheduler.runtime.connections}
         # Before the jobs that need it; nothing is opened by it.
-        scheduler._connections |= new
+        scheduler.runtime.connections |= new
         try:
             disabled = [job.name for job in loaded.jobs if not job.is_enabled]
-            untold = await scheduler._take_jobs(jobs, disabled=disabled)
+            untold = await scheduler.runtime.exchange.take(jobs, disabled=disabled)
         except BaseException:
             for name in new:
-                del scheduler._connections[name]
+                del scheduler.runtime.connections[name]
             raise
-        scheduler._connections["http"] = loaded.http
+        scheduler.runtime.connections["http"] = loaded.http
         self._changes = self._changes or job_diff(self._now.jobs, loaded.jobs)
         self._now = loaded
         self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
@@ -243,7 +243,7 @@ class Reloader:
     async def _loaded(self) -> Configuration:
         """Read and check, in a thread: with thousands of jobs it takes seconds, in which the node goes on."""
         file, environ, flags = self._now.file, self._environ, self._flags
-        loaded = await self._scheduler._threads.call(lambda: load_configuration(file, environ, flags))
+        loaded = await self._scheduler.runtime.threads.call(lambda: load_configuration(file, environ, flags))
         assert isinstance(loaded, Configuration)
         return loaded
 
@@ -251,7 +251,7 @@ class Reloader:
         scheduler, problems = self._scheduler, Problems()
         gone = {job.name for job in self._now.jobs if job.spec is not None}
         adds = (partial(add_job, scheduler, job, problems) for job in loaded.jobs)
-        jobs = await scheduler._with_jobs(gone, adds, tz=loaded.node.tz)
+        jobs = await scheduler.runtime.exchange.prepare(gone, adds, tz=loaded.node.tz)
         problems.raise_any()
         return jobs
 

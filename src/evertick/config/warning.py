@@ -31,6 +31,7 @@ from evertick.driver.spec import Spec
 from evertick.errors import EvertickError, JobFailed, Refused
 from evertick.text.did_you_mean import alike, nearest
 from evertick.when import Cron, Once
+from evertick.when.cron import warnings_of_steps
 from evertick.when.moment import moment_text
 
 __all__ = ["warnings_of"]
@@ -193,7 +194,7 @@ def _warn_of_past(job: Job, found: Problems) -> None:
 
 def _warn_of_steps(job: Job, found: Problems) -> None:
     if isinstance(job.rule, Cron):
-        for problem in job.rule._warnings_of_steps():
+        for problem in warnings_of_steps(job.rule):
             _warn(job, next(name for name in RULES if name in job.shown), problem, found)
 
 

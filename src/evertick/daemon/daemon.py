@@ -144,7 +144,7 @@ class Daemon(SideService):
         return f"running {job_count(jobs)}{wrong}"
 
     def _keep_report(self) -> None:
-        self._report = msgspec.structs.replace(self._report, node_id=self._scheduler._node_id)
+        self._report = msgspec.structs.replace(self._report, node_id=self._scheduler.runtime.node_id)
         try:
             write_report(self._has.folder, self._report)
         except OSError as error:
@@ -160,4 +160,4 @@ class Daemon(SideService):
             self._has.detached.ready()
 
     def _is_alive(self) -> bool:
-        return self._is_stopping or self._scheduler._is_moving
+        return self._is_stopping or self._scheduler.runtime.is_moving

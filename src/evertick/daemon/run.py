@@ -98,7 +98,7 @@ def run_daemon(
                 reloader=reloader if is_reloaded else None,
                 looks_itself=configuration.daemon.reload == "change",
             )
-            return run_process(scheduler, Daemon(scheduler, report, belongings))
+            return run_process(scheduler.runtime, Daemon(scheduler, report, belongings))
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def _scheduler(configuration: Configuration, logs: Logs) -> Scheduler:
     scheduler = scheduler_from(configuration)
     settings = scheduler.settings
     logs.name_node(settings.node_name)
-    scheduler._secrets = _HiddenSecrets(scheduler._secrets, logs.hidden)
+    scheduler.runtime.secrets = _HiddenSecrets(scheduler.runtime.secrets, logs.hidden)
     log.info(
         "evertick %s, %s, %s, app %r, database %s",
         VERSION,

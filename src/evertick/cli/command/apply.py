@@ -27,7 +27,7 @@ from evertick.daemon.pending_reload import (
     pending_reload,
     refuse_to_prune,
 )
-from evertick.operations.apply import DeclaredPlan
+from evertick.operations.apply import DeclaredPlan, apply_declared, plan_declared
 from evertick.operations.change_preview import DAYS_MAX
 from evertick.plan.change_preview import ChangePlan
 from evertick.store.sqlite.location import location_of
@@ -137,7 +137,8 @@ async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
     try:
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
-        return await scheduler._plan_declared(
+        return await plan_declared(
+            await scheduler.runtime.context(),
             disabled=disabled,
             calendars=loaded.calendars,
             prune=look.prune,
@@ -153,7 +154,7 @@ async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
         hint(f"warning: {told}")
     scheduler = scheduler_from(loaded)
     try:
-        await scheduler._apply_declared(plan)
+        await apply_declared(await scheduler.runtime.context(), plan)
     finally:
         await scheduler.close()
 

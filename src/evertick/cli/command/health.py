@@ -21,7 +21,6 @@ from evertick.cli.database import (
     database_option,
     killed_daemons_of,
     ledger_of,
-    store_of,
 )
 from evertick.cli.exits import EXIT_UNKNOWN
 from evertick.cli.parameters import DurationParameter
@@ -175,7 +174,7 @@ async def _look(ledger: Ledger, timeout: timedelta) -> Evidence:
     check_exists(scheduler.settings.url, ledger.searched)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
-            store = await store_of(scheduler)
+            store = await scheduler.runtime.store()
             evidence = await look(store, scheduler.app, killed=_killed(ledger))
             return await with_schedules(evidence, store, seconds_most=timeout.total_seconds() / 2)
     finally:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 import click
 import msgspec
 
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.show.output import (
     Column,
     as_json_option,
@@ -268,6 +268,6 @@ def _remarks(table: HaTable, kind: HaKind | None) -> Iterator[str]:
 
 
 async def hint_other_apps(scheduler: Scheduler) -> None:
-    others = [app for app in await (await store_of(scheduler)).apps() if app != scheduler.app]
+    others = [app for app in await (await scheduler.runtime.store()).apps() if app != scheduler.app]
     if others:
         hint(f"this database has {apps_words(others)}; name another with --app")

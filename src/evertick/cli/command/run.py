@@ -26,7 +26,7 @@ from evertick.daemon.logs import LOG_FORMATS
 from evertick.daemon.process import detach as detach_now
 from evertick.daemon.run import run_daemon
 from evertick.errors import EvertickError, InvalidConfiguration
-from evertick.scheduler.process import EXIT_RESTART, RunReached, importing
+from evertick.scheduler.process import EXIT_RESTART, RunReached, importing, run_process
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.redact import masked
 from evertick.version import VERSION
@@ -74,7 +74,8 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
     log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, masked(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
         log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")
-    scheduler._run()
+    if code := run_process(scheduler.runtime):
+        sys.exit(code)
 
 
 def set_up_logging(verbose: int, level: str | None) -> None:

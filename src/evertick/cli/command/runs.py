@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from evertick.cli.command.completion import complete_keys, complete_runs, complete_tasks
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.named import disabled_jobs, disabled_words, last_run_named, run_named, schedule_or_run, task_word
 from evertick.cli.parameters import check_stretch, labels_option, since_option, until_option
 from evertick.cli.show.output import (
@@ -144,7 +144,7 @@ async def history(
 
 
 async def _found(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
-    found = await timeline(await store_of(scheduler), scheduler.app, question, limit)
+    found = await timeline(await scheduler.runtime.store(), scheduler.app, question, limit)
     if question.key is not None and not found.happened and not found.planned:
         await scheduler.schedule(question.key)  # nothing came of it, or there is no such schedule
     return found
@@ -375,7 +375,7 @@ async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
       evertick why send_mail
     """
     found = await _schedule_run_or_task(scheduler, key)
-    store = await store_of(scheduler)
+    store = await scheduler.runtime.store()
     if isinstance(found, Run):
         told = await explain_run(store, found)
         _answer(told, told.facts(), as_json)

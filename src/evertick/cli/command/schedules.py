@@ -13,7 +13,7 @@ import msgspec
 from evertick.cli.command.completion import complete_keys, complete_tasks
 from evertick.cli.command.nodes import hint_other_apps
 from evertick.cli.command.runs import hint_if_stuck, print_ledger, print_run, row_of, run_data, timeline_data
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.named import disabled_jobs, schedule_or_run, tell_disabled, try_disabled
 from evertick.cli.parameters import ArgumentsParameter, LabelParameter, MomentParameter, labels_option
 from evertick.cli.show.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
@@ -97,7 +97,7 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
             await hint_other_apps(scheduler)
     else:
         moment = now()
-        firsts = await first_fires(await store_of(scheduler), scheduler.app, found)
+        firsts = await first_fires(await scheduler.runtime.store(), scheduler.app, found)
         rows = [_row(schedule, firsts[schedule.key], moment) for schedule in found]
         columns = [
             Column(title="KEY"),
@@ -175,7 +175,7 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
 
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
     found = await timeline(
-        await store_of(scheduler), scheduler.app, Question(key=schedule.key, with_gaps=True), _RECENT
+        await scheduler.runtime.store(), scheduler.app, Question(key=schedule.key, with_gaps=True), _RECENT
     )
     if as_json:
         recent = await timeline_data(scheduler, found, _RECENT)
@@ -204,7 +204,7 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
     # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
     try:
         planned = await planned_fires(
-            await store_of(scheduler), scheduler.app, [schedule], count=2 * _UPCOMING + len(hidden)
+            await scheduler.runtime.store(), scheduler.app, [schedule], count=2 * _UPCOMING + len(hidden)
         )
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
@@ -234,7 +234,7 @@ async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
     """Where it is defined, and whether the nodes that run say otherwise."""
     if not schedule.is_declared:
         return ["at run time"]
-    stored = await (await store_of(scheduler)).stored_schedules(scheduler.app, keys=[schedule.key])
+    stored = await (await scheduler.runtime.store()).stored_schedules(scheduler.app, keys=[schedule.key])
     living = [node for node in await scheduler.nodes() if node.died_at is None]
     is_stale = any(is_left_behind(each.key, each.declared, living) for each in stored)
     # What it does is no part of the ledger.

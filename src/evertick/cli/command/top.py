@@ -17,7 +17,7 @@ import msgspec
 from evertick.cli.command.health import Grade, grade_of, problem_data
 from evertick.cli.command.nodes import duty_columns, duty_row, hint_other_apps
 from evertick.cli.command.runs import row_data
-from evertick.cli.database import killed_daemons_of, ledger_of, on_store, store_of
+from evertick.cli.database import killed_daemons_of, ledger_of, on_store
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.show.output import (
     Column,
@@ -108,7 +108,7 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
 
 async def _seer(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
     """Gives frames of the ledger that the command line names."""
-    given, store = click.get_current_context().params, await store_of(scheduler)
+    given, store = click.get_current_context().params, await scheduler.runtime.store()
     ledger = ledger_of(given["database"], given["app"], given["config"])
 
     async def see() -> Frame:
