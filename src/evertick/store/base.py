@@ -799,12 +799,7 @@ class Store(Protocol):
         ...
 
     async def change_schedules(
-        self,
-        app: str,
-        changes: Sequence[Change],
-        *,
-        all_or_none: bool = False,
-        calendars: Sequence[NewCalendar] = (),
+        self, app: str, changes: Sequence[Change], *, all_or_none: bool = False, calendars: Sequence[NewCalendar] = ()
     ) -> list[bool]:
         """Apply people's changes. False: the guard did not match (or the key is taken, for an add); read and try again.
 

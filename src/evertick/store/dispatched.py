@@ -339,11 +339,7 @@ class CheckedRuns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_runs(
-    rows: Iterable[Row],
-    now: int,
-    windows: Mapping[str, ReportWindow],
-    unsent: Collection[str],
-    new_ids: Iterable[str],
+    rows: Iterable[Row], now: int, windows: Mapping[str, ReportWindow], unsent: Collection[str], new_ids: Iterable[str]
 ) -> CheckedRuns:
     """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: as many as there are rows, for
     messages."""

@@ -54,13 +54,7 @@ def _new_epoch(db: Statements) -> str:
 
 
 async def feed(
-    session: StoreSession,
-    app: str,
-    *,
-    start: Cursor | None,
-    since: int | None,
-    kinds: Sequence[str] | None,
-    limit: int,
+    session: StoreSession, app: str, *, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
 ) -> FeedRead | None:
     place = (str(0 if start is None else start.txid), 0 if start is None else start.seq)
     wanted = (since or 0, None if kinds is None else list(kinds), limit)
@@ -91,10 +85,7 @@ async def feed_state(db: Statements, app: str) -> FeedState | None:
         return None
     held_at = row["held_at"]
     return FeedState(
-        now=row["now"],
-        kept=row["kept"],
-        held_at=held_at,
-        holder=None if held_at is None else row["holder"],
+        now=row["now"], kept=row["kept"], held_at=held_at, holder=None if held_at is None else row["holder"]
     )
 
 

@@ -254,11 +254,7 @@ def _times(runs: Sequence[NewRun]) -> list[Any]:
     """Moment, due time, delay."""
     moments = [run.fire_at for run in runs]
     due = [run.due_at for run in runs]
-    return [
-        unless_all(None, moments),
-        [] if due == moments else due,
-        unless_all(0, [run.delay for run in runs]),
-    ]
+    return [unless_all(None, moments), [] if due == moments else due, unless_all(0, [run.delay for run in runs])]
 
 
 def _place(runs: Sequence[NewRun]) -> list[Any]:

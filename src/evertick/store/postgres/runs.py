@@ -198,13 +198,7 @@ async def claim(
             expired = await session.write(lambda db: _expire(db, app, head["too_old"]))
         if head["old_limits"]:
             await session.write(lambda db: _forget_limits(db, app, head["old_limits"]))
-    return Claim(
-        now=head["now"],
-        fence=head["fence"] or 0,
-        runs=runs,
-        expired=expired,
-        next_due_at=head["next_due_at"],
-    )
+    return Claim(now=head["now"], fence=head["fence"] or 0, runs=runs, expired=expired, next_due_at=head["next_due_at"])
 
 
 async def _claim_now(
@@ -392,15 +386,7 @@ async def _note_lines(db: Statements, app: str, notes: Sequence[Note], moments: 
         place = (one.id, one.fence, one.seq)
         if one.lines and (place not in chunks or len(chunks[place].lines) < len(one.lines)):
             chunks[place] = one
-    rows = [
-        (
-            *place,
-            moments[one.id],
-            len(one.lines),
-            lines_text(one.lines),
-        )
-        for place, one in chunks.items()
-    ]
+    rows = [(*place, moments[one.id], len(one.lines), lines_text(one.lines)) for place, one in chunks.items()]
     if rows:
         await db.count("note.lines", app, *columns_of(rows))
 
