@@ -75,7 +75,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def jobs_words(self) -> str:
-        """How many jobs it has, and how many of them are disabled."""
         return job_count(len(self.jobs), sum(not job.is_enabled for job in self.jobs))
 
     def make_directories(self) -> list[str]:

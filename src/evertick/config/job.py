@@ -65,8 +65,6 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that was read and checked."""
-
     name: str
     place: str
     rule: When
@@ -86,8 +84,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs are read with."""
-
     environ: Mapping[str, str]
     defaults: Defaults
     calendars: Mapping[str, Calendar]
@@ -117,7 +113,7 @@ class _Reader:
         if len(self._given) < len(self._table.data):
             return None  # the rest would be refused for lack of it
         rule = self._rule()
-        spec, task = self._what()
+        spec, task = self._work()
         definition = self._definition(task)
         options = self._task_options()
         if len(self._with.problems) > before or rule is None:
@@ -156,11 +152,11 @@ class _Reader:
             if name in IN_PYTHON:
                 self.refuse('a function needs code; make the task there, and name it here: task = "…"', name)
             elif name not in JOB_KEYS and name not in drivers:
-                self.refuse(self._said_of_unknown(name), name)
+                self.refuse(self._unknown_key(name), name)
         self._text("description")
         self._yes_or_no("enabled")
 
-    def _said_of_unknown(self, name: str) -> str:
+    def _unknown_key(self, name: str) -> str:
         """Where a key belongs that there is not, or which one was meant."""
         drivers = self._with.drivers
         owner = next((each for each in self._given if each in drivers and name in _fields_of(each)), None)
@@ -186,7 +182,7 @@ class _Reader:
         defaults = self._defaults(RULE_DEFAULTS)
 
         def make(value: Any) -> When | None:
-            made: When | None = self._without_what_is_wrong(
+            made: When | None = self._made_of_right(
                 lambda kept: make_rule(kind, value, kept, defaults, self._with.calendars, self._with.tz),
                 options,
                 otherwise=kind,
@@ -204,7 +200,7 @@ class _Reader:
         everything = (*JOB_KEYS, *self._with.drivers)
         return any(name not in everything and alike(name, everything) in known for name in self._given)
 
-    def _what(self) -> tuple[Spec | None, str]:
+    def _work(self) -> tuple[Spec | None, str]:
         """The specification, if it is here and right, and the name of the task."""
         ways = [name for name in self._given if name == "task" or (name in self._with.drivers and name not in JOB_KEYS)]
         if len(ways) != 1:
@@ -250,7 +246,7 @@ class _Reader:
             # Dates of TOML are text in JSON, and so in the ledger.
             own["args"] = msgspec.to_builtins(own["args"])
         defaults = self._defaults(POLICY_KEYS)
-        made = self._without_what_is_wrong(lambda kept: make_definition(task, defaults | kept), own)
+        made = self._made_of_right(lambda kept: make_definition(task, defaults | kept), own)
         return made or Definition(task=task, when="")
 
     def _task_options(self) -> dict[str, Any]:
@@ -263,14 +259,13 @@ class _Reader:
             own["retry"] = read_retry(own["retry"], lambda problem, *inner: self.refuse(problem, "retry", *inner))
             own = {name: each for name, each in own.items() if each is not None}
         defaults = self._defaults(TASK_KEYS)
-        self._without_what_is_wrong(lambda kept: _check_task_options(self.name, defaults | kept), own)
+        self._made_of_right(lambda kept: _check_task_options(self.name, defaults | kept), own)
         return defaults | own
 
     def _defaults(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Of those that hold for all jobs."""
         return {name: each for name, each in self._with.defaults.values.items() if name in names}
 
-    def _without_what_is_wrong(
+    def _made_of_right(
         self, make: Callable[[dict[str, Any]], Any], options: dict[str, Any], otherwise: str = ""
     ) -> Any:
         """Make it. A refused option is reported at its place and left out, until the rest is right or nothing helps."""

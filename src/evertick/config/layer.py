@@ -303,7 +303,6 @@ class SectionKeys:
         return None if found is None else Path(found.value)
 
     def first(self, *names: str) -> str | None:
-        """The first of these that is set."""
         return next((name for name in names if name in self._set), None)
 
     def drop_weaker(self, than: Origin) -> None:
@@ -338,7 +337,7 @@ class SectionKeys:
         return url
 
     def url(self) -> Value | None:
-        """The URL that counts, if one does; what the parts say then of another place is gone."""
+        """The URL, if it is stronger than the parts, which are dropped then."""
         url = self._set.get("url")
         if url is None:
             return None

@@ -388,7 +388,6 @@ class _Loading:
         return read
 
     def _tables(self, name: str) -> list[Table]:
-        """The tables of that name at the top of the files."""
         found = []
         for document in self.documents:
             data = document.data.get(name, {})

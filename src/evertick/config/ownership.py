@@ -52,7 +52,6 @@ class Distrusted(msgspec.Struct, frozen=True):
 
 
 def is_trusted(environ: Mapping[str, str]) -> bool:
-    """Whether the check is turned off."""
     return environ.get(TRUST_VARIABLE) == "1"
 
 

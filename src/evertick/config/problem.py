@@ -35,10 +35,6 @@ _DURATION = _Words('write a number of seconds, or text like "90s" or "1h30m"')
 # By the setting of an error that has a fix, or a value of the wrong type.
 _WORDS = {
     "after": _Words('use `every` without it, and overlap = "skip"'),
-    "allow": _Words("if it is meant, allow it: allow = ['{value}'] beside url"),
-    "allow_private": _Words(
-        "if it is meant, allow it: allow = ['{value}'] beside url, or allow_private = true under [http]"
-    ),
     "args": _Words(problem="{value} must be a table of arguments by name"),
     "attempts": _Words(f"write a whole number from 1 (no retry) to {ATTEMPTS_MAX}"),
     "blackout": _Words(

@@ -66,13 +66,13 @@ def job_diff(before: Iterable[Job], now: Iterable[Job]) -> JobDiff:
     return JobDiff(
         # After an import it shows that they do not run yet.
         added=tuple(f"{name}{'' if job.is_enabled else ' (disabled)'}" for name, job in new.items() if name not in old),
-        changed=tuple(job.name for was, job in both if _said(was) != _said(job)),
+        changed=tuple(job.name for was, job in both if _content(was) != _content(job)),
         gone=tuple(name for name in old if name not in new),
     )
 
 
-def _said(job: Job) -> tuple[object, ...]:
-    """All that it says, wherever that stands: a job that has moved to another line is the same."""
+def _content(job: Job) -> tuple[object, ...]:
+    """All but its place: a job that has moved to another line is the same."""
     calendars = tuple(None if each is None else each.version for each in (job.rule.calendar, job.blackout))
     return job.rule.text, calendars, job.definition, job.spec, job.task_options, job.description, job.is_enabled
 

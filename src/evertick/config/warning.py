@@ -7,7 +7,6 @@ may run on another machine than the one that checks the file, so that is a warni
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from urllib.parse import urlsplit
@@ -50,15 +49,15 @@ class Prerequisites:
         self._is_missing = cache(_is_missing)
         self._may_become = cache(_may_become)
 
-    def unmet(self, spec: Spec) -> Iterator[tuple[str, str]]:
-        """By the field of the specification, what it does not find, and what to do."""
+    def missing(self, spec: Spec, *, is_table: bool) -> Iterator[tuple[str, str]]:
+        """By the field of the specification, the problem and its fix. `is_table`: an address has keys beside it."""
         match spec:
             case Shell():
-                yield from self._unmet_by_command(spec)
+                yield from self._missing_of_command(spec)
             case Http():
-                yield from self._unmet_by_request(spec)
+                yield from self._missing_of_request(spec, is_table)
 
-    def _unmet_by_command(self, spec: Shell) -> Iterator[tuple[str, str]]:
+    def _missing_of_command(self, spec: Shell) -> Iterator[tuple[str, str]]:
         if spec.user is not None and not self._is_user(spec.user):
             yield "user", f"there is no user {spec.user!r} on this machine; make it, or name another"
         elif spec.user is not None and not self._may_become(spec.user):
@@ -82,7 +81,7 @@ class Prerequisites:
         elif is_missing:
             yield field, f"there is no program {program} on this machine; install it, or correct the path"
 
-    def _unmet_by_request(self, spec: Http) -> Iterator[tuple[str, str]]:
+    def _missing_of_request(self, spec: Http, is_table: bool) -> Iterator[tuple[str, str]]:
         method = method_of(spec)
         if method not in _METHODS and (meant := alike(method, _METHODS)) is not None:
             yield "method", f"{method!r} is no method that servers commonly know; write {meant!r}, if that is meant"
@@ -93,7 +92,10 @@ class Prerequisites:
         try:
             permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
         except Refused as refused:
-            yield "url", phrased(refused)
+            allow = f"allow = ['{refused.value}']"
+            fix = f"{allow} beside url" if is_table else f'http = {{ url = "…", {allow} }}'
+            setting = ", or allow_private = true under [http]" if refused.setting == "allow_private" else ""
+            yield "url", f"{refused.problem}; if it is meant, allow it: {fix}{setting}"
 
 
 def _folder(spec: Shell) -> str | None:
@@ -137,9 +139,6 @@ def _is_missing(path: str, *, is_folder: bool) -> bool:
     return os.path.isdir(path) != is_folder
 
 
-_BESIDE_URL = re.compile(r"(allow = \[[^\]]*\]) beside url")
-
-
 def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tuple[str, ...]:
     """A line each, as problems have them."""
     found = Problems()
@@ -156,8 +155,8 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
             _warn_of_queue(job, configuration, found)
         if job.spec is not None and job.spec.driver in drivers:
             _warn_of_secrets(job, secrets, found)
-            for field, problem in needs.unmet(job.spec):
-                _warn(job, f"{job.spec.driver}.{field}", _with_table(job, problem), found)
+            for field, problem in needs.missing(job.spec, is_table="http.url" in job.places):
+                _warn(job, f"{job.spec.driver}.{field}", problem, found)
     return found.lines()
 
 
@@ -166,13 +165,6 @@ def _warn(job: Job, name: str, problem: str, found: Problems) -> None:
     key = name if name in job.places else name.partition(".")[0]
     before = f"jobs.{job.name}" if key.partition(".")[0] in job.shown else "defaults"
     found.add(job.places[key], f"{before}.{key}", problem)
-
-
-def _with_table(job: Job, problem: str) -> str:
-    """What is to stand beside `url` needs a table, where the file has the address alone."""
-    if "http.url" in job.places:
-        return problem
-    return _BESIDE_URL.sub(r'http = { url = "…", \1 }', problem)
 
 
 def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:

@@ -1,8 +1,7 @@
 """The process of a daemon: a node, and what a service does beside it.
 
-It hears the signals, tells the supervisor how it is, looks whether its files have changed, and keeps its report. What
-was taken before the node (pidfile, log) is given up after it: whoever waits for the pidfile to go may start the next
-one then.
+It handles signals, notifies the supervisor, looks whether its files have changed, and keeps its report. Pidfile and log
+are taken before the node and given up after it: when the pidfile is gone, the next daemon may start.
 """
 
 from __future__ import annotations
