@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from long_tests import GROUPS, is_time_over
-from servers.postgres import shared_postgres
+from servers.postgres import DSN_VARIABLE, shared_postgres
 from servers.schemas import Schemas, in_schema, new_schema
 
 # What has no zone of its own is told by the clock of the machine.
@@ -95,8 +95,11 @@ def postgres_dsn(shared_folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def schemas(postgres_dsn: str) -> Schemas:
-    return Schemas(postgres_dsn)
+def schemas(postgres_dsn: str) -> Iterator[Schemas]:
+    made = Schemas(postgres_dsn)
+    yield made
+    if os.environ.get(DSN_VARIABLE):  # else the server goes with them
+        made.drop()
 
 
 @pytest.fixture
