@@ -28,7 +28,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
-# Those with tests of twenty seconds and more, the longest first.
+# Those with tests of ten seconds and more, the longest first.
 _LONGEST = (
     "test_storm.py",
     "test_dispatch_kill.py",
