@@ -10,7 +10,7 @@ import pytest
 from bench import Bench, bench_on
 
 from evertick.clock import system_clock
-from evertick.driver.queue import unencrypted
+from evertick.driver.queue import spec as queue_spec
 from evertick.engine import report as report_module
 from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
@@ -60,5 +60,5 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
         return look_up("127.0.0.1" if host == name else host, *args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    monkeypatch.setattr(unencrypted, "_warned", set())
+    monkeypatch.setattr(queue_spec, "_warned", set())
     return name

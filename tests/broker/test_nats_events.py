@@ -17,9 +17,8 @@ from nats.js.errors import NotFoundError
 
 from evertick import InvalidSetting, NatsConnection, Run, Scheduler, State, Verdict
 from evertick.driver.queue import nats_events
-from evertick.driver.queue.nats_client import NatsSession
-from evertick.driver.queue.nats_names import NatsNames
-from evertick.driver.queue.nats_spec import EVENT_KINDS
+from evertick.driver.queue.nats_client import NatsNames, NatsSession
+from evertick.driver.queue.spec import EVENT_KINDS
 from servers.broker import Broker, nats_server
 
 NAMES = NatsNames("evertick")
@@ -205,10 +204,8 @@ async def test_an_app_whose_feed_is_off_is_told_what_to_do(
 async def test_without_events_their_stream_is_not_made(nats: Broker) -> None:
     names = NatsNames("quiet")
 
-    async def nothing(*line: object) -> None: ...
-
     for events, expected in ((False, set()), (True, {names.events_stream})):
-        session = NatsSession(NatsConnection(url=nats.url, prefix="quiet", events=events), str, nothing)
+        session = NatsSession(NatsConnection(url=nats.url, prefix="quiet", events=events), str)
         streams = await (await session.opened()).streams_info()
         await session.close()
         found = {each.config.name for each in streams if each.config.name in vars(names).values()}

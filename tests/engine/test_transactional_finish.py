@@ -34,7 +34,7 @@ from evertick.clock import system_clock
 from evertick.engine.recovery import Recoverer
 from evertick.model import Claimed
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.job_transaction import FileTransaction
+from evertick.store.sqlite.transactions import FileTransaction
 from evertick.testing import virtual_time
 
 ENDS = ("succeeded", "failed", "cancelled", "lost", "skipped", "retrying")

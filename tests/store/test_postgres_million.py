@@ -17,7 +17,7 @@ from postgres_stores import PostgresStores
 from evertick.store.base import Owned, TaskTerms
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres import store as store_module
-from evertick.store.postgres.queries import in_schema
+from evertick.store.postgres.connection import in_schema
 from evertick.testing.conformance import Bench, a_definition, a_fire, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, DAY, TASK
 

@@ -142,7 +142,7 @@ async def test_nodes_work_together_with_and_without_a_second_way_for_wake_ups(
 ) -> None:
     if listens:
         # Else a node that hears nothing would look by itself.
-        monkeypatch.setattr(wakeup, "UNHEARD_SECONDS", 3600.0)
+        monkeypatch.setattr(wakeup, "POLL_SECONDS", 3600.0)
     url = f"{pooled_stores.url}&listen={quote(postgres_dsn, safe='')}" if listens else pooled_stores.url
     node, program = Scheduler(url, poll_interval="1h"), Scheduler(url, concurrency=0)
     started: asyncio.Queue[int] = asyncio.Queue()

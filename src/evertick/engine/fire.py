@@ -35,7 +35,7 @@ from evertick.model.hooks import Event, EventKind
 from evertick.plan.inputs import Fire, Plan, guards_live
 from evertick.plan.plan import plan
 from evertick.store.base import Advance, Due, DuePlace, DueSchedule, Recorded
-from evertick.store.duplicates import gaps_with_duplicates
+from evertick.store.verdicts import gaps_with_duplicates
 from evertick.when.moment import HOUR, MINUTE, from_us
 
 __all__ = ["Recorder", "advance_of"]

@@ -130,7 +130,7 @@ class Heartbeat:
         while not ending.is_set():
             rest = self._interval
             try:
-                line = line or await self._node.store.beat_line()
+                line = line or await self._node.store.heartbeat_session()
                 await self._beat(line)
                 if self._in_thread:
                     await self._watch_pulse(line)

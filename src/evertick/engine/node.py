@@ -14,9 +14,7 @@ from typing import Literal
 import msgspec
 
 from evertick.clock import Clock
-from evertick.driver.base import Work
-from evertick.driver.dispatch import ReportSource
-from evertick.driver.sender import Sender
+from evertick.driver.base import ReportSource, Sender, Work
 from evertick.engine.judge import Stop
 from evertick.engine.log_summary import LogSummary
 from evertick.engine.rates import OwnRates

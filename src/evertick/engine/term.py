@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from evertick.driver.error_text import error_text
 from evertick.engine.node import LocalNode
 from evertick.errors import Stopped, StoreUnavailable
 from evertick.model.duty import DutyContext, DutyWork, Rhythm
 from evertick.store.base import DutyHold, DutyTick
 from evertick.text.error_line import what_was_raised
+from evertick.text.error_text import error_text
 from evertick.when.moment import MINUTE
 
 __all__ = ["Term"]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from evertick.driver.dispatch import Dispatch
+from evertick.driver.base import Dispatch
 from evertick.engine.finish import Finisher, about
 from evertick.engine.judge import Dispatched, Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
@@ -27,7 +27,7 @@ from evertick.errors import InvalidArguments, InvalidInput, JobFailed
 from evertick.job.context import Context
 from evertick.job.transaction import Holder
 from evertick.model import Claimed, Verdict
-from evertick.model.message import hand_message
+from evertick.model.message import dispatch_message
 from evertick.store.base import Claim, RunFilter, TaskTerms
 
 __all__ = ["Worker"]
@@ -281,7 +281,7 @@ class Worker:
     def _dispatched(self, attempt: Attempt, dispatch: Dispatch) -> Ending:
         run, id_ = attempt.run, self._node.clock.new_id()
         try:
-            message = hand_message(id_, dispatch.channel, dispatch.payload, dispatch.headers, run.id, run.fence)
+            message = dispatch_message(id_, dispatch.channel, dispatch.payload, dispatch.headers, run.id, run.fence)
         except InvalidInput as error:
             return Raised(error)
         return Dispatched(dispatch, message)

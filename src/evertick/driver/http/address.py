@@ -1,12 +1,12 @@
-"""Which addresses a job may talk to, for requests whose target a name server or another server has a say in.
+"""The addresses that a job may talk to: protection against requests forged by a name server or a redirect.
 
-A name is looked up once. What it stands for is judged, and the caller connects to an address that was judged, never to
-the name: whoever answers the look-up cannot answer something else a moment later. Judged is where a packet ends up, so
-an IPv6 address that carries an IPv4 address is judged by that one.
+A name is looked up once. Its addresses are judged, and the caller connects to one of them, never to the name: a second
+look-up could answer something else. An IPv6 address that carries an IPv4 address is judged by that one, where a packet
+ends up.
 
-Without permission only public addresses pass. `private` (private, shared and loopback) opens for a node by its
-setting, for a task by a name or a network in its list. Everything else (link-local, multicast, reserved, the metadata
-services of clouds, which hand out credentials) opens only by a network that somebody has written down.
+Without permission only public addresses pass. Private, shared and loopback addresses open for a node by its setting,
+for a task by a name or a network in its list. All others (link-local, multicast, reserved, the metadata services of
+clouds, which give out credentials) open only by a network in a list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evertick.errors import InvalidSetting, Refused
 __all__ = [
     "ADDRESSES_MAX",
     "Address",
-    "Allowed",
+    "AllowedAddresses",
     "LookUp",
     "allowed_of",
     "is_own_name",
@@ -36,7 +36,7 @@ __all__ = [
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-# What a name stands for; raises OSError when nobody knows.
+# The addresses of a name; raises OSError when there are none.
 LookUp = Callable[[str], Awaitable[Sequence[str]]]
 
 # Of one name; more are not tried.
@@ -44,56 +44,45 @@ ADDRESSES_MAX = 8
 _ALLOWED_MAX = 100
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
-# Credentials for the asking are given out at these; one of them looks like any public address.
+# Metadata services, which give out credentials; one of them looks like any public address.
 _METADATA = frozenset(
-    map(
-        ip_address,
-        (
-            "169.254.169.254",
-            "169.254.170.2",
-            "169.254.170.23",
-            "168.63.129.16",
-            "100.100.100.200",
-            "192.0.0.192",
-            "fd00:ec2::254",
-            "fd20:ce::254",
+    ip_address(text)
+    for text in (
+        *("169.254.169.254", "169.254.170.2", "169.254.170.23", "168.63.129.16", "100.100.100.200", "192.0.0.192"),
+        *("fd00:ec2::254", "fd20:ce::254"),
+    )
+)
+
+
+def _networks(by_words: dict[str, tuple[str, ...]]) -> tuple[tuple[Network, str], ...]:
+    return tuple((ip_network(text), words) for words, texts in by_words.items() for text in texts)
+
+
+_PRIVATE = _networks(
+    {
+        "a loopback address": ("127.0.0.0/8", "::1/128"),
+        "a private address": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
+        "a shared address of a provider": ("100.64.0.0/10",),
+    }
+)
+_CLOSED = _networks(
+    {
+        "an address of this host itself": ("0.0.0.0/8",),
+        "a link-local address": ("169.254.0.0/16", "fe80::/10"),
+        "a reserved address": ("192.0.0.0/24", "240.0.0.0/4"),
+        "an address for documentation": (
+            "192.0.2.0/24",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "2001:db8::/32",
+            "3fff::/20",
         ),
-    )
-)
-
-_PRIVATE: tuple[tuple[Network, str], ...] = tuple(
-    (ip_network(text), words)
-    for text, words in (
-        ("127.0.0.0/8", "a loopback address"),
-        ("::1/128", "a loopback address"),
-        ("10.0.0.0/8", "a private address"),
-        ("172.16.0.0/12", "a private address"),
-        ("192.168.0.0/16", "a private address"),
-        ("100.64.0.0/10", "a shared address of a provider"),
-        ("fc00::/7", "a private address"),
-    )
-)
-
-_CLOSED: tuple[tuple[Network, str], ...] = tuple(
-    (ip_network(text), words)
-    for text, words in (
-        ("0.0.0.0/8", "an address of this host itself"),
-        ("169.254.0.0/16", "a link-local address"),
-        ("192.0.0.0/24", "a reserved address"),
-        ("192.0.2.0/24", "an address for documentation"),
-        ("192.88.99.0/24", "a relay of 6to4"),
-        ("198.18.0.0/15", "an address for benchmarks"),
-        ("198.51.100.0/24", "an address for documentation"),
-        ("203.0.113.0/24", "an address for documentation"),
-        ("224.0.0.0/4", "a multicast address"),
-        ("240.0.0.0/4", "a reserved address"),
-        ("fe80::/10", "a link-local address"),
-        ("ff00::/8", "a multicast address"),
-        ("2001::/23", "an address of a tunnel"),
-        ("2001:db8::/32", "an address for documentation"),
-        ("2002::/16", "an address of 6to4"),
-        ("3fff::/20", "an address for documentation"),
-    )
+        "a relay of 6to4": ("192.88.99.0/24",),
+        "an address for benchmarks": ("198.18.0.0/15",),
+        "a multicast address": ("224.0.0.0/4", "ff00::/8"),
+        "an address of a tunnel": ("2001::/23",),
+        "an address of 6to4": ("2002::/16",),
+    }
 )
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
 # The well-known prefix: the last four bytes are the IPv4 address that the translator sends to.
@@ -102,15 +91,17 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _Kind = Literal["public", "private", "closed"]
 
 
-class Allowed(msgspec.Struct, frozen=True):
-    """What may be talked to besides public addresses."""
+class AllowedAddresses(msgspec.Struct, frozen=True):
+    """Addresses that are open besides the public ones."""
 
     is_private: bool = False
     networks: tuple[Network, ...] = ()
     names: frozenset[str] = frozenset()
 
-    def __or__(self, other: Allowed) -> Allowed:
-        return Allowed(self.is_private or other.is_private, self.networks + other.networks, self.names | other.names)
+    def __or__(self, other: AllowedAddresses) -> AllowedAddresses:
+        return AllowedAddresses(
+            self.is_private or other.is_private, self.networks + other.networks, self.names | other.names
+        )
 
     def admits(self, host: str, address: Address) -> bool:
         ends = (address, _carried(address))
@@ -120,8 +111,8 @@ class Allowed(msgspec.Struct, frozen=True):
         return kind == "public" or (kind == "private" and (self.is_private or _plain(host) in self.names))
 
 
-def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> Allowed:
-    """The list that somebody wrote: networks, addresses and names of hosts. Refused with the offending text."""
+def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> AllowedAddresses:
+    """A list of networks, addresses and names of hosts. Raises InvalidSetting with the offending text."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidSetting(f"{what}: {texts!r:.60} is no list; write it like ['10.0.0.0/8', 'localhost']")
     if len(texts) > _ALLOWED_MAX:
@@ -133,11 +124,11 @@ def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> Allowed:
             names.add(found)
         else:
             networks.append(found)
-    return Allowed(is_private, tuple(networks), frozenset(names))
+    return AllowedAddresses(is_private, tuple(networks), frozenset(names))
 
 
-def permitted(host: str, addresses: Sequence[str], allowed: Allowed) -> tuple[Address, ...]:
-    """Those of the addresses that may be connected to, in their order. Refused when there is none."""
+def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) -> tuple[Address, ...]:
+    """The addresses that are open, in their order. Raises Refused when there is none."""
     judged = [_unmapped(ip_address(text)) for text in dict.fromkeys(addresses)]
     open_ = tuple(address for address in judged if allowed.admits(host, address))
     if open_:

@@ -23,7 +23,7 @@ from evertick.testing.conformance.bench import (
     an_outcome,
     us,
 )
-from evertick.testing.conformance.endings import ENDINGS, Ending, end_waiting_run, expires_for
+from evertick.testing.conformance.finishing import ENDINGS, Ending, end_waiting_run, expires_for
 
 __all__ = ["Claims"]
 
@@ -386,13 +386,13 @@ class Claims:
         assert await bench.cancel(held.id) == ["asked"]
         run = await bench.run(held.id)
         assert (run.state, run.is_cancel_requested) == (State.RUNNING, True)
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).cancels == [held.id]
-            assert (await line.beat(other, HOUR)).cancels == []
-            assert (await line.beat(node, HOUR)).cancels == [held.id]
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).cancels == [held.id]
+            assert (await heartbeat.beat(other, HOUR)).cancels == []
+            assert (await heartbeat.beat(node, HOUR)).cancels == [held.id]
         await bench.end(node, held, verdict=Verdict.CANCELLED, reason="requested")
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).cancels == []
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).cancels == []
 
     async def test_a_cancel_that_comes_too_late_changes_nothing(self, bench: Bench) -> None:
         node = await bench.node()

@@ -23,7 +23,7 @@ from evertick.testing.conformance.bench import (
     an_outcome,
     us,
 )
-from evertick.testing.conformance.endings import ENDINGS, Ending, end_waiting_run, expires_for
+from evertick.testing.conformance.finishing import ENDINGS, Ending, end_waiting_run, expires_for
 
 __all__ = ["Fires"]
 
@@ -694,8 +694,8 @@ class Fires:
             assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, Reason.REPLACED)
         asked = await bench.run(running.id)
         assert (asked.state, asked.is_cancel_requested) == (State.RUNNING, True)
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).cancels == [running.id]
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).cancels == [running.id]
         run = await bench.run(newest)
         assert (run.state, run.blocked_on) == (State.BLOCKED, running.id)
         assert await bench.state(stranger.id) is State.WAITING

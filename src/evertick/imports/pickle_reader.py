@@ -1,8 +1,8 @@
-"""Pickles as data: what they say is read, and nothing that they name is imported or called.
+"""Pickles as data: nothing that they name is imported or called.
 
 A pickle is a program that names functions and has them called. Here a small machine goes over its steps, and every
-name stands for a `Seen`, which only remembers what was done to it; only dates, times and zones, which have no effects,
-become what they are. So a pickle of any origin may be read, and objects of unknown classes can be named.
+name stands for a `PickledObject`, which only remembers what was done to it; only dates, times and zones, which have no
+effects, become what they are. So a pickle of any origin may be read, and objects of unknown classes can be named.
 
 A few bytes can stand for more than fits into a computer: lists that hold the one before twice, a tuple ten thousand
 deep, a place far beyond the end of the memo. So steps and copies are counted, nothing is hashed or compared before its
@@ -14,13 +14,14 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from functools import partialmethod
 from typing import Any
 
 from evertick.errors import InvalidInput, InvalidWhen
 from evertick.text.printable import printable
 from evertick.when.zone import zone_named
 
-__all__ = ["BYTES_MAX", "Seen", "read_pickle", "seen_in"]
+__all__ = ["BYTES_MAX", "PickledObject", "objects_in", "read_pickle"]
 
 BYTES_MAX = 1024 * 1024
 _STEPS_MAX = 200_000
@@ -59,7 +60,7 @@ _NEW: Mapping[str, Callable[[], Any]] = {
 _NOTHING = frozenset(("PROTO", "FRAME"))
 
 
-class Seen(tzinfo):
+class PickledObject(tzinfo):
     """An object that was not made: what it is called, what it was called with, what was put into it.
 
     It passes for a zone, because a datetime refuses anything else in that place.
@@ -71,7 +72,7 @@ class Seen(tzinfo):
     state: dict[str, Any]
     items: list[Any]
 
-    def __new__(cls, kind: str = "", args: Iterable[Any] = (), named: Mapping[str, Any] | None = None) -> Seen:
+    def __new__(cls, kind: str = "", args: Iterable[Any] = (), named: Mapping[str, Any] | None = None) -> PickledObject:
         made = super().__new__(cls)
         made.kind = printable(kind[:_KIND_MAX_CHARS])
         made.args, made.named, made.state = tuple(args), dict(named or {}), {}
@@ -94,12 +95,12 @@ class Seen(tzinfo):
         return f"<{self.kind}>"
 
 
-class _Name(Seen):
+class _Name(PickledObject):
     """A class or function that a pickle names."""
 
 
 def read_pickle(data: bytes) -> Any:
-    """What is in it. Raises InvalidInput where it is no pickle, or one that makes no sense, or holds too much."""
+    """Its content. Raises InvalidInput where it is no valid pickle, or holds too much."""
     if len(data) > BYTES_MAX:
         raise InvalidInput(f"it has more than {BYTES_MAX} bytes")
     try:
@@ -112,20 +113,20 @@ def read_pickle(data: bytes) -> Any:
     return made
 
 
-def seen_in(data: Any) -> Iterator[Seen]:
+def objects_in(data: Any) -> Iterator[PickledObject]:
     """The objects in it that were not made."""
     match data:
-        case Seen():
+        case PickledObject():
             yield data
         case datetime() | time():
-            yield from seen_in(data.tzinfo)
+            yield from objects_in(data.tzinfo)
         case Mapping():
             for name, value in data.items():
-                yield from seen_in(name)
-                yield from seen_in(value)
+                yield from objects_in(name)
+                yield from objects_in(value)
         case list() | tuple() | set() | frozenset():
             for each in data:
-                yield from seen_in(each)
+                yield from objects_in(each)
 
 
 def _measure(data: Any, *, parts_max: int = _PARTS_MAX) -> None:
@@ -145,12 +146,12 @@ def _measure(data: Any, *, parts_max: int = _PARTS_MAX) -> None:
 
 
 def _inside(value: Any) -> tuple[Any, ...]:
-    """What stands in it, as collections."""
+    """Its parts, as collections."""
     match value:
-        case Seen():
+        case PickledObject():
             return value.args, value.named.values(), value.state.keys(), value.state.values(), value.items
         case datetime() | time():
-            return ((value.tzinfo,),) if isinstance(value.tzinfo, Seen) else ()
+            return ((value.tzinfo,),) if isinstance(value.tzinfo, PickledObject) else ()
         case dict():
             return value.keys(), value.values()
         case list() | tuple() | set() | frozenset():
@@ -199,7 +200,7 @@ class _Machine:
         self._stack = []
 
     def _marked(self) -> list[Any]:
-        """What stands above the mark."""
+        """The values above the mark."""
         found, self._stack = self._stack, self._below.pop()
         return found
 
@@ -234,14 +235,13 @@ class _Machine:
         found = self._marked()
         self._stack.append(tuple(found))
 
-    def _tuple1(self) -> None:
-        self._stack[-1:] = [(self._stack[-1],)]
+    def _tuple_of(self, count: int) -> None:
+        # One by one: a stack that is too short raises.
+        self._stack[-count:] = [tuple(self._stack[-place] for place in range(count, 0, -1))]
 
-    def _tuple2(self) -> None:
-        self._stack[-2:] = [(self._stack[-2], self._stack[-1])]
-
-    def _tuple3(self) -> None:
-        self._stack[-3:] = [(self._stack[-3], self._stack[-2], self._stack[-1])]
+    _tuple1 = partialmethod(_tuple_of, 1)
+    _tuple2 = partialmethod(_tuple_of, 2)
+    _tuple3 = partialmethod(_tuple_of, 3)
 
     def _list(self) -> None:
         found = self._marked()
@@ -265,7 +265,7 @@ class _Machine:
 
     def _extend(self, items: list[Any]) -> None:
         to = self._stack[-1]
-        (to.items if isinstance(to, Seen) else _of(list, to)).extend(items)
+        (to.items if isinstance(to, PickledObject) else _of(list, to)).extend(items)
 
     def _setitem(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
@@ -277,7 +277,7 @@ class _Machine:
     def _set(self, items: list[Any]) -> None:
         to = self._stack[-1]
         pairs = zip(items[::2], items[1::2], strict=True)
-        if isinstance(to, Seen):
+        if isinstance(to, PickledObject):
             to.items.extend(pairs)
         else:
             _of(dict, to).update((self._key(key), value) for key, value in pairs)
@@ -292,7 +292,7 @@ class _Machine:
 
     def _key(self, key: Any) -> Any:
         """One that is hashed and compared within bounds."""
-        if not isinstance(key, (*_PLAIN, Seen)):
+        if not isinstance(key, (*_PLAIN, PickledObject)):
             self._keys += 1
             if self._keys > _KEYS_MAX:
                 raise InvalidInput(f"it has more than {_KEYS_MAX} keys that are neither text nor numbers")
@@ -331,8 +331,8 @@ class _Machine:
 
     def _made(self, function: Any, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> Any:
         self._spend(len(args) + len(named or ()))
-        if isinstance(function, Seen):
-            return Seen(function.kind, args, named)
+        if isinstance(function, PickledObject):
+            return PickledObject(function.kind, args, named)
         if named or function not in _CALLED:
             raise InvalidInput("it calls what is no function")
         if function in (set, frozenset):
@@ -348,15 +348,15 @@ class _Machine:
         parts = state if isinstance(state, tuple) else (state,)
         self._spend(len(parts))
         for part in parts:
-            if isinstance(part, dict) and isinstance(to, Seen):
+            if isinstance(part, dict) and isinstance(to, PickledObject):
                 self._spend(len(part))
                 to.state.update(part)
 
     def _persid(self, named: str) -> None:
-        self._stack.append(Seen("persistent", (named,)))
+        self._stack.append(PickledObject("persistent", (named,)))
 
     def _binpersid(self) -> None:
-        self._stack.append(Seen("persistent", (self._stack.pop(),)))
+        self._stack.append(PickledObject("persistent", (self._stack.pop(),)))
 
 
 def _checked(value: Any) -> Any:
@@ -373,14 +373,14 @@ def _of(kind: type | tuple[type, ...], value: Any) -> Any:
     return value
 
 
-# --- what becomes what it is
+# --- values that are made
 
 
 def _zone(name: Any = "UTC", *_: Any) -> tzinfo:
     try:
         return zone_named(name)
     except InvalidWhen:
-        return Seen("zone", (name,))
+        return PickledObject("zone", (name,))
 
 
 def _attribute(of: Any, name: Any) -> Any:

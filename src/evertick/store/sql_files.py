@@ -1,13 +1,14 @@
-"""Numbered files that bring the tables of a store up to date, each applied once.
+"""SQL files of a store: statements by name, and numbered migrations, each applied once.
 
-A file that was applied must never change again, which its checksum guards. `compatible_from` in its first line says
-which older code may go on using the store, so that a fleet can be updated node by node. How a file is applied is each
-store's own.
+In a `queries.sql` each statement says what it is for. A migration that was applied must never change again, which its
+checksum guards. `compatible_from` in its first line says which older code may go on using the store, so that a fleet
+can be updated node by node. How a migration is applied is each store's own.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,40 @@ import msgspec
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
 
-__all__ = ["Migration", "pending", "read_migrations", "refuse_newer", "without_meta", "without_migrations"]
+__all__ = [
+    "Migration",
+    "load_statements",
+    "pending",
+    "read_migrations",
+    "refuse_newer",
+    "without_meta",
+    "without_migrations",
+]
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+
+# A statement, or a part of several that `@name` stands for.
+_HEAD = re.compile(r"^-- (name|part): (\S+)\n", re.MULTILINE)
+_PART = re.compile(r"@(\w+)")
+
+
+def load_statements(path: Path) -> dict[str, str]:
+    statements: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    _, *blocks = _HEAD.split(path.read_text(encoding="utf-8"))
+    for kind, name, text in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        known = parts if kind == "part" else statements
+        assert name not in known, f"two statements are called {name}"
+        # Without comments: databases keep the text of every prepared statement.
+        lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+        whole = "\n".join(lines).rstrip(";\n ")
+        known[name] = _PART.sub(lambda part: parts[part[1]], whole)
+    return statements
+
+
+# --- migrations -------------------------------------------------------------------------------------------------------
+
 
 _COMPATIBLE = "-- compatible_from:"
 
@@ -40,7 +74,7 @@ def read_migrations(folder: Path, version: int) -> tuple[Migration, ...]:
 def pending(
     known: Sequence[Migration], applied: Mapping[int, str], description: str, mode: MigrateMode = "auto"
 ) -> list[Migration]:
-    """What is missing. Refuses a migration that was applied in another form, and in mode check anything missing."""
+    """Missing migrations. Refuses a migration that was applied in another form, and in mode check anything missing."""
     for migration in known:
         if applied.get(migration.version, migration.checksum) != migration.checksum:
             raise StoreRefused(
@@ -67,13 +101,13 @@ def refuse_newer(version: int, compatible_from: int, known: int, description: st
 
 
 def without_meta(description: str, how: Literal["empty", "missing"]) -> StoreRefused:
-    """What says which store it is was made together with the list of migrations, and nobody takes it away."""
+    """The table that identifies the store was made together with the list of migrations, and is never removed."""
     return StoreRefused(f"the {description} is damaged: its table meta is {how}; restore it from a backup")
 
 
 def without_migrations(description: str, how: Literal["empty", "missing"], place: str) -> StoreRefused:
     return StoreRefused(
-        f"the {description} holds tables of Evertick, but its list of migrations is {how}, and nobody knows how far "
+        f"the {description} holds tables of Evertick, but its list of migrations is {how}, and it is unknown how far "
         f"they have come; restore it from a backup, or begin anew in another {place}"
     )
 

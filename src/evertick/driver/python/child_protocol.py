@@ -1,7 +1,7 @@
-"""What a node and its child say to each other: frames of JSON on a socket, every one of them bounded.
+"""The messages between a node and its child: frames of JSON on a socket, every one of them bounded.
 
-A frame is its length in four bytes, then one JSON object that names its kind. A frame that is too long or makes no
-sense is an error of the other side, and ends the conversation; it is never guessed at.
+A frame is its length in four bytes, then one JSON object that names its kind. A frame that is too long or cannot be
+read is an error of the other side, and ends the conversation.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ from typing import TypeVar
 
 import msgspec
 
+from evertick.driver.python.child_import import FunctionLocation
 from evertick.model import Claimed, NewMessage, Phase
 
 __all__ = [
     "FRAME_MAX_BYTES",
     "BadFrame",
     "Call",
+    "ChildCall",
     "Frames",
     "FromChild",
     "FromNode",
+    "FunctionMissing",
     "JobRaised",
     "JobReturned",
-    "NotFoundThere",
+    "OutgoingMessage",
+    "Progress",
     "Ready",
-    "Said",
-    "Sends",
     "StopJob",
     "pack",
     "unpack",
@@ -39,6 +41,17 @@ _LENGTH_BYTES = 4
 
 class BadFrame(Exception):
     """The other side does not keep to the rules."""
+
+
+class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent once, with the start: the function that the child calls, and how often."""
+
+    task: str
+    location: FunctionLocation
+    # The ledger of the node: a job enqueues there, too.
+    url: str
+    calls_max: int
+    log_level: int
 
 
 class Call(msgspec.Struct, frozen=True, tag=True):
@@ -58,23 +71,23 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """The function is found; a call is answered without delay from now on."""
 
 
-class NotFoundThere(msgspec.Struct, frozen=True, tag=True):
-    """The function cannot be had in the child: its module cannot be imported, or does not hold it."""
+class FunctionMissing(msgspec.Struct, frozen=True, tag=True):
+    """The module of the function cannot be imported, or does not hold it."""
 
     error: str
 
 
-class Said(msgspec.Struct, frozen=True, tag=True):
-    """What the job has said through its context and through logging."""
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Log lines, progress and phases that the job has reported since the last such message."""
 
     lines: tuple[tuple[int, str, str], ...] = ()
     progress: tuple[float, str] | None = None
-    # All that there are so far; None: no news of them.
+    # All so far; None: unchanged.
     phases: tuple[Phase, ...] | None = None
 
 
-class Sends(msgspec.Struct, frozen=True, tag=True):
-    """A message that the job sends with its end, told before it."""
+class OutgoingMessage(msgspec.Struct, frozen=True, tag=True):
+    """A message that the job sends with its end; comes before that."""
 
     message: NewMessage
 
@@ -99,7 +112,7 @@ class JobRaised(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 FromNode = Call | StopJob
-FromChild = Ready | NotFoundThere | Said | Sends | JobReturned | JobRaised
+FromChild = Ready | FunctionMissing | Progress | OutgoingMessage | JobReturned | JobRaised
 
 _encoder = msgspec.json.Encoder()
 

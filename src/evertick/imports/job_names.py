@@ -1,62 +1,65 @@
-"""Names for jobs that had none: by the program that a command runs.
+"""Names for imported jobs: by the program that a command runs, and none that another job has.
 
 A command of a shell tests and waits before it does something, and pipes what a program says through others. The
 program that matters is the first that is neither such a step nor a tool that every system has. Where there is none, or
 where its name says nothing (`cron`, `update`), the name of the file in /etc/cron.d says more.
 
-The same command gets the same name in every import, whatever else is there: the second job of a program is told apart
-by what it is, not by its place.
+The same command gets the same name in every import, whatever else is there: the name of a second job of a
+program depends on its line, not on its place.
+
+A directory of jobs is read as a whole, and two jobs of one name in it are refused: so an import into it looks which
+names there are. Files that cannot be read have none; `evertick config check` reports those.
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import shlex
+import tomllib
 from collections.abc import Collection, Iterator
 from hashlib import blake2b
-from pathlib import PurePosixPath
+from itertools import islice
+from pathlib import Path, PurePosixPath
 
-__all__ = ["free_name", "name_for"]
+from evertick.text.regular_file import read_regular
+
+__all__ = ["free_name", "name_for", "taken_beside"]
 
 _LONGEST = 60
 # So deep may commands stand in others: sudo nice sh -c "…".
 _DEPTH_MAX = 16
 # A longer command is no line written by hand.
 _READ_MAX_CHARS = 10_000
+_FILES_MAX = 1_000
+_FILE_MAX_BYTES = 4 * 1024 * 1024
+# The configuration of a directory of jobs, which stands above it.
+_ABOVE = "evertick.toml"
 
 # They run another program, which is the one that matters; with their options that have a word behind them.
 _RUNNERS = {
+    **dict.fromkeys(
+        ["command", "chronic", "cronic", "dbus-run-session", "eatmydata", "nocache", "nohup", "run-one"], ""
+    ),
+    **dict.fromkeys(["setsid", "setuidgid", "systemd-inhibit", "taskset", "unshare"], ""),
     "chpst": "-u -U -b -e -m",
     "chroot": "-g -u",
     "chrt": "-T -P -D",
-    "command": "",
-    "chronic": "",
-    "cronic": "",
-    "dbus-run-session": "",
     "doas": "-u -C",
-    "eatmydata": "",
     "env": "-u --unset -C --chdir",
     "exec": "-a",
     "flock": "-w --timeout -E --conflict-exit-code",
     "ionice": "-c -n -p -t",
     "lckdo": "-W -E",
     "nice": "-n",
-    "nocache": "",
-    "nohup": "",
-    "run-one": "",
     "runuser": "-u -g -G",
-    "setsid": "",
-    "setuidgid": "",
     "stdbuf": "-i -o -e",
     "sudo": "-u -g -h -p -C -r -t -U -D -R -T --user --group",
     "systemd-cat": "-t -p",
-    "systemd-inhibit": "",
     "systemd-run": "-p -u -M -H -E --unit --property",
-    "taskset": "",
     "time": "-f -o",
     "timeout": "-k -s",
-    "unshare": "",
     "xargs": "-I -i -n -P -L -d -a -s -E",
     "xvfb-run": "-n -s -f -e -p",
 }
@@ -75,7 +78,7 @@ _WITH_VALUE = {
     "node": "-r --require",
     "sh": "-o -O +o +O --rcfile --init-file",
 }
-# What a command does on its way.
+# Steps on the way of a command.
 _ON_THE_WAY = frozenset(
     (
         *("test", "[", "[[", "cd", "pushd", "popd", "umask", "sleep", "usleep", "source", ".", "export", "set"),
@@ -118,12 +121,12 @@ _NUMBER = re.compile(r"\d+(\.\d+)?[smhd]?")
 _SUFFIXES = (".sh", ".py", ".pl", ".rb", ".php", ".bash", ".js", ".phar", ".jar")
 
 
-def name_for(command: str, told_apart_by: str, taken: Collection[str], file_name: str = "") -> str:
+def name_for(command: str, identity: str, taken: Collection[str], file_name: str = "") -> str:
     """A name that is still free. `file_name`: that of the file in /etc/cron.d."""
     name = _name(command, _slug(file_name)) or "job"
     if name not in taken:
         return name
-    digest = blake2b(told_apart_by.encode(errors="surrogatepass"), digest_size=3).hexdigest()
+    digest = blake2b(identity.encode(errors="surrogatepass"), digest_size=3).hexdigest()
     candidate, count = f"{name}-{digest}", 2
     while candidate in taken:  # the very same line once more
         candidate, count = f"{name}-{digest}-{count}", count + 1
@@ -244,37 +247,39 @@ def _of_user(words: list[str], depth: int) -> Iterator[str]:
 
 def _of_shell(words: list[str], depth: int) -> Iterator[str]:
     """`sh script`, `bash -lc "cd /srv && ./tidy"`."""
-    with_value, is_value = _WITH_VALUE["sh"].split(), False
-    for at, word in enumerate(words):
-        if is_value:
-            is_value = False
-        elif re.fullmatch(r"-[a-z]*c", word):
+    for at, word in _without_values(words, _WITH_VALUE["sh"]):
+        if re.fullmatch(r"-[a-z]*c", word):
             code = next((each for each in words[at + 1 :] if not each.startswith("-")), "")
             yield from _programs(code, depth - 1)
             return
-        elif word in with_value:
-            is_value = True
-        elif not word.startswith(("-", "+")):
+        if not word.startswith(("-", "+")):
             yield from _script(word)
             return
 
 
 def _of_interpreter(name: str, words: list[str]) -> Iterator[str]:
     """`php -q poller.php`, `python3 -m shop.tidy`; of code on the line nothing is known."""
-    with_value, is_value = _WITH_VALUE.get(name, "").split(), False
+    for at, word in _without_values(words, _WITH_VALUE.get(name, "")):
+        if name in ("python", "pypy") and word == "-m":
+            yield from words[at + 1 : at + 2]
+            return
+        if re.fullmatch(rf"-[A-Za-z]*[{_CODE[name]}]", word):
+            return
+        if not word.startswith("-"):
+            yield from _script(word)
+            return
+
+
+def _without_values(words: list[str], with_value: str) -> Iterator[tuple[int, str]]:
+    """The words with their places, but for options with a value."""
+    is_value = False
     for at, word in enumerate(words):
         if is_value:
             is_value = False
-        elif name in ("python", "pypy") and word == "-m":
-            yield from words[at + 1 : at + 2]
-            return
-        elif word in with_value:
+        elif word in with_value.split():
             is_value = True
-        elif re.fullmatch(rf"-[A-Za-z]*[{_CODE[name]}]", word):
-            return
-        elif not word.startswith("-"):
-            yield from _script(word)
-            return
+        else:
+            yield at, word
 
 
 def _script(word: str) -> Iterator[str]:
@@ -332,3 +337,48 @@ def _slug(word: str) -> str:
     path = PurePosixPath(word)
     stem = path.stem if path.suffix in _SUFFIXES else path.name
     return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_LONGEST].strip("-")
+
+
+# --- names that are taken
+
+
+def taken_beside(output: Path) -> dict[str, Path]:
+    """By name, the file beside the output that has the job: configurations, and modules that imports have written."""
+    taken: dict[str, Path] = {}
+    for path in _files_beside(output):
+        for name in _names_in(path):
+            taken.setdefault(name, path)
+    return taken
+
+
+def _files_beside(output: Path) -> Iterator[Path]:
+    folder = output.parent
+    found = (each for pattern in ("*.toml", "*.py") for each in sorted(folder.glob(pattern)))
+    own = output.resolve()
+    yield from islice((each for each in found if each.resolve() != own), _FILES_MAX)
+    above = folder / ".." / _ABOVE
+    if above.is_file() and above.resolve() != own:
+        yield above.resolve()
+
+
+def _names_in(path: Path) -> list[str]:
+    try:
+        text = read_regular(path, _FILE_MAX_BYTES)[:_FILE_MAX_BYTES].decode()
+        return list(_jobs_of(text) if path.suffix == ".toml" else _keys_of(text))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, SyntaxError, ValueError, RecursionError):
+        return []
+
+
+def _jobs_of(text: str) -> Iterator[str]:
+    jobs = tomllib.loads(text).get("jobs")
+    yield from jobs if isinstance(jobs, dict) else ()
+
+
+def _keys_of(text: str) -> Iterator[str]:
+    """Of schedules that a module declares, as imports write it: `scheduler.cron(…, key="backup")`."""
+    if "from evertick import" not in text:
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            values = (each.value for each in node.keywords if each.arg == "key")
+            yield from (each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str))
