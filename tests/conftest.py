@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from long_tests import GROUPS, is_time_over
-from servers.postgres import shared_postgres
+from servers.postgres import DSN_VARIABLE, shared_postgres
 from servers.schemas import Schemas, in_schema, new_schema
 
 # What has no zone of its own is told by the clock of the machine.
@@ -28,7 +28,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
-# Those with tests of twenty seconds and more, the longest first.
+# Those with tests of ten seconds and more, the longest first.
 _LONGEST = (
     "test_storm.py",
     "test_dispatch_kill.py",
@@ -95,8 +95,11 @@ def postgres_dsn(shared_folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def schemas(postgres_dsn: str) -> Schemas:
-    return Schemas(postgres_dsn)
+def schemas(postgres_dsn: str) -> Iterator[Schemas]:
+    made = Schemas(postgres_dsn)
+    yield made
+    if os.environ.get(DSN_VARIABLE):  # else the server goes with them
+        made.drop()
 
 
 @pytest.fixture

@@ -86,6 +86,11 @@ class Schemas:
             else:
                 connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
+    def drop(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while self._spare:
+                connection.execute(f'DROP SCHEMA "{self._spare.pop()}" CASCADE')
+
     def _make_first(self) -> None:
         schema = new_schema()
         # A thread: a test may have its event loop running.

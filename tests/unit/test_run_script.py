@@ -91,16 +91,18 @@ def test_check_starts_lint_types_contracts_and_unit_tests(copy: Copy) -> None:
     ]
 
 
-@pytest.mark.parametrize("tool", ["ruff", "mypy", "lint-imports", "mkdocs"])
+@pytest.mark.parametrize("tool", ["ruff", "lint-imports", "mkdocs"])
 def test_no_test_begins_when_a_check_before_them_fails(copy: Copy, tool: str) -> None:
     copy.put(copy.folder / "venv/bin" / tool, "#!/bin/sh\nexit 4\n")
     assert copy.run("test").returncode == 4
     assert not any("pytest" in call for call in copy.calls())
 
 
-def test_types_that_do_not_fit_make_the_quick_check_fail(copy: Copy) -> None:
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_types_that_do_not_fit_make_a_command_fail_at_its_end(copy: Copy, command: str) -> None:
     copy.put(copy.folder / "venv/bin/mypy", "#!/bin/sh\nexit 4\n")
-    assert copy.run("check").returncode == 4
+    assert copy.run(command).returncode == 4
+    assert any("pytest" in call for call in copy.calls())
 
 
 def test_without_root_the_tests_end_with_one_line_that_names_what_was_skipped_and_the_command(copy: Copy) -> None:
