@@ -130,7 +130,7 @@ async def test_a_report_with_half_a_letter_ends_its_run(
 async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evertick.text.log_level._SUMMARY_SECONDS", 0.5)
+    monkeypatch.setattr("evertick.text.log_level.INTERVAL_SECONDS", 0.5)
 
     @bench.scheduler.task(name="build")
     async def build() -> None: ...

@@ -10,7 +10,7 @@ from typing import Any
 
 from evertick import Context, Scheduler, State, Verdict
 from evertick.clock import Clock
-from evertick.engine.prune import Pruner
+from evertick.engine.sweep import Pruner
 from evertick.scheduler.scheduler import Parts
 from evertick.store.base import Beat, Claim, TaskTerms
 from evertick.store.sqlite import SqliteStore

@@ -15,20 +15,7 @@ from unittest import mock
 
 import msgspec
 
-from evertick.engine import (
-    duty,
-    engine,
-    finish,
-    fire,
-    judge,
-    node,
-    outbox_delivery,
-    recovery,
-    report_watch,
-    term,
-    timeouts,
-    work,
-)
+from evertick.engine import duty, engine, finish, fire, judge, node, outbox_delivery, recovery, report, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.ledger import editor, fan_out
@@ -121,8 +108,14 @@ def _stop_only_if_told(original: Any) -> Any:
 
 
 def _plan_by_own_clock(original: Any) -> Any:
-    def plan_all(self: fire.Recorder, due: Any, known: Any, nodes: Any) -> Any:
-        return original(self, msgspec.structs.replace(due, now=self._node.clock.now_us()), known, nodes)
+    def plan_all(self: fire.Recorder, tick: fire.Tick, rows: Any) -> Any:
+        page = tick.page
+        due = msgspec.structs.replace(page.due, now=self._node.clock.now_us())
+        tick.page = msgspec.structs.replace(page, due=due)
+        try:
+            return original(self, tick, rows)
+        finally:
+            tick.page = page
 
     return plan_all
 
@@ -351,10 +344,10 @@ def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> 
 
 
 def _without_blackout(original: Any) -> Any:
-    def facts_of(schedule: Any, definition: Any, rule: Any, **_: Any) -> Any:
+    def plan_inputs_of(schedule: Any, definition: Any, rule: Any, **_: Any) -> Any:
         return original(schedule, definition, rule)
 
-    return facts_of
+    return plan_inputs_of
 
 
 def _unguarded(original: Any) -> Any:
@@ -579,7 +572,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
         seeds=(71, 63, 22),
-        patches=(_attribute(timeouts.Timeouts, "_ring_at", lambda self, loop, when: None),),
+        patches=(_attribute(work.Timeouts, "_ring_at", lambda self, loop, when: None),),
     ),
     # --- death
     Mutant(
@@ -665,7 +658,7 @@ MUTANTS: tuple[Mutant, ...] = (
         what="who holds a duty goes on while the store is silent",
         seeds=(68, 177),
         patches=(
-            _attribute(term.Term, "_is_trusted", lambda self: True),
+            _attribute(duty.Term, "_is_trusted", lambda self: True),
             _wrapped(duty.DutyKeeper, "stop_all", _stop_only_if_told),
         ),
     ),
@@ -673,7 +666,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="resigned_before_it_has_stopped",
         what="a duty is handed over while its function is still at it",
         seeds=(33, 42, 71),
-        patches=(_attribute(term.Term, "stop", lambda self, why: None),),
+        patches=(_attribute(duty.Term, "stop", lambda self, why: None),),
     ),
     # --- moments
     Mutant(
@@ -914,7 +907,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="blackout_not_looked_at",
         what="a schedule fires while its blackout is closed",
         seeds=(20, 203, 63),
-        patches=(_wrapped(fire, "facts_of", _without_blackout),),
+        patches=(_wrapped(fire, "plan_inputs_of", _without_blackout),),
     ),
     Mutant(
         name="dropped_not_recorded",
@@ -1024,7 +1017,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="deaf_and_judging",
         what="who cannot hear workers calls them silent",
         seeds=(12, 23, 39),
-        patches=(_attribute(report_watch.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
+        patches=(_attribute(report.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
     ),
     Mutant(
         name="dispatched_not_counted",

@@ -10,7 +10,7 @@ import pytest
 from evertick.clock import system_clock
 from evertick.driver.base import Work
 from evertick.engine.node import Attempt
-from evertick.engine.timeouts import Timeouts
+from evertick.engine.work import Timeouts
 from evertick.job.context import Context
 from evertick.model import Claimed
 from simulation.loop import VirtualLoop

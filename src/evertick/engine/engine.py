@@ -25,10 +25,9 @@ from evertick.engine.loops import LoopKind
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.outbox_delivery import OutboxDelivery
 from evertick.engine.progress import ProgressWriter, log_capture
-from evertick.engine.prune import Pruner
 from evertick.engine.recovery import Recoverer
 from evertick.engine.report import Reporter
-from evertick.engine.sweep import Sweeper
+from evertick.engine.sweep import Pruner, Sweeper
 from evertick.engine.work import Worker
 from evertick.errors import StoreReplaced, StoreUnavailable
 from evertick.ledger.editor import Editor
@@ -229,7 +228,7 @@ class Engine:
         await self._leave()
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
         self._capture.remove()
-        self._node.told.flush()
+        self._node.summary.flush()
         log.info("node %s has stopped", self._node.id)
         if left := self._left_behind():
             log.error("still running after the stop, until the process ends: %s", ", ".join(left))

@@ -15,13 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from evertick.engine.auto_pause import FAILURES
-from evertick.engine.log_summary import such_as
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.progress import ProgressWriter
-from evertick.engine.trace import is_traced, tally, trace
 from evertick.model import Cause, Claimed, Outcome, Run, Verdict
 from evertick.store.base import FinishAnswer, Finished
 from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.log_level import TRACE, such_as, tally, trace
 from evertick.when.duration import duration_rounded
 
 __all__ = ["Finisher"]
@@ -104,10 +103,10 @@ class Finisher:
             finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
         finally:
             self._is_writing = False
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             kinds, answers = tally(outcome.verdict or outcome.kind for outcome in outcomes), tally(finished.answers)
             words = "wrote what came of %d runs (%s; answered: %s)"
-            trace(log, self._node.clock, since, words, len(outcomes), kinds, answers)
+            trace(log, self._node.clock.elapsed() - since, words, len(outcomes), kinds, answers)
         return finished
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
@@ -134,7 +133,7 @@ class Finisher:
         if answer == "lost":
             what = "the outcome of run %s (%s) was not taken: its claim is lost"
             say = functools.partial(log.warning, what, outcome.id, outcome.kind, extra=about(attempt.run))
-            self._node.told.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
+            self._node.summary.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
         elif answer == "already" and attempt.context._own_end:
             self._log_afterword(attempt, outcome)
         else:
@@ -161,18 +160,14 @@ class Finisher:
     def _log_failure(self, attempt: Attempt, outcome: Outcome) -> None:
         """A job that fails must not do so in silence; its error is in the ledger, and here."""
         run = attempt.run
-        key, extra = run.schedule_key or run.task, about(run)
         if outcome.kind == "retry":
-            log.warning(
-                "%s: attempt %d of run %s failed (%s); it is tried again in %s",
-                key,
-                outcome.attempts,
-                run.id,
-                what_was_raised(outcome.error),
-                duration_rounded(outcome.delay),
-                extra=extra,
-            )
-        elif outcome.kind == "park":
+            self._summarise("retry", logging.WARNING, _log_retry, run, outcome)
+            return
+        if outcome.verdict is Verdict.FAILED:
+            self._summarise("failed", logging.ERROR, _log_failed, run, outcome)
+            return
+        key, extra = run.schedule_key or run.task, about(run)
+        if outcome.kind == "park":
             log.warning("%s: run %s is parked: %s", key, run.id, outcome.error, extra=extra)
         elif outcome.kind == "release" and not attempt.has_slot:
             log.debug("%s: run %s had not begun, and is given back", key, run.id, extra=extra)
@@ -181,10 +176,38 @@ class Finisher:
             log.warning(what, key, run.id, outcome.reason, extra=extra)
         elif outcome.verdict is Verdict.LOST:
             log.warning("%s: run %s did not end in time (%s) and is lost", key, run.id, outcome.reason, extra=extra)
-        elif outcome.verdict is Verdict.FAILED:
-            log.error("%s: run %s failed: %s", key, run.id, error_for_log(outcome.error), extra=extra)
         elif outcome.verdict is not None:
             log.debug("%s: run %s has ended: %s", key, run.id, outcome.verdict, extra=extra)
+
+    def _summarise(
+        self, kind: str, level: int, log_it: Callable[[Claimed, Outcome], None], run: Claimed, outcome: Outcome
+    ) -> None:
+        """The first of a task in an interval have a line each; final failures are not lost among those of attempts."""
+        say, words = functools.partial(log_it, run, outcome), functools.partial(_failures_words, kind, run.task)
+        self._node.summary.tell(f"{kind} {run.task}", kind, log, level, say, words, about=run.id)
+
+
+def _log_retry(run: Claimed, outcome: Outcome) -> None:
+    log.warning(
+        "%s: attempt %d of run %s failed (%s); it is tried again in %s",
+        run.schedule_key or run.task,
+        outcome.attempts,
+        run.id,
+        what_was_raised(outcome.error),
+        duration_rounded(outcome.delay),
+        extra=about(run),
+    )
+
+
+def _log_failed(run: Claimed, outcome: Outcome) -> None:
+    key, error = run.schedule_key or run.task, error_for_log(outcome.error)
+    log.error("%s: run %s failed: %s", key, run.id, error, extra=about(run))
+
+
+def _failures_words(kind: str, task: str, count: int, names: list[str], seconds: float | None) -> str:
+    if kind == "retry":
+        return f"{task}: {count} more attempts failed{such_as(names, seconds)}; they are tried again"
+    return f"{task}: {count} more runs failed{such_as(names, seconds)}; `evertick failed` has them"
 
 
 def about(run: Claimed | Run) -> dict[str, str | None]:

@@ -9,6 +9,9 @@ Where much is due, four things go on at the same time, so that neither the store
     a batch           is being written; one at a time
     the batch before  begins its runs
     the batch after   is planned
+
+More may be due than one look finds. Then the next page is read while this one is being written, from where it ends.
+A moment before that place that comes up meanwhile, by a new cursor or a late commit, is for the next tick.
 """
 
 from __future__ import annotations
@@ -17,15 +20,13 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from evertick.engine.log_summary import such_as
+import msgspec
+
+from evertick.clock import Clock
 from evertick.engine.node import LocalNode
-from evertick.engine.scan_position import ScanPosition
-from evertick.engine.sharing import PeerShare
-from evertick.engine.tick import Batch, Page, Tick
-from evertick.engine.trace import is_traced, trace
 from evertick.engine.work import Worker
 from evertick.ledger.fan_out import fan_out
 from evertick.ledger.parsed_rules import KnownDefinition, Rules
@@ -34,9 +35,10 @@ from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
 from evertick.model.hooks import Event, EventKind
 from evertick.plan.inputs import Fire, Plan, guards_live
 from evertick.plan.plan import plan
-from evertick.store.base import Advance, Due, DuePlace, DueSchedule, Recorded
+from evertick.store.base import VERY_FIRST, Advance, Due, DuePlace, DueSchedule, Recorded
 from evertick.store.duplicates import gaps_with_duplicates
-from evertick.when.moment import HOUR, MINUTE, from_us
+from evertick.text.log_level import TRACE, such_as, trace
+from evertick.when.moment import HOUR, MINUTE, SECOND, from_us
 
 __all__ = ["Recorder", "advance_of"]
 
@@ -56,6 +58,15 @@ _TURN = 100
 _BATCHES_AHEAD = 4
 # So many pages belong to one tick at most: each is read while the one before is being written.
 _PAGES_MOST = 8
+# Before the end of the last look: commits take their time.
+_BACK_US = SECOND
+# Looks from the very first are so far apart at least and at most; in between, so that they take this share of the time.
+_ALL_LEAST_SECONDS, _ALL_MOST_SECONDS = 1.0, 10.0
+_ALL_SHARE = 0.05
+# Whom a node has met it reckons with for so long; who else is there is asked as often.
+_REMEMBERED_SECONDS = 10.0
+# Neighbouring ids are often of one kind: spread by a factor that has nothing to do with their number.
+_SPREAD, _SPREAD_BITS = 2_654_435_761, 16
 
 
 class Recorder:
@@ -145,8 +156,14 @@ class Recorder:
         since = self._node.clock.elapsed()
         due = await self._node.store.due_schedules(self._node.app, limit, after)
         self._looked_at.append(self._node.clock.elapsed())
-        if is_traced(log):
-            trace(log, self._node.clock, since, "%d schedules are due, of %d at most,", len(due.schedules), limit)
+        if log.isEnabledFor(TRACE):
+            trace(
+                log,
+                self._node.clock.elapsed() - since,
+                "%d schedules are due, of %d at most,",
+                len(due.schedules),
+                limit,
+            )
         return due
 
     async def _page(self, due: Due) -> Page:
@@ -247,7 +264,7 @@ class Recorder:
     async def _record(self, advances: list[Advance]) -> Recorded:
         since = self._node.clock.elapsed()
         recorded = await self._node.store.record_fires(self._node.app, self._node.id, advances)
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             self._trace(advances, recorded, since)
         return recorded
 
@@ -257,7 +274,7 @@ class Recorder:
         ]
         fused = sum(run.is_claimed for run in runs)
         words = "recorded %d schedules of %d: %d runs, %d of them claimed with it,"
-        trace(log, self._node.clock, since, words, sum(recorded.taken), len(advances), len(runs), fused)
+        trace(log, self._node.clock.elapsed() - since, words, sum(recorded.taken), len(advances), len(runs), fused)
 
     async def _settle(self, tick: Tick, batch: Batch) -> None:
         """What is to be done when a batch is answered."""
@@ -333,13 +350,13 @@ class Recorder:
     def _log_gaps(self, gaps: list[tuple[str, NewGap]]) -> None:
         """After downtime every schedule may have one, and on a node that is behind with every tick: the unexpected ones
         first, then how many there are besides."""
-        told = self._node.told
+        summary = self._node.summary
         for level, key, gap in sorted(((_level_of(gap), key, gap) for key, gap in gaps), key=lambda each: -each[0]):
             kind = f"{gap.verdict} ({gap.reason})"
             say = functools.partial(_log_gap, level, key, gap)
-            told.tell("gaps", f"{level} {kind}", log, level, say, functools.partial(_gaps_words, kind), about=key)
+            summary.tell("gaps", f"{level} {kind}", log, level, say, functools.partial(_gaps_words, kind), about=key)
         if gaps:
-            told.batch_over("gaps")
+            summary.batch_over("gaps")
 
     def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
@@ -350,7 +367,7 @@ class Recorder:
         if tick.page.is_full:
             what, pages = "more is due than a tick has read (%d pages); the next follows at once", tick.pages
             say = functools.partial(log.info, what, pages)
-            self._node.told.tell("pages", "pages", log, logging.INFO, say, _pages_words)
+            self._node.summary.tell("pages", "pages", log, logging.INFO, say, _pages_words)
             return 0.0
         self._outlook.note_seen(tick.seen_until)
         if tick.next_at is None:
@@ -374,6 +391,216 @@ class Recorder:
         closest = min((distance for distance in distances if distance > 0), default=None)
         if closest is not None:
             self._closest_us.append(closest)
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """The schedules that one look has found, with all that their plans are made from."""
+
+    due: Due
+    known: dict[int, KnownDefinition]
+    # Who is there for what runs on every node.
+    nodes: list[Node]
+
+    @property
+    def is_full(self) -> bool:
+        """There may be more."""
+        return self.due.goes_on is not None
+
+
+class Batch:
+    """Plans that are written together, and the answer to them."""
+
+    __slots__ = ("advances", "answer", "claims", "had_lease", "known", "rows")
+
+    def __init__(
+        self,
+        rows: list[DueSchedule],
+        known: dict[int, KnownDefinition],
+        advances: list[Advance],
+        answer: asyncio.Task[Recorded],
+        *,
+        claims: int,
+        had_lease: bool,
+    ) -> None:
+        self.rows = rows
+        self.known = known
+        self.advances = advances
+        self.answer = answer
+        # How many runs are written as claimed.
+        self.claims = claims
+        # When it was sent.
+        self.had_lease = had_lease
+
+    def taken(self) -> list[Advance]:
+        answers = self.answer.result().taken
+        if all(answers):
+            return self.advances
+        return [advance for advance, is_taken in zip(self.advances, answers, strict=True) if is_taken]
+
+    @property
+    def next_at(self) -> int | None:
+        """When the first of its schedules wants to be looked at again."""
+        return min((advance.next_at for advance in self.advances if advance.next_at is not None), default=None)
+
+
+class Tick:
+    """What is under way, and what came of it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.pages = 1
+        self.under_way: Batch | None = None
+        # The next page, if it is being read; None comes of a look that failed.
+        self.ahead: asyncio.Task[Page | None] | None = None
+        # Slots that are spoken for: of runs that are planned or written as claimed, and have not begun.
+        self.reserved = 0
+        # Somebody else was at the same schedules.
+        self.is_refused = False
+        # Some of what it has seen, to other nodes.
+        self.has_left = False
+        # By schedule key, what it has written that the log is to tell: once for all, or a node that is behind would say
+        # little else.
+        self.gaps: list[tuple[str, NewGap]] = []
+        # When the first wants to be looked at again of all that were planned: the last look need not have seen it.
+        self._next_at: int | None = None
+
+    @property
+    def next_at(self) -> int | None:
+        return _earlier(self.page.due.next_at, self._next_at)
+
+    @property
+    def seen_until(self) -> int:
+        """By the store's time: nothing is left that wants to be looked at before. The last look need not have seen what
+        this tick has written."""
+        now = self.page.due.now
+        return now if self._next_at is None else min(now, self._next_at)
+
+    def writes(self, batch: Batch) -> None:
+        self.under_way = batch
+        self._next_at = _earlier(self._next_at, batch.next_at)
+
+    async def is_next_page_first(self) -> bool:
+        """Whether the next page is here before the answer to what is under way."""
+        if self.ahead is None or self.under_way is None:
+            return False
+        await asyncio.wait({self.ahead, self.under_way.answer}, return_when=asyncio.FIRST_COMPLETED)
+        return self.ahead.done()
+
+    async def turn(self) -> bool:
+        """To the next page, if there is one."""
+        page = None if self.ahead is None else await self.ahead
+        self.ahead = None
+        if page is not None:
+            self.page = page
+            self.pages += 1
+        return page is not None
+
+    async def end(self) -> None:
+        """Nothing that it began goes on after it."""
+        if tasks := self._tasks():
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def break_off(self) -> None:
+        for task in self._tasks():
+            task.cancel()
+        await self.end()
+
+    def _tasks(self) -> list[asyncio.Task[Page | None] | asyncio.Task[Recorded]]:
+        writing = None if self.under_way is None else self.under_way.answer
+        return [task for task in (self.ahead, writing) if task is not None]
+
+
+class ScanPosition:
+    """From where a look for what is due begins.
+
+    Behind a tick that left nothing undone there is nothing but what has come there since: a schedule that was added or
+    changed, of which a node hears, and a cursor that another node was late to commit. So most looks begin a little
+    before the end of the last. Only now and then one begins at the very first: a transaction that is kept open for long
+    keeps every past entry of the index, too, and a look from the very first walks over all of them.
+
+    A look from the very first that was not seen to its end is repeated from there: whether the tick failed, was
+    refused, left something to others, or had more than it may take.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # By the store's time: what wanted to be looked at until then was, and is written.
+        self._seen_until: int | None = None
+        # By `clock.elapsed`: when to begin at the very first.
+        self._all_again_at = 0.0
+        # Of the look that is under way.
+        self._is_all = False
+        self._began_at = 0.0
+        self._took = 0.0
+
+    def look_at_all(self) -> None:
+        """Something may have come due long ago. Said while a look is under way, it is for the next."""
+        self._all_again_at = 0.0
+        self._is_all = False
+
+    def begin(self) -> DuePlace:
+        """Where the look begins that comes now."""
+        self._began_at = self._clock.elapsed()
+        self._is_all = self._seen_until is None or self._began_at >= self._all_again_at
+        return VERY_FIRST if self._seen_until is None or self._is_all else DuePlace(self._seen_until - _BACK_US, 0)
+
+    def note_answer(self) -> None:
+        self._took = self._clock.elapsed() - self._began_at
+
+    def note_seen(self, until: int) -> None:
+        """Nothing is left undone of what the look has found, up to this moment by the store's time."""
+        self._seen_until = until
+        if self._is_all:
+            distance = max(self._took / _ALL_SHARE, _ALL_LEAST_SECONDS)
+            self._all_again_at = self._clock.elapsed() + min(distance, _ALL_MOST_SECONDS)
+
+
+class PeerShare:
+    """Which of the due schedules are ours, while other nodes are at them, too.
+
+    Nodes find what is due each by itself, and of two that plan the same one does so in vain. That costs little while
+    they keep up. Nodes that are behind would be in each other's way without end: so a node that has met another takes
+    its own share first, by the ids of the schedules. No node has to keep to it: what one leaves undone comes to the
+    front, where the others find nothing else.
+    """
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        # By `clock.elapsed`.
+        self._is_here_until = 0.0
+        self._asked_at: float | None = None
+        # Which of how many this node is.
+        self._number, self._count = 0, 1
+
+    def meet(self) -> None:
+        """Another node has taken what this one wanted to take."""
+        self._is_here_until = self._node.clock.elapsed() + _REMEMBERED_SECONDS
+
+    @property
+    def is_here(self) -> bool:
+        return self._node.clock.elapsed() < self._is_here_until
+
+    async def look(self) -> None:
+        """Who is there, asked only while somebody is."""
+        now = self._node.clock.elapsed()
+        if not self.is_here or (self._asked_at is not None and now < self._asked_at + _REMEMBERED_SECONDS):
+            return
+        alive = sorted(each.id for each in await self._node.store.nodes(self._node.app) if each.died_at is None)
+        self._asked_at = now
+        is_known = self._node.id in alive
+        self._number, self._count = (alive.index(self._node.id), len(alive)) if is_known else (0, 1)
+
+    def ours_first(self, rows: Sequence[DueSchedule]) -> tuple[list[DueSchedule], list[DueSchedule]]:
+        """Our share of these, and that of the others."""
+        ours, theirs = list[DueSchedule](), list[DueSchedule]()
+        for row in rows:
+            number = (row.id * _SPREAD >> _SPREAD_BITS) % self._count
+            (ours if number == self._number else theirs).append(row)
+        return ours, theirs
+
+    def keeps_up(self, ours: Sequence[DueSchedule], theirs: Sequence[DueSchedule]) -> bool:
+        """Whether the others do their part: where they do not, it is theirs that is longest due."""
+        return len(ours) * self._count * 2 >= len(ours) + len(theirs)
 
 
 def _begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
@@ -464,3 +691,7 @@ def tell_gap(node: LocalNode, key: str, gap: NewGap) -> None:
                 count=gap.count,
             )
         )
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((at for at in (one, other) if at is not None), default=None)

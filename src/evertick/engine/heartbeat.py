@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 from evertick.engine.loops import BEAT
 from evertick.engine.node import LocalNode
-from evertick.engine.trace import is_traced, trace
 from evertick.errors import EvertickError
 from evertick.model import blocking_tick
 from evertick.store.base import Beat, HeartbeatSession, Ticks
+from evertick.text.log_level import TRACE, trace
 
 __all__ = ["Heartbeat"]
 
@@ -152,8 +152,10 @@ class Heartbeat:
         ticks = {**self._ticks(), **self._blocking_ticks(), BEAT.name: (0, round(self._interval * 1e6))}
         beat = await line.beat(node, self._node.lease, ticks)
         self._succeeded()
-        if is_traced(log):
-            trace(log, self._node.clock, sent, "the beat was answered (%d runs to cancel)", len(beat.cancels))
+        if log.isEnabledFor(TRACE):
+            trace(
+                log, self._node.clock.elapsed() - sent, "the beat was answered (%d runs to cancel)", len(beat.cancels)
+            )
         if beat.is_alive and node == self._node.id:
             # Here, not on the event loop: while that is blocked, a duty in a thread must not think the lease is over.
             self._node.trusted_until = sent + self._node.lease / 1e6

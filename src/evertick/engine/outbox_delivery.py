@@ -25,9 +25,7 @@ import msgspec
 from evertick.driver.error_text import error_text
 from evertick.driver.sender import Sender
 from evertick.engine.finish import about
-from evertick.engine.log_summary import such_as
 from evertick.engine.node import LocalNode, runs_told_of
-from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import InvalidDuration, Retry
 from evertick.model import (
     ClaimedMessage,
@@ -40,6 +38,7 @@ from evertick.model import (
 )
 from evertick.store.base import FinishAnswer, MessageClaim
 from evertick.text.error_line import what_was_raised
+from evertick.text.log_level import TRACE, such_as, tally, trace
 from evertick.when.duration import duration_rounded, duration_us
 from evertick.when.moment import from_us
 
@@ -202,9 +201,9 @@ class OutboxDelivery:
         except Exception:
             self._look_at = 0.0  # nobody has looked
             raise
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             found = tally(message.channel for message in claim.messages)
-            trace(log, node.clock, since, "claimed %d messages (%s)", len(claim.messages), found)
+            trace(log, node.clock.elapsed() - since, "claimed %d messages (%s)", len(claim.messages), found)
         self._begin_all([Delivery(message, node.senders[message.channel], incarnation) for message in claim.messages])
         if node.is_draining:
             self.cut_off()  # a stop has begun meanwhile
@@ -297,9 +296,9 @@ class OutboxDelivery:
 
     def _judge(self, journey: DeliveryBatch, came: Came) -> None:
         """Of those of which it is not known yet what came of them."""
-        if is_traced(log) and not journey.is_settled:
+        if log.isEnabledFor(TRACE) and not journey.is_settled:
             words, arrived = "%s: %d messages of %d arrived,", sum(error is None for error in came)
-            trace(log, self._node.clock, journey.begun_at, words, journey.sender.channel, arrived, len(came))
+            trace(log, self._node.clock.elapsed() - journey.begun_at, words, journey.sender.channel, arrived, len(came))
         # Drawn once: what failed together is tried again together.
         uniform = self._node.clock.uniform()
         for delivery, error in zip(journey.deliveries, came, strict=True):
@@ -331,9 +330,11 @@ class OutboxDelivery:
             outcomes = [outcome for _, outcome in batch]
             since = self._node.clock.elapsed()
             answers = await self._node.store.settle_messages(self._node.app, batch[0][0].node, outcomes)
-            if is_traced(log):
+            if log.isEnabledFor(TRACE):
                 kinds = tally(outcome.kind for outcome in outcomes)
-                trace(log, self._node.clock, since, "wrote what came of %d messages (%s)", len(outcomes), kinds)
+                trace(
+                    log, self._node.clock.elapsed() - since, "wrote what came of %d messages (%s)", len(outcomes), kinds
+                )
             for (delivery, outcome), answer in zip(batch, answers, strict=True):
                 self._let_go(delivery, outcome, answer)
             await _log_failures(
@@ -364,7 +365,7 @@ class OutboxDelivery:
             what = "%s: what came of message %s was not taken: its claim is lost"
             say = functools.partial(log.warning, what, delivery.message.channel, delivery.message.key)
             about = delivery.message.channel
-            self._node.told.tell("messages", "lost", log, logging.WARNING, say, _lost_words, about=about)
+            self._node.summary.tell("messages", "lost", log, logging.WARNING, say, _lost_words, about=about)
 
 
 def judge_delivery(

@@ -25,7 +25,6 @@ from typing import TypeVar
 
 from evertick.engine.finish import about
 from evertick.engine.judge import Stop
-from evertick.engine.log_summary import such_as
 from evertick.engine.loop import Idle
 from evertick.engine.node import Attempt, LocalNode, runs_told_of
 from evertick.engine.work import Worker
@@ -33,6 +32,7 @@ from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, Outcome, Run, Verdict
 from evertick.store.base import Beat, Hearing, Rehomed, RunFilter
 from evertick.store.ending import DEADLINE_MARGIN
+from evertick.text.log_level import such_as
 
 __all__ = ["Recoverer"]
 
@@ -147,8 +147,8 @@ class Recoverer:
         for run, verdict in ended:
             say = functools.partial(log.warning, "run %s %s ends as %s", _words(run, found.get(run)), whose, verdict)
             words = functools.partial(_ended_words, whose, verdict)
-            self._node.told.tell("ended", f"{whose} {verdict}", log, logging.WARNING, say, words, about=run)
-        self._node.told.batch_over("ended")
+            self._node.summary.tell("ended", f"{whose} {verdict}", log, logging.WARNING, say, words, about=run)
+        self._node.summary.batch_over("ended")
 
     async def _tell_rehomed(self, rehomed: Rehomed) -> None:
         """Which work was cut off, and is done once more: somebody may have to look at what it has left half done."""
@@ -193,8 +193,8 @@ class Recoverer:
         for run in (await runs_told_of(node, wanted)).values():
             what, key = "%s: run %s, which was dispatched, is cancelled (%s)", run.schedule_key or run.task
             say = functools.partial(log.info, what, key, run.id, run.reason, extra=about(run))
-            node.told.tell("cancelled", "cancelled", log, logging.INFO, say, _cancelled_words, about=key)
-        node.told.batch_over("cancelled")
+            node.summary.tell("cancelled", "cancelled", log, logging.INFO, say, _cancelled_words, about=key)
+        node.summary.batch_over("cancelled")
         await node.tell_ended([run for run, _ in tended.ended])
         if any(verdict is Verdict.LOST for _, verdict in tended.ended):
             self.on_lost()

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,20 +21,20 @@ from evertick.engine.finish import Finisher, about
 from evertick.engine.judge import Dispatched, Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.progress import ProgressWriter
-from evertick.engine.run_queue import RunQueue
-from evertick.engine.timeouts import Timeouts
-from evertick.engine.trace import is_traced, trace
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
 from evertick.job.context import Context
 from evertick.job.transaction import Holder
 from evertick.model import Claimed, Verdict
 from evertick.model.message import hand_message
 from evertick.store.base import Claim, RunFilter, TaskTerms
+from evertick.text.log_level import TRACE, trace
 
 __all__ = ["Worker"]
 
 log = logging.getLogger("evertick.work")
 
+# How long the last in the queue is expected to wait, and how long it may wait.
+_AHEAD_SECONDS, _WAIT_MOST_SECONDS = 0.02, 0.2
 # How long a told-to-stop attempt may take to end before the ledger goes on without it.
 PATIENCE_SECONDS = 5.0
 # Claims of one step at most.
@@ -129,9 +130,9 @@ class Worker:
             claim = await node.store.claim(node.app, node.id, node.served, tasks, most)
         finally:
             self._is_claiming = False
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             words = "claimed %d runs of %d at most, under fence %d; %d were too old;"
-            trace(log, node.clock, since, words, len(claim.runs), most, claim.fence, len(claim.expired))
+            trace(log, node.clock.elapsed() - since, words, len(claim.runs), most, claim.fence, len(claim.expired))
         return claim
 
     def start(self, runs: Sequence[Claimed], *, had_lease: bool) -> None:
@@ -378,6 +379,140 @@ class Worker:
             return 0.0 if self._line.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
+
+
+class RunQueue:
+    """Runs that are claimed, and wait for a slot of this node: first come, first served.
+
+    A claim takes the store a millisecond or two. Where runs are over in less, a node that claims for its free slots
+    alone waits for the store most of the time. So where all slots are taken anew within a moment, it claims more than
+    they are: as many as end here in such a moment, which is how long the last of them will wait. A run that waits
+    longer is given back.
+
+    Never where a claim must be a start: a run that is to be started at most once, or that counts under a limit. When a
+    node dies, what it has claimed has lost a claim, begun or not: one more reason to bound the queue by time. A node
+    that has just started has ended nothing yet, and claims for its slots alone; so what kills its node at each start
+    takes no more with it than before.
+    """
+
+    def __init__(
+        self, node: LocalNode, begin: Callable[[Sequence[Attempt]], None], give_back: Callable[[Attempt], None]
+    ) -> None:
+        self._node = node
+        self._begin = begin
+        self._give_back = give_back
+        self._attempts: deque[Attempt] = deque()
+        # How many may be claimed ahead, as of the last look; how many runs have ended since.
+        self._most = 0
+        self._ended = 0
+        self._looked_at = node.clock.elapsed()
+        self._is_filling = False
+
+    def look(self) -> int:
+        """How many may be in line, or on their way into it."""
+        now, ended = self._node.clock.elapsed(), self._ended
+        seconds, self._looked_at, self._ended = max(now - self._looked_at, 0.001), now, 0
+        coming = min(int(ended / seconds * _AHEAD_SECONDS), self._node.batch_size)
+        is_worth_it = self._node.may_claim_ahead and self._node.has_lease and coming >= self._node.hold.capacity
+        self._most = coming if is_worth_it else 0
+        return self._most
+
+    @property
+    def is_worth_a_claim(self) -> bool:
+        """Whether the slots that are free, and the places in line, are worth a statement."""
+        room = self._node.hold.room + self._most
+        return self._node.is_batch(room) and 2 * room >= self._most
+
+    def put(self, attempts: Sequence[Attempt]) -> None:
+        """Nearly all of them find a free slot."""
+        self._attempts.extend(attempts)
+        self._fill_slots()
+        if left := [attempt for attempt in attempts if not attempt.has_slot and not attempt.is_over]:
+            asyncio.get_running_loop().call_later(_WAIT_MOST_SECONDS, self._lose_patience, left)
+
+    def leave(self, attempt: Attempt) -> None:
+        self._attempts.remove(attempt)
+
+    def run_ended(self) -> None:
+        """Its slot is for the next in line. Not at once: one that begins may end at once, and so on."""
+        self._ended += 1
+        if self._attempts and not self._is_filling:
+            self._is_filling = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_filling = False
+        if not self._node.has_lease:
+            self._forget_all()
+        elif self._node.is_draining:
+            self._lose_patience(list(self._attempts))
+        else:
+            self._fill_slots()
+
+    def _fill_slots(self) -> None:
+        count = min(self._node.hold.idle, len(self._attempts))
+        self._begin([self._attempts.popleft() for _ in range(count)])
+
+    def _forget_all(self) -> None:
+        """We were frozen, and others may have them. The next beat gives them back, or tells us that we are dead."""
+        log.warning("the lease ran out while %d runs waited for a slot: they are not started here", len(self._attempts))
+        for attempt in self._attempts:
+            self._node.hold.work_ended(attempt)
+            self._node.hold.let_go(attempt)
+        self._attempts.clear()
+
+    def _lose_patience(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            if not attempt.has_slot and not attempt.is_over:
+                self._give_back(attempt)
+
+
+class Timeouts:
+    """Which running attempts run out of time next: one timer for all of them. Times are the event loop's.
+
+    Attempts of one timeout run out in the order in which they began. So each timeout has a queue of its own, and only
+    the heads are looked at, whenever the timer rings; an attempt that ends in time costs two changes of a dict. A timer
+    for each attempt costs ten times as much.
+    """
+
+    def __init__(self, on_timeout: Callable[[Attempt], None]) -> None:
+        self._on_timeout = on_timeout
+        # By timeout in microseconds, in the order of their beginning: when each of them has had its time.
+        self._lines: dict[int, dict[Attempt, float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, attempt: Attempt, timeout: int) -> None:
+        """The attempt begins now."""
+        loop = asyncio.get_running_loop()
+        over_at = loop.time() + timeout / 1e6
+        self._lines.setdefault(timeout, {})[attempt] = over_at
+        self._ring_at(loop, over_at)
+
+    def forget(self, attempt: Attempt, timeout: int) -> None:
+        """The attempt is over. The timer may ring for nothing once: that is cheaper than setting it anew each time."""
+        self._lines[timeout].pop(attempt, None)
+
+    def _ring_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._ring, when)
+
+    def _ring(self, when: float) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        # Loops ring a little early (uvloop up to half a millisecond). Who then waits for the rest spins, and where time
+        # is virtual and stands still meanwhile, for ever.
+        now = max(when, loop.time())
+        for timeout, line in list(self._lines.items()):
+            while line:
+                attempt, over_at = next(iter(line.items()))
+                if over_at > now:
+                    self._ring_at(loop, over_at)
+                    break
+                self.forget(attempt, timeout)
+                self._on_timeout(attempt)
 
 
 def _stopped(attempt: Attempt, why: Stop) -> StoppedBy:

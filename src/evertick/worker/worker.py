@@ -7,6 +7,7 @@ doubled on its way is recognised there, and dropped.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from evertick.clock import Clock
 from evertick.driver.queue.contract import DispatchMessage, Kill, decode_dispatch, pair_of
 from evertick.errors import BrokerUnavailable, InvalidInput
-from evertick.text.log_level import Repeats
+from evertick.text.log_level import LogSummary, such_as
 from evertick.worker.broker_session import BrokerSession, Fetched
 from evertick.worker.executor import Executor
 from evertick.worker.job import Job, is_late
@@ -50,13 +51,7 @@ class Worker:
         self._line, self._craft, self._clock = line, craft, clock
         self._parallelism, self._name, self._stop_seconds = parallelism, name, stop_seconds
         self._outage = Outage(line.shown, clock)
-        self._unreadable = Repeats(
-            log,
-            clock.elapsed,
-            first="a message of the queue cannot be read, and is dropped: {last}",
-            more="{count} more messages of the queue could not be read in the last {seconds} s, and were dropped; the "
-            "last: {last}",
-        )
+        self._unreadable = LogSummary(clock.elapsed)
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wanted = asyncio.Event()
@@ -89,7 +84,6 @@ class Worker:
     # --- filling the slots
 
     async def _fill(self) -> None:
-        self._unreadable.settle()
         free = self._parallelism - len(self._tasks)
         if free <= 0:
             self._freed.clear()
@@ -138,7 +132,9 @@ class Worker:
             dispatched = decode_dispatch(fetched.data)
             is_late(dispatched, self._clock)  # its times can be read
         except InvalidInput as error:
-            self._unreadable.add(f"{self._line.shown}: {error}")
+            why = f"{self._line.shown}: {error}"
+            say = functools.partial(log.warning, "a message of the queue cannot be read, and is dropped: %s", why)
+            self._unreadable.tell("dropped", "", log, logging.WARNING, say, _dropped_words, about=why, lines=1)
             return None
         return dispatched
 
@@ -196,3 +192,7 @@ class Worker:
         _, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
+
+
+def _dropped_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more messages of the queue could not be read, and were dropped{such_as(names, seconds)}"

@@ -7,6 +7,7 @@ first needed: a job may be declared before it is said where the broker is.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,7 @@ from evertick.errors import InvalidInput
 from evertick.job.context import RESULT_MAX_BYTES
 from evertick.model import ClaimedMessage, Report
 from evertick.model.retry import Exponential
-from evertick.text.log_level import Repeats
+from evertick.text.log_level import LogSummary, such_as
 from evertick.when.moment import MINUTE, moment_of
 
 __all__ = ["Exchange", "exchange_of", "kill_channel_of", "report_of"]
@@ -63,13 +64,7 @@ class Exchange:
         self.channel = channel
         self._make_broker = make_broker
         self._made: Broker | None = None
-        self._dropped = Repeats(
-            log,
-            clock.elapsed,
-            first="a report of a worker cannot be read, and is dropped: {last}",
-            more="{count} more reports of workers could not be read in the last {seconds} s, and were dropped; the "
-            "last: {last}",
-        )
+        self._dropped = LogSummary(clock.elapsed)
         self.senders: Sequence[Sender] = (
             _sender(channel, channel, self._push),
             _sender(kill_channel_of(channel), channel, self._kill),
@@ -105,14 +100,13 @@ class Exchange:
     # --- from the workers
 
     async def receive(self, most: int, seconds: float) -> Received:
-        self._dropped.settle()
         incoming = await self._broker.read(most, seconds)
         reports, unreadable = [], []
         for each in incoming:
             try:
                 reports.append(report_of(decode_report(each.data)))
             except InvalidInput as error:
-                self._dropped.add(f"{self.name}: {error}")
+                self._warn_of_dropped(f"{self.name}: {error}")
                 unreadable.append(each)
                 await asyncio.sleep(0)  # to find out took as long as its sender wanted
         if unreadable:
@@ -121,9 +115,17 @@ class Exchange:
         token = [each for each in incoming if id(each) not in dropped]
         return Received(reports=reports, token=token, has_more=len(incoming) >= most)
 
+    def _warn_of_dropped(self, why: str) -> None:
+        say = functools.partial(log.warning, "a report of a worker cannot be read, and is dropped: %s", why)
+        self._dropped.tell("dropped", "", log, logging.WARNING, say, _dropped_words, about=why, lines=1)
+
     async def confirm(self, received: Received) -> None:
         incoming: Sequence[Incoming] = received.token
         await self._broker.acknowledge(incoming)
+
+
+def _dropped_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more reports of workers could not be read, and were dropped{such_as(names, seconds)}"
 
 
 def _sender(channel: str, line: str, deliver_many: DeliverMany) -> Sender:
