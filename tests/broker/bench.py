@@ -78,13 +78,13 @@ class Bench:
         return made
 
     async def dispatch(self, **fields: Any) -> None:
-        await self.hand_all([fields])
+        await self.push_all([fields])
 
-    async def hand_all(self, many: list[dict[str, Any]]) -> None:
+    async def push_all(self, many: list[dict[str, Any]]) -> None:
         messages = [envelope(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
         assert await self.broker.push(messages) == [None] * len(messages)
 
-    async def hand_doubles(self, many: list[dict[str, Any]]) -> None:
+    async def push_doubles(self, many: list[dict[str, Any]]) -> None:
         """The same once more. NATS would drop them by their ids, within its window; so they go without."""
         messages = [envelope(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
         await self.put([stamped(envelope_of(each), system_clock.now_us()) for each in messages])

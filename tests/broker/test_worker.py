@@ -52,7 +52,7 @@ async def test_an_end_tells_how_long_the_work_took(bench: Bench) -> None:
 
     bench.worker()
     began = system_clock.elapsed()
-    await bench.hand_all([{"args": {"fails": fails}} for fails in (True, False)])
+    await bench.push_all([{"args": {"fails": fails}} for fails in (True, False)])
     reports = await bench.ends(2)
     took = {each.kind: each.took for each in reports}
     assert took["taken"] is None
@@ -68,8 +68,8 @@ async def test_of_a_doubled_message_one_is_done_whichever_worker_gets_the_other(
 
     workers = [bench.worker(), bench.worker()]
     many = [{"run": f"{bench.own}-{number}", "fence": 3, "args": {"number": number}} for number in range(50)]
-    await bench.hand_all(many)
-    await bench.hand_doubles(many)
+    await bench.push_all(many)
+    await bench.push_doubles(many)
     await bench.ends(50)
     await until(lambda: sum(sum(worker.counts.values()) for worker in workers) == 100)
     assert sorted(done) == list(range(50))
@@ -82,7 +82,7 @@ async def test_the_same_run_under_another_fence_is_another_dispatch(bench: Bench
     async def work() -> None: ...
 
     bench.worker()
-    await bench.hand_all([{"run": bench.run, "fence": 1}, {"run": bench.run, "fence": 2}])
+    await bench.push_all([{"run": bench.run, "fence": 1}, {"run": bench.run, "fence": 2}])
     ends = [each for each in await bench.ends(2) if each.kind == "finish"]
     assert sorted(each.fence for each in ends) == [1, 2]
 
@@ -116,7 +116,7 @@ async def test_what_a_job_says_with_half_a_letter_is_told(bench: Bench) -> None:
         raise ValueError("no such file: \udcff")
 
     bench.worker()
-    await bench.hand_all([{"run": bench.run, "fence": fence} for fence in (1, 2)])
+    await bench.push_all([{"run": bench.run, "fence": fence} for fence in (1, 2)])
     ends = {each.kind: each for each in await bench.ends(2) if each.kind in ("finish", "fail")}
     assert ends["finish"].result == "cut: \ufffd"
     assert (ends["fail"].error or "").endswith("no such file: ?")
@@ -137,7 +137,7 @@ async def test_how_a_job_ends_is_told(bench: Bench) -> None:
         raise Retry("busy", after="90s")
 
     bench.worker()
-    await bench.hand_all(
+    await bench.push_all(
         [{"run": f"{bench.own}-{task}", "task": task} for task in ("fails", "skips", "asks", "unknown")]
     )
     ends = {each.run.partition("-")[2]: each for each in await bench.ends(4) if each.kind != "taken"}
@@ -269,7 +269,7 @@ async def test_no_more_runs_at_once_than_it_has_slots_for(bench: Bench) -> None:
         at_once -= 1
 
     bench.worker(parallelism=3)
-    await bench.hand_all([{} for _ in range(20)])
+    await bench.push_all([{} for _ in range(20)])
     await bench.ends(20)
     assert most == 3
 

@@ -22,7 +22,7 @@ from evertick.engine import report
 from evertick.engine.engine import EngineHealth
 from evertick.explain.run import explain_run
 from evertick.model import Report
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import MessageFilter
 from evertick.when import from_us
 
@@ -186,7 +186,7 @@ async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: p
         first = await shop.reached(runs[0], lambda found: found.state is State.DISPATCHED)
 
         async def tries() -> int:
-            key = hand_key(first.id, first.fence or 0)
+            key = dispatch_key(first.id, first.fence or 0)
             [message] = await store.messages("default", MessageFilter(channel=QUEUE, key=key))
             return message.attempts
 

@@ -234,7 +234,7 @@ def _settle_first(original: Any) -> Any:
 
 
 def _silent_since_taken(self: Any) -> Any:
-    return (self._taken_at or self._now) + self._hand.progress_timeout
+    return (self._taken_at or self._now) + self._terms.progress_timeout
 
 
 def _lose_and_go_on(original: Any) -> Any:

@@ -25,7 +25,7 @@ from evertick.errors import InvalidArguments, InvalidInput, JobFailed
 from evertick.job.context import Context
 from evertick.job.transaction import Holder
 from evertick.model import Claimed, Verdict
-from evertick.model.message import hand_message
+from evertick.model.message import dispatch_message
 from evertick.store.base import Claim, RunFilter, TaskTerms
 from evertick.text.log_level import TRACE, trace
 
@@ -282,7 +282,7 @@ class Worker:
     def _dispatched(self, attempt: Attempt, dispatch: Dispatch) -> Ending:
         run, id_ = attempt.run, self._node.clock.new_id()
         try:
-            message = hand_message(id_, dispatch.channel, dispatch.payload, dispatch.headers, run.id, run.fence)
+            message = dispatch_message(id_, dispatch.channel, dispatch.payload, dispatch.headers, run.id, run.fence)
         except InvalidInput as error:
             return Raised(error)
         return Dispatched(dispatch, message)

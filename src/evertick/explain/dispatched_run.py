@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from evertick.model import Dispatched, Message, MessageState, Node, Reason, Run
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import MessageFilter, Store
 from evertick.text.error_line import what_was_raised
 
@@ -28,7 +28,7 @@ async def unsent_messages(store: Store, app: str, runs: Iterable[Run]) -> dict[s
     waiting = [(run, run.dispatched) for run in runs if run.dispatched is not None and run.dispatched.pushed_at is None]
     found: dict[str, Message] = {}
     for run, dispatched in waiting[:_LOOKED_UP_MOST]:
-        wanted = MessageFilter(channel=dispatched.to, key=hand_key(run.id, run.fence or 0), limit=1)
+        wanted = MessageFilter(channel=dispatched.to, key=dispatch_key(run.id, run.fence or 0), limit=1)
         for message in await store.messages(app, wanted):
             found[run.id] = message
     return found
@@ -93,7 +93,7 @@ def _cancel_words(dispatched: Dispatched, *, hears: bool) -> str:
 
 
 def _unheard_words(channel: str) -> str:
-    return f"; no live node hears the workers of {channel!r} now, and until one does nobody calls them silent"
+    return f"; no live node reads the reports of {channel!r} now; until one does, none declares its workers silent"
 
 
 def is_away(dispatched: Dispatched, nodes: Iterable[Node]) -> bool:

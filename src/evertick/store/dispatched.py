@@ -111,7 +111,7 @@ class _Dispatched:
         self.fence: int = row["fence"]
         self._row = row
         self._now = now
-        self._hand: DispatchTerms = dispatch_terms_of(row["dispatch"])
+        self._terms: DispatchTerms = dispatch_terms_of(row["dispatch"])
         self._pushed_at: int | None = row["pushed_at"]
         self._taken_at: int | None = row["taken_at"]
         self._deadline: int | None = row["deadline"]
@@ -151,11 +151,11 @@ class _Dispatched:
             return ReportAnswer(answer="already")
         self._pushed_at = self._now
         self.is_changed = True
-        if self._hand.mode == "forget":
+        if self._terms.mode == "forget":
             return self._end(Verdict.SUCCEEDED)
         # A worker that was faster has set the time between its words already.
         if self._taken_at is None and not self._row["is_cancel_requested"]:
-            self._deadline = None if self._hand.ack_timeout is None else self._now + self._hand.ack_timeout
+            self._deadline = None if self._terms.ack_timeout is None else self._now + self._terms.ack_timeout
         return ReportAnswer(answer="done")
 
     def _hear_undelivered(self, report: Report) -> ReportAnswer:
@@ -163,14 +163,14 @@ class _Dispatched:
         what must not run twice is not dispatched again."""
         if self._pushed_at is not None:
             return ReportAnswer(answer="already")
-        delay = None if self._row["at_most_once"] else self._hand.retry_delay
+        delay = None if self._row["at_most_once"] else self._terms.retry_delay
         return self._fail(report, Reason.UNDELIVERED, delay)
 
     def _hear_worker(self, report: Report) -> ReportAnswer:
         if report.kind == "taken" and self._taken_at is not None:
             return ReportAnswer(answer="already")  # the same message once more: it tells nothing of what goes on now
         self._note(report)
-        if self._hand.mode != "finish":
+        if self._terms.mode != "finish":
             return self._end(Verdict.SUCCEEDED, report)
         match report.kind:
             case "taken" | "progress":
@@ -195,14 +195,14 @@ class _Dispatched:
             self._taken_at = self._now
             self._pushed_at = self._pushed_at or self._now
             self.is_newly_taken = True
-        if self._hand.worker is None and self.worker is None:
+        if self._terms.worker is None and self.worker is None:
             self.worker = report.worker or None
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
         elif self.is_newly_taken and self._row["killed_at"] is not None:
             # It was told to stop before anybody knew of it.
-            self._deadline = self._now + _time_to_stop(self._hand)
-        is_end = report.kind not in ("taken", "progress") or self._hand.mode != "finish"
+            self._deadline = self._now + _time_to_stop(self._terms)
+        is_end = report.kind not in ("taken", "progress") or self._terms.mode != "finish"
         if report.took is not None and is_end:
             # Between what is heard of it lies the way of each word, and a broker that was away: its worker knows.
             # Counted back from the end, as the ledger has it, but not to before it was dispatched.
@@ -213,16 +213,16 @@ class _Dispatched:
             self.lines.append(LogLines(self.id, self.fence, report.seq, report.lines, is_end))
 
     def _silent_until(self) -> int | None:
-        dispatch, taken_at = self._hand, self._taken_at or self._now
+        dispatch, taken_at = self._terms, self._taken_at or self._now
         bounds = [] if dispatch.progress_timeout is None else [self._now + dispatch.progress_timeout]
         if dispatch.timeout is not None:
             bounds.append(taken_at + dispatch.timeout + DEADLINE_MARGIN)
         return min(bounds, default=None)
 
     def _hear_failed(self, report: Report) -> ReportAnswer:
-        delay = self._hand.retry_delay
+        delay = self._terms.retry_delay
         if report.retry is not None:
-            delay = self._hand.asked_delay if report.retry else None
+            delay = self._terms.asked_delay if report.retry else None
         if report.retry and delay is not None and report.retry_after is not None:
             delay = report.retry_after
         return self._fail(report, report.reason or Reason.ERROR, delay)

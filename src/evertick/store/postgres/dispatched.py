@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from evertick.model import Reason, Report
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
 from evertick.store.dispatched import STALE, End, Heard, LogLines, bare_report, given_answers, hear, tend
 from evertick.store.postgres.connection import is_unwritable
@@ -209,7 +209,7 @@ async def check_dispatched(db: Statements, app: str, limit: int, heard: Mapping[
 async def _withdraw(db: Statements, app: str, rows: Sequence[Row]) -> Collection[str]:
     """Runs to be cancelled that nobody will ever get: their message was not sent, and is not on its way."""
     waiting = {
-        hand_key(row["id"], row["fence"]): row
+        dispatch_key(row["id"], row["fence"]): row
         for row in rows
         if row["is_cancel_requested"] and row["pushed_at"] is None
     }

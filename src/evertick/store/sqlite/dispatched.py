@@ -15,7 +15,7 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.model import Report
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
 from evertick.store.dispatched import STALE, Heard, LogLines, Mark, bare_report, given_answers, hear, tend
 from evertick.store.rows import dispatch_terms_of, json_text, plain_text
@@ -132,6 +132,6 @@ def _withdraw(db: sqlite3.Connection, app: str, row: sqlite3.Row) -> bool:
     """Whether nobody will ever get a run that is to be cancelled: its message was not sent, and is not on its way."""
     if not row["is_cancel_requested"] or row["pushed_at"] is not None:
         return False
-    message = (app, dispatch_terms_of(row["dispatch"]).to, hand_key(row["id"], row["fence"]))
+    message = (app, dispatch_terms_of(row["dispatch"]).to, dispatch_key(row["id"], row["fence"]))
     db.execute(SQL["check_dispatched.withdraw"], message)
     return bool(db.execute(SQL["check_dispatched.is_unsent"], message).fetchone()["is_unsent"])

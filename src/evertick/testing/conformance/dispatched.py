@@ -27,7 +27,7 @@ from evertick.model import (
     Verdict,
 )
 from evertick.model.limits import make_concurrency
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import DispatchesChecked, Hearing, MessageFilter, ReportAnswer, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
@@ -57,13 +57,13 @@ def a_dispatch(held: Claimed, dispatch: DispatchTerms = _PATIENT, **fields: Any)
     message = NewMessage(
         id=a_run().id,
         channel=dispatch.to,
-        key=hand_key(held.id, held.fence),
+        key=dispatch_key(held.id, held.fence),
         body=b'{"v":1}',
         caused_by=held.id,
         dispatches=held.fence,
     )
     return an_outcome(
-        held, "hand", **{"dispatch": dispatch, "messages": (message,), "attempts": held.attempts, **fields}
+        held, "dispatch", **{"dispatch": dispatch, "messages": (message,), "attempts": held.attempts, **fields}
     )
 
 
@@ -169,7 +169,7 @@ class Dispatched:
         node = await bench.node()
         held = await dispatch(bench, node)
         [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
-        assert (message.key, message.caused_by) == (hand_key(held.id, held.fence), held.id)
+        assert (message.key, message.caused_by) == (dispatch_key(held.id, held.fence), held.id)
         [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 9}, ())).messages
         assert (claimed.caused_by, claimed.dispatches) == (held.id, held.fence)
 
@@ -221,7 +221,7 @@ class Dispatched:
         outcomes = [a_dispatch(dispatched), a_dispatch(cancelled), stale, a_dispatch(twice), a_dispatch(twice)]
         assert await bench.finish(node, *outcomes) == ["done", "done", "lost", "done", "already"]
         sent = await messages(bench)
-        assert {key for key, _ in sent} == {hand_key(each.id, each.fence) for each in (dispatched, twice)}
+        assert {key for key, _ in sent} == {dispatch_key(each.id, each.fence) for each in (dispatched, twice)}
         assert (await bench.run(cancelled.id)).verdict is Verdict.CANCELLED
         assert (await bench.run(other.id)).state is State.RUNNING
 
@@ -553,8 +553,8 @@ class Dispatched:
         again = await dispatch(bench, node, held.id)
         assert again.fence > held.fence
         assert [key for key, _ in await messages(bench)] == [
-            hand_key(held.id, held.fence),
-            hand_key(held.id, again.fence),
+            dispatch_key(held.id, held.fence),
+            dispatch_key(held.id, again.fence),
         ]
 
     async def test_a_worker_that_falls_silent_loses_the_run(self, bench: Bench) -> None:
@@ -882,7 +882,7 @@ class Dispatched:
     async def test_a_message_is_found_by_its_key(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        key = hand_key(held.id, held.fence)
+        key = dispatch_key(held.id, held.fence)
         [found] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL, key=key))
         assert found.caused_by == held.id
         assert await bench.store.messages(APP, MessageFilter(channel="other", key=key)) == []
