@@ -32,6 +32,7 @@ from evertick import (
 )
 from evertick.clock import system_clock
 from evertick.engine.recovery import Recoverer
+from evertick.job.context import JobRecord
 from evertick.model import Claimed
 from evertick.store.sqlite import SqliteStore
 from evertick.store.sqlite.job_transaction import FileTransaction
@@ -784,7 +785,7 @@ async def test_in_the_testing_kit_a_job_is_told_that_the_ledger_is_in_memory() -
 
 def test_a_context_without_a_way_to_the_ledger_refuses() -> None:
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    ctx = Context(run, system_clock)
+    ctx = Context(JobRecord(run, system_clock))
     with pytest.raises(Refused, match="as in a child process"):
         ctx.transaction()
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(Refused, match="as in a child process"):

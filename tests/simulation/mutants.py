@@ -18,11 +18,11 @@ import msgspec
 from evertick.engine import duty, engine, finish, fire, judge, node, outbox_delivery, recovery, report, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
-from evertick.ledger import editor, fan_out
+from evertick.ledger import editor, planning
 from evertick.model import Outcome, Reason, Verdict
 from evertick.model.retry import never_again
 from evertick.plan import blackout, moments, plan, settlement
-from evertick.plan.inputs import STUCK
+from evertick.plan.overlap import STUCK
 from evertick.store import dispatched, ending
 from evertick.store.base import Recorded
 from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store
@@ -170,7 +170,7 @@ def _send_of_all(original: Any) -> Any:
 
 def _send_whatever_came(original: Any) -> Any:
     def put(self: finish.Finisher, attempt: Any, outcome: Any) -> None:
-        original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.context._messages)))
+        original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.record.messages)))
 
     return put
 
@@ -1072,13 +1072,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="for_all_without_one",
         what="what is for every node leaves one of them out",
         seeds=(169, 119),
-        patches=(_wrapped(fan_out, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
+        patches=(_wrapped(planning, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
     ),
     Mutant(
         name="for_all_for_anybody",
         what="what is for one node alone is in the queue that all work on",
         seeds=(31, 169, 119),
-        patches=(_attribute(fan_out, "own_queue", lambda node: "default"),),
+        patches=(_attribute(planning, "own_queue", lambda node: "default"),),
     ),
     Mutant(
         name="for_all_as_remembered",
@@ -1090,7 +1090,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="for_all_beside_itself",
         what="a node that is still at it gets the next moment, too",
         seeds=(31, 169, 119),
-        patches=(_attribute(fan_out, "unique_key_on", lambda *about: None),),
+        patches=(_attribute(planning, "unique_key_on", lambda *about: None),),
     ),
     Mutant(
         name="left_for_the_dead",

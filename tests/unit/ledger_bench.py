@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evertick.engine.fire import advance_of
-from evertick.ledger.editor import Addition, facts_of, run_of
+from evertick.ledger.editor import Addition, run_of
 from evertick.ledger.override_editor import OverrideEditor
 from evertick.ledger.parsed_rules import Rules
 from evertick.model import Definition, Gap, Outcome, Run, State, Verdict
@@ -68,7 +68,7 @@ class Bench:
         for row in due.schedules:
             means = known[row.id]
             assert means.rule is not None
-            facts = facts_of(row, means.definition, means.rule, blackout=means.blackout)
+            facts = plan_inputs_of(row, means.definition, means.rule, blackout=means.blackout)
             made = plan(facts, due.now, self.clock.uniform)
             runs = tuple(run_of(self.clock.new_id(), row, means.definition, fire) for fire in made.fires)
             recorded = await self.store.record_fires(APP, None, [advance_of(row, means, made, runs)])

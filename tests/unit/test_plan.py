@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from planning import at, facts, fire_moments, gap_rows, paused, plan_at
 
-from evertick.plan.inputs import admit
+from evertick.plan.overlap import admit
 from evertick.when import Calendar, Cron, Every, Once, from_us
 from evertick.when.base import COUNT_LIMIT
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND

@@ -17,8 +17,9 @@ from planning import DAY_START, bound, facts
 
 from evertick.model import Pause, Reason
 from evertick.plan import plan as planning
-from evertick.plan.inputs import BLOCKED, FRESH, LIVE, Plan, PlanInputs
+from evertick.plan.inputs import FRESH, Plan, PlanInputs
 from evertick.plan.moments import cursor_after
+from evertick.plan.overlap import BLOCKED, LIVE
 from evertick.plan.plan import plan, plan_closely
 from evertick.plan.settlement import settle
 from evertick.when import Cron, Every, Once, When, from_us

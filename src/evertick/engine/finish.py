@@ -134,7 +134,7 @@ class Finisher:
             what = "the outcome of run %s (%s) was not taken: its claim is lost"
             say = functools.partial(log.warning, what, outcome.id, outcome.kind, extra=about(attempt.run))
             self._node.summary.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
-        elif answer == "already" and attempt.context._own_end:
+        elif answer == "already" and attempt.record.own_end:
             self._log_afterword(attempt, outcome)
         else:
             self._log_failure(attempt, outcome)
@@ -220,7 +220,7 @@ def _own_ends(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[Finish
     if "already" not in answers:
         return []
     pairs = zip(batch, answers, strict=True)
-    return [attempt.run.id for (attempt, _), answer in pairs if answer == "already" and attempt.context._own_end]
+    return [attempt.run.id for (attempt, _), answer in pairs if answer == "already" and attempt.record.own_end]
 
 
 def _failed_fires(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> set[int]:

@@ -28,12 +28,11 @@ import msgspec
 from evertick.clock import Clock
 from evertick.engine.node import LocalNode
 from evertick.engine.work import Worker
-from evertick.ledger.fan_out import fan_out
 from evertick.ledger.parsed_rules import KnownDefinition, Rules
-from evertick.ledger.planning_input import plan_inputs_of, run_of
+from evertick.ledger.planning import fan_out, plan_inputs_of, run_of
 from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
 from evertick.model.hooks import Event, EventKind
-from evertick.plan.inputs import Fire, Plan, guards_live
+from evertick.plan.inputs import Fire, Plan
 from evertick.plan.plan import plan
 from evertick.store.base import VERY_FIRST, Advance, Due, DuePlace, DueSchedule, Recorded
 from evertick.store.duplicates import gaps_with_duplicates
@@ -232,11 +231,9 @@ class Recorder:
         if known.rule is None:
             return _failed(row, now, known.error or "the rule cannot be read")
         try:
-            made = plan(
-                plan_inputs_of(row, known.definition, known.rule, blackout=known.blackout),
-                now,
-                self._node.clock.uniform,
-            )
+            live = row.live if known.guards_live else 0
+            inputs = plan_inputs_of(row, known.definition, known.rule, blackout=known.blackout, live=live)
+            made = plan(inputs, now, self._node.clock.uniform)
         except Exception as error:
             log.exception("the schedule %r cannot be planned", row.key)
             return _failed(row, now, f"{type(error).__name__}: {error}")
@@ -618,7 +615,7 @@ def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple
         version=row.version,
         fire_at=row.fire_at,
         at=row.at,
-        live=row.live if guards_live(known.definition) else None,
+        live=row.live if known.guards_live else None,
         stamp=row.stamp,
         runs=runs,
         gaps=made.gaps,

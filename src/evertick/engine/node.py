@@ -20,7 +20,7 @@ from evertick.driver.dispatch import ReportSource
 from evertick.driver.sender import Sender
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
-from evertick.job.context import Context
+from evertick.job.context import JobRecord
 from evertick.model import Claimed, Run, Verdict
 from evertick.model.every_node import own_queue
 from evertick.model.hooks import Event, EventKind, Hooks
@@ -54,7 +54,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     run: Claimed
     work: Work
-    context: Context
+    record: JobRecord
     # The incarnation that claimed it: only that one may write about it.
     node: str
     task: asyncio.Task[None] | None = None

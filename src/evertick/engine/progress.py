@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from evertick.engine.node import Attempt, LocalNode
-from evertick.job.context import LINES_MAX, _current
+from evertick.job.context import LINES_MAX, current_context, record_of
 from evertick.store.base import Note
 
 __all__ = ["ProgressWriter", "log_capture"]
@@ -66,7 +66,7 @@ class ProgressWriter:
 
 
 def _taken_from(attempt: Attempt, with_phases: bool) -> Note | None:
-    said = attempt.context._said
+    said = attempt.record.buffer
     if said is None:
         return None
     taken, phases = said.take(), said.take_phases() if with_phases else None
@@ -85,7 +85,7 @@ def _taken_from(attempt: Attempt, with_phases: bool) -> Note | None:
     )
 
 
-class LogCapture:
+class NodeLogCapture:
     """Keeps what a job says through `logging` with its run, bounded like everything else in its notebook.
 
     It listens where records are made, not as a handler: a handler on the root logger would silence the last resort of a
@@ -116,10 +116,10 @@ class LogCapture:
 
     def _listen(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make_record(*args, **kwargs)
-        context = _current.get(None) if self._engines else None
+        context = current_context.get(None) if self._engines else None
         if context is not None:
-            context._log_record(record)
+            record_of(context).log_record(record)
         return record
 
 
-log_capture = LogCapture()
+log_capture = NodeLogCapture()

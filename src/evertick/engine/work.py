@@ -22,7 +22,7 @@ from evertick.engine.judge import Dispatched, Ending, Raised, Returned, Stop, St
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.progress import ProgressWriter
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
-from evertick.job.context import Context
+from evertick.job.context import Context, JobRecord
 from evertick.job.transaction import Holder
 from evertick.model import Claimed, Verdict
 from evertick.model.message import dispatch_message
@@ -157,7 +157,7 @@ class Worker:
         for run in runs:
             work = node.works[run.task]
             deadline = None if work.timeout is None else run.claimed_at + work.timeout
-            attempt = Attempt(run, work, Context(run, node.clock, deadline, holder), node.id)
+            attempt = Attempt(run, work, JobRecord(run, node.clock, deadline, holder), node.id)
             node.hold.take(attempt)
             attempts.append(attempt)
         if node.is_closed:
@@ -198,7 +198,7 @@ class Worker:
             return
         is_first = attempt.why is None
         attempt.why = why
-        attempt.context._stopped = why.value
+        attempt.record.stopped = why.value
         if not attempt.has_slot:
             self._line.leave(attempt)
             self._end(attempt, StoppedBy(why))
@@ -212,13 +212,13 @@ class Worker:
 
     async def has_ended_itself(self, attempt: Attempt) -> bool:
         """Whether a run that the store says we do not hold was ended by its own job, which may still be at work."""
-        context, claim = attempt.context, (attempt.node, attempt.run.fence)
-        if context._own_end == "written":
+        record, claim = attempt.record, (attempt.node, attempt.run.fence)
+        if record.own_end == "written":
             runs = await self._node.store.runs(self._node.app, RunFilter(ids=(attempt.run.id,)))
             # Nobody else's word makes a run of this claim succeed.
             if any(run.verdict is Verdict.SUCCEEDED and (run.node, run.fence) == claim for run in runs):
-                context._own_end = "committed"
-        return context._own_end == "committed"
+                record.own_end = "committed"
+        return record.own_end == "committed"
 
     @property
     def may_take_fires(self) -> bool:
@@ -248,7 +248,7 @@ class Worker:
             self._end(attempt, Unfit(str(error)))
             return
         try:
-            ending = self._ending_of(attempt, await driver.execute(attempt.context, arguments))
+            ending = self._ending_of(attempt, await driver.execute(Context(attempt.record), arguments))
         except asyncio.CancelledError as error:
             ending = self._judge_cancel(attempt, error)
         except BaseException as error:
@@ -263,21 +263,21 @@ class Worker:
         """Of a job that has returned."""
         if attempt.why is not None:
             # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
-            if attempt.context._has_seen_stop:
+            if attempt.record.has_seen_stop:
                 return _stopped(attempt, attempt.why)
             if attempt.why is Stop.TIMEOUT:
-                attempt.context.log(
+                attempt.record.log(
                     f"it took longer than its timeout of {(attempt.work.timeout or 0) / 1e6:g} s and never looked at "
                     "ctx.cancelled, so it could not be stopped: its work is done, and counts",
                     level="warning",
                 )
         if isinstance(result, Dispatch):
             return self._dispatched(attempt, result)
-        return Returned(attempt.context._encode_result(result))
+        return Returned(attempt.record.encode_result(result))
 
     def _judge_raise(self, attempt: Attempt, error: BaseException) -> Ending:
-        result = error.result if isinstance(error, JobFailed) else attempt.context._kept
-        return Raised(error, attempt.context._encode_result(result))
+        result = error.result if isinstance(error, JobFailed) else attempt.record.kept_result
+        return Raised(error, attempt.record.encode_result(result))
 
     def _dispatched(self, attempt: Attempt, dispatch: Dispatch) -> Ending:
         run, id_ = attempt.run, self._node.clock.new_id()
@@ -329,17 +329,17 @@ class Worker:
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.why is not None and attempt.why is Stop.LOST:
             # What has ended itself is no loss; the store knows its end, and is only asked to confirm it.
-            ending = Returned(None) if attempt.context._own_end == "committed" else StoppedBy(Stop.LOST)
-        context, draw = attempt.context, self._node.clock.uniform
+            ending = Returned(None) if attempt.record.own_end == "committed" else StoppedBy(Stop.LOST)
+        record, draw = attempt.record, self._node.clock.uniform
         try:
-            outcome = judge(attempt.run, attempt.work, ending, draw, context._phases)
+            outcome = judge(attempt.run, attempt.work, ending, draw, record.phases)
         except Exception as error:  # whatever a job raises, its run must not be left without an outcome
             run = attempt.run
             log.exception("the ending of run %s of %r makes no sense", run.id, run.task, extra=about(run))
             work = msgspec.structs.replace(attempt.work, retry_on=())
-            outcome = judge(attempt.run, work, Raised(error), draw, context._phases)
-        if context._said is not None and outcome is not None and outcome.verdict is Verdict.SUCCEEDED:
-            outcome = msgspec.structs.replace(outcome, messages=context._messages)
+            outcome = judge(attempt.run, work, Raised(error), draw, record.phases)
+        if record.buffer is not None and outcome is not None and outcome.verdict is Verdict.SUCCEEDED:
+            outcome = msgspec.structs.replace(outcome, messages=record.messages)
         if outcome is None:
             run = attempt.run
             log.warning(
@@ -516,7 +516,7 @@ class Timeouts:
 
 
 def _stopped(attempt: Attempt, why: Stop) -> StoppedBy:
-    return StoppedBy(why, attempt.context._encode_result(attempt.context._kept))
+    return StoppedBy(why, attempt.record.encode_result(attempt.record.kept_result))
 
 
 def _is_cut_off(attempt: Attempt) -> bool:

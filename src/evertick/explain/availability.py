@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import msgspec
 
 from evertick.engine.loops import LOOPS, OWN_DUTIES, PRUNE, LoopKind
-from evertick.ledger.fan_out import able_nodes
+from evertick.ledger.planning import able_nodes
 from evertick.model import Duty, Mode, Node, Schedule
 from evertick.store.base import ScheduleFilter, Store
 from evertick.when import from_us

@@ -10,7 +10,7 @@ from evertick.model.message import dispatch_key
 from evertick.store.base import MessageFilter, Store
 from evertick.text.error_line import what_was_raised
 
-__all__ = ["dispatched_words", "is_away", "is_heard", "queue_words", "unsent_messages", "who_was_lost"]
+__all__ = ["dispatched_words", "is_away", "is_heard", "owner_words", "queue_words", "unsent_messages"]
 
 # How many of them are looked up, one by one.
 _LOOKED_UP_MOST = 100
@@ -60,7 +60,7 @@ def queue_words(dispatched: Dispatched) -> str:
     return f"{dispatched.to!r}" if dispatched.queue is None else f"the queue {dispatched.queue!r} of {dispatched.to!r}"
 
 
-def who_was_lost(run: Run) -> str:
+def owner_words(run: Run) -> str:
     """Of a run that had losses. One that went on tells by nothing whether they were of a node or of a worker."""
     if run.dispatched is not None or run.reason in _LOST_ELSEWHERE:
         return "its worker"

@@ -20,7 +20,7 @@ import msgspec
 from evertick.errors import EvertickError, NotFound, Refused
 from evertick.ledger.editor import CurrentSchedule, Editor
 from evertick.ledger.parsed_rules import blackout_of, fingerprint_of, load_calendars, rule_of
-from evertick.ledger.planning_input import plan_inputs_of
+from evertick.ledger.planning import plan_inputs_of
 from evertick.model import Pause, Reason, Run, State
 from evertick.plan.astray import looks_too_late, passed_over
 from evertick.store.base import (

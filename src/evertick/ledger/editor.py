@@ -15,14 +15,14 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
-from evertick.ledger.fan_out import able_nodes, fan_out, unique_key_on
 from evertick.ledger.parsed_rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
-from evertick.ledger.planning_input import plan_inputs_of, run_of
+from evertick.ledger.planning import able_nodes, fan_out, plan_inputs_of, run_of, unique_key_on
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Occurrence, Pause, Reason, RerunOverlap, Run, State
 from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.plan.allowed_rules import ScheduleLimits, check_rule
-from evertick.plan.inputs import FRESH, Fire, admit, guards_live, takes_place
+from evertick.plan.inputs import FRESH, Fire
 from evertick.plan.moments import cursor_after
+from evertick.plan.overlap import admit, guards_live, takes_place
 from evertick.plan.overrides import Settled, apart, pending, settle_decisions, time_of, without_decided
 from evertick.plan.settlement import settle
 from evertick.store.base import (

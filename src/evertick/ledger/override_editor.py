@@ -14,10 +14,11 @@ import msgspec
 
 from evertick.errors import Refused
 from evertick.ledger.editor import ROUNDS_MAX, CurrentSchedule, Editor, interval_from_end, never_settles, soonest
-from evertick.ledger.planning_input import plan_inputs_of, run_of
+from evertick.ledger.planning import plan_inputs_of, run_of
 from evertick.model import IDLE_STATES, LIVE_STATES, Cause, NewGap, NewRun, Occurrence, Reason, Run, Verdict
-from evertick.plan.inputs import Fire, admit, takes_place
+from evertick.plan.inputs import Fire
 from evertick.plan.moments import cursor_after
+from evertick.plan.overlap import admit, takes_place
 from evertick.plan.overrides import (
     OCCURRENCES_MAX,
     done,

@@ -18,7 +18,8 @@ from collections.abc import Iterable
 import msgspec
 
 from evertick.model import NewGap, Occurrence, Reason, Verdict
-from evertick.plan.inputs import FRESH, LATE, Fire, Plan, PlanInputs, admit, takes_place
+from evertick.plan.inputs import FRESH, LATE, Fire, Plan, PlanInputs
+from evertick.plan.overlap import admit, takes_place
 from evertick.when.base import When
 from evertick.when.subset import Without
 

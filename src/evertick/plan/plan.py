@@ -19,7 +19,7 @@ import msgspec
 
 from evertick.model import NewGap, Reason, Verdict
 from evertick.plan.blackout import gap_of_held, newest_held, without_held
-from evertick.plan.inputs import FRESH, LATE, STUCK, Fire, Plan, PlanInputs, admit, takes_place
+from evertick.plan.inputs import FRESH, LATE, Fire, Plan, PlanInputs
 from evertick.plan.moments import (
     cursor_after,
     drawn_jitter,
@@ -32,6 +32,7 @@ from evertick.plan.moments import (
     make_gap,
     newest_owed,
 )
+from evertick.plan.overlap import STUCK, admit, takes_place
 from evertick.plan.overrides import apart, skips_next, with_decisions
 from evertick.plan.settlement import end_pause
 from evertick.when.base import When

@@ -9,7 +9,7 @@ import msgspec
 
 from evertick.model import NewGap, Reason, Verdict
 from evertick.plan.blackout import gap_of_held, without_held
-from evertick.plan.inputs import FRESH, Fire, PlanInputs, admit
+from evertick.plan.inputs import FRESH, Fire, PlanInputs
 from evertick.plan.moments import (
     due_at,
     gap_before,
@@ -20,6 +20,7 @@ from evertick.plan.moments import (
     newest_begun,
     newest_owed,
 )
+from evertick.plan.overlap import admit
 from evertick.plan.overrides import skips_next
 from evertick.when.calendar import Calendar
 

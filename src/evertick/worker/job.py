@@ -18,7 +18,7 @@ from evertick.driver.base import Driver, Reported
 from evertick.driver.error_text import error_text
 from evertick.driver.queue.contract import VERSION, DispatchMessage, WorkerReport, WorkerReportKind
 from evertick.errors import EvertickError, JobFailed, Retry, Skip
-from evertick.job.context import Context
+from evertick.job.context import Context, JobRecord, record_of
 from evertick.model import Claimed
 from evertick.text.error_line import error_for_log
 from evertick.text.surrogates import mended_text
@@ -55,7 +55,7 @@ class Job:
         self.dispatched = dispatched
         self._line, self._craft, self._outage = line, craft, outage
         self._clock, self._worker = clock, worker
-        self._context = Context(_claimed(dispatched, clock), clock, self._deadline())
+        self._context = Context(JobRecord(_claimed(dispatched, clock), clock, self._deadline()))
         self._driver: Driver | None = None
         self._work: asyncio.Task[Any] | None = None
         # Why the work was told to stop.
@@ -91,7 +91,7 @@ class Job:
         """End the work: it was killed, or is out of time."""
         if self._why or self._work is None or self._work.done():
             return
-        self._why = self._context._stopped = why
+        self._why = record_of(self._context).stopped = why
         if self._driver is not None and self._driver.can_be_cancelled:
             self._work.cancel()
 
@@ -114,7 +114,7 @@ class Job:
 
     async def _execute(self) -> Any:
         self._driver = driver = self._craft.driver_for(self.dispatched)
-        return await driver.execute(self._context, driver.prepare(self._context._run.args))
+        return await driver.execute(self._context, driver.prepare(record_of(self._context).run.args))
 
     async def _end_of(self, work: asyncio.Task[Any]) -> WorkerReport:
         while not work.done():
@@ -122,7 +122,7 @@ class Job:
             await asyncio.wait({work}, timeout=patience)
             if self._why and not self._can_be_cancelled and not work.done():
                 return self._stopped()  # a thread that does not look: its end is told without it
-        if self._why and (work.cancelled() or self._context._has_seen_stop or self._can_be_cancelled):
+        if self._why and (work.cancelled() or record_of(self._context).has_seen_stop or self._can_be_cancelled):
             return self._stopped()
         if work.cancelled():
             return self._report("fail", error="the work was cancelled from inside")
@@ -140,7 +140,7 @@ class Job:
             await asyncio.wait({self._work})
 
     def _returned(self, result: object) -> WorkerReport:
-        kept = self._context._encode_result(result)
+        kept = record_of(self._context).encode_result(result)
         return self._report("finish", result=None if kept is None else msgspec.Raw(kept))
 
     def _raised(self, error: BaseException) -> WorkerReport:
@@ -149,7 +149,7 @@ class Job:
         text = error.text if isinstance(error, Reported) else error_text(error)
         asked = error.retry if isinstance(error, Reported) else error if isinstance(error, Retry) else None
         if asked is None:
-            result = self._context._encode_result(error.result) if isinstance(error, JobFailed) else None
+            result = record_of(self._context).encode_result(error.result) if isinstance(error, JobFailed) else None
             return self._report("fail", error=text, result=None if result is None else msgspec.Raw(result))
         try:
             after = None if asked.after is None else duration_us(asked.after, what="Retry(after=…)") / 1e6
@@ -183,7 +183,8 @@ class Job:
             return
         while True:
             await asyncio.sleep(min(every, _NEWS_SECONDS))
-            has_news = self._context._said is not None and self._context._said.has_news
+            buffer = record_of(self._context).buffer
+            has_news = buffer is not None and buffer.has_news
             if not has_news and self._clock.elapsed() - self._told_at < every - _NEWS_SECONDS:
                 continue
             if not await self._tell(self._report("progress")):
@@ -204,7 +205,8 @@ class Job:
         )
 
     def _report(self, kind: WorkerReportKind, **more: Any) -> WorkerReport:
-        said = None if self._context._said is None else self._context._said.take()
+        buffer = record_of(self._context).buffer
+        said = None if buffer is None else buffer.take()
         seq, lines, progress = said if said is not None else (None, (), None)
         fraction, text = progress if progress is not None else (None, None)
         return WorkerReport(

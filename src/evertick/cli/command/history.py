@@ -22,7 +22,7 @@ from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import NotFound
 from evertick.explain.run import Facts, explain_run, explain_task
 from evertick.explain.schedule import Why
-from evertick.ledger.fan_out import overlap_on
+from evertick.ledger.planning import overlap_on
 from evertick.model import LIVE_STATES, Gap, Run, Schedule, State, Verdict
 from evertick.scheduler.scheduler import Scheduler
 

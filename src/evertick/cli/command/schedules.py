@@ -25,7 +25,7 @@ from evertick.cli.show.timeline import Question, timeline
 from evertick.cli.show.words import ahead, data_text, decision_words, now, stamp, times_of, zone_name
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
 from evertick.errors import EvertickError, NotFound
-from evertick.explain.drift import REMEDY, is_left_behind
+from evertick.explain.words import REMEDY, is_left_behind
 from evertick.model import Run, Schedule, State
 from evertick.model.every_node import is_own_queue
 from evertick.scheduler.scheduler import Scheduler

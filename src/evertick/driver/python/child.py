@@ -43,7 +43,7 @@ from evertick.driver.python.message import (
 )
 from evertick.errors import InvalidDuration, Retry, Skip
 from evertick.job.arguments import Signature
-from evertick.job.context import Context, _current
+from evertick.job.context import Context, JobRecord, current_context, record_of
 from evertick.when.duration import duration_us
 
 __all__ = ["ChildCall", "serve"]
@@ -112,9 +112,9 @@ class Child:
             yield message
 
     def _carry_out(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
-        context = Context(call.run, system_clock, call.deadline)
-        context._said = notebook = ChildProgressBuffer(self._send)
-        _current.set(context)
+        context = Context(JobRecord(call.run, system_clock, call.deadline))
+        record_of(context).buffer = notebook = ChildProgressBuffer(self._send)
+        current_context.set(context)
         self._context = self._capture.context = context
         signal.signal(signal.SIGTERM, self._heard_term)
         try:
@@ -123,7 +123,7 @@ class Child:
             self._context = self._capture.context = self._cancel = None
         notebook.tell()
         if isinstance(answer, JobReturned):
-            for message in context._messages:
+            for message in record_of(context).messages:
                 self._send(Sends(message))
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # the job has closed or replaced it
@@ -133,17 +133,17 @@ class Child:
     def _answer(self, function: Callable[..., Any], signature: Signature, context: Context) -> FromChild:
         positional = (context,) if signature.takes_context else ()
         try:
-            result = function(*positional, **signature.decode(context._run.args))
+            result = function(*positional, **signature.decode(record_of(context).run.args))
             if inspect.isawaitable(result):
                 result = self._await(result, context)
         except BaseException as error:
             return self._raised(error, context)
         if isinstance(result, _Raised):
             return self._raised(result.error, context)
-        data = context._encode_result(result)
+        data = record_of(context).encode_result(result)
         return JobReturned(
             result=msgspec.Raw(b"null" if data is None else data),
-            phases=context._phases,
+            phases=record_of(context).phases,
         )
 
     def _await(self, work: Awaitable[Any], context: Context) -> Any:
@@ -151,7 +151,7 @@ class Child:
             task, loop = asyncio.current_task(), asyncio.get_running_loop()
             assert task is not None, "this is a coroutine"
             self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
-            if context._stopped:
+            if record_of(context).stopped:
                 task.cancel()
             try:
                 return await work
@@ -171,7 +171,7 @@ class Child:
         return JobRaised(
             text=_clean(text),
             types=type_names(type(error), self._errand.place),
-            phases=context._phases,
+            phases=record_of(context).phases,
             skip=_clean(str(error.reason)[:_REASON_MAX_CHARS]) if isinstance(error, Skip) else None,
             retry=_clean(str(error)[:_REASON_MAX_CHARS]) if isinstance(error, Retry) else None,
             retry_after=after,
@@ -192,7 +192,7 @@ class Child:
             is_open = False
         words = [each.why for each in self._heard if isinstance(each, StopJob)]
         if words or not is_open:
-            context._stopped = words[0] if words else "its node has died"
+            record_of(context).stopped = words[0] if words else "its node has died"
             if self._cancel is not None:
                 self._cancel()
 

@@ -17,7 +17,7 @@ import msgspec
 
 from evertick.clock import system_clock
 from evertick.driver.python.message import Said
-from evertick.job.context import Context, ProgressBuffer
+from evertick.job.context import Context, ProgressBuffer, record_of
 from evertick.model import Phase
 
 __all__ = ["ChildProgressBuffer", "LogCapture"]
@@ -104,6 +104,6 @@ class LogCapture:
         record = self._make_record(*args, **kwargs)
         context = self.context
         if context is not None and os.getpid() == self._process:
-            context._log_record(record)
+            record_of(context).log_record(record)
             record._is_kept_by_evertick = True
         return record

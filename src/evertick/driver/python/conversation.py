@@ -35,7 +35,7 @@ from evertick.driver.python.message import (
 from evertick.driver.shell.output import LogLines
 from evertick.driver.shell.supervised import DEATH_GRACE_SECONDS, Ending, SupervisedCommand, stop_seconds
 from evertick.errors import ProcessDied, Retry, Skip
-from evertick.job.context import MESSAGES_MAX, Context
+from evertick.job.context import MESSAGES_MAX, Context, record_of
 from evertick.model import NewMessage, Phase
 
 __all__ = ["Conversation"]
@@ -98,7 +98,7 @@ class Conversation:
         assert self._answer is None, "one call at a time"
         self.calls += 1
         self._context, self._answer = context, self._loop.create_future()
-        self._send(pack(Call(context._run, context._deadline)))
+        self._send(pack(Call(record_of(context).run, record_of(context).deadline)))
         try:
             await asyncio.wait([self._answer])
             if self.calls == self._errand.calls_max:
@@ -129,7 +129,7 @@ class Conversation:
 
     async def _stop(self, context: Context) -> None:
         self.is_stopped = True
-        why = context._stopped or "shutdown"
+        why = record_of(context).stopped or "shutdown"
         self._send(pack(StopJob(why)))
         await self._kept.put_down(stop_seconds(why, self._kill_after))
         self._heard_end(self.ended)  # which its callback may not have told yet
@@ -181,7 +181,7 @@ class Conversation:
             case Said(lines, progress, phases):
                 self._note(lines, progress)
                 if self._context is not None and phases is not None:
-                    self._context._notebook.set_phases(phases)
+                    record_of(self._context).open_buffer().set_phases(phases)
             case Sends(sent):
                 self._keep_message(sent)
             case NotFoundThere(error) if self._answer is None:
@@ -193,13 +193,13 @@ class Conversation:
         if self._context is None:
             return  # the end of its run has been told
         for at, level, text in lines:
-            self._context._notebook.write(at, level, text)
+            record_of(self._context).open_buffer().write(at, level, text)
         if progress is not None:
-            self._context._notebook.set_progress(*progress)
+            record_of(self._context).open_buffer().set_progress(*progress)
 
     def _keep_message(self, sent: NewMessage) -> None:
-        if self._context is not None and len(self._context._notebook.messages) < MESSAGES_MAX:
-            self._context._notebook.messages.append(sent)
+        if self._context is not None and len(record_of(self._context).open_buffer().messages) < MESSAGES_MAX:
+            record_of(self._context).open_buffer().messages.append(sent)
 
     def _hear_line(self, stream: str, text: str) -> None:
         if self._context is None:
@@ -283,4 +283,4 @@ def _error(raised: JobRaised) -> Exception:
 
 def _keep_phases(context: Context, phases: tuple[Phase, ...]) -> None:
     if phases:
-        context._notebook.set_phases(phases)
+        record_of(context).open_buffer().set_phases(phases)

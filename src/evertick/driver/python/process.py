@@ -18,7 +18,7 @@ from evertick.driver.python.function import FunctionDriver
 from evertick.driver.python.pool import Children, Pool
 from evertick.errors import InvalidSetting
 from evertick.job.arguments import Signature
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import MINUTE
@@ -85,7 +85,7 @@ class ProcessDriver:
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
         """The child reads the run's own arguments; here they were only looked at, so that a misfit needs no child."""
-        if context._clock is not system_clock:
+        if record_of(context).clock is not system_clock:
             # A process cannot live in virtual time: there the function is called in this one.
             return await self._inside.execute(context, arguments)
         if self._pool is not None:

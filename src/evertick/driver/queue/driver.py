@@ -21,7 +21,7 @@ from evertick.driver.queue.spec import QueueSpec
 from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts
 from evertick.job.arguments import FreeArguments
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_text
 
@@ -78,7 +78,7 @@ class QueueDriver:
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Dispatch | None:
         queue = self._queue
-        if context._clock is not system_clock:
+        if record_of(context).clock is not system_clock:
             context.log(f"not dispatched in virtual time: to {queue.to} by {queue.channel}")
             return None
         parcel = Envelope(
@@ -99,7 +99,8 @@ class QueueDriver:
         )
 
     def _message(self, context: Context, arguments: dict[str, Any]) -> DispatchMessage:
-        run, mode = context._run, self._spec.mode
+        record, mode = record_of(context), self._spec.mode
+        run = record.run
         return DispatchMessage(
             run=run.id,
             fence=run.fence,
@@ -110,7 +111,7 @@ class QueueDriver:
             attempt=context.attempt,
             args=arguments,
             schedule=run.schedule_key,
-            timeout=None if context._deadline is None else (context._deadline - run.claimed_at) / 1e6,
+            timeout=None if record.deadline is None else (record.deadline - run.claimed_at) / 1e6,
             reply=None if mode == "forget" else self._queue.reply(),
             mode=mode,
             progress_every=self._progress_timeout / 1e6 / _WORDS_IN_TIMEOUT if mode == "finish" else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.when.moment import moment_text
 
 __all__ = ["RUN_VARIABLES", "run_variables"]
@@ -29,10 +29,10 @@ def run_variables(context: Context, app: str) -> dict[str, str]:
         "EVERTICK_TASK": context.task,
         "EVERTICK_RUN_ID": context.run_id,
         "EVERTICK_IDEMPOTENCY_KEY": context.run_id,
-        "EVERTICK_FIRE_AT": moment_text(context._run.fire_at),
+        "EVERTICK_FIRE_AT": moment_text(record_of(context).run.fire_at),
         "EVERTICK_ATTEMPT": str(context.attempt),
         "EVERTICK_FENCE": str(context.fence),
-        "EVERTICK_ARGS": context._run.args.decode(),
+        "EVERTICK_ARGS": record_of(context).run.args.decode(),
     }
     if context.schedule_key is not None:
         variables["EVERTICK_SCHEDULE"] = context.schedule_key
