@@ -68,8 +68,8 @@ class Bench:
         for row in due.schedules:
             means = known[row.id]
             assert means.rule is not None
-            facts = plan_inputs_of(row, means.definition, means.rule, blackout=means.blackout)
-            made = plan(facts, due.now, self.clock.uniform)
+            inputs = plan_inputs_of(row, means.definition, means.rule, blackout=means.blackout)
+            made = plan(inputs, due.now, self.clock.uniform)
             runs = tuple(run_of(self.clock.new_id(), row, means.definition, fire) for fire in made.fires)
             recorded = await self.store.record_fires(APP, None, [advance_of(row, means, made, runs)])
             assert recorded.taken == [True]
