@@ -653,5 +653,5 @@ def _is_pushed(run: Run) -> bool:
 async def _until_heard(node: Scheduler) -> None:
     """Who is asked to cancel before it hears the workers cannot know that none has the run, and gives one its time."""
     assert node._engine is not None
-    while not node._engine._reports.heard():
+    while not node._engine._reporter.heard():
         await asyncio.sleep(0.01)

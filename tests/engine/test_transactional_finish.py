@@ -278,7 +278,7 @@ async def test_a_job_may_go_on_after_its_commit_without_being_stopped(office: Of
             await ctx.finish(connection=connection)
         engine = office.scheduler._engine
         assert engine is not None
-        await engine._tender._reconcile()
+        await engine._recoverer._reconcile()
         is_still_well.append(not ctx.cancelled)
         await asyncio.sleep(0)
 
@@ -298,7 +298,7 @@ async def test_a_job_whose_claim_is_lost_after_a_rollback_is_stopped(office: Off
         take_claim_away(office.path)
         engine = office.scheduler._engine
         assert engine is not None
-        await engine._tender._reconcile()
+        await engine._recoverer._reconcile()
         try:
             await asyncio.sleep(30)
         finally:

@@ -291,16 +291,16 @@ def _spend_attempt(original: Any) -> Any:
 
 
 def _count_one_more(original: Any) -> Any:
-    def gap(facts: Any, first: int, last: int, *rest: Any) -> Any:
-        made = original(facts, first, last, *rest)
+    def gap(inputs: Any, first: int, last: int, *rest: Any) -> Any:
+        made = original(inputs, first, last, *rest)
         return made if first == last else msgspec.structs.replace(made, count=made.count + 1)
 
     return gap
 
 
 def _forget_pause(original: Any) -> Any:
-    def settle(facts: Any, now: int, reason: Any, **options: Any) -> Any:
-        return ((), ()) if facts.pause is not None else original(facts, now, reason, **options)
+    def settle(inputs: Any, now: int, reason: Any, **options: Any) -> Any:
+        return ((), ()) if inputs.pause is not None else original(inputs, now, reason, **options)
 
     return settle
 
@@ -313,8 +313,8 @@ def _cursor_in_the_past(original: Any) -> Any:
 
 
 def _drop_skipped(original: Any) -> Any:
-    def with_decisions(facts: Any, made: Any, now: int) -> Any:
-        planned = original(facts, made, now)
+    def with_decisions(inputs: Any, made: Any, now: int) -> Any:
+        planned = original(inputs, made, now)
         kept = tuple(gap for gap in planned.gaps if gap.reason != Reason.BY_HAND)
         return msgspec.structs.replace(planned, gaps=kept)
 
@@ -322,8 +322,8 @@ def _drop_skipped(original: Any) -> Any:
 
 
 def _forget_done(original: Any) -> Any:
-    def with_decisions(facts: Any, made: Any, now: int) -> Any:
-        planned = original(facts, made, now)
+    def with_decisions(inputs: Any, made: Any, now: int) -> Any:
+        planned = original(inputs, made, now)
         kept = tuple(each for each in planned.occurrences or () if each.kind != "done")
         return planned if planned.occurrences is None else msgspec.structs.replace(planned, occurrences=kept)
 
@@ -332,9 +332,9 @@ def _forget_done(original: Any) -> Any:
 
 def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def settle_decisions(facts: Any, now: int, reason: Reason, **options: Any) -> Any:
-            settled = original(facts, now, reason, **options)
-            given_up = {each.fire_at for each in facts.occurrences if is_given_up(facts, reason, each)}
+        def settle_decisions(inputs: Any, now: int, reason: Reason, **options: Any) -> Any:
+            settled = original(inputs, now, reason, **options)
+            given_up = {each.fire_at for each in inputs.occurrences if is_given_up(inputs, reason, each)}
             kept = tuple(gap for gap in settled.gaps if gap.first_at not in given_up)
             return msgspec.structs.replace(settled, gaps=kept)
 
@@ -358,21 +358,21 @@ def _unguarded(original: Any) -> Any:
 
 
 def _ignore_catch_up_all(original: Any) -> Any:
-    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
-        if facts.live & STUCK:
+    def catch_up_all(inputs: Any, newest: int, now: int, uniform: Any) -> Any:
+        if inputs.live & STUCK:
             coalesced = (Verdict.SKIPPED, Reason.COALESCED)
-            return plan._catch_up_latest(facts, newest, now, uniform, rest=coalesced)
-        return original(facts, newest, now, uniform)
+            return plan._catch_up_latest(inputs, newest, now, uniform, rest=coalesced)
+        return original(inputs, newest, now, uniform)
 
     return catch_up_all
 
 
 def _drop_newest(original: Any) -> Any:
-    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
-        made = original(facts, newest, now, uniform)
+    def catch_up_all(inputs: Any, newest: int, now: int, uniform: Any) -> Any:
+        made = original(inputs, newest, now, uniform)
         if made.next_fire_at != newest:
             return made
-        return plan._moved_past(facts, newest, uniform, fires=made.fires, gaps=made.gaps)
+        return plan._moved_past(inputs, newest, uniform, fires=made.fires, gaps=made.gaps)
 
     return catch_up_all
 
@@ -389,8 +389,8 @@ def _always_takes_place(overlap: Any, live: int, *, is_blocked: bool) -> bool:
 
 
 def _skip_oldest(original: Any) -> Any:
-    def catch_up_latest(facts: Any, newest: int, now: int, uniform: Any, **options: Any) -> Any:
-        return msgspec.structs.replace(original(facts, newest, now, uniform, **options), gaps=())
+    def catch_up_latest(inputs: Any, newest: int, now: int, uniform: Any, **options: Any) -> Any:
+        return msgspec.structs.replace(original(inputs, newest, now, uniform, **options), gaps=())
 
     return catch_up_latest
 
@@ -899,7 +899,7 @@ MUTANTS: tuple[Mutant, ...] = (
             _wrapped(
                 editor,
                 "settle_decisions",
-                _given_up_without_a_row(lambda facts, _, each: facts.pause is not None and each.kind == "skip"),
+                _given_up_without_a_row(lambda inputs, _, each: inputs.pause is not None and each.kind == "skip"),
             ),
         ),
     ),
@@ -913,7 +913,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dropped_not_recorded",
         what="what a blackout drops is in no row",
         seeds=(80, 203, 79),
-        patches=tuple(_attribute(where, "gap_of_held", lambda facts, until: ()) for where in (plan, settlement)),
+        patches=tuple(_attribute(where, "gap_of_blackout", lambda inputs, until: ()) for where in (plan, settlement)),
     ),
     # --- the outbox
     Mutant(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from evertick.engine.fire import advance_of
-from evertick.ledger.editor import Addition, run_of
+from evertick.ledger.editor import Addition
 from evertick.ledger.override_editor import OverrideEditor
 from evertick.ledger.parsed_rules import Rules
+from evertick.ledger.planning import plan_inputs_of, run_of
 from evertick.model import Definition, Gap, Outcome, Run, State, Verdict
 from evertick.plan.plan import plan
 from evertick.store.base import DeclaredBy, NodeJoin, RunFilter, StoredSchedule, TaskTerms

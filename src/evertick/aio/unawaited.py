@@ -13,6 +13,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Generator
+from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, Never, Protocol, TypeVar
 
@@ -33,6 +34,10 @@ class Owner(Protocol):
     def _written(self) -> str:
         """How a program writes the object."""
         ...
+
+
+# Not for programs, which see the object: so its name is private.
+_written_of: Callable[[Owner], str] = attrgetter("_written")
 
 
 class AwaitedCall(Coroutine[Any, Any, T]):
@@ -66,7 +71,7 @@ class AwaitedCall(Coroutine[Any, Any, T]):
     def __call__(self, *args: object, **kwargs: object) -> Never:
         """For `@scheduler.schedule("every 5m")`: a call of an operation is no decorator."""
         self.close()
-        written = self._owner if isinstance(self._owner, str) else self._owner._written
+        written = self._owner if isinstance(self._owner, str) else _written_of(self._owner)
         raise TypeError(
             f"{written}.{self._name}(...) is no decorator and its result is no function; await it, or decorate with "
             f"@{written}.every, .cron, .once, .when or .task"
@@ -109,7 +114,7 @@ def _telling(function: Callable[..., Coroutine[Any, Any, T]], name: str) -> Call
 
 def tell_unawaited(owner: Owner | str, name: str, code: CodeType, instruction: int) -> None:
     """Log the place of the call and how it is to be written. `owner`: a text where there is no `sync`."""
-    written = owner if isinstance(owner, str) else owner._written
+    written = owner if isinstance(owner, str) else _written_of(owner)
     call, awaited = f"{written}.{name}(...)", f"`await {written}.{name}(...)`"
     is_async = bool(code.co_flags & _ASYNC)
     fix = awaited if is_async or isinstance(owner, str) else f"`{written}.sync.{name}(...)`, or {awaited} in async code"

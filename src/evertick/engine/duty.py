@@ -19,7 +19,7 @@ from evertick.driver.error_text import error_text
 from evertick.engine.loop import Idle
 from evertick.engine.node import LocalNode
 from evertick.errors import Stopped, StoreUnavailable
-from evertick.model.duty import DutyContext, DutyWork, Rhythm
+from evertick.model.duty import DutyContext, DutyRecord, DutyWork, Rhythm
 from evertick.model.hooks import Event, EventKind
 from evertick.store.base import DutyHold, DutyHolds, DutyTick
 from evertick.text.error_line import what_was_raised
@@ -29,10 +29,10 @@ __all__ = ["DutyKeeper"]
 
 log = logging.getLogger("evertick.duty")
 
-# However often somebody wakes us.
+# Between two questions, however often it is woken.
 _ASK_LEAST_SECONDS = 0.5
-# How long a duty waits whose term has fallen over: what it has done is not written down, so that it would act at once.
-_FALLEN_SECONDS = 60.0
+# How long a duty waits whose term has failed: what it has done is not written down, so that it would act at once.
+_FAILED_SECONDS = 60.0
 # How often one looks that holds all it has: nobody takes them while it lives.
 _LEASES_OF_ALL = 4
 _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 60.0
@@ -52,8 +52,8 @@ class DutyKeeper:
         self._works = {work.name: work for work in works}
         self._beat = beat
         self._terms: dict[str, Term] = {}
-        # By `clock.elapsed`: when those that fell over may begin again.
-        self._fallen: dict[str, float] = {}
+        # By `clock.elapsed`: when those that failed may begin again.
+        self._failed_until: dict[str, float] = {}
         # What the store last said is ours, by term; begun or not.
         self._ours: dict[str, int] = {}
         # How often all were given up: an answer that was asked for before speaks of what is over.
@@ -108,7 +108,7 @@ class DutyKeeper:
         lease, now = self._node.lease / 1e6, self._node.clock.elapsed()
         if len(self.held) == len(self._works):
             return _LEASES_OF_ALL * lease
-        return min([lease, *(at - now for at in self._fallen.values() if at > now)])
+        return min([lease, *(at - now for at in self._failed_until.values() if at > now)])
 
     def _heard(self, holds: DutyHolds) -> None:
         self._ahead_us = holds.now - self._own_us()
@@ -130,7 +130,7 @@ class DutyKeeper:
             term.stop("it is held under a new term")
 
     def _begin(self, hold: DutyHold) -> None:
-        if not self._node.is_trusted or self._node.clock.elapsed() < self._fallen.get(hold.name, 0.0):
+        if not self._node.is_trusted or self._node.clock.elapsed() < self._failed_until.get(hold.name, 0.0):
             return
         term = Term(self._node, self._works[hold.name], hold, self._store_now)
         self._terms[hold.name] = term
@@ -142,16 +142,16 @@ class DutyKeeper:
         if self._terms.get(term.name) is term:
             del self._terms[term.name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fallen[term.name] = self._node.clock.elapsed() + _FALLEN_SECONDS
-            log.error("duty %r fell over; it begins again in %.0f s", term.name, _FALLEN_SECONDS, exc_info=error)
-        log.info("duty %r under term %d has ended here: %s", term.name, term.number, term.context._why or "by itself")
+            self._failed_until[term.name] = self._node.clock.elapsed() + _FAILED_SECONDS
+            log.error("duty %r failed; restarting in %.0f s", term.name, _FAILED_SECONDS, exc_info=error)
+        log.info("duty %r under term %d has ended here: %s", term.name, term.number, term.record.why or "by itself")
         self._tell("duty_lost", term)
         self.on_end()
 
     def _tell(self, kind: EventKind, term: Term) -> None:
         hooks = self._node.hooks
-        if hooks.wants(kind):
-            at, reason = self._node.now(), term.context._why or None
+        if kind in hooks.wanted:
+            at, reason = self._node.now(), term.record.why or None
             hooks.tell(Event(kind=kind, app=self._node.app, at=at, duty=term.name, term=term.number, reason=reason))
 
     # --- stopping
@@ -170,7 +170,7 @@ class DutyKeeper:
     def ask_to_stop(self, why: str) -> None:
         """From another thread, while the event loop is blocked: those that look will see it."""
         for term in list(self._terms.values()):
-            term.context._stop(why)
+            term.record.stop(why)
 
     def _watch_trust(self) -> None:
         """Stop everything when the lease may run out unheard, whatever the loops are waiting for."""
@@ -233,9 +233,8 @@ class Term:
         self._store_now = store_now
         self._is_in_thread = False
         self._is_cancelled = False
-        self.context = DutyContext(
-            name=hold.name, term=hold.term, node=node.id, is_trusted=self._is_trusted, ask=self._ask
-        )
+        self.record = DutyRecord(self._is_trusted, self._ask)
+        self.context = DutyContext(name=hold.name, term=hold.term, node=node.id, record=self.record)
         name = f"evertick duty {hold.name}"
         self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._live(), name=name)
 
@@ -250,11 +249,11 @@ class Term:
     @property
     def is_stopped(self) -> bool:
         """Told to stop; it may still be at it."""
-        return self.context._stopped.is_set()
+        return self.record.is_stopped
 
     def stop(self, why: str) -> None:
         """Tell it to stop. A coroutine is cancelled, a thread is asked: what it runs in ends when it returns."""
-        self.context._stop(why)
+        self.record.stop(why)
         if not self._is_in_thread and not self._is_cancelled:
             self._is_cancelled = True
             self.task.cancel()
@@ -319,7 +318,7 @@ class Term:
         try:
             await self._work.call(self.context)
         except Stopped:
-            if self.context._has_seen_stop:
+            if self.record.has_seen_stop:
                 return False
             self._error = "Stopped"
         except GeneratorExit:
@@ -333,7 +332,7 @@ class Term:
         finally:
             self._is_in_thread = False
         # Who has seen that it is to stop, and returned, has stopped; who never looked has done its work.
-        return not self.context._has_seen_stop
+        return not self.record.has_seen_stop
 
     def _failed(self, error: BaseException) -> None:
         before, self._error = self._error, error_text(error)

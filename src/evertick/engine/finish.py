@@ -37,9 +37,9 @@ _SUCCEEDED = Verdict.SUCCEEDED
 class Finisher:
     """The outcomes of this node that are not in the store yet."""
 
-    def __init__(self, node: LocalNode, notes: ProgressWriter) -> None:
+    def __init__(self, node: LocalNode, progress: ProgressWriter) -> None:
         self._node = node
-        self._notes = notes
+        self._progress = progress
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
         self._is_writing = False
         self._has_held_up = False
@@ -98,7 +98,8 @@ class Finisher:
     async def _write(self, batch: Sequence[tuple[Attempt, Outcome]], outcomes: Sequence[Outcome]) -> Finished:
         self._is_writing = True
         try:
-            await self._notes.carry([attempt for attempt, _ in batch])
+            if said := [attempt for attempt, _ in batch if attempt.record.buffer is not None]:
+                await self._progress.carry(said)
             since = self._node.clock.elapsed()
             finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
         finally:
@@ -119,7 +120,7 @@ class Finisher:
         return batch
 
     def _settle(self, batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> None:
-        is_success_told = self._node.hooks.wants("succeeded") or log.isEnabledFor(logging.DEBUG)
+        is_success_told = "succeeded" in self._node.hooks.wanted or log.isEnabledFor(logging.DEBUG)
         for (attempt, outcome), answer in zip(batch, answers, strict=True):
             answered, _ = self._backlog.popleft()
             assert answered is attempt, "answers come in the order of the outcomes"

@@ -78,8 +78,8 @@ class Recorder:
         self.ticked_at: float | None = None
         # For the runs that are being planned, the first one last.
         self._ids: list[str] = []
-        self._outlook = ScanPosition(node.clock)
-        self._company = PeerShare(node)
+        self._scan = ScanPosition(node.clock)
+        self._peers = PeerShare(node)
         # By `clock.elapsed`: when we heard what is due, the last times.
         self._looked_at = deque[float](maxlen=_GATHER_AFTER)
         # The shortest distance between a moment and the next of its schedule, of each of the last ticks that had any.
@@ -101,7 +101,7 @@ class Recorder:
 
     def look_at_all(self) -> None:
         """A schedule was added or changed, here or elsewhere: it may be due for long."""
-        self._outlook.look_at_all()
+        self._scan.look_at_all()
 
     async def _record_all(self, tick: Tick) -> None:
         """All pages. The lock is given up in between where others wait for it, or the next page is late."""
@@ -128,7 +128,7 @@ class Recorder:
         so neither the store nor this process waits for the other. False: others are at the same schedules."""
         page = tick.page
         if len(page.due.schedules) > self._node.batch_size:
-            await self._company.look()
+            await self._peers.look()
         for rows in self._batches(tick):
             reserved = tick.reserved
             advances = await self._plan_in_turns(tick, rows)
@@ -146,8 +146,8 @@ class Recorder:
 
     async def _first_look(self) -> Page:
         """Of a tick. Whoever shares what is due with others needs several batches to choose from."""
-        due = await self._look(self._outlook.begin(), batches=_BATCHES_AHEAD if self._company.is_here else 1)
-        self._outlook.note_answer()
+        due = await self._look(self._scan.begin(), batches=_BATCHES_AHEAD if self._peers.is_here else 1)
+        self._scan.note_answer()
         return await self._page(due)
 
     async def _look(self, after: DuePlace, *, batches: int) -> Due:
@@ -195,9 +195,9 @@ class Recorder:
         """Longest due first. Where others are at the same rows each begins with its own, and leaves the rest to them
         while there is more."""
         size, rows = self._node.batch_size, tick.page.due.schedules
-        if self._company.is_here and len(rows) > size:
-            ours, theirs = self._company.ours_first(rows)
-            if tick.page.is_full and theirs and self._company.keeps_up(ours, theirs):
+        if self._peers.is_here and len(rows) > size:
+            ours, theirs = self._peers.ours_first(rows)
+            if tick.page.is_full and theirs and self._peers.keeps_up(ours, theirs):
                 rows, tick.has_left = ours, True
             else:
                 rows = ours + theirs
@@ -314,7 +314,7 @@ class Recorder:
     def _tell_hooks(self, batch: Batch) -> list[tuple[str, NewGap]]:
         """Answers what the log is to say."""
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
-        concerns_all = bool(duplicates) or self._node.hooks.wants("scheduled")
+        concerns_all = bool(duplicates) or "scheduled" in self._node.hooks.wanted
         concerned = taken if concerns_all else [advance for advance in taken if advance.gaps]
         keys = {row.id: row.key for row in batch.rows} if concerned else {}
         return [gap for advance in concerned for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
@@ -330,7 +330,7 @@ class Recorder:
         return [(key, gap) for gap in gaps]
 
     def _tell_scheduled(self, key: str, run: NewRun) -> None:
-        if self._node.hooks.wants("scheduled"):
+        if "scheduled" in self._node.hooks.wanted:
             self._node.hooks.tell(
                 Event(
                     kind="scheduled",
@@ -358,7 +358,7 @@ class Recorder:
     def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
         if tick.is_refused:
-            self._company.meet()
+            self._peers.meet()
         if tick.is_refused or tick.has_left:
             return 0.01
         if tick.page.is_full:
@@ -366,7 +366,7 @@ class Recorder:
             say = functools.partial(log.info, what, pages)
             self._node.summary.tell("pages", "pages", log, logging.INFO, say, _pages_words)
             return 0.0
-        self._outlook.note_seen(tick.seen_until)
+        self._scan.note_seen(tick.seen_until)
         if tick.next_at is None:
             return None
         since = self.ticked_at - self._looked_at[-1]
@@ -676,7 +676,7 @@ def _claimed(run: NewRun, args: bytes, recorded: Recorded) -> Claimed:
 
 def tell_gap(node: LocalNode, key: str, gap: NewGap) -> None:
     kind: EventKind = "missed" if gap.verdict == "missed" else "skipped"
-    if node.hooks.wants(kind):
+    if kind in node.hooks.wanted:
         node.hooks.tell(
             Event(
                 kind=kind,

@@ -397,7 +397,7 @@ class LocalNode:
 
     def tell(self, kind: EventKind, run: Claimed, *, reason: str | None = None, error: str | None = None) -> None:
         """Tell the hooks about a run of ours."""
-        if self.hooks.wants(kind):
+        if kind in self.hooks.wanted:
             self.hooks.tell(
                 Event(
                     kind=kind,
@@ -415,7 +415,7 @@ class LocalNode:
 
     async def tell_ended(self, run_ids: Sequence[str]) -> None:
         """Tell the hooks about runs that the store itself has ended: lost with their node, expired, cancelled."""
-        if not run_ids or not any(self.hooks.wants(kind) for kind in EVENT_OF.values()):
+        if not run_ids or not any(kind in self.hooks.wanted for kind in EVENT_OF.values()):
             return
         for run in await self.store.runs(self.app, RunFilter(ids=tuple(run_ids), limit=len(run_ids))):
             if run.verdict is not None:

@@ -101,7 +101,7 @@ class OutboxDelivery:
         # How long a message that was given up is kept.
         self._keep_dead = keep_dead
         self._held: dict[tuple[str, int], Delivery] = {}
-        self._journeys: set[DeliveryBatch] = set()
+        self._batches: set[DeliveryBatch] = set()
         # Calls that have not come back, by channel; also of those whose time was over.
         self._busy: Counter[str] = Counter()
         # Channels whose last claim has left no room: there may be more of theirs.
@@ -124,7 +124,7 @@ class OutboxDelivery:
 
     @property
     def under_way(self) -> set[asyncio.Task[Came]]:
-        return {each.task for each in self._journeys if not each.is_settled and each.task is not None}
+        return {each.task for each in self._batches if not each.is_settled and each.task is not None}
 
     @property
     def channels_under_way(self) -> list[str]:
@@ -175,11 +175,11 @@ class OutboxDelivery:
 
     def cut_off(self) -> None:
         """Give back what is under way: somebody else delivers it, perhaps once more."""
-        for journey in list(self._journeys):
-            for delivery in journey.deliveries:
+        for batch in list(self._batches):
+            for delivery in batch.deliveries:
                 if delivery.outcome is None:
                     self._give(delivery, _outcome(delivery.message, "release", is_tried=False))
-            self._stop(journey)
+            self._stop(batch)
 
     # --- claiming
 
@@ -254,18 +254,18 @@ class OutboxDelivery:
             for first in range(0, len(those), most):
                 self._begin(DeliveryBatch(those[first : first + most]))
 
-    def _begin(self, journey: DeliveryBatch) -> None:
-        channel, loop = journey.sender.channel, asyncio.get_running_loop()
+    def _begin(self, batch: DeliveryBatch) -> None:
+        channel, loop = batch.sender.channel, asyncio.get_running_loop()
         self._busy[channel] += 1
-        self._journeys.add(journey)
-        journey.task = loop.create_task(self._deliver(journey), name=f"evertick {channel}")
-        journey.task.add_done_callback(functools.partial(self._came_back, journey))
-        journey.timer = loop.call_later(journey.sender.timeout / 1e6, self._time_is_over, journey)
-        journey.begun_at = self._node.clock.elapsed()
+        self._batches.add(batch)
+        batch.task = loop.create_task(self._deliver(batch), name=f"evertick {channel}")
+        batch.task.add_done_callback(functools.partial(self._came_back, batch))
+        batch.timer = loop.call_later(batch.sender.timeout / 1e6, self._time_is_over, batch)
+        batch.begun_at = self._node.clock.elapsed()
 
-    async def _deliver(self, journey: DeliveryBatch) -> Came:
+    async def _deliver(self, batch: DeliveryBatch) -> Came:
         """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
-        sender, deliveries = journey.sender, journey.deliveries
+        sender, deliveries = batch.sender, batch.deliveries
         try:
             if sender.deliver_many is not None:
                 came = await sender.deliver_many([each.message for each in deliveries])
@@ -278,48 +278,48 @@ class OutboxDelivery:
         except BaseException as error:
             return [error] * len(deliveries)
 
-    def _came_back(self, journey: DeliveryBatch, task: asyncio.Task[Came]) -> None:
-        self._busy[journey.sender.channel] -= 1
-        self._journeys.discard(journey)
+    def _came_back(self, batch: DeliveryBatch, task: asyncio.Task[Came]) -> None:
+        self._busy[batch.sender.channel] -= 1
+        self._batches.discard(batch)
         if task.cancelled():
-            self._judge(journey, [asyncio.CancelledError("the delivery was cancelled")] * len(journey.deliveries))
+            self._judge(batch, [asyncio.CancelledError("the delivery was cancelled")] * len(batch.deliveries))
         elif (raised := task.exception()) is not None:
-            self._judge(journey, [raised] * len(journey.deliveries))
+            self._judge(batch, [raised] * len(batch.deliveries))
         else:
-            self._judge(journey, task.result())
+            self._judge(batch, task.result())
         self.on_change()  # its place is free
 
-    def _time_is_over(self, journey: DeliveryBatch) -> None:
-        seconds = journey.sender.timeout / 1e6
+    def _time_is_over(self, batch: DeliveryBatch) -> None:
+        seconds = batch.sender.timeout / 1e6
         error = TimeoutError(f"the delivery took longer than its timeout of {seconds:g} s")
-        self._judge(journey, [error] * len(journey.deliveries))
+        self._judge(batch, [error] * len(batch.deliveries))
 
-    def _judge(self, journey: DeliveryBatch, came: Came) -> None:
+    def _judge(self, batch: DeliveryBatch, came: Came) -> None:
         """Of those of which it is not known yet what came of them."""
-        if log.isEnabledFor(TRACE) and not journey.is_settled:
+        if log.isEnabledFor(TRACE) and not batch.is_settled:
             words, arrived = "%s: %d messages of %d arrived,", sum(error is None for error in came)
-            trace(log, self._node.clock.elapsed() - journey.begun_at, words, journey.sender.channel, arrived, len(came))
+            trace(log, self._node.clock.elapsed() - batch.begun_at, words, batch.sender.channel, arrived, len(came))
         # Drawn once: what failed together is tried again together.
         uniform = self._node.clock.uniform()
-        for delivery, error in zip(journey.deliveries, came, strict=True):
+        for delivery, error in zip(batch.deliveries, came, strict=True):
             if delivery.outcome is None:
                 outcome = judge_delivery(delivery.message, delivery.sender, error, uniform, self._keep_dead)
                 self._give(delivery, outcome)
-                if outcome.kind == "retry" and journey.begun_at <= self._back_at.get(_line_of(journey.sender), -1.0):
-                    self._to_hasten.add(journey.sender.channel)  # it set out while the other side was still away
-        self._stop(journey)
+                if outcome.kind == "retry" and batch.begun_at <= self._back_at.get(_line_of(batch.sender), -1.0):
+                    self._to_hasten.add(batch.sender.channel)  # it set out while the other side was still away
+        self._stop(batch)
 
     def _give(self, delivery: Delivery, outcome: MessageOutcome) -> None:
         """What came of it, to be written."""
         delivery.outcome = outcome
         self.on_change()
 
-    def _stop(self, journey: DeliveryBatch) -> None:
+    def _stop(self, batch: DeliveryBatch) -> None:
         """If it is still under way it is told to stop, where that is possible."""
-        if journey.timer is not None:
-            journey.timer.cancel()
-        if journey.task is not None and not journey.task.done() and journey.sender.can_be_cancelled:
-            journey.task.cancel()
+        if batch.timer is not None:
+            batch.timer.cancel()
+        if batch.task is not None and not batch.task.done() and batch.sender.can_be_cancelled:
+            batch.task.cancel()
 
     # --- settling
 

@@ -23,27 +23,22 @@ _PENDING_MAX = 4 * LINES_MAX
 
 
 class ProgressWriter:
-    """Notes on their way to the store."""
+    """Progress and log lines on their way to the store."""
 
     def __init__(self, node: LocalNode, every_seconds: float) -> None:
         self._node = node
-        self._every_seconds = every_seconds
+        self.every_seconds = every_seconds
         self._pending: list[tuple[Attempt, Note]] = []
         self._sending = asyncio.Lock()
-        self._is_idle = False
-        self.on_begun: Callable[[], None] = lambda: None
+        # Nothing is held, and the loop rests until something is.
+        self.is_idle = False
+        self.on_held: Callable[[], None] = lambda: None
         self.on_lost: Callable[[Attempt], None] = lambda attempt: None
 
     async def step(self) -> float | None:
         await self.carry(self._node.hold, with_phases=True)
-        self._is_idle = len(self._node.hold) == 0
-        return None if self._is_idle else self._every_seconds
-
-    def begun(self) -> None:
-        """A run has started; a carrier that rests because there was none goes to work."""
-        if self._is_idle:
-            self._is_idle = False
-            self.on_begun()
+        self.is_idle = len(self._node.hold) == 0
+        return None if self.is_idle else self.every_seconds
 
     async def carry(self, attempts: Iterable[Attempt], *, with_phases: bool = False) -> None:
         """Send what these attempts have said. Raises when the store is away; nothing is forgotten then."""

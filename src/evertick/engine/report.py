@@ -95,14 +95,14 @@ class ReportWatch:
 class Reader:
     """One source, what was received from it and is not confirmed yet, and how long it has been away."""
 
-    __slots__ = ("_clock", "ear", "failures", "on_back", "received", "source", "task")
+    __slots__ = ("_clock", "failures", "on_back", "received", "source", "task", "watch")
 
     def __init__(self, source: ReportSource, clock: Clock, on_back: Callable[[str], None]) -> None:
         self.source = source
         # It was away and can be read again; with its channel.
         self.on_back = on_back
         self._clock = clock
-        self.ear = ReportWatch()
+        self.watch = ReportWatch()
         self.task: asyncio.Task[Received | None] | None = None
         self.received: Received | None = None
         self.failures = 0
@@ -125,13 +125,13 @@ class Reader:
             await asyncio.sleep(self.pause)
         began = self._clock.elapsed()
         # Whether anything waits is known soon, and with it whether we hear all.
-        seconds = WAIT_SECONDS if self.ear.hears else _FIRST_WAIT_SECONDS
+        seconds = WAIT_SECONDS if self.watch.hears else _FIRST_WAIT_SECONDS
         try:
             received = await self.source.receive(_BATCH, seconds)
         except Exception as error:
             self._failed(error)
             return None
-        self.ear.has_read(began, self._clock.elapsed())
+        self.watch.has_read(began, self._clock.elapsed())
         if self.failures:
             log.info("%s: reports can be read again", self.name)
             self.on_back(self.source.channel)
@@ -143,7 +143,7 @@ class Reader:
         received, self.received = self.received, None
         if received is None:
             return
-        self.ear.has_written(has_more=received.has_more)
+        self.watch.has_written(has_more=received.has_more)
         try:
             await self.source.confirm(received)
         except Exception as error:
@@ -151,7 +151,7 @@ class Reader:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        self.ear.is_interrupted()
+        self.watch.is_interrupted()
         if not self.failures:
             # Errors of a broker name it by themselves.
             what = str(error).removeprefix(f"{self.name}: ")
@@ -219,7 +219,7 @@ class Reporter:
                 await self.apply(received.reports)
         except Exception:
             # What they say is not known to the ledger, however well the source is heard.
-            reader.ear.is_interrupted()
+            reader.watch.is_interrupted()
             raise
         await reader.confirm()
 
@@ -228,7 +228,7 @@ class Reporter:
         now = self._node.clock.elapsed()
         found: dict[str, tuple[float, float] | None] = {}
         for reader in self._readers:
-            stretch, channel = reader.ear.stretch(now), reader.source.channel
+            stretch, channel = reader.watch.stretch(now), reader.source.channel
             if channel in found:  # what one of several brings alone is heard by those who hear all
                 other = found[channel]
                 stretch = None if stretch is None or other is None else _both(stretch, other)
@@ -315,7 +315,7 @@ class Reporter:
     def _wanted(self, report: Report, answer: ReportAnswer) -> EventKind | None:
         """What the hooks are to hear of it."""
         kind: EventKind = "retrying" if answer.verdict is None else EVENT_OF[answer.verdict]
-        return kind if report.kind != "release" and self._node.hooks.wants(kind) else None
+        return kind if report.kind != "release" and kind in self._node.hooks.wanted else None
 
 
 def _log_failure(report: Report, run: Run | None, is_over: bool) -> None:

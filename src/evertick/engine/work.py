@@ -53,9 +53,9 @@ class _Question(NamedTuple):
 class Worker:
     """Fills this node's slots with due runs."""
 
-    def __init__(self, node: LocalNode, finisher: Finisher, notes: ProgressWriter) -> None:
+    def __init__(self, node: LocalNode, finisher: Finisher, progress: ProgressWriter) -> None:
         self._node = node
-        self._notes = notes
+        self._progress = progress
         self._finisher = finisher
         self._timeouts = Timeouts(lambda attempt: self.stop(attempt, Stop.TIMEOUT))
         # Whether nothing waits ahead of a new run: the last claim found fewer than there was room for, and nothing has
@@ -64,7 +64,7 @@ class Worker:
         # Slots that come free while a claim is under way are looked at when it is answered.
         self._is_claiming = False
         self._gathering: asyncio.TimerHandle | None = None
-        self._line = RunQueue(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
+        self._queue = RunQueue(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
         self.claimed_at: float | None = None
         # Runs that claims have found to be too old, of which the hooks have not heard.
         self._expired: list[str] = []
@@ -76,7 +76,7 @@ class Worker:
         node = self._node
         async with node.claiming:
             # Counted under the lock: while we wait for it, a fused claim may take the slots.
-            room = node.hold.room + self._line.look()
+            room = node.hold.room + self._queue.look()
             if room <= 0 or node.is_draining or self._finisher.holds_up_claims():
                 self.queue_is_short = False  # nobody has looked; the next free slot does, or the next written outcome
                 return None
@@ -151,7 +151,9 @@ class Worker:
         if had_lease and not node.has_lease:
             log.warning("the lease ran out while a claim was under way: %d runs are not started here", len(runs))
             return
-        self._notes.begun()
+        if self._progress.is_idle:
+            self._progress.is_idle = False
+            asyncio.get_running_loop().call_later(self._progress.every_seconds, self._carry_progress)
         holder = Holder(node.store, node.app, node.id, node.lease)
         attempts: list[Attempt] = []
         for run in runs:
@@ -164,12 +166,19 @@ class Worker:
             for attempt in attempts:
                 self._end(attempt, StoppedBy(Stop.NO_SLOT))
         else:
-            self._line.put(attempts)
+            self._queue.put(attempts)
+
+    def _carry_progress(self) -> None:
+        """For runs that take longer than a moment: most are over before there is anything to carry."""
+        if len(self._node.hold):
+            self._progress.on_held()
+        else:
+            self._progress.is_idle = True
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         """Their work, each in a slot and a task of its own."""
         loop = asyncio.get_running_loop()
-        if self._node.hooks.wants("started"):
+        if "started" in self._node.hooks.wanted:
             # After what the caller has to tell of them.
             loop.call_soon(self._tell_started, [attempt.run for attempt in attempts])
         if log.isEnabledFor(logging.DEBUG):
@@ -200,7 +209,7 @@ class Worker:
         attempt.why = why
         attempt.record.stopped = why.value
         if not attempt.has_slot:
-            self._line.leave(attempt)
+            self._queue.leave(attempt)
             self._end(attempt, StoppedBy(why))
             return
         if attempt.work.driver.can_be_cancelled and attempt.task is not None:
@@ -299,7 +308,7 @@ class Worker:
         if attempt.has_slot:
             if attempt.work.timeout is not None:
                 self._timeouts.forget(attempt, attempt.work.timeout)
-            self._line.run_ended()
+            self._queue.run_ended()
         if attempt.is_abandoned:
             if not _is_cut_off(attempt):
                 run = attempt.run
@@ -312,7 +321,7 @@ class Worker:
 
     def _look_for_more(self) -> None:
         """A slot has come free while more is waiting."""
-        if self._line.is_worth_a_claim:
+        if self._queue.is_worth_a_claim:
             self.on_slot_free()
         elif self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
@@ -376,7 +385,7 @@ class Worker:
     def _rest_after(self, claim: Claim) -> float | None:
         self.claimed_at = self._node.clock.elapsed()
         if not self.queue_is_short:
-            return 0.0 if self._line.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
+            return 0.0 if self._queue.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
 
@@ -478,19 +487,19 @@ class Timeouts:
     def __init__(self, on_timeout: Callable[[Attempt], None]) -> None:
         self._on_timeout = on_timeout
         # By timeout in microseconds, in the order of their beginning: when each of them has had its time.
-        self._lines: dict[int, dict[Attempt, float]] = {}
+        self._queues: dict[int, dict[Attempt, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, attempt: Attempt, timeout: int) -> None:
         """The attempt begins now."""
         loop = asyncio.get_running_loop()
         over_at = loop.time() + timeout / 1e6
-        self._lines.setdefault(timeout, {})[attempt] = over_at
+        self._queues.setdefault(timeout, {})[attempt] = over_at
         self._ring_at(loop, over_at)
 
     def forget(self, attempt: Attempt, timeout: int) -> None:
         """The attempt is over. The timer may ring for nothing once: that is cheaper than setting it anew each time."""
-        self._lines[timeout].pop(attempt, None)
+        self._queues[timeout].pop(attempt, None)
 
     def _ring_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self._timer is not None:
@@ -505,9 +514,9 @@ class Timeouts:
         # Loops ring a little early (uvloop up to half a millisecond). Who then waits for the rest spins, and where time
         # is virtual and stands still meanwhile, for ever.
         now = max(when, loop.time())
-        for timeout, line in list(self._lines.items()):
-            while line:
-                attempt, over_at = next(iter(line.items()))
+        for timeout, queue in list(self._queues.items()):
+            while queue:
+                attempt, over_at = next(iter(queue.items()))
                 if over_at > now:
                     self._ring_at(loop, over_at)
                     break

@@ -42,10 +42,10 @@ __all__ = [
     "Addition",
     "CurrentSchedule",
     "Editor",
+    "current_schedule_of",
     "interval_from_end",
     "never_settles",
     "not_rerun",
-    "now_of",
     "soonest",
     "undeclared_note",
 ]
@@ -477,7 +477,7 @@ class Editor:
         calendars = await load_calendars(self._store, self._app)
         is_on_every = found[0].definition.mode == "every-node"
         nodes = await self._store.nodes(self._app) if is_on_every else ()
-        return now_of(found[0], await self._store.now(), calendars, nodes)
+        return current_schedule_of(found[0], await self._store.now(), calendars, nodes)
 
     def _settle(self, current: CurrentSchedule, reason: Reason, *, fresh: int = FRESH) -> Advance:
         """What is owed, where rule and blackout stay as they are."""
@@ -514,8 +514,8 @@ class Editor:
         if becomes.keeps_held:
             fire_at, at = stored.fire_at, None if blackout is None else blackout.next_open(now)
         elif current.rule is not None:
-            facts = apart(plan_inputs_of(stored, stored.definition, current.rule, blackout=current.blackout))
-            fires, gaps = settle(facts, now, reason, fresh=fresh, is_opened=becomes.lets_go)
+            inputs = apart(plan_inputs_of(stored, stored.definition, current.rule, blackout=current.blackout))
+            fires, gaps = settle(inputs, now, reason, fresh=fresh, is_opened=becomes.lets_go)
         settled = self._settle_decisions(current, becomes, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
         if rule is not None and interval_from_end(rule) is None and not becomes.keeps_held:
             rest = without_decided(rule, settled.occurrences)
@@ -554,8 +554,8 @@ class Editor:
         if not stored.occurrences or known is None:
             return Settled(occurrences=stored.occurrences)
         rule = None if reason is Reason.REMOVED else becomes.rule
-        facts = plan_inputs_of(stored, stored.definition, known)
-        return settle_decisions(facts, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
+        inputs = plan_inputs_of(stored, stored.definition, known)
+        return settle_decisions(inputs, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
 
 
 def _is_over(pause: Pause | None, now: int) -> bool:
@@ -563,7 +563,7 @@ def _is_over(pause: Pause | None, now: int) -> bool:
     return pause is not None and pause.until is not None and pause.until <= now
 
 
-def now_of(
+def current_schedule_of(
     stored: StoredSchedule, time: int, calendars: Mapping[str, Calendar], nodes: Sequence[Node]
 ) -> CurrentSchedule:
     try:

@@ -76,6 +76,8 @@ class Hooks:
         # Runs a plain function off the event loop.
         self._call_plain = call_plain
         self._hooks: dict[str, list[Hook]] = {}
+        # Events that have a hook; the hot path makes none of the others.
+        self.wanted = self._hooks.keys()
         self._backlog: deque[Event] = deque(maxlen=_BACKLOG_MAX)
         self._teller: asyncio.Task[None] | None = None
 
@@ -87,10 +89,6 @@ class Hooks:
     def add(self, kind: str, hook: Hook) -> None:
         self.check(kind)
         self._hooks.setdefault(kind, []).append(hook)
-
-    def wants(self, kind: EventKind) -> bool:
-        """Whether anybody listens: the hot path makes no events for nobody."""
-        return kind in self._hooks
 
     def tell(self, event: Event) -> None:
         """Remember the fact; the hooks hear of it in their own task."""

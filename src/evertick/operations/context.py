@@ -78,7 +78,7 @@ class Managing(ABC):
             self._engine.wake_runs()
 
     def _tell(self, kind: EventKind, key: str, note: str = "") -> None:
-        if self._hooks.wants(kind):
+        if kind in self._hooks.wanted:
             at = from_us(self._clock.now_us())
             self._hooks.tell(Event(kind=kind, app=self.app, at=at, schedule_key=key, note=note))
 

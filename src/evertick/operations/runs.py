@@ -40,7 +40,7 @@ class ManagesRuns(Managing):
             self._engine.cancel([run_id])
         if answer.answer == "ended":
             self._wake_runs()  # what it held up may start
-        if answer.answer == "ended" and self._hooks.wants("cancelled"):
+        if answer.answer == "ended" and "cancelled" in self._hooks.wanted:
             self._hooks.tell(ended_event(await self.get_run(run_id), from_us(self._clock.now_us())))
         return answer.answer != "done"
 

@@ -109,7 +109,7 @@ class Kit(Ledger):
         """Let this much time pass. All that falls into it has happened then, up to and including its last moment."""
         self._check_open()
         await self._time.advance(duration_us(duration))
-        await self._carry_notes()
+        await self._carry_progress()
 
     async def advance_to(self, moment: Moment) -> None:
         """Let time pass until a moment."""
@@ -118,7 +118,7 @@ class Kit(Ledger):
             raise InvalidInput(f"advance_to: {self._moment(from_us(us))} is over; it is {self._moment(self.now)}")
         self._check_open()
         await self._time.advance(us - self._clock.now_us())
-        await self._carry_notes()
+        await self._carry_progress()
 
     async def run_until_idle(self, *, limit: Duration = "1d") -> None:
         """Let time pass until every run has ended, with its retries and delays; an error after `limit`."""
@@ -131,7 +131,7 @@ class Kit(Ledger):
                     f"not idle after {duration_text(duration_us(limit))} of virtual time; the ledger:\n{self.ledger()}"
                 )
             await self._time.step(end - self._clock.now_us())
-        await self._carry_notes()
+        await self._carry_progress()
 
     async def downtime(self, duration: Duration) -> None:
         """Stop the node as a deploy does, let this much time pass, start it again. Catch-up is what follows."""
@@ -237,10 +237,10 @@ class Kit(Ledger):
         engine = self.scheduler._engine
         return [] if engine is None else sorted({each.run.task for each in engine._node.hold if not each.is_over})
 
-    async def _carry_notes(self) -> None:
+    async def _carry_progress(self) -> None:
         """What running jobs have said is readable after every move of time."""
         if self.scheduler._engine is not None and len(self.scheduler._engine._node.hold):
-            self.scheduler._engine._note.wake()
+            self.scheduler._engine._progress_loop.wake()
             await self._time.settle()
 
 
