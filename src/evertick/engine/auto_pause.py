@@ -78,7 +78,7 @@ async def pause_failing(node: LocalNode, editor: Editor, schedules: Sequence[int
     while True:
         found = await node.store.failing(node.app, ids=schedules, limit=_BATCH)
         paused = [failing for failing in found if await _pause(node, editor, failing)]
-        # What is paused is found no more: so this ends. Of what somebody has changed meanwhile, the next failure tells.
+        # A paused schedule is found no more: so this ends. The next failure tells of one that was changed meanwhile.
         if len(found) < _BATCH or not paused:
             return
 

@@ -1,7 +1,7 @@
 """Which duties this node holds: asks for them, begins what it got, stops what it lost.
 
 Holding is living: a duty is ours while our node is not written down as dead and has not resigned, and nothing has to be
-extended. So what is ours needs no asking; only what is not is asked for, at every beat and whenever somebody resigned
+extended. So what is ours needs no asking; only what is not is asked for, at every beat and whenever a holder resigned
 or died. What makes it safe is the lease: a holder stops while its own lease still holds for a third, counted from the
 last beat that was answered; local time can only make it stop sooner. Its successor begins after the death was written
 down, which is after the lease.
@@ -33,7 +33,7 @@ log = logging.getLogger("evertick.duty")
 _ASK_LEAST_SECONDS = 0.5
 # How long a duty waits whose term has failed: what it has done is not written down, so that it would act at once.
 _FAILED_SECONDS = 60.0
-# How often one looks that holds all it has: nobody takes them while it lives.
+# How often a node asks that holds all its duties: no other takes them while it lives.
 _LEASES_OF_ALL = 4
 _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 60.0
 # An act that went on this long before it failed was no failed start.
@@ -83,7 +83,7 @@ class DutyKeeper:
 
     @property
     def wants_more(self) -> bool:
-        """Whether it is of interest here that somebody else may have resigned."""
+        """Whether a resignation elsewhere is of interest here."""
         return len(self._ours) < len(self._works)
 
     async def step(self) -> float | None:
@@ -287,7 +287,7 @@ class Term:
             await self._say(has_acted=True, next_at=at)
             if self.is_stopped:
                 return
-        # Nothing is left to be done, and the duty is ours: nobody else need ask.
+        # Nothing is left to be done, and the duty is ours: no other node need ask.
         await asyncio.Event().wait()
 
     async def _go_on(self) -> None:
@@ -331,7 +331,7 @@ class Term:
             self._error = None
         finally:
             self._is_in_thread = False
-        # Who has seen that it is to stop, and returned, has stopped; who never looked has done its work.
+        # A function that has seen the stop, and returned, has stopped; one that never looked has done its work.
         return not self.record.has_seen_stop
 
     def _failed(self, error: BaseException) -> None:

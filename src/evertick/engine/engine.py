@@ -142,7 +142,7 @@ class Engine:
         self._is_replaced = False
 
     def _connect(self, progress: ProgressWriter, auto_pauser: AutoPauser) -> None:
-        """Who wakes whom: a part tells what has happened, and knows nothing of the loops that care."""
+        """Connect the parts: each tells what has happened, and knows nothing of the loops that care."""
         self._worker.on_slot_free = self._work_loop.wake
         self._finisher.on_outcome = self._finish_loop.wake
         self._finisher.on_freed = self._look_again
@@ -341,7 +341,7 @@ class Engine:
         self._recovery_loop.wake()
         if beat.has_free_duties and self._duties.wants_more:
             self._duty_loop.wake()
-        # Messages of the dead are due again, whoever has judged them.
+        # Messages of dead nodes are due again.
         self._delivery.look_again()
 
     def _on_silence(self) -> None:
@@ -394,7 +394,7 @@ class Engine:
     # --- what may have become due
 
     def _look_again(self) -> None:
-        # Runs first: somebody waits for the start of one, and whoever is woken first has sent its statement first.
+        # Runs first: the loop that is woken first sends its statement first, and a caller may wait for a start.
         self._worker.queue_has_grown()
         self._fire_loop.wake()
 
@@ -421,7 +421,7 @@ class Engine:
         return task
 
     async def _wait_for_claims(self) -> None:
-        """A claim that is under way will be answered, and its runs started; whoever claims later sees the drain."""
+        """A claim that is under way will be answered, and its runs started; a later claim sees the drain."""
         try:
             async with asyncio.timeout(_LAST_WORDS_SECONDS), self._node.claiming:
                 return
@@ -482,7 +482,7 @@ class Engine:
 
     @property
     def under_way(self) -> str:
-        """What a stop waits for, in words: "2 jobs (report, slow) and 1 duty (index)"; empty for nothing."""
+        """The work that a stop waits for, in words: "2 jobs (report, slow) and 1 duty (index)"; empty for nothing."""
         jobs = [attempt.run.schedule_key or attempt.run.task for attempt in self._at_work() if attempt.has_slot]
         # Duties of Evertick's own end at once.
         duties = [name for name in self._duties.names_under_way if not name.startswith("evertick.")]
@@ -491,7 +491,7 @@ class Engine:
         return " and ".join(_counted(one, many, names) for one, many, names in named if names)
 
     def _left_behind(self) -> list[str]:
-        """What nobody can stop but the end of the process."""
+        """Work that nothing but the end of the process can stop."""
         runs = [f"run {attempt.run.id} of {attempt.run.task!r}" for attempt in self._node.hold.abandoned]
         duties = [f"duty {name!r}" for name in self._duties.names_under_way]
         deliveries = [f"a delivery of {channel!r}" for channel in self._delivery.channels_under_way]

@@ -61,7 +61,7 @@ class Finisher:
         return len(self._backlog) > _BATCHES_BEHIND * self._node.batch_size
 
     def holds_up_claims(self) -> bool:
-        """Asked by whoever is about to claim, and is woken if the answer is yes."""
+        """Asked before a claim; `on_caught_up` follows if the answer is yes."""
         self._has_held_up = self._has_held_up or self.is_behind
         return self.is_behind
 
@@ -130,7 +130,7 @@ class Finisher:
                 self._say(attempt, outcome, answer)
 
     def _say(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
-        """What the log and the hooks hear of it."""
+        """Tell the log and the hooks of it."""
         if answer == "lost":
             what = "the outcome of run %s (%s) was not taken: its claim is lost"
             say = functools.partial(log.warning, what, outcome.id, outcome.kind, extra=about(attempt.run))
@@ -151,7 +151,7 @@ class Finisher:
             self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=reason, error=outcome.error)
 
     def _log_afterword(self, attempt: Attempt, outcome: Outcome) -> None:
-        """What a job returned or raised after it had ended its run in a transaction of its own changes nothing."""
+        """A job had ended its run in a transaction of its own: its return or error changes nothing."""
         run = attempt.run
         what = "%s: run %s has ended in a transaction of its own; what came of its job afterwards is dropped: %s"
         level = logging.DEBUG if outcome.error is None else logging.WARNING
@@ -212,7 +212,7 @@ def _failures_words(kind: str, task: str, count: int, names: list[str], seconds:
 
 
 def about(run: Claimed | Run) -> dict[str, str | None]:
-    """What a line of the log is about, for those who read it by program."""
+    """The run of a line of the log, for programs that read it."""
     return {"run": run.id, "task": run.task, "schedule": run.schedule_key}
 
 

@@ -45,7 +45,7 @@ log = logging.getLogger("evertick.fire")
 
 T = TypeVar("T")
 
-# Gaps that somebody has asked for, in advance or by a policy.
+# Gaps that were asked for, in advance or by a policy.
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
 # Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
 # at a fraction of the cost.
@@ -120,7 +120,7 @@ class Recorder:
             await self._settle(tick, tick.under_way)
 
     async def _may_go_on(self, tick: Tick) -> bool:
-        """Without giving up the lock: nobody wants it, and the next page is here before the last answer."""
+        """Without giving up the lock: no other wants it, and the next page is here before the last answer."""
         return await tick.is_next_page_first() and not (self._node.claiming.is_wanted or self._node.is_draining)
 
     async def _record_page(self, tick: Tick) -> bool:
@@ -145,7 +145,7 @@ class Recorder:
         return True
 
     async def _first_look(self) -> Page:
-        """Of a tick. Whoever shares what is due with others needs several batches to choose from."""
+        """The first page of a tick. A node that shares what is due with others needs several batches to choose from."""
         due = await self._look(self._scan.begin(), batches=_BATCHES_AHEAD if self._peers.is_here else 1)
         self._scan.note_answer()
         return await self._page(due)
@@ -206,7 +206,7 @@ class Recorder:
                 yield rows[begin : begin + size]
 
     async def _nodes(self, due: Due, known: dict[int, KnownDefinition]) -> list[Node]:
-        """Who is there for what runs on every node; read only when such a schedule is due, and then afresh."""
+        """The nodes, for schedules of every node; read only when such a one is due, and then afresh."""
         is_asked = any(each.definition.mode == "every-node" for each in known.values())
         return await self._node.store.nodes(self._node.app) if is_asked else []
 
@@ -274,7 +274,7 @@ class Recorder:
         trace(log, self._node.clock.elapsed() - since, words, sum(recorded.taken), len(advances), len(runs), fused)
 
     async def _settle(self, tick: Tick, batch: Batch) -> None:
-        """What is to be done when a batch is answered."""
+        """A batch is written: begin its runs and tell of it."""
         recorded = await batch.answer
         if tick.under_way is batch:
             tick.under_way = None
@@ -302,7 +302,7 @@ class Recorder:
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
         if any(not run.is_claimed for advance in taken for run in advance.runs):
             self._worker.queue_has_grown()
-        # One whose unique key is taken does not run, and replaces nobody.
+        # One whose unique key is taken does not run, and replaces none.
         self._worker.stop_schedules(
             {
                 advance.schedule_id
@@ -320,7 +320,7 @@ class Recorder:
         return [gap for advance in concerned for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
 
     def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
-        """What the hooks hear of it. Answers what the log is to say."""
+        """Tell the hooks of it. Answers the gaps for the log."""
         for run in advance.runs:
             if run.id not in duplicates:
                 self._tell_scheduled(key, run)
@@ -395,7 +395,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     due: Due
     known: dict[int, KnownDefinition]
-    # Who is there for what runs on every node.
+    # For schedules of every node.
     nodes: list[Node]
 
     @property
@@ -441,7 +441,7 @@ class Batch:
 
 
 class Tick:
-    """What is under way, and what came of it."""
+    """The pages and the batch under way, and their results."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -451,7 +451,7 @@ class Tick:
         self.ahead: asyncio.Task[Page | None] | None = None
         # Slots that are spoken for: of runs that are planned or written as claimed, and have not begun.
         self.reserved = 0
-        # Somebody else was at the same schedules.
+        # Another node recorded some of them first.
         self.is_refused = False
         # Some of what it has seen, to other nodes.
         self.has_left = False
@@ -578,7 +578,7 @@ class PeerShare:
         return self._node.clock.elapsed() < self._is_here_until
 
     async def look(self) -> None:
-        """Who is there, asked only while somebody is."""
+        """Ask for the live nodes, while another was met."""
         now = self._node.clock.elapsed()
         if not self.is_here or (self._asked_at is not None and now < self._asked_at + _REMEMBERED_SECONDS):
             return

@@ -77,12 +77,12 @@ class Hold:
         self._busy = 0
         # Claimed, and not in a slot yet.
         self._waiting = 0
-        # What did not stop when told to, and has not come back.
+        # Told to stop, and not back yet.
         self.abandoned: list[Attempt] = []
 
     @property
     def free(self) -> int:
-        """Slots that are for whoever comes, with nobody waiting for them."""
+        """Slots with no run waiting for them."""
         return max(self.room, 0)
 
     @property
@@ -142,7 +142,7 @@ class Hold:
 
 
 class ClaimLock(asyncio.Lock):
-    """First come, first served. Whoever holds it can see whether others wait for it."""
+    """First come, first served. Its holder can see whether others wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class OwnRates:
         return [max(rest, 0.001) for rest in used_up if rest > 0]
 
 
-# What the hooks hear of each verdict.
+# The event of each verdict.
 EVENT_OF: dict[Verdict, EventKind] = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.FAILED: "failed",
@@ -261,7 +261,7 @@ def declarer_of(node_name: str) -> str:
 
 
 class LocalNode:
-    """What every loop of the engine works with."""
+    """The state that all loops of the engine share."""
 
     def __init__(
         self,
@@ -311,9 +311,9 @@ class LocalNode:
         # Lines of the log that would come once per run or batch.
         self.summary = LogSummary(clock.elapsed)
         self.is_draining = False
-        # What was running is cut off: whatever claims bring from now on is given back.
+        # Running work is cut off: runs that claims bring from now on are given back.
         self.is_closed = False
-        # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
+        # By `clock.elapsed`: until then no node may have declared us dead. Counted from sending the beat.
         self.trusted_until = 0.0
 
     def know(
@@ -353,7 +353,7 @@ class LocalNode:
 
     @property
     def has_lease(self) -> bool:
-        """Whether nobody can have declared us dead yet, as far as we know."""
+        """Whether no node can have declared us dead yet, as far as we know."""
         return self.clock.elapsed() < self.trusted_until
 
     def reborn(self) -> None:
@@ -423,7 +423,7 @@ class LocalNode:
 
 
 def ended_event(run: Run, at: datetime) -> Event:
-    """What the hooks hear of a run that has ended."""
+    """The event of a run that has ended."""
     assert run.verdict is not None, "it has ended"
     return event_of(EVENT_OF[run.verdict], run, at)
 
@@ -444,7 +444,7 @@ def event_of(kind: EventKind, run: Run, at: datetime) -> Event:
 
 
 async def runs_told_of(node: LocalNode, ids: Sequence[str]) -> dict[str, Run]:
-    """What makes a line of the log about these runs better. Without an answer of the store it does without."""
+    """The runs, for lines of the log, which do without an answer of the store."""
     if not ids:
         return {}
     try:

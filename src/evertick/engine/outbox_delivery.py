@@ -4,8 +4,8 @@ A message is delivered at least once and is settled by the claim that delivered 
 the answer of the store may be lost; then it is delivered again under the same key. Nothing is delivered before its
 claim was answered.
 
-What did not come back in time is settled without waiting for it, and goes on taking its place among the deliveries of
-its channel until it does come back: a receiver that hangs must not be called once more for every timeout.
+A call that did not come back in time is settled without waiting for it, and goes on taking its place among the
+deliveries of its channel until it does: a receiver that hangs must not be called once more for every timeout.
 
 A message that dispatches a run is told to that run before it is settled: a node that dies in between delivers it once
 more, under the same key; the other way round, a run would wait for ever for what was sent long ago.
@@ -109,7 +109,7 @@ class OutboxDelivery:
         # When a line was last heard to be back, by `clock.elapsed`; and channels that wait for it without need.
         self._back_at: dict[str, float] = {}
         self._to_hasten: set[str] = set()
-        # By `clock.elapsed`: before that the others have nothing to claim, unless somebody says so.
+        # By `clock.elapsed`: before that the others have nothing to claim, unless woken.
         self._look_at = 0.0
         # A delivery has ended, or there may be more to deliver.
         self.on_change: Callable[[], None] = lambda: None
@@ -174,7 +174,7 @@ class OutboxDelivery:
         return rest if rest > 0 and self._has_more.isdisjoint(room) else await self._claim(room)
 
     def cut_off(self) -> None:
-        """Give back what is under way: somebody else delivers it, perhaps once more."""
+        """Give back the messages under way: another node delivers them, perhaps once more."""
         for batch in list(self._batches):
             for delivery in batch.deliveries:
                 if delivery.outcome is None:
@@ -192,14 +192,14 @@ class OutboxDelivery:
 
     async def _claim(self, room: dict[str, int]) -> float | None:
         node, incarnation = self._node, self._node.id
-        # Whoever says that there is more while we ask is not to be overheard.
+        # A wake-up while we ask must not be lost.
         since = node.clock.elapsed()
         self._look_at = since + self._poll
         held = [delivery.message.id for delivery in self._held.values() if delivery.node == incarnation]
         try:
             claim = await node.store.claim_messages(node.app, incarnation, room, held)
         except Exception:
-            self._look_at = 0.0  # nobody has looked
+            self._look_at = 0.0  # not looked at
             raise
         if log.isEnabledFor(TRACE):
             found = tally(message.channel for message in claim.messages)
@@ -264,7 +264,7 @@ class OutboxDelivery:
         batch.begun_at = self._node.clock.elapsed()
 
     async def _deliver(self, batch: DeliveryBatch) -> Came:
-        """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
+        """Answers errors instead of raising them: a `sys.exit()` that leaves its task ends the whole event loop."""
         sender, deliveries = batch.sender, batch.deliveries
         try:
             if sender.deliver_many is not None:
@@ -310,7 +310,7 @@ class OutboxDelivery:
         self._stop(batch)
 
     def _give(self, delivery: Delivery, outcome: MessageOutcome) -> None:
-        """What came of it, to be written."""
+        """Keep the outcome, to be written."""
         delivery.outcome = outcome
         self.on_change()
 
@@ -371,7 +371,7 @@ class OutboxDelivery:
 def judge_delivery(
     message: ClaimedMessage, sender: Sender, error: BaseException | None, uniform: float, keep_dead: int
 ) -> MessageOutcome:
-    """What a delivery that has ended means for its message."""
+    """The outcome of a message by the end of its delivery."""
     if error is None:
         return _outcome(message, "sent", remember=sender.remember)
     attempt, text = message.attempts + 1, error_text(error)
@@ -440,7 +440,7 @@ def _one_each(came: Came, count: int) -> Came:
 
 
 def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | None:
-    """What becomes of the run that a message dispatches; None: nothing yet."""
+    """The report for the run that a message dispatches; None: nothing yet."""
     kind: ReportKind
     match outcome.kind:
         case "sent":

@@ -1,7 +1,7 @@
 """Carrying what running jobs say (progress, phases, log lines) to the store, off the hot path.
 
 Once in a while for all runs together, and once more before a run's outcome is written, which has the phases itself.
-What the store did not take in time is kept and sent again; the numbers of the lines make a second sending harmless.
+Words that the store did not take in time are kept and sent again; the numbers of the lines make that harmless.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class NodeLogCapture:
 
     def remove(self) -> None:
         self._engines -= 1
-        # If somebody has put a factory over ours, ours stays below it, and only passes records on.
+        # A factory that was put over ours keeps ours below it, where it only passes records on.
         if self._engines == 0 and logging.getLogRecordFactory() == self._listen:
             logging.setLogRecordFactory(self._make_record)
 

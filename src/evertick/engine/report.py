@@ -243,13 +243,13 @@ class Reporter:
         }
 
     async def stop(self, seconds: float) -> None:
-        """What was not confirmed comes to others. None reads any more after it: who did would open a line anew that is
+        """Unconfirmed reports come to others. None reads any more after it: that would open a connection anew that is
         being closed."""
         tasks = [reader.task for reader in self._readers if reader.task is not None]
         await cancel_until_over(tasks, seconds=seconds)
 
     async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
-        """Write reports down; whoever may start by that, or is to hear of it, does."""
+        """Write reports down, and wake what may start by that."""
         since = self._node.clock.elapsed()
         answers = await self._node.store.apply_reports(self._node.app, reports)
         if log.isEnabledFor(TRACE):

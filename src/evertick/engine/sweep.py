@@ -54,7 +54,7 @@ class Sweeper:
             refreshed = await self._editor.refresh_cursors()
             if refreshed:
                 log.warning("zone rules have changed: %d schedules were planned anew", refreshed)
-            # What a node that died between a verdict and its look has left; while we live we look ourselves.
+            # For a node that died between a verdict and its look; while we live we look ourselves.
             await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
         if self._look_at_clock is not None:
@@ -79,8 +79,8 @@ class Sweeper:
     async def _resume_declared(self, declared: Sequence[StoredSchedule]) -> None:
         """Resume what was paused as no longer declared, and is declared here.
 
-        Whoever paused it did not know of us yet: our schedules are stored before we join, and others may have looked in
-        between; or we had been declared dead. What a configuration has disabled stays so.
+        The node that paused it did not know of us yet: our schedules are stored before we join, and others may have
+        looked in between; or we had been declared dead. Those that a configuration has disabled stay so.
         """
         for schedule in declared:
             if schedule.pause is None or self._is_rightly_paused(schedule.key, schedule.pause):

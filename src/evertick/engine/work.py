@@ -78,10 +78,10 @@ class Worker:
             # Counted under the lock: while we wait for it, a fused claim may take the slots.
             room = node.hold.room + self._queue.look()
             if room <= 0 or node.is_draining or self._finisher.holds_up_claims():
-                self.queue_is_short = False  # nobody has looked; the next free slot does, or the next written outcome
+                self.queue_is_short = False  # not looked at: the next free slot does, or the next written outcome
                 return None
             claim = await self._claim_and_start(self._ask(room))
-        # What could not be told is told by the next step.
+        # The next step tells those that could not be told.
         await node.tell_ended(self._expired)
         self._expired.clear()
         return self._rest_after(claim)
@@ -116,7 +116,7 @@ class Worker:
 
     def _ask_ahead(self, begin: int) -> _Question | None:
         """The next batch, while so many runs are about to begin that are not in their slots yet; unless there is no
-        room, nothing more to find, or somebody else who waits for his turn."""
+        room, nothing more to find, or another that waits for the lock."""
         node = self._node
         room = node.hold.room - begin
         is_in_vain = self.queue_is_short or room < node.batch_size or self._finisher.holds_up_claims()
@@ -224,7 +224,7 @@ class Worker:
         record, claim = attempt.record, (attempt.node, attempt.run.fence)
         if record.own_end == "written":
             runs = await self._node.store.runs(self._node.app, RunFilter(ids=(attempt.run.id,)))
-            # Nobody else's word makes a run of this claim succeed.
+            # No other word makes a run of this claim succeed.
             if any(run.verdict is Verdict.SUCCEEDED and (run.node, run.fence) == claim for run in runs):
                 record.own_end = "committed"
         return record.own_end == "committed"
@@ -235,7 +235,7 @@ class Worker:
         return self.queue_is_short and not self._finisher.holds_up_claims()
 
     def queue_has_grown(self) -> None:
-        """A run was put into the queue that nobody has claimed yet."""
+        """A run was put into the queue, unclaimed."""
         self.queue_is_short = False
         self.on_slot_free()
 
@@ -337,7 +337,7 @@ class Worker:
 
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.why is not None and attempt.why is Stop.LOST:
-            # What has ended itself is no loss; the store knows its end, and is only asked to confirm it.
+            # A run that has ended itself is no loss; the store knows its end, and is only asked to confirm it.
             ending = Returned(None) if attempt.record.own_end == "committed" else StoppedBy(Stop.LOST)
         record, draw = attempt.record, self._node.clock.uniform
         try:
@@ -543,7 +543,7 @@ def _is_at_its_step(attempt: Attempt) -> bool:
 
 
 def _task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[None]]:
-    """What puts a life into a task of its own. Where Python can (3.12), the task takes its first step at once: for a
+    """Makes the task of a run. Where Python can (3.12), the task takes its first step at once: for a
     job that never waits, its turn in the event loop is saved. A program that makes its own kind of tasks is asked.
     """
     if loop.get_task_factory() is not None:

@@ -1,4 +1,4 @@
-"""What a run in the hands of an outside queue waits for, in words: its queue, a worker, or a word of that worker."""
+"""The next step of a run in the hands of an outside queue, in words: its queue, a worker, or a word of that worker."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _unheard_words(channel: str) -> str:
 
 def is_away(dispatched: Dispatched, nodes: Iterable[Node]) -> bool:
     """Of a queue that has not taken its message: whether it is not there at all, as far as anybody knows. Where reports
-    can be read it is; and from a queue that brings none nobody hears that it is back."""
+    can be read it is; and of a queue that brings none it is not heard that it is back."""
     return dispatched.mode != "forget" and not is_heard(dispatched.to, nodes)
 
 

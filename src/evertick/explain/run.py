@@ -300,7 +300,7 @@ def _when_judged(node: Node, others: list[Node], now: datetime, rule: When | Non
 
 
 def _slot_wanted(run: Run, living: list[Node]) -> str:
-    """Of what nobody has, each half is named only if it is missing."""
+    """Each half is named only if no node has it."""
     knowing = [node for node in living if run.task in node.tasks]
     if any(run.queue in node.queues for node in knowing):
         return "a free slot"

@@ -118,7 +118,7 @@ def node_wanted(task: str, nodes: Iterable[Node]) -> str:
 
 
 def heard_of(living: list[Node], now: datetime) -> list[Node]:
-    """Whose lease holds. A node that was killed alone is never judged dead, since nobody is left to do it."""
+    """Whose lease holds. A node that was killed alone is never judged dead, since none is left to do it."""
     return [node for node in living if node.lease_until >= now]
 
 

@@ -220,7 +220,7 @@ record_of: Callable[[Context], JobRecord] = attrgetter("_record")
 
 
 class JobRecord(msgspec.Struct, eq=False, gc=False):
-    """What is known of one attempt at one run, beside what the driver has of it."""
+    """One attempt at one run, as the engine and the drivers keep it."""
 
     run: Claimed
     clock: Clock
@@ -286,7 +286,7 @@ class JobRecord(msgspec.Struct, eq=False, gc=False):
 
 
 class ProgressBuffer:
-    """What one attempt has said so far and has not been carried to the store yet."""
+    """Words of one attempt that were not carried to the store yet."""
 
     __slots__ = (
         "_chars",

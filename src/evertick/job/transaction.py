@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Holder", "Transaction", "finish_within"]
 
-# A block holds the store's write lock, and nobody can beat meanwhile: two more beats must fit into the lease after it.
+# A block holds the store's write lock, and no node can beat meanwhile: two more beats must fit into the lease after it.
 _BLOCKS_PER_LEASE = 3
 
 

@@ -1,6 +1,6 @@
 """Many changes to schedules at once, all of them or none: what a file of jobs comes down to.
 
-The changes were planned from schedules as they stood, and somebody has looked at the plan. So each is made only if its
+The changes were planned from schedules as they stood, and the plan was looked at. So each is made only if its
 schedule is still of the version that the plan was made from; a cursor that has moved on meanwhile is no other schedule,
 and the changes are made anew from where it is. Everything is written in one transaction, the calendars too.
 """

@@ -1,7 +1,7 @@
 """People's changes to schedules: add, edit, pause, resume, remove, trigger, rerun.
 
 A change first settles the account of the old definition up to now, then restarts the cursor from now, so that it never
-fires anything by itself and never loses a moment silently. Read, settle, write guarded; if somebody else was faster,
+fires anything by itself and never loses a moment silently. Read, settle, write guarded; if another was faster,
 again from the start.
 """
 
@@ -150,7 +150,7 @@ class Editor:
     async def put_calendar(self, calendar: Calendar) -> None:
         """Keep a named calendar, and let the schedules that use it go by it from now on.
 
-        The same one again moves those that still go by another: whoever put it may not have got to them.
+        The same one again moves those that still go by another: the first put may not have got to them.
         """
         if not await self._put_if_new(calendar):
             await self._move(await self._left_behind(calendar.name))
@@ -188,7 +188,7 @@ class Editor:
         """Recompute cursors that were computed with other zone rules than this machine has; answers how many.
 
         One schedule of each fingerprint tells for all that share it. A schedule that owes something now is left alone:
-        its tick plans with the new rules anyway, and what it owes must not be settled as if somebody had edited it.
+        its tick plans with the new rules anyway, and what it owes must not be settled as if it had been edited.
         """
         calendars = await load_calendars(self._store, self._app)
         refreshed = 0
@@ -303,7 +303,7 @@ class Editor:
         return Change(key=current.stored.key, kind="pause", settle=settled, pause=pause)
 
     async def pause_failing(self, failing: Failing) -> str | None:
-        """Pause a schedule that has failed too often; answers the note. None: somebody was faster, or changed it."""
+        """Pause a schedule that has failed too often; answers the note. None: another was faster, or changed it."""
         said = what_was_raised(failing.error) or failing.reason or failing.verdict
         runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
         note = f"{runs} failed, the last error: {said}; mend it, then resume it"
@@ -318,7 +318,7 @@ class Editor:
         return note if is_paused else None
 
     async def pause_undeclared(self, key: str, node_name: str, source: Source = "code") -> bool:
-        """Pause a schedule that what runs under `node_name` no longer declares. False: somebody was faster."""
+        """Pause a schedule that what runs under `node_name` no longer declares. False: another was faster."""
         note = undeclared_note(node_name, source)
         return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
 

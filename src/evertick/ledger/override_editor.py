@@ -55,7 +55,7 @@ class OverrideEditor(Editor):
     """Decides about single moments."""
 
     async def skip_next(self, key: str, *, note: str = "") -> int:
-        """The next moment that nobody has decided about will not run; answers it."""
+        """The next undecided moment will not run; answers it."""
 
         async def make(current: CurrentSchedule) -> _Decision:
             moment = _next_moment(current)
@@ -79,7 +79,7 @@ class OverrideEditor(Editor):
         log.info("%s: the moment %s is moved to %s: %s", key, from_us(fire_at), from_us(to), note or "no note")
 
     async def run_early(self, key: str) -> str:
-        """Run the next moment that nobody has decided about now, instead of at its time; answers the run's id."""
+        """Run the next undecided moment now, instead of at its time; answers the run's id."""
         run_id = self._clock.new_id()
 
         async def make(current: CurrentSchedule) -> _Decision:
@@ -179,7 +179,7 @@ class OverrideEditor(Editor):
         )
 
     def _cursor(self, current: CurrentSchedule, decision: _Decision) -> tuple[int | None, int | None]:
-        """An owed moment stays owed; else the cursor is on the first moment to come that nobody has decided about."""
+        """An owed moment stays owed; else the cursor is on the first undecided moment to come."""
         stored, rule = current.stored, current.rule
         fire_at, at = stored.fire_at, stored.at
         is_counted = interval_from_end(rule) is not None
@@ -212,7 +212,7 @@ def _is_spent(current: CurrentSchedule, decision: _Decision) -> bool:
 
 
 def _next_moment(current: CurrentSchedule) -> int:
-    """The next moment that nobody has decided about."""
+    """The next undecided moment."""
     stored, rule, key = current.stored, _rule(current), current.stored.key
     if interval_from_end(rule) is not None:
         return _next_counted(current)

@@ -1,6 +1,6 @@
 """Duties: work that one node of the fleet does at a time, as its function and the engine see it.
 
-A duty is held under a *term*, a number that grows with every taking. Whoever holds it stops before its lease can have
+A duty is held under a *term*, a number that grows with every taking. Its holder stops before its lease can have
 run out unheard, so that its successor finds it stopped; but a process that was frozen wakes up in the middle of a line,
 and a thread can only be asked. Where an act must not come late, hand the term to what it acts on, and let that refuse a
 smaller one than it has seen.
@@ -23,7 +23,7 @@ __all__ = ["DutyContext", "DutyRecord", "DutyWork", "Interval", "Moments", "Rhyt
 
 
 class DutyRecord:
-    """What the engine keeps of one holding of a duty, behind its context."""
+    """One holding of a duty as the engine keeps it, behind its context."""
 
     __slots__ = ("ask", "has_seen_stop", "is_trusted", "stopped", "why")
 

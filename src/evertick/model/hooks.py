@@ -1,7 +1,7 @@
-"""What happens to schedules and runs, told to whoever listens.
+"""Events of schedules and runs, told to hooks.
 
 Hooks are called after the fact is in the store, one after another, in the order of the facts. A hook that raises or
-hangs harms nobody but itself: it is logged, and it never delays a run.
+hangs harms nothing but itself: it is logged, and it never delays a run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a blackout holds: the moments that came while it was closed. Pure."""
+"""The moments that came while a blackout was closed. Pure."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LATE = 5 * SECOND
 
 
 class PlanInputs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a plan is made from."""
+    """The schedule as a plan sees it."""
 
     key: str
     definition: Definition
@@ -28,7 +28,7 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fires: int = 0
     live: int = 0
     pause: Pause | None = None
-    # What people decided about single moments, by the moment.
+    # Decisions about single moments, by the moment.
     occurrences: tuple[Occurrence, ...] = ()
     # While it is closed nothing fires.
     blackout: Calendar | None = None

@@ -19,7 +19,7 @@ def guards_live(definition: Definition) -> bool:
 
 
 def admit(overlap: Overlap, live: int) -> Literal["free", "blocked"] | None:
-    """What overlap makes of one more run: "free", "blocked" behind the live one, or None: it must not be.
+    """The answer of overlap to one more run: "free", "blocked" behind the live one, or None: it must not be.
 
     A parked run may never run, and must not stop its schedule for good: the next one takes its place.
     """

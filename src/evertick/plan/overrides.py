@@ -66,7 +66,7 @@ def pending(occurrences: Iterable[Occurrence]) -> list[Occurrence]:
 
 
 def without_decided(rule: When, occurrences: tuple[Occurrence, ...]) -> When:
-    """The rule without the moments that somebody decided about."""
+    """The rule without the moments that were decided by hand."""
     if not occurrences or rule.is_after_end:
         return rule
     return Without(rule, (each.fire_at for each in occurrences))

@@ -195,7 +195,7 @@ def _catch_up_all(inputs: PlanInputs, newest: int, now: int, uniform: Callable[[
         oldest < newest or is_in_blackout(inputs, oldest) or now - due_at(inputs, oldest) > inputs.definition.pace
     )
     if inputs.live & STUCK:
-        # Whoever wants all of them does not want one to take the place of another: the parked one is waited for.
+        # With all of them wanted, none takes the place of another: the parked one is waited for.
         is_behind, inputs = True, msgspec.structs.replace(inputs, live=inputs.live & ~STUCK)
     admitted = admit(inputs.definition.overlap, inputs.live)
     if admitted is None and is_behind:
