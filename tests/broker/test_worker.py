@@ -15,9 +15,9 @@ from wire import all_reports, reports_until
 
 from evertick import Context, Retry, Skip
 from evertick.clock import system_clock
-from evertick.driver.queue import redis_stream
+from evertick.driver.queue import redis_broker
 from evertick.driver.queue.contract import Kill, WorkerReport
-from evertick.worker.broker_session import Fetched
+from evertick.worker.broker_session import QueueMessage
 from servers.broker import Broker, redis_server
 
 RUN = "0190a1b2-0000-7000-8000-000000000001"
@@ -212,7 +212,7 @@ async def test_a_kill_that_nobody_heard_is_seen_with_the_next_word(bench: Bench)
         await asyncio.Event().wait()
 
     worker = bench.worker()
-    worker._line.on_kill = lambda _: None
+    worker._session.on_kill = lambda _: None
     await bench.dispatch(run=bench.run, fence=4, progress_every=0.05)
     await begun.wait()
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
@@ -315,13 +315,13 @@ async def test_a_message_that_is_given_back_goes_to_another_worker(bench: Bench)
     @bench.scheduler.task(name="work")
     async def work() -> None: ...
 
-    line = bench.line()
+    session = bench.session()
     await bench.dispatch(run=bench.run)
-    fetched: list[Fetched] = []
+    fetched: list[QueueMessage] = []
     while not fetched:
-        fetched = await line.fetch(1, 1.0)
-    await line.give_back(fetched[0])
-    await line.close()
+        fetched = await session.fetch(1, 1.0)
+    await session.give_back(fetched[0])
+    await session.close()
     bench.worker()
     assert (await bench.ends())[-1].run == bench.run
 
@@ -329,13 +329,13 @@ async def test_a_message_that_is_given_back_goes_to_another_worker(bench: Bench)
 async def test_what_a_dead_worker_had_read_from_a_stream_goes_to_another(
     redis: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_stream, "UNSETTLED_MS", 0)
+    monkeypatch.setattr(redis_broker, "UNSETTLED_MS", 0)
     async with bench_on(redis, own, "stream") as bench:
 
         @bench.scheduler.task(name="work")
         async def work() -> None: ...
 
-        dead = bench.line()
+        dead = bench.session()
         await dead.fetch(1, 0.01)
         await bench.dispatch(run=bench.run)
         assert len(await dead.fetch(1, 1.0)) == 1

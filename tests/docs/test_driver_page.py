@@ -13,7 +13,7 @@ from programs import clean_environment
 
 from evertick import Context, Shell
 from evertick.clock import system_clock
-from evertick.driver.shell.run_variables import RUN_VARIABLES, run_variables
+from evertick.driver.shell.spec import RUN_VARIABLES, run_variables
 from evertick.job.context import JobRecord
 from evertick.model import Claimed
 

@@ -16,8 +16,8 @@ from dispatch_queue import KILLS, QUEUE, Dispatching, Queue
 
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
-from evertick.driver.dispatch import Received
-from evertick.driver.queue.redis_spec import Redis
+from evertick.driver.base import Received
+from evertick.driver.queue.spec import Redis
 from evertick.engine import report
 from evertick.engine.engine import EngineHealth
 from evertick.explain.run import explain_run
@@ -32,7 +32,7 @@ SECOND = 1_000_000
 
 @pytest.fixture(autouse=True)
 def handing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._BUILT_IN, "handing", "handing:Handing")
+    monkeypatch.setitem(registry._BUILT_IN, "handing", "dispatch_queue:Dispatching")
     # Nobody is called silent later than the last read was over.
     monkeypatch.setattr(report, "WAIT_SECONDS", 0.2)
 

@@ -35,7 +35,7 @@ from evertick.engine.recovery import Recoverer
 from evertick.job.context import JobRecord
 from evertick.model import Claimed
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.job_transaction import FileTransaction
+from evertick.store.sqlite.transactions import FileTransaction
 from evertick.testing import virtual_time
 
 ENDS = ("succeeded", "failed", "cancelled", "lost", "skipped", "retrying")

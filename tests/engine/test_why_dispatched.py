@@ -61,7 +61,7 @@ class Ledger:
         assert await self.store.settle_messages(APP, "n", [outcome]) == ["done"]
 
     async def beat(self, *ticks: str) -> None:
-        line = await self.store.beat_line()
+        line = await self.store.heartbeat_session()
         await line.beat("n", HOUR, dict.fromkeys(ticks, (0, None)))
         await line.close()
 

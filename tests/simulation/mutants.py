@@ -23,12 +23,12 @@ from evertick.model import Outcome, Reason, Verdict
 from evertick.model.retry import never_again
 from evertick.plan import blackout, moments, plan, settlement
 from evertick.plan.overlap import STUCK
-from evertick.store import dispatched, ending
+from evertick.store import dispatched, verdicts
 from evertick.store.base import Recorded
-from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store
+from evertick.store.sqlite import SqliteStore, claims, endings, fires, limits, nodes, schedules
 from evertick.store.sqlite import dispatched as sqlite_dispatched
+from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
 from simulation.run import Simulated, simulate
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -96,7 +96,7 @@ def _no_sql(name: str) -> Patch:
 
 async def _hold_at_once(self: SqliteStore, app: str, node: str, names: Any) -> Any:
     """Without a look whether there is anything to take."""
-    return await self._write(duties.hold_duties, app, node, names)
+    return await self.session().write(lambda db, now: nodes.hold_duties(db, now, app, node, names))
 
 
 def _stop_only_if_told(original: Any) -> Any:
@@ -160,9 +160,10 @@ async def _no_reconcile(self: recovery.Recoverer) -> None:
 
 
 def _send_of_all(original: Any) -> Any:
-    def finish_all(db: Any, now: int, app: str, node: str, outcomes: Any) -> Any:
-        finished = original(db, now, app, node, outcomes)
-        write_messages(db, now, app, [message for outcome in outcomes for message in outcome.messages])
+    async def finish_all(self: SqliteStore, app: str, node: str, outcomes: Any) -> Any:
+        finished = await original(self, app, node, outcomes)
+        sent = [message for outcome in outcomes for message in outcome.messages]
+        await self.session().write(lambda db, now: write_messages(db, now, app, sent))
         return finished
 
     return finish_all
@@ -498,7 +499,7 @@ MUTANTS: tuple[Mutant, ...] = (
         seeds=(71, 132, 84),
         patches=(
             _sql("claim.node", " AND died_at IS NULL", ""),
-            _attribute(new_runs, "is_alive", lambda db, node: True),
+            _attribute(fires, "is_alive", lambda db, node: True),
         ),
     ),
     Mutant(
@@ -612,7 +613,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="losses_without_end",
         what="a run that takes every node down with it is run for ever",
         seeds=(33, 67),
-        patches=(_attribute(ending, "LOSSES_MAX", 99),),
+        patches=(_attribute(verdicts, "LOSSES_MAX", 99),),
     ),
     Mutant(
         name="losses_not_counted",
@@ -761,7 +762,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="removed_runs_on",
         what="removing a schedule leaves its waiting runs",
         seeds=(158, 80, 153),
-        patches=(_attribute(changes, "_remove", _leave_waiting),),
+        patches=(_attribute(schedules, "_remove", _leave_waiting),),
     ),
     # --- limits
     Mutant(
@@ -920,7 +921,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lost_outcome_sends",
         what="the messages of an outcome are written though its claim is lost",
         seeds=(132, 195),
-        patches=(_wrapped(store, "finish", _send_of_all),),
+        patches=(_wrapped(SqliteStore, "finish", _send_of_all),),
     ),
     Mutant(
         name="failed_attempt_sends",
@@ -987,7 +988,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="report_of_an_old_fence",
         what="what a worker says of an earlier dispatch is taken for the present one",
         seeds=(7, 12, 22),
-        patches=(_wrapped(sqlite_dispatched, "hear", _whatever_fence),),
+        patches=(_wrapped(sqlite_dispatched, "apply_all", _whatever_fence),),
     ),
     Mutant(
         name="dispatched_before_its_message",
@@ -1005,7 +1006,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="progress_not_heard",
         what="a worker that speaks loses its run as if it were silent",
         seeds=(8, 12),
-        patches=(_attribute(dispatched._Dispatched, "_silent_until", _silent_since_taken),),
+        patches=(_attribute(dispatched._DispatchedRun, "_silent_until", _silent_since_taken),),
     ),
     Mutant(
         name="queue_away_costs",
@@ -1047,7 +1048,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed_elsewhere_for_nothing",
         what="a worker's failure spends no attempt",
         seeds=(7, 22, 40),
-        patches=(_wrapped(dispatched._Dispatched, "_outcome", _without_attempt),),
+        patches=(_wrapped(dispatched._DispatchedRun, "_outcome", _without_attempt),),
     ),
     Mutant(
         name="dispatched_never_looked_at",
@@ -1059,7 +1060,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cancelled_elsewhere_goes_on",
         what="a run in other hands that is to be cancelled is tried again",
         seeds=(7, 23, 40),
-        patches=(_attribute(dispatched, "cancelled_instead", lambda outcome, held: outcome),),
+        patches=(_attribute(dispatched, "cancelled_outcome", lambda outcome, held: outcome),),
     ),
     Mutant(
         name="withdrawn_message_sent",
@@ -1143,7 +1144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unique_key_shared",
         what="two live runs may have the same unique key (nobody looks, and no index forbids it, a pair)",
         seeds=(20, 103, 31),
-        patches=tuple(_attribute(where, "is_duplicate", lambda *args: False) for where in (fires, new_runs)),
+        patches=tuple(_attribute(where, "is_duplicate", lambda *args: False) for where in (fires,)),
         tables=(
             "DROP INDEX evertick_runs_unique",
             "CREATE INDEX evertick_runs_unique ON evertick_runs (app, unique_key)",

@@ -10,7 +10,7 @@ import pytest
 
 from evertick import Constant, Context, InvalidInput, InvalidSetting, Refused, Retry, Scheduler
 from evertick.clock import system_clock
-from evertick.driver.sender import Sender
+from evertick.driver.base import Sender
 from evertick.engine.outbox_delivery import judge_delivery
 from evertick.job.context import MESSAGES_MAX, JobRecord, record_of
 from evertick.model import Claimed, ClaimedMessage, Message, MessageOutcome

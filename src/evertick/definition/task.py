@@ -23,7 +23,7 @@ from evertick.driver.base import Driver, OnLost, OnUnreachable, Work
 from evertick.driver.python.function import FunctionDriver
 from evertick.driver.python.process import Process, ProcessDriver, check_process
 from evertick.driver.registry import check_spec
-from evertick.driver.spec import LeftToOthers, Spec
+from evertick.driver.spec import AbsentDriver, Spec
 from evertick.errors import InvalidArguments, InvalidInput, InvalidSetting, Refused
 from evertick.job.arguments import FreeArguments, Signature
 from evertick.job.context import Context, current
@@ -350,7 +350,7 @@ def task_of_spec(scheduler: Scheduler, name: str, spec: Spec, options: TaskOptio
     if "process" in options:
         raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
     if spec.driver not in scheduler.settings.drivers:
-        return Task(scheduler, name, LeftToOthers(spec.driver, name), FreeArguments(name), options)
+        return Task(scheduler, name, AbsentDriver(spec.driver, name), FreeArguments(name), options)
     try:
         driver = spec.make_driver(name, scheduler._parts_for(name))
     except ImportError as error:

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from evertick.driver.error_text import error_text
 from evertick.engine.loop import Idle
 from evertick.engine.node import LocalNode
 from evertick.errors import Stopped, StoreUnavailable
@@ -23,6 +22,7 @@ from evertick.model.duty import DutyContext, DutyRecord, DutyWork, Rhythm
 from evertick.model.hooks import Event, EventKind
 from evertick.store.base import DutyHold, DutyHolds, DutyTick
 from evertick.text.error_line import what_was_raised
+from evertick.text.error_text import error_text
 from evertick.when.moment import MINUTE
 
 __all__ = ["DutyKeeper"]

@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.driver.base import Driver, Work
-from evertick.driver.dispatch import ReportSource
-from evertick.driver.sender import Sender
+from evertick.driver.base import Driver, ReportSource, Sender, Work
 from evertick.engine import loops
 from evertick.engine.auto_pause import AutoPauser
 from evertick.engine.clock_watch import ClockWatch

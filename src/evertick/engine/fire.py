@@ -35,7 +35,7 @@ from evertick.model.hooks import Event, EventKind
 from evertick.plan.inputs import Fire, Plan
 from evertick.plan.plan import plan
 from evertick.store.base import VERY_FIRST, Advance, Due, DuePlace, DueSchedule, Recorded
-from evertick.store.duplicates import gaps_with_duplicates
+from evertick.store.verdicts import gaps_with_duplicates
 from evertick.text.log_level import TRACE, such_as, trace
 from evertick.when.moment import HOUR, MINUTE, SECOND, from_us
 

@@ -130,7 +130,7 @@ class Heartbeat:
         while not ending.is_set():
             rest = self._interval
             try:
-                session = session or await self._node.store.beat_line()
+                session = session or await self._node.store.heartbeat_session()
                 await self._beat(session)
                 if self._in_thread:
                     await self._watch_pulse(session)

@@ -15,9 +15,7 @@ from typing import Literal
 import msgspec
 
 from evertick.clock import Clock
-from evertick.driver.base import Work
-from evertick.driver.dispatch import ReportSource
-from evertick.driver.sender import Sender
+from evertick.driver.base import ReportSource, Sender, Work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
 from evertick.job.context import JobRecord

@@ -22,8 +22,7 @@ from typing import assert_never
 
 import msgspec
 
-from evertick.driver.error_text import error_text
-from evertick.driver.sender import Sender
+from evertick.driver.base import Sender
 from evertick.engine.finish import about
 from evertick.engine.node import LocalNode, runs_told_of
 from evertick.errors import InvalidDuration, Retry
@@ -38,6 +37,7 @@ from evertick.model import (
 )
 from evertick.store.base import FinishAnswer, MessageClaim
 from evertick.text.error_line import what_was_raised
+from evertick.text.error_text import error_text
 from evertick.text.log_level import TRACE, such_as, tally, trace
 from evertick.when.duration import duration_rounded, duration_us
 from evertick.when.moment import from_us

@@ -30,8 +30,8 @@ from evertick.engine.node import Attempt, LocalNode, runs_told_of
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, Outcome, Run, Verdict
-from evertick.store.base import Beat, Hearing, Rehomed, RunFilter
-from evertick.store.ending import DEADLINE_MARGIN
+from evertick.store.base import Beat, Rehomed, ReportWindow, RunFilter
+from evertick.store.verdicts import DEADLINE_MARGIN
 from evertick.text.log_level import such_as
 
 __all__ = ["Recoverer"]
@@ -171,15 +171,15 @@ class Recoverer:
         except StoreUnavailable:
             return []
 
-    def _hearings(self) -> dict[str, Hearing]:
+    def _hearings(self) -> dict[str, ReportWindow]:
         """In the store's time, and rather too short than too long: a beat may have been under way for a while."""
         now = self._stores_now
         return {
-            channel: Hearing(now + round((since - self._sent) * 1e6), now + round((until - self._answered) * 1e6))
+            channel: ReportWindow(now + round((since - self._sent) * 1e6), now + round((until - self._answered) * 1e6))
             for channel, (since, until) in self.heard_channels().items()
         }
 
-    async def _check_dispatched(self, heard: Mapping[str, Hearing]) -> None:
+    async def _check_dispatched(self, heard: Mapping[str, ReportWindow]) -> None:
         """Runs in other hands whose time is over, a bite at a time; the next beat tells whether there is more."""
         node = self._node
         tended = await node.store.check_dispatched(node.app, _BITE, heard)

@@ -19,7 +19,7 @@ import msgspec
 
 from evertick.aio.cancel import cancel_until_over
 from evertick.clock import Clock
-from evertick.driver.dispatch import Received, ReportSource
+from evertick.driver.base import Received, ReportSource
 from evertick.engine.finish import about
 from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
 from evertick.errors import StoreUnavailable

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from evertick.driver.dispatch import Dispatch
+from evertick.driver.base import Dispatch
 from evertick.engine.finish import Finisher, about
 from evertick.engine.judge import Dispatched, Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode

@@ -28,10 +28,10 @@ from evertick.store.base import (
     CLOCK_FAR,
     Advance,
     Change,
+    ClockRepair,
     ClockTraces,
     GapAhead,
     GapCut,
-    MendsTimes,
     RunFilter,
     ScheduleFilter,
     Store,
@@ -160,9 +160,9 @@ class ClockRepairer(Editor):
     async def traces(self) -> ClockTraces:
         return await self._mender().clock_traces(self._app, limit=_BITE)
 
-    def _mender(self) -> MendsTimes:
-        if not isinstance(self._store, MendsTimes):
-            raise Refused("this store cannot put times right; its maker must offer `MendsTimes`")
+    def _mender(self) -> ClockRepair:
+        if not isinstance(self._store, ClockRepair):
+            raise Refused("this store cannot put times right; its maker must offer `ClockRepair`")
         return self._store
 
     # --- schedules

@@ -38,16 +38,13 @@ from evertick.definition.options import (
 from evertick.definition.senders import SenderOptions, check_channel, make_sender
 from evertick.definition.settings import Settings, check_key, check_url, make_settings, refuse_bare, refuse_unknown
 from evertick.definition.task import Task, TaskOptions, task_of_function, task_of_spec
-from evertick.driver.base import Driver, Work
-from evertick.driver.connection import connection_to
-from evertick.driver.dispatch import DispatchingDriver, ReportSource
-from evertick.driver.python.child_guard import check_may_open_store, check_may_start
+from evertick.driver.base import DispatchingDriver, Driver, ReportSource, Sender, Work
+from evertick.driver.python.child_import import check_may_open_store, check_may_start
 from evertick.driver.python.function import Threads
-from evertick.driver.python.pool import Children
-from evertick.driver.queue.nats_spec import nats_connection
-from evertick.driver.registry import IN_PYTHON
+from evertick.driver.python.process import Children
+from evertick.driver.queue.spec import nats_connection
+from evertick.driver.registry import IN_PYTHON, connection_to
 from evertick.driver.secret import Secrets
-from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts, Spec
 from evertick.engine.engine import Engine, EngineHealth, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
