@@ -8,7 +8,7 @@ import pytest
 from planning import at, inputs, paused
 
 from evertick import Calendar, Cron, Every, Once
-from evertick.plan.astray import looks_too_late, passed_over
+from evertick.ledger.clock_repair import looks_too_late, passed_over
 from evertick.when.moment import DAY, HOUR
 
 NOW = at(11, 30)
