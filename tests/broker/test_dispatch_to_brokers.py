@@ -130,7 +130,7 @@ async def test_a_report_with_half_a_letter_ends_its_run(
 async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evertick.text.log_level._SUMMARY_SECONDS", 0.5)
+    monkeypatch.setattr("evertick.text.log_level.INTERVAL_SECONDS", 0.5)
 
     @bench.scheduler.task(name="build")
     async def build() -> None: ...
@@ -655,5 +655,5 @@ def _is_pushed(run: Run) -> bool:
 async def _until_heard(node: Scheduler) -> None:
     """Who is asked to cancel before it hears the workers cannot know that none has the run, and gives one its time."""
     assert node.runtime.engine is not None
-    while not node.runtime.engine._reports.heard():
+    while not node.runtime.engine._reporter.heard():
         await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ import pytest
 from evertick import Gap, Scheduler, Verdict
 from evertick.cli.command.runs import print_ledger
 from evertick.cli.show.words import known_names, now, shown_node
-from evertick.ledger.fan_out import overlap_on
+from evertick.ledger.planning import overlap_on
 from evertick.model import Node
 
 

@@ -533,7 +533,7 @@ async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_
         await shop.until(lambda: queue.breaks_at is None)
         queue.is_away_for_readers = False
         assert shop.scheduler.runtime.engine is not None
-        await shop.until(shop.scheduler.runtime.engine._reports.heard)
+        await shop.until(shop.scheduler.runtime.engine._reporter.heard)
         breaks_at.set()
         await shop.until_pushed()
 
@@ -561,17 +561,17 @@ async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
         assert engine is not None
         # It is asked before the other.
         engine._node.sources = (other, *engine._node.sources)
-        engine._reports._readers.clear()
+        engine._reporter._readers.clear()
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
-        apply = engine._reports.apply
+        apply = engine._reporter.apply
 
         async def choosy(reports: Sequence[Report]) -> Any:
             if any(report.id == "odd" for report in reports):
                 raise ValueError("no such report")
             return await apply(reports)
 
-        monkeypatch.setattr(engine._reports, "apply", choosy)
+        monkeypatch.setattr(engine._reporter, "apply", choosy)
         other.say(Report(id="odd", fence=1, kind="finish"))
         shop.queue.tell(job, "finish")
         assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED

@@ -11,8 +11,7 @@ import pytest
 from evertick import Run, Scheduler, State
 from evertick.cli.show.words import losses_words, remark, tries
 from evertick.doctor import examine
-from evertick.explain.run import explain_run, explain_task
-from evertick.explain.schedule import ended_words
+from evertick.explain.run import ended_words, explain_run, explain_task
 from evertick.model import Claimed, DispatchTerms, MessageOutcome, NewMessage, Outcome, Report, Verdict, hearing_tick
 from evertick.model.message import dispatch_key
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms

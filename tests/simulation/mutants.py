@@ -15,27 +15,14 @@ from unittest import mock
 
 import msgspec
 
-from evertick.engine import (
-    duty,
-    engine,
-    finish,
-    fire,
-    judge,
-    node,
-    outbox_delivery,
-    recovery,
-    report_watch,
-    term,
-    timeouts,
-    work,
-)
+from evertick.engine import duty, engine, finish, fire, judge, node, outbox_delivery, recovery, report, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
-from evertick.ledger import editor, fan_out
+from evertick.ledger import editor, planning
 from evertick.model import Outcome, Reason, Verdict
 from evertick.model.retry import never_again
 from evertick.plan import blackout, moments, plan, settlement
-from evertick.plan.inputs import STUCK
+from evertick.plan.overlap import STUCK
 from evertick.store import dispatched, verdicts
 from evertick.store.base import Recorded
 from evertick.store.sqlite import SqliteStore, claims, endings, fires, limits, nodes, schedules
@@ -121,8 +108,14 @@ def _stop_only_if_told(original: Any) -> Any:
 
 
 def _plan_by_own_clock(original: Any) -> Any:
-    def plan_all(self: fire.Recorder, due: Any, known: Any, nodes: Any) -> Any:
-        return original(self, msgspec.structs.replace(due, now=self._node.clock.now_us()), known, nodes)
+    def plan_all(self: fire.Recorder, tick: fire.Tick, rows: Any) -> Any:
+        page = tick.page
+        due = msgspec.structs.replace(page.due, now=self._node.clock.now_us())
+        tick.page = msgspec.structs.replace(page, due=due)
+        try:
+            return original(self, tick, rows)
+        finally:
+            tick.page = page
 
     return plan_all
 
@@ -178,7 +171,7 @@ def _send_of_all(original: Any) -> Any:
 
 def _send_whatever_came(original: Any) -> Any:
     def put(self: finish.Finisher, attempt: Any, outcome: Any) -> None:
-        original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.context._messages)))
+        original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.record.messages)))
 
     return put
 
@@ -299,16 +292,16 @@ def _spend_attempt(original: Any) -> Any:
 
 
 def _count_one_more(original: Any) -> Any:
-    def gap(facts: Any, first: int, last: int, *rest: Any) -> Any:
-        made = original(facts, first, last, *rest)
+    def gap(inputs: Any, first: int, last: int, *rest: Any) -> Any:
+        made = original(inputs, first, last, *rest)
         return made if first == last else msgspec.structs.replace(made, count=made.count + 1)
 
     return gap
 
 
 def _forget_pause(original: Any) -> Any:
-    def settle(facts: Any, now: int, reason: Any, **options: Any) -> Any:
-        return ((), ()) if facts.pause is not None else original(facts, now, reason, **options)
+    def settle(inputs: Any, now: int, reason: Any, **options: Any) -> Any:
+        return ((), ()) if inputs.pause is not None else original(inputs, now, reason, **options)
 
     return settle
 
@@ -321,8 +314,8 @@ def _cursor_in_the_past(original: Any) -> Any:
 
 
 def _drop_skipped(original: Any) -> Any:
-    def with_decisions(facts: Any, made: Any, now: int) -> Any:
-        planned = original(facts, made, now)
+    def with_decisions(inputs: Any, made: Any, now: int) -> Any:
+        planned = original(inputs, made, now)
         kept = tuple(gap for gap in planned.gaps if gap.reason != Reason.BY_HAND)
         return msgspec.structs.replace(planned, gaps=kept)
 
@@ -330,8 +323,8 @@ def _drop_skipped(original: Any) -> Any:
 
 
 def _forget_done(original: Any) -> Any:
-    def with_decisions(facts: Any, made: Any, now: int) -> Any:
-        planned = original(facts, made, now)
+    def with_decisions(inputs: Any, made: Any, now: int) -> Any:
+        planned = original(inputs, made, now)
         kept = tuple(each for each in planned.occurrences or () if each.kind != "done")
         return planned if planned.occurrences is None else msgspec.structs.replace(planned, occurrences=kept)
 
@@ -340,9 +333,9 @@ def _forget_done(original: Any) -> Any:
 
 def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def settle_decisions(facts: Any, now: int, reason: Reason, **options: Any) -> Any:
-            settled = original(facts, now, reason, **options)
-            given_up = {each.fire_at for each in facts.occurrences if is_given_up(facts, reason, each)}
+        def settle_decisions(inputs: Any, now: int, reason: Reason, **options: Any) -> Any:
+            settled = original(inputs, now, reason, **options)
+            given_up = {each.fire_at for each in inputs.occurrences if is_given_up(inputs, reason, each)}
             kept = tuple(gap for gap in settled.gaps if gap.first_at not in given_up)
             return msgspec.structs.replace(settled, gaps=kept)
 
@@ -352,10 +345,10 @@ def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> 
 
 
 def _without_blackout(original: Any) -> Any:
-    def facts_of(schedule: Any, definition: Any, rule: Any, **_: Any) -> Any:
+    def plan_inputs_of(schedule: Any, definition: Any, rule: Any, **_: Any) -> Any:
         return original(schedule, definition, rule)
 
-    return facts_of
+    return plan_inputs_of
 
 
 def _unguarded(original: Any) -> Any:
@@ -366,21 +359,21 @@ def _unguarded(original: Any) -> Any:
 
 
 def _ignore_catch_up_all(original: Any) -> Any:
-    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
-        if facts.live & STUCK:
+    def catch_up_all(inputs: Any, newest: int, now: int, uniform: Any) -> Any:
+        if inputs.live & STUCK:
             coalesced = (Verdict.SKIPPED, Reason.COALESCED)
-            return plan._catch_up_latest(facts, newest, now, uniform, rest=coalesced)
-        return original(facts, newest, now, uniform)
+            return plan._catch_up_latest(inputs, newest, now, uniform, rest=coalesced)
+        return original(inputs, newest, now, uniform)
 
     return catch_up_all
 
 
 def _drop_newest(original: Any) -> Any:
-    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
-        made = original(facts, newest, now, uniform)
+    def catch_up_all(inputs: Any, newest: int, now: int, uniform: Any) -> Any:
+        made = original(inputs, newest, now, uniform)
         if made.next_fire_at != newest:
             return made
-        return plan._moved_past(facts, newest, uniform, fires=made.fires, gaps=made.gaps)
+        return plan._moved_past(inputs, newest, uniform, fires=made.fires, gaps=made.gaps)
 
     return catch_up_all
 
@@ -397,8 +390,8 @@ def _always_takes_place(overlap: Any, live: int, *, is_blocked: bool) -> bool:
 
 
 def _skip_oldest(original: Any) -> Any:
-    def catch_up_latest(facts: Any, newest: int, now: int, uniform: Any, **options: Any) -> Any:
-        return msgspec.structs.replace(original(facts, newest, now, uniform, **options), gaps=())
+    def catch_up_latest(inputs: Any, newest: int, now: int, uniform: Any, **options: Any) -> Any:
+        return msgspec.structs.replace(original(inputs, newest, now, uniform, **options), gaps=())
 
     return catch_up_latest
 
@@ -580,7 +573,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
         seeds=(71, 63, 22),
-        patches=(_attribute(timeouts.Timeouts, "_ring_at", lambda self, loop, when: None),),
+        patches=(_attribute(work.Timeouts, "_ring_at", lambda self, loop, when: None),),
     ),
     # --- death
     Mutant(
@@ -666,7 +659,7 @@ MUTANTS: tuple[Mutant, ...] = (
         what="who holds a duty goes on while the store is silent",
         seeds=(68, 177),
         patches=(
-            _attribute(term.Term, "_is_trusted", lambda self: True),
+            _attribute(duty.Term, "_is_trusted", lambda self: True),
             _wrapped(duty.DutyKeeper, "stop_all", _stop_only_if_told),
         ),
     ),
@@ -674,7 +667,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="resigned_before_it_has_stopped",
         what="a duty is handed over while its function is still at it",
         seeds=(33, 42, 71),
-        patches=(_attribute(term.Term, "stop", lambda self, why: None),),
+        patches=(_attribute(duty.Term, "stop", lambda self, why: None),),
     ),
     # --- moments
     Mutant(
@@ -907,7 +900,7 @@ MUTANTS: tuple[Mutant, ...] = (
             _wrapped(
                 editor,
                 "settle_decisions",
-                _given_up_without_a_row(lambda facts, _, each: facts.pause is not None and each.kind == "skip"),
+                _given_up_without_a_row(lambda inputs, _, each: inputs.pause is not None and each.kind == "skip"),
             ),
         ),
     ),
@@ -921,7 +914,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dropped_not_recorded",
         what="what a blackout drops is in no row",
         seeds=(79, 80, 203),
-        patches=tuple(_attribute(where, "gap_of_held", lambda facts, until: ()) for where in (plan, settlement)),
+        patches=tuple(_attribute(where, "gap_of_blackout", lambda inputs, until: ()) for where in (plan, settlement)),
     ),
     # --- the outbox
     Mutant(
@@ -1025,7 +1018,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="deaf_and_judging",
         what="who cannot hear workers calls them silent",
         seeds=(23, 12, 39),
-        patches=(_attribute(report_watch.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
+        patches=(_attribute(report.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
     ),
     Mutant(
         name="dispatched_not_counted",
@@ -1080,13 +1073,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="for_all_without_one",
         what="what is for every node leaves one of them out",
         seeds=(169, 119),
-        patches=(_wrapped(fan_out, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
+        patches=(_wrapped(planning, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
     ),
     Mutant(
         name="for_all_for_anybody",
         what="what is for one node alone is in the queue that all work on",
         seeds=(31, 169, 119),
-        patches=(_attribute(fan_out, "own_queue", lambda node: "default"),),
+        patches=(_attribute(planning, "own_queue", lambda node: "default"),),
     ),
     Mutant(
         name="for_all_as_remembered",
@@ -1098,7 +1091,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="for_all_beside_itself",
         what="a node that is still at it gets the next moment, too",
         seeds=(31, 169, 119),
-        patches=(_attribute(fan_out, "unique_key_on", lambda *about: None),),
+        patches=(_attribute(planning, "unique_key_on", lambda *about: None),),
     ),
     Mutant(
         name="left_for_the_dead",

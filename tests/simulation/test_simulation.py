@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from evertick.engine import fire
+from evertick.engine.fire import PeerShare
 from evertick.engine.node import LocalNode
-from evertick.engine.sharing import PeerShare
 from simulation import __main__, simulate
 from simulation.mutants import MUTANTS
 

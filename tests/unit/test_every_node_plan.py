@@ -11,7 +11,7 @@ import pytest
 
 from evertick import Every, InvalidKey, InvalidSetting, Refused, Scheduler
 from evertick.clock import derived_id
-from evertick.ledger.fan_out import fan_out
+from evertick.ledger.planning import fan_out
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Reason, Verdict
 from evertick.model.every_node import is_own_queue, node_of_queue, own_queue
 from evertick.store.base import Advance, NodeJoin, TaskTerms, fires_counted

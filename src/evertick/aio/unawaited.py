@@ -94,7 +94,7 @@ def tells_unawaited(kind: C) -> C:
 
 def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., AwaitedCall[T]]:
     """The method whose calls say so; `function` makes their coroutine."""
-    getframe, name = sys._getframe, function.__name__  # noqa: SLF001 - the one way to the line of a caller
+    getframe, name = sys._getframe, function.__name__
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> AwaitedCall[T]:
@@ -103,7 +103,7 @@ def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Aw
     # Web frameworks ask whether they have to await it.
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(call)
-    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]  # noqa: SLF001 - its own mark
+    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return call
 
 

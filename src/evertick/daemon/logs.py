@@ -31,7 +31,7 @@ from typing import Any, Literal
 import msgspec
 
 from evertick.errors import InvalidSetting, Refused
-from evertick.job.context import _current
+from evertick.job.context import current_context
 from evertick.text.log_level import TRACE
 from evertick.text.printable import CONTROLS
 from evertick.text.regular_file import kind_of
@@ -105,7 +105,7 @@ class LogFormatter(logging.Formatter):
 
     def facts(self, record: logging.LogRecord) -> dict[str, str]:
         """The run that logged it, or that it is about."""
-        context = _current.get(None)
+        context = current_context.get(None)
         inside: dict[str, Any] = (
             {} if context is None else {"run": context.run_id, "task": context.task, "schedule": context.schedule_key}
         )

@@ -15,7 +15,7 @@ from evertick.doctor.finding import Finding
 from evertick.doctor.health import health_of, look, problems_of
 from evertick.doctor.nodes import node_state
 from evertick.doctor.thresholds import Thresholds
-from evertick.explain.node_names import known_names
+from evertick.explain.words import known_names
 from evertick.model import Duty, Gap, Node, Run, Schedule, State
 from evertick.store.base import ChannelPulse, RunFilter, Store
 

@@ -19,7 +19,7 @@ from evertick.doctor.schedules import about_late_runs, about_overdue, about_wron
 from evertick.doctor.thresholds import Thresholds
 from evertick.explain.all_schedules import ParsedSchedule, survey
 from evertick.explain.dispatched_run import unsent_messages
-from evertick.explain.node_names import node_names
+from evertick.explain.words import node_names
 from evertick.ledger.clock_repair import Astray, written_ahead
 from evertick.model import Dispatched, Duty, Message, Node, Run, Schedule, State
 from evertick.store.base import ChannelPulse, Pulse, RunFilter, ScheduleFilter, Store

@@ -10,7 +10,7 @@ from evertick.doctor.finding import Finding, Severity, named
 from evertick.doctor.thresholds import LATE_BEAT_SHARE, SETTLED
 from evertick.engine.loops import OWN_DUTIES
 from evertick.engine.node import declarer_of
-from evertick.explain.node_names import node_names
+from evertick.explain.words import node_names
 from evertick.model import Duty, Node, blockers_of_loop
 from evertick.text.error_line import what_was_raised
 from evertick.text.time_span import span

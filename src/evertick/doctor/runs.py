@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from evertick.doctor.finding import Finding, Severity, counted, named
 from evertick.doctor.thresholds import HELD_BACK_LONG, Thresholds
 from evertick.explain.dispatched_run import is_away, is_heard, queue_words
-from evertick.explain.no_node import driver_wanted
+from evertick.explain.words import driver_wanted
 from evertick.model import Dispatched, Message, Node, Reason, Run, State
 from evertick.model.every_node import own_queue
 from evertick.store.base import FAILED_MOST, Pulse

@@ -21,8 +21,7 @@ from evertick.doctor.thresholds import (
     Thresholds,
 )
 from evertick.explain.all_schedules import ParsedSchedule
-from evertick.explain.drift import REMEDY, is_left_behind
-from evertick.explain.no_node import driver_wanted
+from evertick.explain.words import REMEDY, driver_wanted, is_left_behind
 from evertick.ledger.clock_repair import Astray, is_put_off
 from evertick.model import Node, Run, Schedule, State, blockers_of_loop
 from evertick.plan.forecast import collisions_of

@@ -169,7 +169,7 @@ def backfill(
     )
     if wish.last < wish.first:
         raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
-    frame = sys._getframe(2)  # noqa: SLF001 - the line that asks, for the error if it is not awaited
+    frame = sys._getframe(2)
     return Backfill(lambda: _backfill(source, wish), source, frame, on_step)
 
 
@@ -233,12 +233,16 @@ async def _backfilled(context: Context, wish: _Wish) -> tuple[StoredSchedule, Wh
     now, kept = await context.store.now(), context.settings.retention
     if wish.last > now:
         raise InvalidInput(
-            f"end: {moment_text(wish.last)} is still to come; backfill is for the past, give now at the latest"
+            f"end: {moment_text(wish.last)} is still to come",
+            setting="end",
+            fix="backfill is for the past, give now at the latest",
         )
     if wish.first < now - kept:
         raise InvalidInput(
             f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
-            "would be forgotten at once, and made again next time; begin later, or raise retention"
+            "would be forgotten at once, and made again next time",
+            setting="start",
+            fix="begin later, or raise retention",
         )
     if stored.definition.mode == "every-node":
         raise Refused(

@@ -156,7 +156,10 @@ async def _read_feed(context: Context, after: str | None, wanted: _Wanted, *, ro
     read = await context.store.feed(context.app, start=start, since=wanted.since, kinds=wanted.kinds, limit=rows)
     if read is None:
         raise Refused(
-            f"app {context.app!r} keeps no feed; turn it on with Scheduler(feed='7d') or scheduler.keep_feed('7d')"
+            f"app {context.app!r} keeps no feed",
+            setting="feed",
+            value=context.app,
+            fix="turn it on with Scheduler(feed='7d') or scheduler.keep_feed('7d')",
         )
     return read
 

@@ -64,7 +64,7 @@ async def add_many(context: Context, schedules: Iterable[Mapping[str, Any]]) -> 
     taken = await context.editor().add(additions, all_or_none=True)
     if not all(taken):
         key = keys[taken.index(False)]
-        raise AlreadyDeclared(f"schedule {key!r} exists already; nothing was added. Use update(), or another key")
+        raise AlreadyDeclared(f"schedule {key!r} exists already; nothing was added", fix="use update(), or another key")
     context.wake_fires()
 
 

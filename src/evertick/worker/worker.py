@@ -9,6 +9,7 @@ taking could not be reported in time is not begun: the ledger may have dispatche
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from collections import Counter
@@ -29,11 +30,11 @@ from evertick.driver.queue.contract import (
     pair_of,
 )
 from evertick.errors import BrokerUnavailable, EvertickError, InvalidInput, JobFailed, Retry, Skip
-from evertick.job.context import Context
+from evertick.job.context import Context, JobRecord, record_of
 from evertick.model import Claimed
 from evertick.text.error_line import error_for_log
 from evertick.text.error_text import error_text
-from evertick.text.log_level import Repeats
+from evertick.text.log_level import LogSummary, such_as
 from evertick.text.surrogates import mended_text
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_of, moment_text
@@ -74,13 +75,7 @@ class Worker:
         self._session, self._executor, self._clock = session, executor, clock
         self._parallelism, self._name, self._stop_seconds = parallelism, name, stop_seconds
         self._retry = BrokerRetry(session.shown, clock)
-        self._unreadable = Repeats(
-            log,
-            clock.elapsed,
-            first="a message of the queue cannot be read, and is dropped: {last}",
-            more="{count} more messages of the queue could not be read in the last {seconds} s, and were dropped; the "
-            "last: {last}",
-        )
+        self._unreadable = LogSummary(clock.elapsed)
         self._runs: dict[str, _WorkerRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -113,7 +108,6 @@ class Worker:
     # --- filling the slots
 
     async def _fill(self) -> None:
-        self._unreadable.settle()
         free = self._parallelism - len(self._tasks)
         if free <= 0:
             self._freed.clear()
@@ -162,7 +156,9 @@ class Worker:
             dispatched = decode_dispatch(message.data)
             _is_late(dispatched, self._clock)  # whether its times can be read
         except InvalidInput as error:
-            self._unreadable.add(f"{self._session.shown}: {error}")
+            why = f"{self._session.shown}: {error}"
+            say = functools.partial(log.warning, "a message of the queue cannot be read, and is dropped: %s", why)
+            self._unreadable.tell("dropped", "", log, logging.WARNING, say, _dropped_words, about=why, lines=1)
             return None
         return dispatched
 
@@ -238,7 +234,7 @@ class _WorkerRun:
         self.dispatched = dispatched
         self._session, self._executor, self._retry = session, executor, retry
         self._clock, self._worker = clock, worker
-        self._context = Context(_claimed(dispatched, clock), clock, self._deadline())
+        self._context = Context(JobRecord(_claimed(dispatched, clock), clock, self._deadline()))
         self._driver: Driver | None = None
         self._work: asyncio.Task[Any] | None = None
         self._stop_reason = ""
@@ -274,7 +270,7 @@ class _WorkerRun:
         """End the work: it was killed, is out of time, or the worker ends."""
         if self._stop_reason or self._work is None or self._work.done():
             return
-        self._stop_reason = self._context._stopped = why
+        self._stop_reason = record_of(self._context).stopped = why
         if self._driver is not None and self._driver.can_be_cancelled:
             self._work.cancel()
 
@@ -293,7 +289,7 @@ class _WorkerRun:
 
     async def _execute(self) -> Any:
         self._driver = driver = self._executor.driver_for(self.dispatched)
-        return await driver.execute(self._context, driver.prepare(self._context._run.args))
+        return await driver.execute(self._context, driver.prepare(record_of(self._context).run.args))
 
     async def _end_of(self, work: asyncio.Task[Any]) -> WorkerReport:
         while not work.done():
@@ -301,7 +297,7 @@ class _WorkerRun:
             await asyncio.wait({work}, timeout=patience)
             if self._stop_reason and not self._can_be_cancelled and not work.done():
                 return self._stopped()  # a thread that does not look: its end is reported without it
-        if self._stop_reason and (work.cancelled() or self._context._has_seen_stop or self._can_be_cancelled):
+        if self._stop_reason and (work.cancelled() or record_of(self._context).has_seen_stop or self._can_be_cancelled):
             return self._stopped()
         if work.cancelled():
             return self._report("fail", error="the work was cancelled from inside")
@@ -321,7 +317,7 @@ class _WorkerRun:
             await asyncio.wait({self._work})
 
     def _encoded(self, result: object) -> msgspec.Raw | None:
-        data = self._context._encode_result(result)
+        data = record_of(self._context).encode_result(result)
         return None if data is None else msgspec.Raw(data)
 
     def _raised(self, error: BaseException) -> WorkerReport:
@@ -364,7 +360,8 @@ class _WorkerRun:
             return
         while True:
             await asyncio.sleep(min(every, _REPORT_SECONDS))
-            has_news = self._context._said is not None and self._context._said.has_news
+            buffer = record_of(self._context).buffer
+            has_news = buffer is not None and buffer.has_news
             if not has_news and self._clock.elapsed() - self._reported_at < every - _REPORT_SECONDS:
                 continue
             if not await self._send(self._report("progress")):
@@ -379,7 +376,8 @@ class _WorkerRun:
         )
 
     def _report(self, kind: WorkerReportKind, **more: Any) -> WorkerReport:
-        said = None if self._context._said is None else self._context._said.take()
+        buffer = record_of(self._context).buffer
+        said = None if buffer is None else buffer.take()
         seq, lines, progress = said if said is not None else (None, (), None)
         fraction, text = progress if progress is not None else (None, None)
         return WorkerReport(
@@ -419,3 +417,7 @@ def _claimed(dispatched: DispatchMessage, clock: Clock) -> Claimed:
         attempts=dispatched.attempt - 1,
         schedule_key=dispatched.schedule,
     )
+
+
+def _dropped_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more messages of the queue could not be read, and were dropped{such_as(names, seconds)}"

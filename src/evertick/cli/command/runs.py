@@ -49,10 +49,10 @@ from evertick.cli.show.words import (
 from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import NotFound, Refused
 from evertick.explain.dispatched_run import is_heard
-from evertick.explain.no_node import driver_wanted, living_of
 from evertick.explain.run import Facts, explain_run, explain_task, phase_words
 from evertick.explain.schedule import Why
-from evertick.ledger.fan_out import overlap_on
+from evertick.explain.words import driver_wanted, living_of
+from evertick.ledger.planning import overlap_on
 from evertick.model import LIVE_STATES, Attempt, Gap, LogLine, Node, Phase, Reason, Run, Schedule, State, Verdict
 from evertick.operations.timeline import COUNTED_MOST, Question, Timeline, timeline
 from evertick.scheduler.scheduler import Scheduler

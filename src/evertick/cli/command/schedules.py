@@ -40,7 +40,7 @@ from evertick.cli.show.words import (
 )
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
 from evertick.errors import EvertickError, NotFound
-from evertick.explain.drift import REMEDY, is_left_behind
+from evertick.explain.words import REMEDY, is_left_behind
 from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Run, Schedule, State
 from evertick.model.every_node import is_own_queue
 from evertick.operations.bulk import OnChange

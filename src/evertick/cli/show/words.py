@@ -14,8 +14,8 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.explain.dispatched_run import who_was_lost
-from evertick.explain.node_names import SHORT, known_names, node_names
+from evertick.explain.dispatched_run import owner_words
+from evertick.explain.words import SHORT, known_names, node_names
 from evertick.model import Cause, Dispatched, DispatchedTo, Gap, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.scheduler.scheduler import Scheduler
@@ -187,7 +187,7 @@ def losses_words(run: Run) -> str:
         return ""
     often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
     is_over = run.verdict in (Verdict.LOST, Verdict.CANCELLED)
-    return f"{who_was_lost(run)} was lost {often}" + ("" if is_over else ", run again")
+    return f"{owner_words(run)} was lost {often}" + ("" if is_over else ", run again")
 
 
 def _run_remark(run: Run) -> str:

@@ -19,7 +19,7 @@ from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Refused, Retry
 from evertick.job.arguments import FreeArguments
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import SECOND
@@ -59,25 +59,25 @@ class HttpDriver:
         return self._arguments.decode(args)
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        if context._clock is not system_clock:
+        if record_of(context).clock is not system_clock:
             # A server cannot live in virtual time, and a test of schedules must not call one.
             context.log(f"not sent in virtual time: {method_of(self._spec)} {_written(self._spec)}")
             return None
-        parts, began = self._parts, context._clock.elapsed()
+        parts, began = self._parts, record_of(context).clock.elapsed()
         outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
         try:
             answer = await self._exchange(context).carry_out(outgoing)
         except (JobFailed, Refused) as error:
             # A server may repeat a secret in what it redirects to.
             raise type(error)(outgoing.hide(str(error))) from None
-        seconds = round(context._clock.elapsed() - began, 6)
+        seconds = round(record_of(context).clock.elapsed() - began, 6)
         more = " read, and there are more" if answer.is_cut else ""
         outcome = (
             f"{_status(outgoing, answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
         )
         context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {outcome}"))
         text = await self._text(answer)
-        result = context._kept = _result(outgoing, answer, text, seconds)
+        result = record_of(context).kept_result = _result(outgoing, answer, text, seconds)
         await self._check(outgoing, answer, text, context, result)
         return result
 
@@ -97,7 +97,7 @@ class HttpDriver:
             redirects=spec.redirects,
             read_limit=size_bytes(spec.read_limit, what="read_limit"),
             awaited=self._statuses,
-            begin_phase=context._begin_phase,
+            begin_phase=record_of(context).begin_phase,
         )
 
     async def _check(
@@ -106,7 +106,7 @@ class HttpDriver:
         doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
         if answer.status not in self._statuses:
             outcome = _quoted(outgoing, answer, text)
-            asked = _asked_to_wait(answer, context._clock.now_us()) if answer.status in _BUSY else None
+            asked = _asked_to_wait(answer, record_of(context).clock.now_us()) if answer.status in _BUSY else None
             if asked is None:
                 raise JobFailed(f"{doing}: {_status(outgoing, answer)}, which is not expected{outcome}", result=result)
             wait = min(max(asked, _WAIT_LEAST), max(self._longest_wait, _WAIT_LEAST))

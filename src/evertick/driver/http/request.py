@@ -29,7 +29,7 @@ from evertick.driver.http.template import Template, fill
 from evertick.driver.secret import Secret
 from evertick.driver.shell.output import Mask
 from evertick.errors import InvalidArguments, JobFailed
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.version import VERSION
 from evertick.when.moment import moment_text, to_us
 
@@ -113,7 +113,7 @@ def make_request(
     confidential = {name.lower() for name, value in spec.headers.items() if isinstance(value, Secret)}
     if spec.sign is not None:
         keys = [secrets.value(secret) for secret in signing_keys_of(spec)]
-        headers |= signature(keys, context.run_id, context._clock.now_us() // 1_000_000, body)
+        headers |= signature(keys, context.run_id, record_of(context).clock.now_us() // 1_000_000, body)
     return OutgoingRequest(
         method=method_of(spec),
         url=url,

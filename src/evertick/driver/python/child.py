@@ -45,7 +45,7 @@ from evertick.driver.python.child_protocol import (
 )
 from evertick.errors import InvalidDuration, Retry, Skip
 from evertick.job.arguments import Signature
-from evertick.job.context import Context, ProgressBuffer, _current
+from evertick.job.context import Context, JobRecord, ProgressBuffer, current_context, record_of
 from evertick.model import Phase
 from evertick.text.error_text import error_text
 from evertick.when.duration import duration_us
@@ -109,9 +109,9 @@ class Child:
             yield message
 
     def _carry_out(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
-        context = Context(call.run, system_clock, call.deadline)
-        context._said = buffer = _ProgressSender(self._send)
-        _current.set(context)
+        context = Context(JobRecord(call.run, system_clock, call.deadline))
+        record_of(context).buffer = buffer = _ProgressSender(self._send)
+        current_context.set(context)
         self._context = self._capture.context = context
         signal.signal(signal.SIGTERM, self._on_term)
         try:
@@ -120,7 +120,7 @@ class Child:
             self._context = self._capture.context = self._cancel = None
         buffer.flush()
         if isinstance(answer, JobReturned):
-            for message in context._messages:
+            for message in record_of(context).messages:
                 self._send(OutgoingMessage(message))
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # the job has closed or replaced it
@@ -130,17 +130,17 @@ class Child:
     def _answer(self, function: Callable[..., Any], signature: Signature, context: Context) -> FromChild:
         positional = (context,) if signature.takes_context else ()
         try:
-            result = function(*positional, **signature.decode(context._run.args))
+            result = function(*positional, **signature.decode(record_of(context).run.args))
             if inspect.isawaitable(result):
                 result = self._await(result, context)
         except BaseException as error:
             return self._raised(error, context)
         if isinstance(result, _JobError):
             return self._raised(result.error, context)
-        data = context._encode_result(result)
+        data = record_of(context).encode_result(result)
         return JobReturned(
             result=msgspec.Raw(b"null" if data is None else data),
-            phases=context._phases,
+            phases=record_of(context).phases,
         )
 
     def _await(self, work: Awaitable[Any], context: Context) -> Any:
@@ -148,7 +148,7 @@ class Child:
             task, loop = asyncio.current_task(), asyncio.get_running_loop()
             assert task is not None, "this is a coroutine"
             self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
-            if context._stopped:
+            if record_of(context).stopped:
                 task.cancel()
             try:
                 return await work
@@ -168,7 +168,7 @@ class Child:
         return JobRaised(
             text=_clean(text),
             types=type_names(type(error), self._child_call.location),
-            phases=context._phases,
+            phases=record_of(context).phases,
             skip=_clean(str(error.reason)[:_REASON_MAX_CHARS]) if isinstance(error, Skip) else None,
             retry=_clean(str(error)[:_REASON_MAX_CHARS]) if isinstance(error, Retry) else None,
             retry_after=after,
@@ -189,7 +189,7 @@ class Child:
             is_open = False
         reasons = [each.why for each in self._received if isinstance(each, StopJob)]
         if reasons or not is_open:
-            context._stopped = reasons[0] if reasons else "its node has died"
+            record_of(context).stopped = reasons[0] if reasons else "its node has died"
             if self._cancel is not None:
                 self._cancel()
 
@@ -302,7 +302,7 @@ class _LogCapture:
         record = self._make_record(*args, **kwargs)
         context = self.context
         if context is not None and os.getpid() == self._process:
-            context._log_record(record)
+            record_of(context).log_record(record)
             record.is_kept_by_evertick = True
         return record
 

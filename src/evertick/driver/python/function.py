@@ -17,7 +17,7 @@ from typing import Any
 
 from evertick.errors import InvalidSetting
 from evertick.job.arguments import Signature
-from evertick.job.context import Context, _current
+from evertick.job.context import Context, current_context
 
 __all__ = ["FunctionDriver", "Threads", "is_async", "refuse_generator"]
 
@@ -51,7 +51,7 @@ class FunctionDriver:
 
     def execute(self, context: Context, arguments: dict[str, Any]) -> Awaitable[Any]:
         # The run's task has a context of its own, so this reaches nothing else, and nothing has to be reset.
-        _current.set(context)
+        current_context.set(context)
         positional = (context,) if self.signature.takes_context else ()
         if self.can_be_cancelled:
             coroutine: Awaitable[Any] = self._function(*positional, **arguments)

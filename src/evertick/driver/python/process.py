@@ -44,7 +44,7 @@ from evertick.driver.shell.output import LogLines
 from evertick.driver.shell.supervised import DEATH_GRACE_SECONDS, Ending, SupervisedCommand, stop_seconds
 from evertick.errors import InvalidSetting, ProcessDied, Retry, Skip
 from evertick.job.arguments import Signature
-from evertick.job.context import MESSAGES_MAX, Context
+from evertick.job.context import MESSAGES_MAX, Context, record_of
 from evertick.model import NewMessage, Phase
 from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
@@ -120,7 +120,7 @@ class ProcessDriver:
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
         """The child reads the run's own arguments; `prepare` has checked them, so that a misfit needs no child."""
-        if context._clock is not system_clock:
+        if record_of(context).clock is not system_clock:
             # A process cannot live in virtual time: there the function is called in this one.
             return await self._inside.execute(context, arguments)
         if self._pool is not None:
@@ -315,7 +315,7 @@ class ChildProcess:
         assert self._answer is None, "one call at a time"
         self.calls += 1
         self._context, self._answer = context, self._loop.create_future()
-        self._send(pack(Call(context._run, context._deadline)))
+        self._send(pack(Call(record_of(context).run, record_of(context).deadline)))
         try:
             await asyncio.wait([self._answer])
             if self.calls == self._child_call.calls_max:
@@ -346,7 +346,7 @@ class ChildProcess:
 
     async def _stop(self, context: Context) -> None:
         self.is_stopped = True
-        why = context._stopped or "shutdown"
+        why = record_of(context).stopped or "shutdown"
         self._send(pack(StopJob(why)))
         await self._command.stop_and_wait(stop_seconds(why, self._kill_after))
         self._on_end(self.ended)  # its callback may not have run yet
@@ -398,7 +398,7 @@ class ChildProcess:
             case Progress(lines, progress, phases):
                 self._add_progress(lines, progress)
                 if self._context is not None and phases is not None:
-                    self._context._notebook.set_phases(phases)
+                    record_of(self._context).open_buffer().set_phases(phases)
             case OutgoingMessage(sent):
                 self._add_message(sent)
             case FunctionMissing(error) if self._answer is None:
@@ -410,13 +410,13 @@ class ChildProcess:
         if self._context is None:
             return  # its run has ended
         for at, level, text in lines:
-            self._context._notebook.write(at, level, text)
+            record_of(self._context).open_buffer().write(at, level, text)
         if progress is not None:
-            self._context._notebook.set_progress(*progress)
+            record_of(self._context).open_buffer().set_progress(*progress)
 
     def _add_message(self, sent: NewMessage) -> None:
-        if self._context is not None and len(self._context._notebook.messages) < MESSAGES_MAX:
-            self._context._notebook.messages.append(sent)
+        if self._context is not None and len(record_of(self._context).open_buffer().messages) < MESSAGES_MAX:
+            record_of(self._context).open_buffer().messages.append(sent)
 
     def _log_line(self, stream: str, text: str) -> None:
         if self._context is None:
@@ -500,4 +500,4 @@ def _error(raised: JobRaised) -> Exception:
 
 def _keep_phases(context: Context, phases: tuple[Phase, ...]) -> None:
     if phases:
-        context._notebook.set_phases(phases)
+        record_of(context).open_buffer().set_phases(phases)

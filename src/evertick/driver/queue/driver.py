@@ -12,6 +12,7 @@ so a broker needs no copy on a disk, and an outage of it delays runs and does no
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,10 +27,10 @@ from evertick.driver.queue.spec import QueueSpec
 from evertick.driver.spec import DriverParts
 from evertick.errors import BrokerUnavailable, InvalidInput
 from evertick.job.arguments import FreeArguments
-from evertick.job.context import RESULT_MAX_BYTES, Context
+from evertick.job.context import RESULT_MAX_BYTES, Context, record_of
 from evertick.model import ClaimedMessage, Report
 from evertick.model.retry import Exponential
-from evertick.text.log_level import Repeats
+from evertick.text.log_level import LogSummary, such_as
 from evertick.when.duration import duration_us
 from evertick.when.moment import MINUTE, moment_of, moment_text
 
@@ -109,7 +110,7 @@ class QueueDriver:
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Dispatch | None:
         queue = self._queue
-        if context._clock is not system_clock:
+        if record_of(context).clock is not system_clock:
             context.log(f"not dispatched in virtual time: to {queue.to} by {queue.channel}")
             return None
         envelope = Envelope(
@@ -130,7 +131,8 @@ class QueueDriver:
         )
 
     def _message(self, context: Context, arguments: dict[str, Any]) -> DispatchMessage:
-        run, mode = context._run, self._spec.mode
+        record, mode = record_of(context), self._spec.mode
+        run = record.run
         return DispatchMessage(
             run=run.id,
             fence=run.fence,
@@ -141,7 +143,7 @@ class QueueDriver:
             attempt=context.attempt,
             args=arguments,
             schedule=run.schedule_key,
-            timeout=None if context._deadline is None else (context._deadline - run.claimed_at) / 1e6,
+            timeout=None if record.deadline is None else (record.deadline - run.claimed_at) / 1e6,
             reply=None if mode == "forget" else self._queue.reply(),
             mode=mode,
             progress_every=self._progress_timeout / 1e6 / _REPORTS_IN_TIMEOUT if mode == "finish" else None,
@@ -260,13 +262,7 @@ class BrokerChannel:
         self.channel = channel
         self._make_broker = make_broker
         self._made: Broker | None = None
-        self._dropped = Repeats(
-            log,
-            clock.elapsed,
-            first="a report of a worker cannot be read, and is dropped: {last}",
-            more="{count} more reports of workers could not be read in the last {seconds} s, and were dropped; the "
-            "last: {last}",
-        )
+        self._dropped = LogSummary(clock.elapsed)
         self.senders: Sequence[Sender] = (
             _sender(channel, channel, self._push),
             _sender(_kill_channel_of(channel), channel, self._kill),
@@ -302,14 +298,15 @@ class BrokerChannel:
     # --- from the workers
 
     async def receive(self, most: int, seconds: float) -> Received:
-        self._dropped.settle()
         incoming = await self._broker.read(most, seconds)
         reports, unreadable = [], []
         for each in incoming:
             try:
                 reports.append(_report_of(decode_report(each.data)))
             except InvalidInput as error:
-                self._dropped.add(f"{self.name}: {error}")
+                why = f"{self.name}: {error}"
+                say = functools.partial(log.warning, "a report of a worker cannot be read, and is dropped: %s", why)
+                self._dropped.tell("dropped", "", log, logging.WARNING, say, _dropped_words, about=why, lines=1)
                 unreadable.append(each)
                 await asyncio.sleep(0)  # its sender chose how long that took to find out
         if unreadable:
@@ -357,3 +354,7 @@ def _report_of(sent: WorkerReport) -> Report:
         lines=tuple((moment_of(at, what="report: log"), level, text) for at, level, text in sent.log),
         seq=sent.seq if sent.log else None,
     )
+
+
+def _dropped_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more reports of workers could not be read, and were dropped{such_as(names, seconds)}"

@@ -20,7 +20,7 @@ from evertick.driver.shell.supervised import Ending, Order, SupervisedCommand, s
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
 from evertick.job.arguments import FreeArguments
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 
 __all__ = ["ShellDriver"]
 
@@ -50,12 +50,14 @@ class ShellDriver:
         return self._arguments.decode(args)
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
-        if context._clock is not system_clock:
+        if record_of(context).clock is not system_clock:
             # A process cannot live in virtual time, and a test of schedules must not run backups.
             context.log(f"not run in virtual time: {' '.join(self._spec.words)}")
             return None
         secrets = self._secrets()
-        output = CapturedOutput(context._notebook.write, context._clock.now_us, secrets.values())
+        output = CapturedOutput(
+            record_of(context).open_buffer().write, record_of(context).clock.now_us, secrets.values()
+        )
         phases = _Phases(context)
         try:
             command = self._start(context, secrets, output, phases)
@@ -71,20 +73,20 @@ class ShellDriver:
                 # After TERM it may have done half of its work, whatever its exit code is.
                 raise
         ending = command.ended.result()
-        context._kept = _result(ending)
+        record_of(context).kept_result = _result(ending)
         await self._close(output, is_cut=ending.code is None)
         good = self._spec.success_codes, self._spec.skip_codes
         phases.end(ending, output, is_failed=not any(ending.code in codes for codes in good))
         if ending.failure is None:
             context.log(f"{ending}{_used(ending)}")
         self._judge(ending, output)
-        return context._kept
+        return record_of(context).kept_result
 
     async def _stop(self, command: SupervisedCommand, context: Context, output: CapturedOutput) -> None:
-        why = context._stopped or "shutdown"
+        why = record_of(context).stopped or "shutdown"
         await command.stop_and_wait(stop_seconds(why, self.kill_after / 1e6))
         ending = command.ended.result()
-        context._kept = _result(ending)
+        record_of(context).kept_result = _result(ending)
         await self._close(output, is_cut=True)
         context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
 
@@ -163,11 +165,11 @@ class _Phases:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._open = context._begin_phase("start")
+        self._open = record_of(context).begin_phase("start")
 
     def started(self, pid: int) -> None:
         self._open.end()
-        self._open = self._context._begin_phase("run", {"pid": pid})
+        self._open = record_of(self._context).begin_phase("run", {"pid": pid})
 
     def fail(self) -> None:
         self._open.end(is_failed=True)

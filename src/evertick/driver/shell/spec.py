@@ -14,7 +14,7 @@ from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
 from evertick.driver.spec_errors import Faults
 from evertick.errors import InvalidSetting, JobFailed
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import MINUTE, moment_text
@@ -315,10 +315,10 @@ def run_variables(context: Context, app: str) -> dict[str, str]:
         "EVERTICK_TASK": context.task,
         "EVERTICK_RUN_ID": context.run_id,
         "EVERTICK_IDEMPOTENCY_KEY": context.run_id,
-        "EVERTICK_FIRE_AT": moment_text(context._run.fire_at),
+        "EVERTICK_FIRE_AT": moment_text(record_of(context).run.fire_at),
         "EVERTICK_ATTEMPT": str(context.attempt),
         "EVERTICK_FENCE": str(context.fence),
-        "EVERTICK_ARGS": context._run.args.decode(),
+        "EVERTICK_ARGS": record_of(context).run.args.decode(),
     }
     if context.schedule_key is not None:
         variables["EVERTICK_SCHEDULE"] = context.schedule_key

@@ -1,7 +1,7 @@
 """Wake-ups: NOTIFY after the commit that made something due, LISTEN on a connection of its own.
 
 A hint, never relied on: a node that misses one finds runs at the next poll, and a schedule that was changed at its next
-look from the very first (engine/scan_position.py). At most a hundred a second are sent by one store object; the last of
+look from the very first (engine/fire.py). At most a hundred a second are sent by one store object; the last of
 a burst is always sent, a little later.
 
 Not inside of the transaction: those that notify are committed one after the other by the server, and would wait for

@@ -1,8 +1,9 @@
-"""From one plan to a run on each node. Pure.
+"""From the ledger to a plan and back: the inputs that a plan is made from, and the runs that its fires become. Pure.
 
-Ids are derived from the moment and the node: a plan that is written twice, whoever makes it, makes the same runs. With
-overlap "skip" a run has a unique key of its schedule and node while it is live; so the store itself leaves out the
-nodes that are still at work on an earlier moment, and says so in a gap.
+With mode "every-node" a fire becomes a run on each node. Ids are derived from the moment and the node: a plan that is
+written twice, by whichever nodes, makes the same runs. With overlap "skip" a run has a unique key of its schedule and
+node while it is live; so the store itself leaves out the nodes that are still at work on an earlier moment, and says so
+in a gap.
 """
 
 from __future__ import annotations
@@ -12,11 +13,71 @@ from collections.abc import Sequence
 import msgspec
 
 from evertick.clock import derived_id
-from evertick.model import Cause, Definition, NewGap, NewRun, Node, Reason, Verdict
+from evertick.model import Cause, Definition, NewGap, NewRun, Node, Reason, State, Verdict
 from evertick.model.every_node import own_queue
-from evertick.store.base import Advance
+from evertick.plan.inputs import Fire, PlanInputs
+from evertick.plan.overlap import guards_live
+from evertick.store.base import Advance, DueSchedule, StoredSchedule, TaskTerms
+from evertick.when import Calendar, When
 
-__all__ = ["able_nodes", "fan_out", "overlap_on", "unique_key_on"]
+__all__ = ["able_nodes", "fan_out", "overlap_on", "plan_inputs_of", "run_of", "unique_key_on"]
+
+
+def plan_inputs_of(
+    schedule: DueSchedule | StoredSchedule,
+    definition: Definition,
+    rule: When,
+    *,
+    blackout: Calendar | None = None,
+    live: int | None = None,
+) -> PlanInputs:
+    """`live`: what overlap is to see of the live runs, where that is known already."""
+    if live is None:
+        live = schedule.live if guards_live(definition) else 0
+    return PlanInputs(
+        key=schedule.key,
+        definition=definition,
+        rule=rule,
+        fire_at=schedule.fire_at,
+        at=schedule.at,
+        fires=schedule.fires,
+        live=live,
+        pause=schedule.pause,
+        occurrences=schedule.occurrences,
+        blackout=blackout,
+    )
+
+
+def run_of(
+    run_id: str,
+    schedule: DueSchedule | StoredSchedule,
+    definition: Definition,
+    fire: Fire,
+    claim: TaskTerms | None = None,
+) -> NewRun:
+    """The row of a moment that becomes a run; with `claim` as one that the recording node runs at once, under these."""
+    return NewRun(
+        id=run_id,
+        task=definition.task,
+        cause=Cause.FIRE,
+        fire_at=fire.fire_at,
+        due_at=fire.due_at,
+        schedule_id=schedule.id,
+        schedule_key=schedule.key,
+        version=schedule.version,
+        queue=definition.queue,
+        priority=definition.priority,
+        state=State.BLOCKED if fire.is_blocked else State.WAITING,
+        reason=Reason.LATE if fire.is_late else None,
+        expires=definition.expires,
+        labels=definition.labels,
+        unique_key=definition.unique,
+        unique_until=definition.unique_until,
+        unique_for=definition.unique_for,
+        is_claimed=claim is not None,
+        timeout=None if claim is None else claim.timeout,
+        at_most_once=claim is not None and claim.at_most_once,
+    )
 
 
 def able_nodes(nodes: Sequence[Node], task: str) -> list[Node]:
