@@ -49,7 +49,7 @@ async def test_a_thousand_dispatchs_and_reports_cost_a_constant_number_of_statem
     held = (await bench.claim(node, limit=BATCH)).runs
     with counting() as sent:
         await bench.finish(node, *(a_dispatch(each) for each in held))
-    assert sent == ["finish.dispatch"]
+    assert sent == ["finish.dispatch_with_messages"]
     for kind in ("pushed", "taken", "progress", "finish"):
         with counting() as sent:
             answers = await bench.store.apply_reports(APP, [report_of(each, kind) for each in held])
@@ -122,7 +122,7 @@ async def test_a_cancel_and_an_end_meet_without_waiting_for_each_other_for_ever(
 
 _DISPATCHED = """
     INSERT INTO evertick.runs (id, app, task, cause, fire_at, due_at, queue, priority, state, created_at, node, fence,
-        hand, dispatched_at, pushed_at, deadline)
+        dispatch, dispatched_at, pushed_at, deadline)
         SELECT gen_random_uuid(), 'app', 'tidy', 'enqueue', n, n, 'default', n % 3, 'dispatched', 0, 'somebody', n,
             '{"to":"queue"}', n, n, CASE WHEN n <= 20 THEN n ELSE 9223372036854775807 END
         FROM generate_series(1, {many}) n
