@@ -7,12 +7,14 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
-from evertick import Scheduler
+from evertick import Every, Scheduler
+from evertick.doctor.health import health_of, look, with_schedules
 from evertick.model import Cause, NewRun
 from evertick.store.base import NodeJoin, Store, TaskTerms
 from evertick.when.moment import HOUR, MINUTE
@@ -141,3 +143,27 @@ def test_lost_and_failing_runs(database: str, evertick: Call) -> None:
     assert found_by_all(evertick) == dict([FAILED])
     changed(database, "UPDATE evertick_history SET verdict = 'lost', reason = 'node_died' WHERE verdict = 'failed'")
     assert found_by_all(evertick) == {"lost_runs": "warning"}
+
+
+def test_status_looks_at_every_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call) -> None:
+    url = f"sqlite:///{tmp_path}/many.db"
+    monkeypatch.setenv("EVERTICK_DATABASE", url)
+    scheduler = Scheduler(url, concurrency=0)
+    scheduler.sync.add_many([{"key": f"k{n:04}", "when": Every("1h"), "task": "t"} for n in range(1_100)])
+    scheduler.sync.close()
+    ids = "SELECT id FROM evertick_schedules WHERE key = 'k1099'"
+    ahead = f"fire_at = fire_at + {48 * HOUR}, at = at + {48 * HOUR}"
+    changed(url, f"UPDATE evertick_due SET {ahead} WHERE schedule_id IN ({ids})")
+    status = json.loads(evertick("status", "--json").stdout)
+    assert (status["astray"], status["looked_at"]) == (["k1099"], None)
+    assert [each["check"] for each in status["problems"]] == ["no_node", "clock_left_behind"]
+    doctor = {each["check"]: each["severity"] for each in json.loads(evertick("doctor", "--json").stdout)}
+    assert doctor["clock_left_behind"] == "error"
+
+
+def test_a_look_at_very_many_schedules_ends_in_time_and_says_at_how_many_it_was(database: str, evertick: Call) -> None:
+    async def look_briefly(store: Store) -> None:
+        evidence = await with_schedules(await look(store, "default"), store, seconds_most=-1)
+        assert (evidence.looked_at, health_of(evidence).looked_at) == (0, 0)
+
+    on_store(database, look_briefly)
