@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from evertick.clock import system_clock
+from long_tests import GROUPS, is_time_over
 from servers.postgres import shared_postgres
 
 # What has no zone of its own is told by the clock of the machine.
@@ -36,10 +38,40 @@ _LONGEST = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--group", choices=sorted(GROUPS), help="of the tests marked long only those of this group")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Storms and fleets first: they mostly wait, so that one worker is at them while others keep the cores busy. Begun
     last, they would keep all others waiting."""
     items.sort(key=_turn)
+    wanted = config.getoption("group")
+    others = [item for item in items if (group := _group(item)) is not None and wanted not in (None, group)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def pytest_collection_finish() -> None:
+    """What pytest has collected stays until the end: each collection of garbage would look through ten thousand tests,
+    which takes half a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def _group(item: pytest.Item) -> str | None:
+    mark = item.get_closest_marker("long")
+    if mark is None:
+        return None
+    if len(mark.args) != 1 or mark.args[0] not in GROUPS:
+        raise pytest.UsageError(f"{item.nodeid}: give `long` one of the groups in tests/long_tests.py: {list(GROUPS)}")
+    return str(mark.args[0])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") and is_time_over():
+        pytest.skip("the time of `sh run long --minutes` is over")
 
 
 def _turn(item: pytest.Item) -> int:
@@ -49,10 +81,16 @@ def _turn(item: pytest.Item) -> int:
 
 
 @pytest.fixture(scope="session")
-def postgres_dsn(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[str]:
-    """One server for all workers of a run."""
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The same for all workers of a run."""
     folder = tmp_path_factory.getbasetemp()
-    with shared_postgres((folder if worker_id == "master" else folder.parent) / "postgres") as dsn:
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(shared_folder: Path) -> Iterator[str]:
+    """One server for all workers of a run."""
+    with shared_postgres(shared_folder / "postgres") as dsn:
         yield dsn
 
 

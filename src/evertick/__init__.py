@@ -48,8 +48,7 @@ from evertick.when.text import parse_when
 
 if TYPE_CHECKING:
     from evertick.driver.http.spec import Http, HttpBasic, HttpExpect
-    from evertick.driver.queue.nats_spec import Nats, NatsConnection
-    from evertick.driver.queue.redis_spec import Redis, RedisConnection
+    from evertick.driver.queue.spec import Nats, NatsConnection, Redis, RedisConnection
     from evertick.driver.shell.spec import Shell
 
 __version__ = VERSION
@@ -59,10 +58,10 @@ _OF_JOBS = {
     "Http": "http.spec",
     "HttpBasic": "http.spec",
     "HttpExpect": "http.spec",
-    "Nats": "queue.nats_spec",
-    "NatsConnection": "queue.nats_spec",
-    "Redis": "queue.redis_spec",
-    "RedisConnection": "queue.redis_spec",
+    "Nats": "queue.spec",
+    "NatsConnection": "queue.spec",
+    "Redis": "queue.spec",
+    "RedisConnection": "queue.spec",
     "Shell": "shell.spec",
 }
 

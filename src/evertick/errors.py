@@ -139,6 +139,15 @@ class WouldBlock(Refused):
 class Forked(Refused):
     """The store was opened before this process was forked."""
 
+    @classmethod
+    def opened(cls, description: str, opener: int) -> Forked:
+        """`opener`: the process that has opened the store."""
+        return cls(
+            f"the {description} was opened by process {opener}, and this is a fork of it; connections and threads do "
+            "not survive that. Open the store in each worker, after the fork: under a web server that preloads the "
+            "application, in the hook that starts a worker"
+        )
+
 
 class CursorGone(Refused):
     """What followed this cursor is not in the feed, or not all of it. To begin anew, go on from `oldest`."""

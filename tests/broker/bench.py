@@ -13,20 +13,17 @@ from wire import envelope, no_secret, reports_until
 
 from evertick import Scheduler
 from evertick.clock import system_clock
-from evertick.driver.queue.broker import Broker as NodesBroker
-from evertick.driver.queue.broker import envelope_of, stamped
 from evertick.driver.queue.contract import WorkerReport
+from evertick.driver.queue.driver import Broker as NodesBroker
+from evertick.driver.queue.driver import envelope_of, stamped
 from evertick.driver.queue.nats_broker import NatsBroker
-from evertick.driver.queue.nats_client import make_streams
-from evertick.driver.queue.nats_names import NatsNames
-from evertick.driver.queue.nats_spec import NatsConnection
-from evertick.driver.queue.redis_broker import RedisBroker
-from evertick.driver.queue.redis_keys import FIELD, reports_key
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.nats_client import NatsNames, make_streams
+from evertick.driver.queue.redis_broker import FIELD, RedisBroker, reports_key
+from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.worker.broker_session import BrokerSession
+from evertick.worker.executor import TasksExecutor
 from evertick.worker.nats_session import NatsBrokerSession
 from evertick.worker.redis_session import RedisBrokerSession
-from evertick.worker.tasks import TasksExecutor
 from evertick.worker.worker import Worker
 from servers.broker import Broker
 
@@ -52,7 +49,7 @@ class Bench:
             self.to, self.reply = f"builds_{own}", reports_key("evertick", own)
         self._running: list[tuple[Worker, asyncio.Task[None]]] = []
 
-    def line(self) -> BrokerSession:
+    def session(self) -> BrokerSession:
         if self.kind == "nats":
             return NatsBrokerSession(
                 NatsConnection(url=self.server.url), self.own, clock=system_clock, resolve_secret=no_secret
@@ -67,7 +64,7 @@ class Bench:
 
     def worker(self, *, parallelism: int = 4, stop_seconds: float = 30.0) -> Worker:
         made = Worker(
-            self.line(),
+            self.session(),
             TasksExecutor(self.scheduler),
             parallelism=parallelism,
             clock=system_clock,
@@ -78,13 +75,13 @@ class Bench:
         return made
 
     async def dispatch(self, **fields: Any) -> None:
-        await self.hand_all([fields])
+        await self.push_all([fields])
 
-    async def hand_all(self, many: list[dict[str, Any]]) -> None:
+    async def push_all(self, many: list[dict[str, Any]]) -> None:
         messages = [envelope(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
         assert await self.broker.push(messages) == [None] * len(messages)
 
-    async def hand_doubles(self, many: list[dict[str, Any]]) -> None:
+    async def push_doubles(self, many: list[dict[str, Any]]) -> None:
         """The same once more. NATS would drop them by their ids, within its window; so they go without."""
         messages = [envelope(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
         await self.put([stamped(envelope_of(each), system_clock.now_us()) for each in messages])

@@ -1,4 +1,4 @@
-"""Brokers and benches for the tests in this folder. A server per module; each test has queues and an app of its own."""
+"""Brokers and benches for the tests in this folder. One server for all; each test has queues and an app of its own."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import pytest
 from bench import Bench, bench_on
 
 from evertick.clock import system_clock
-from evertick.driver.queue import unencrypted
+from evertick.driver.queue import spec as queue_spec
 from evertick.engine import report as report_module
 from evertick.worker import worker as worker_module
 from servers.broker import Broker, nats_server, redis_server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def redis() -> Iterator[Broker]:
     """A Redis that the tests leave running."""
     with redis_server(is_durable=False) as server:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def nats() -> Iterator[Broker]:
     with nats_server() as server:
         yield server
@@ -60,5 +60,5 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
         return look_up("127.0.0.1" if host == name else host, *args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
-    monkeypatch.setattr(unencrypted, "_warned", set())
+    monkeypatch.setattr(queue_spec, "_warned", set())
     return name

@@ -8,11 +8,10 @@ import pytest
 from wire import envelope, no_secret
 
 from evertick.clock import system_clock
-from evertick.driver.queue.broker import Broker as NodesBroker
+from evertick.driver.queue.driver import Broker as NodesBroker
 from evertick.driver.queue.nats_broker import NatsBroker
-from evertick.driver.queue.nats_spec import NatsConnection
 from evertick.driver.queue.redis_broker import RedisBroker
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.errors import BrokerUnavailable, InvalidSetting
 from servers.broker import nats_server, redis_server, system_redis
 from servers.postgres import free_port

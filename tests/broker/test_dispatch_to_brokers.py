@@ -29,8 +29,8 @@ from evertick import (
 )
 from evertick.driver.queue.contract import WorkerReport, decode_dispatch
 from evertick.driver.queue.driver import QueueDriver
-from evertick.driver.queue.nats_names import NatsNames
-from evertick.driver.queue.redis_keys import reports_key
+from evertick.driver.queue.nats_client import NatsNames
+from evertick.driver.queue.redis_broker import reports_key
 from evertick.driver.spec import Spec
 from evertick.explain.run import explain_run
 from evertick.model import DispatchedTo
@@ -101,9 +101,9 @@ async def test_a_report_with_half_a_letter_ends_its_run(
     job = node.job("build", queue_of(bench))
     async with node:
         runs = [await job.enqueue(number=number) for number in range(2)]
-        line, fetched = bench.line(), []
+        session, fetched = bench.session(), []
         while len(fetched) < 2:
-            fetched += await line.fetch(2, 1.0)
+            fetched += await session.fetch(2, 1.0)
         for each in fetched:
             dispatched = decode_dispatch(each.data)
             assert dispatched.reply is not None
@@ -114,7 +114,7 @@ async def test_a_report_with_half_a_letter_ends_its_run(
             else:
                 end = ',"kind":"fail","error":"no HALF \\u0000 end","reason":"HALF","retry":false}'
             await bench.report(dispatched.reply, [(said + log + end).encode().replace(b"HALF", half)])
-        await line.close()
+        await session.close()
         done, failed = [await ended(node, run) for run in runs]
         lines = await node.log(done.id)
     assert done.verdict is Verdict.SUCCEEDED
@@ -130,7 +130,7 @@ async def test_a_report_with_half_a_letter_ends_its_run(
 async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evertick.text.log_level._SUMMARY_SECONDS", 0.5)
+    monkeypatch.setattr("evertick.text.log_level.INTERVAL_SECONDS", 0.5)
 
     @bench.scheduler.task(name="build")
     async def build() -> None: ...
@@ -139,10 +139,10 @@ async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
     job = node.job("build", queue_of(bench))
     async with node:
         run = await job.enqueue()
-        line = bench.line()
-        while not (fetched := await line.fetch(1, 1.0)):
+        session = bench.session()
+        while not (fetched := await session.fetch(1, 1.0)):
             pass
-        await line.close()
+        await session.close()
         dispatched = decode_dispatch(fetched[0].data)
         assert dispatched.reply is not None
         await bench.report(dispatched.reply, [b"no report"] * 200)
@@ -339,7 +339,7 @@ async def test_a_run_that_its_worker_dropped_goes_to_another(own: str, redis: Br
         job = node.job("build", queue_of(bench, ack_timeout="1s"))
         async with node:
             run = await job.enqueue()
-            dead = bench.line()
+            dead = bench.session()
             while not (fetched := await dead.fetch(1, 1.0)):
                 pass
             await dead.close()
@@ -389,7 +389,7 @@ async def test_a_worker_that_falls_silent_loses_its_run_and_its_late_word_is_ref
         job = node.job("build", queue_of(bench, progress_timeout="1s"))
         async with node:
             run = await job.enqueue()
-            silent = bench.line()
+            silent = bench.session()
             while not (fetched := await silent.fetch(1, 1.0)):
                 pass
             dispatched = decode_dispatch(fetched[0].data)
@@ -655,5 +655,5 @@ def _is_pushed(run: Run) -> bool:
 async def _until_heard(node: Scheduler) -> None:
     """Who is asked to cancel before it hears the workers cannot know that none has the run, and gives one its time."""
     assert node.runtime.engine is not None
-    while not node.runtime.engine._reports.heard():
+    while not node.runtime.engine._reporter.heard():
         await asyncio.sleep(0.01)

@@ -18,8 +18,8 @@ from evertick.clock import system_clock
 from evertick.driver.queue import nats_broker
 from evertick.driver.queue.contract import Kill, decode_dispatch, decode_kill
 from evertick.driver.queue.nats_broker import NatsBroker
-from evertick.driver.queue.nats_names import NatsNames, token_of
-from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.nats_client import NatsNames, token_of
+from evertick.driver.queue.spec import NatsConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 from evertick.worker import nats_session
@@ -99,7 +99,7 @@ async def test_a_message_that_its_worker_did_not_take_goes_to_another(
         @bench.scheduler.task(name="work")
         async def work() -> None: ...
 
-        dead = bench.line()
+        dead = bench.session()
         await bench.dispatch(run=bench.run)
         assert len(await dead.fetch(1, 5.0)) == 1
         await dead.close()
@@ -141,7 +141,7 @@ async def test_streams_are_made_with_limits_and_those_that_are_there_are_left_as
 
 
 async def test_streams_that_somebody_deletes_are_made_anew(own: str) -> None:
-    """Of a line that is well otherwise."""
+    """Of a connection that works otherwise."""
     with nats_server() as server:
         async with broker_at(server, own) as broker, stream_of(server) as stream:
             assert await broker.push([envelope(own, reply=None)]) == [None]
@@ -232,7 +232,7 @@ async def test_a_worker_goes_on_when_its_server_is_back(own: str) -> None:
             server.start()
             message = envelope(bench.to, reply=bench.reply, run=bench.run)
             pushed = await bench.broker.push([message])
-            if pushed != [None]:  # the line broke, and nobody had noticed
+            if pushed != [None]:  # the connection broke unnoticed
                 pushed = await bench.broker.push([message])
             assert pushed == [None]
             # What was acknowledged right before the kill may come once more, and before it.

@@ -17,9 +17,8 @@ from nats.js.errors import NotFoundError
 
 from evertick import InvalidSetting, NatsConnection, Run, Scheduler, State, Verdict
 from evertick.driver.queue import nats_events
-from evertick.driver.queue.nats_client import NatsSession
-from evertick.driver.queue.nats_names import NatsNames
-from evertick.driver.queue.nats_spec import EVENT_KINDS
+from evertick.driver.queue.nats_client import NatsNames, NatsSession
+from evertick.driver.queue.spec import EVENT_KINDS
 from servers.broker import Broker, nats_server
 
 NAMES = NatsNames("evertick")

@@ -13,12 +13,11 @@ import redis.asyncio
 from wire import envelope, no_secret
 
 from evertick.clock import system_clock
-from evertick.driver.queue import redis_stream
-from evertick.driver.queue.broker import Incoming
+from evertick.driver.queue import redis_broker
 from evertick.driver.queue.contract import Kill, WorkerReport, decode_dispatch, decode_kill, encode
-from evertick.driver.queue.redis_broker import RedisBroker
-from evertick.driver.queue.redis_keys import FIELD, KILL_CHANNEL, kill_key, reports_key
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.driver import IncomingReport
+from evertick.driver.queue.redis_broker import FIELD, KILL_CHANNEL, RedisBroker, kill_key, reports_key
+from evertick.driver.queue.spec import RedisConnection
 from evertick.errors import BrokerUnavailable
 from servers.broker import Broker, redis_server, system_redis
 
@@ -117,7 +116,7 @@ async def test_a_report_that_came_before_any_reader_is_read(redis: Broker, own: 
 async def test_what_a_reader_did_not_acknowledge_comes_to_another(
     redis: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_stream, "UNSETTLED_MS", 0)
+    monkeypatch.setattr(redis_broker, "UNSETTLED_MS", 0)
     async with broker_at(redis, own) as dead, broker_at(redis, own) as living, client_of(redis) as client:
         await dead.read(10, 0.01)
         await client.xadd(reports_key("evertick", own), {FIELD: b"report"})
@@ -133,7 +132,7 @@ async def test_an_entry_that_is_no_report_is_read_as_nothing_and_can_be_acknowle
         await broker.read(10, 0.01)
         await client.xadd(reports_key("evertick", own), {"other": "field"})
         [incoming] = await broker.read(10, 1.0)
-        assert incoming == Incoming(incoming.token, b"")
+        assert incoming == IncomingReport(incoming.token, b"")
         await broker.acknowledge([incoming])
 
 

@@ -15,9 +15,9 @@ from wire import all_reports, reports_until
 
 from evertick import Context, Retry, Skip
 from evertick.clock import system_clock
-from evertick.driver.queue import redis_stream
+from evertick.driver.queue import redis_broker
 from evertick.driver.queue.contract import Kill, WorkerReport
-from evertick.worker.broker_session import Fetched
+from evertick.worker.broker_session import QueueMessage
 from servers.broker import Broker, redis_server
 
 RUN = "0190a1b2-0000-7000-8000-000000000001"
@@ -52,7 +52,7 @@ async def test_an_end_tells_how_long_the_work_took(bench: Bench) -> None:
 
     bench.worker()
     began = system_clock.elapsed()
-    await bench.hand_all([{"args": {"fails": fails}} for fails in (True, False)])
+    await bench.push_all([{"args": {"fails": fails}} for fails in (True, False)])
     reports = await bench.ends(2)
     took = {each.kind: each.took for each in reports}
     assert took["taken"] is None
@@ -68,8 +68,8 @@ async def test_of_a_doubled_message_one_is_done_whichever_worker_gets_the_other(
 
     workers = [bench.worker(), bench.worker()]
     many = [{"run": f"{bench.own}-{number}", "fence": 3, "args": {"number": number}} for number in range(50)]
-    await bench.hand_all(many)
-    await bench.hand_doubles(many)
+    await bench.push_all(many)
+    await bench.push_doubles(many)
     await bench.ends(50)
     await until(lambda: sum(sum(worker.counts.values()) for worker in workers) == 100)
     assert sorted(done) == list(range(50))
@@ -82,7 +82,7 @@ async def test_the_same_run_under_another_fence_is_another_dispatch(bench: Bench
     async def work() -> None: ...
 
     bench.worker()
-    await bench.hand_all([{"run": bench.run, "fence": 1}, {"run": bench.run, "fence": 2}])
+    await bench.push_all([{"run": bench.run, "fence": 1}, {"run": bench.run, "fence": 2}])
     ends = [each for each in await bench.ends(2) if each.kind == "finish"]
     assert sorted(each.fence for each in ends) == [1, 2]
 
@@ -116,7 +116,7 @@ async def test_what_a_job_says_with_half_a_letter_is_told(bench: Bench) -> None:
         raise ValueError("no such file: \udcff")
 
     bench.worker()
-    await bench.hand_all([{"run": bench.run, "fence": fence} for fence in (1, 2)])
+    await bench.push_all([{"run": bench.run, "fence": fence} for fence in (1, 2)])
     ends = {each.kind: each for each in await bench.ends(2) if each.kind in ("finish", "fail")}
     assert ends["finish"].result == "cut: \ufffd"
     assert (ends["fail"].error or "").endswith("no such file: ?")
@@ -137,7 +137,7 @@ async def test_how_a_job_ends_is_told(bench: Bench) -> None:
         raise Retry("busy", after="90s")
 
     bench.worker()
-    await bench.hand_all(
+    await bench.push_all(
         [{"run": f"{bench.own}-{task}", "task": task} for task in ("fails", "skips", "asks", "unknown")]
     )
     ends = {each.run.partition("-")[2]: each for each in await bench.ends(4) if each.kind != "taken"}
@@ -212,7 +212,7 @@ async def test_a_kill_that_nobody_heard_is_seen_with_the_next_word(bench: Bench)
         await asyncio.Event().wait()
 
     worker = bench.worker()
-    worker._line.on_kill = lambda _: None
+    worker._session.on_kill = lambda _: None
     await bench.dispatch(run=bench.run, fence=4, progress_every=0.05)
     await begun.wait()
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
@@ -269,7 +269,7 @@ async def test_no_more_runs_at_once_than_it_has_slots_for(bench: Bench) -> None:
         at_once -= 1
 
     bench.worker(parallelism=3)
-    await bench.hand_all([{} for _ in range(20)])
+    await bench.push_all([{} for _ in range(20)])
     await bench.ends(20)
     assert most == 3
 
@@ -315,13 +315,13 @@ async def test_a_message_that_is_given_back_goes_to_another_worker(bench: Bench)
     @bench.scheduler.task(name="work")
     async def work() -> None: ...
 
-    line = bench.line()
+    session = bench.session()
     await bench.dispatch(run=bench.run)
-    fetched: list[Fetched] = []
+    fetched: list[QueueMessage] = []
     while not fetched:
-        fetched = await line.fetch(1, 1.0)
-    await line.give_back(fetched[0])
-    await line.close()
+        fetched = await session.fetch(1, 1.0)
+    await session.give_back(fetched[0])
+    await session.close()
     bench.worker()
     assert (await bench.ends())[-1].run == bench.run
 
@@ -329,13 +329,13 @@ async def test_a_message_that_is_given_back_goes_to_another_worker(bench: Bench)
 async def test_what_a_dead_worker_had_read_from_a_stream_goes_to_another(
     redis: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_stream, "UNSETTLED_MS", 0)
+    monkeypatch.setattr(redis_broker, "UNSETTLED_MS", 0)
     async with bench_on(redis, own, "stream") as bench:
 
         @bench.scheduler.task(name="work")
         async def work() -> None: ...
 
-        dead = bench.line()
+        dead = bench.session()
         await dead.fetch(1, 0.01)
         await bench.dispatch(run=bench.run)
         assert len(await dead.fetch(1, 1.0)) == 1

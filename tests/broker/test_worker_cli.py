@@ -109,7 +109,7 @@ async def test_a_command_gets_the_message_on_its_input_and_its_output_is_kept(be
 async def test_tasks_of_a_program_are_done_without_its_database(bench: Bench, workers: Workers, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     workers.start("--tasks", "app:scheduler", "--parallelism", "2")
-    await bench.hand_all([{"args": {"number": number}} for number in range(3)])
+    await bench.push_all([{"args": {"number": number}} for number in range(3)])
     reports = await bench.ends(3)
     assert sorted(each.result for each in reports if each.kind == "finish") == [0, 2, 4], workers.log
 
@@ -145,7 +145,7 @@ async def test_exit_codes_are_judged_as_those_of_a_shell_job(on_redis: Bench, re
     codes = ("--success-code", "0", "--success-code", "3", "--skip-code", "4", "--retry-code", "75")
     redis_workers.start(*codes, "--", sys.executable, "-c", program)
     many = [0, 3, 4, 75, 1]
-    await on_redis.hand_all([{"run": f"{on_redis.own}-{code}", "args": {"code": code}} for code in many])
+    await on_redis.push_all([{"run": f"{on_redis.own}-{code}", "args": {"code": code}} for code in many])
     ends = {
         each.run.partition("-")[2]: each for each in await on_redis.ends(5) if each.kind not in ("taken", "progress")
     }

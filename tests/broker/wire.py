@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.queue.broker import Broker, Envelope
 from evertick.driver.queue.contract import DispatchMessage, WorkerReport, decode_report
+from evertick.driver.queue.driver import Broker, Envelope
 from evertick.model import ClaimedMessage
 
 __all__ = ["all_reports", "envelope", "envelope_for", "no_secret", "reports_until"]

@@ -17,14 +17,13 @@ from redis import Redis as Client
 from evertick import BrokerUnavailable, Context, Message, MessageState, Nats, Once, Redis, Scheduler, State, Verdict
 from evertick.clock import system_clock
 from evertick.driver.queue.nats_broker import NatsBroker
-from evertick.driver.queue.nats_spec import NatsConnection
 from evertick.driver.queue.redis_broker import RedisBroker
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.driver.spec import Spec
-from evertick.worker.broker_session import BrokerSession, Fetched
+from evertick.worker.broker_session import BrokerSession, QueueMessage
+from evertick.worker.executor import TasksExecutor
 from evertick.worker.nats_session import NatsBrokerSession
 from evertick.worker.redis_session import RedisBrokerSession
-from evertick.worker.tasks import TasksExecutor
 from evertick.worker.worker import Worker
 from servers.broker import Broker, nats_server, redis_server
 
@@ -197,9 +196,9 @@ class Killing:
             async with self._journey:
                 return await self._arrived(await nats_journey(broker, stream, messages))
 
-        async def pop_whole(line: RedisBrokerSession, most: int, seconds: float) -> list[Fetched]:
+        async def pop_whole(session: RedisBrokerSession, most: int, seconds: float) -> list[QueueMessage]:
             async with self._pops:
-                return await pop(line, most, seconds)
+                return await pop(session, most, seconds)
 
         monkeypatch.setattr(RedisBroker, "_push", push_and_kill)
         monkeypatch.setattr(NatsBroker, "_push_all", push_all_and_kill)
@@ -230,7 +229,7 @@ class Killing:
 @pytest.mark.parametrize(
     ("kind", "is_durable", "schedules"),
     [
-        pytest.param("list", True, 10_000, marks=pytest.mark.long),
+        pytest.param("list", True, 10_000, marks=pytest.mark.long("broker")),
         ("list", False, 2_000),
         ("stream", True, 2_000),
         ("nats", True, 2_000),

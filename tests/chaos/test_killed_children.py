@@ -129,7 +129,7 @@ def test_the_children_of_a_killed_node_are_gone_after_a_third_of_its_lease_and_t
 def test_a_node_killed_at_any_moment_of_a_childs_start_leaves_nothing_behind(site: Site) -> None:
     chance = random.Random(11)
     manager = Manager(site.url)
-    for _ in range(6):
+    for _ in range(4):
         node, token = site.start_node()
         log = site.folder / f"log-{len(site.nodes) - 1}"
         wait(lambda log=log: "has started" in log.read_text(), 30, site.logs)  # type: ignore[misc]

@@ -111,7 +111,7 @@ def test_the_commands_of_a_killed_node_are_gone_after_a_third_of_its_lease_and_t
 
 
 # Of the time between the first sight of a keeper and the beginning of its command.
-SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 2.0)
+SHARES = (0.0, 0.3, 0.6, 0.9, 1.5)
 # A busy machine may be too slow to hit the moment that was meant; then it is tried again.
 TRIES_MOST = 20
 

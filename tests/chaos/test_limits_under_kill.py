@@ -20,9 +20,12 @@ from torment.site import open_site, wait_until
 from torment.storm import Storm
 
 from evertick import Scheduler
+from long_tests import seconds_for
 
 NODES = 3
-KILLS = 8
+KILLS = 5
+# Of the work: enough for the time of the kills.
+SHARE = 0.4
 STORM_NODES, STORM_SECONDS, STORM_EVERY_SECONDS = 5, 25.0, 1.2
 
 
@@ -48,13 +51,13 @@ def fleet(tmp_path: Path) -> Iterator[LimitedFleet]:
 
 def test_three_processes_killed_at_random_never_pass_a_concurrency_nor_a_rate(fleet: LimitedFleet) -> None:
     manager = Scheduler(fleet.url, concurrency=0)
-    enqueue_all(manager)
+    enqueue_all(manager, SHARE)
     for _ in range(NODES):
         fleet.start_one()
     torment(fleet)
     wait_until(lambda: not live_runs(manager) and fleet.all_have_started(), 120, fleet.logs)
     assert fleet.stop_all() == [0] * NODES, fleet.logs()
-    check_limits(manager, fleet.folder)
+    check_limits(manager, fleet.folder, SHARE)
     manager.sync.close()
 
 
@@ -66,9 +69,11 @@ def torment(fleet: LimitedFleet) -> None:
         fleet.start_one()
 
 
-@pytest.mark.long
+@pytest.mark.long("storm")
+@pytest.mark.timeout(0)
 def test_five_nodes_on_postgresql_in_a_storm_never_pass_a_concurrency_nor_a_rate(tmp_path: Path) -> None:
-    plan = plan_of(11, STORM_SECONDS, nodes=STORM_NODES, every=STORM_EVERY_SECONDS)
+    seconds = seconds_for(STORM_SECONDS)
+    plan = plan_of(11, seconds, nodes=STORM_NODES, every=STORM_EVERY_SECONDS)
     # A job of a frozen node sits in its place while the ledger has long given it to others; no witness can tell that
     # from one too many. The clock of a node has no part in any limit.
     plan = [fault for fault in plan if fault.kind not in ("freeze", "clock jump")]
@@ -76,10 +81,10 @@ def test_five_nodes_on_postgresql_in_a_storm_never_pass_a_concurrency_nor_a_rate
         manager = Scheduler(site.url, concurrency=0)
         enqueue_all(manager)
         storm = Storm(site)
-        storm.rage(plan, STORM_SECONDS)
+        storm.rage(plan, seconds)
         site.wait_for_all()
         wait_until(lambda: not live_runs(manager), 120, lambda: f"{site.logs()}\n{live_runs(manager)[:3]}")
         assert site.stop_all() == [0] * STORM_NODES, site.logs()
-        assert len(storm.happened) == len(plan) >= 15
+        assert len(storm.happened) == len(plan) >= min(15, seconds / 2)
         check_limits(manager, site.folder)
         manager.sync.close()

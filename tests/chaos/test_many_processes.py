@@ -20,7 +20,7 @@ from torment.site import wait_until
 from evertick import Gap, Run, Scheduler, State, Verdict
 
 NODES = 8
-KILLS = 24
+KILLS = 12
 PROGRAM = Path(__file__).parent / "node_program.py"
 
 

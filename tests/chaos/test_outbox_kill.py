@@ -17,7 +17,7 @@ from evertick import MessageState, Run, Scheduler, State, Verdict
 
 PROGRAM = Path(__file__).parent / "sending_node.py"
 PATIENCE = 60
-KILLS = 8
+KILLS = 6
 RUNS = KILLS * 24
 
 

@@ -17,8 +17,8 @@ from torment.site import wait_until
 from evertick import Scheduler, State, Verdict
 
 NODES = 3
-RUNS = 300
-KILLS = 12
+RUNS = 210
+KILLS = 8
 PROGRAM = Path(__file__).parent / "paying_program.py"
 TASKS = ("pay_in_block", "pay_in_plain_block", "pay_on_own_connection")
 

@@ -14,7 +14,7 @@ from evertick import Gap, Scheduler, Verdict
 from evertick.cli.command.history import print_ledger
 from evertick.cli.show.node_names import known_names, shown_node
 from evertick.cli.show.words import now
-from evertick.ledger.fan_out import overlap_on
+from evertick.ledger.planning import overlap_on
 from evertick.model import Node
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration
-from evertick.driver.queue.nats_spec import NatsConnection
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.spec import NatsConnection, RedisConnection
 
 Load = Callable[..., Configuration]
 

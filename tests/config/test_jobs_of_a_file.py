@@ -15,7 +15,7 @@ from evertick.config import table as table_module
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration
 from evertick.config.show import shown_jobs, shown_values
-from evertick.driver.spec import LeftToOthers
+from evertick.driver.spec import AbsentDriver
 from evertick.when.duration import duration_us
 
 Load = Callable[..., Configuration]
@@ -203,7 +203,7 @@ def test_a_disabled_job_is_a_task_without_a_schedule(load: Load) -> None:
 
 def test_a_node_leaves_jobs_of_drivers_that_it_does_not_run_to_others(load: Load) -> None:
     scheduler = scheduler_from(load("[node]\ndrivers = ['shell']\n[jobs.a]\nevery = '1d'\necho = 'x'"))
-    assert isinstance(scheduler.runtime.tasks["a"].work.driver, LeftToOthers)
+    assert isinstance(scheduler.runtime.tasks["a"].work.driver, AbsentDriver)
     assert [each.key for each in scheduler.runtime.declarations] == ["a"]
     assert scheduler.runtime.jobs.works() == {}
 

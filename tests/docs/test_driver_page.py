@@ -13,7 +13,8 @@ from programs import clean_environment
 
 from evertick import Context, Shell
 from evertick.clock import system_clock
-from evertick.driver.shell.run_variables import RUN_VARIABLES, run_variables
+from evertick.driver.shell.spec import RUN_VARIABLES, run_variables
+from evertick.job.context import JobRecord
 from evertick.model import Claimed
 
 PAGE = ROOT / "docs/how-to/write-a-driver.md"
@@ -68,4 +69,4 @@ def test_every_variable_of_a_run_is_in_the_reference() -> None:
     run = Claimed(id="r", fence=7, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0, schedule_key="k")
     page = doc("reference/drivers.md")
     assert [name for name in RUN_VARIABLES if f"`{name}`" not in page] == []
-    assert tuple(run_variables(Context(run, system_clock), "app")) == RUN_VARIABLES
+    assert tuple(run_variables(Context(JobRecord(run, system_clock)), "app")) == RUN_VARIABLES

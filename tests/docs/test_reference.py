@@ -55,13 +55,10 @@ from evertick.definition.options import CronOptions, EveryOptions, OnceOptions, 
 from evertick.definition.senders import SenderOptions
 from evertick.definition.settings import DATABASE_VARIABLE, Settings
 from evertick.definition.task import Enqueuer, SyncEnqueuer, TaskOptions
-from evertick.driver.base import Driver
-from evertick.driver.dispatch import Dispatch, DispatchingDriver, Received, ReportSource
+from evertick.driver.base import RETRY, Dispatch, DispatchingDriver, Driver, Received, ReportSource, Sender
 from evertick.driver.python.function import Threads
-from evertick.driver.python.pool import Children
-from evertick.driver.python.process import Process
+from evertick.driver.python.process import Children, Process
 from evertick.driver.secret import Secret
-from evertick.driver.sender import RETRY, Sender
 from evertick.driver.spec import DriverParts, Spec
 from evertick.engine.engine import EngineHealth
 from evertick.engine.loop import LoopHealth

@@ -13,8 +13,8 @@ from pages import ROOT, files
 
 from evertick import Redis, Run, Scheduler, State, Verdict
 from evertick.driver.queue.contract import MESSAGE_MAX_BYTES, REPORT_MAX_BYTES, DispatchMessage, WorkerReport
-from evertick.driver.queue.nats_names import NatsNames
-from evertick.driver.queue.redis_keys import KILL_CHANNEL, kill_key, taken_key
+from evertick.driver.queue.nats_client import NatsNames
+from evertick.driver.queue.redis_broker import KILL_CHANNEL, kill_key, taken_key
 from servers.broker import Broker, redis_server
 
 PAGE = ROOT / "docs/reference/worker-contract.md"

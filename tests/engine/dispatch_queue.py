@@ -13,9 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from evertick import Context, Message
-from evertick.driver.base import Driver
-from evertick.driver.dispatch import Dispatch, Received
-from evertick.driver.sender import Sender
+from evertick.driver.base import Dispatch, Driver, Received, Sender
 from evertick.driver.spec import DriverParts, Spec
 from evertick.job.arguments import FreeArguments
 from evertick.model import ClaimedMessage, DispatchMode, Report

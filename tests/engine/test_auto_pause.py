@@ -253,7 +253,7 @@ async def test_failures_of_which_only_the_ledger_knows_are_looked_for_once_a_sec
 
     monkeypatch.setattr(store, "failing", counted)
     for _ in range(90):
-        engine._reports.on_failed()
+        engine._reporter.on_failed()
         await world.kit.advance("10ms")
     assert looks == [None], "at once"
     await world.kit.advance("10s")
@@ -266,7 +266,7 @@ async def test_a_look_at_all_that_has_to_wait_delays_no_other(world: World) -> N
     await world.add(pause_after=1)
     await world.kit.advance("59m59s990ms")
     for _ in range(2):
-        engine._reports.on_failed()
+        engine._reporter.on_failed()
         await world.kit.advance("5ms")
     await world.kit.advance("100ms")
     assert await world.is_paused()

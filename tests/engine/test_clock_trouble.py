@@ -10,7 +10,7 @@ from typing import Any
 
 from evertick import Context, Scheduler, State, Verdict
 from evertick.clock import Clock
-from evertick.engine.prune import Pruner
+from evertick.engine.sweep import Pruner
 from evertick.scheduler.scheduler import Parts
 from evertick.store.base import Beat, Claim, TaskTerms
 from evertick.store.sqlite import SqliteStore
@@ -114,7 +114,7 @@ async def test_what_a_claim_brings_that_is_answered_late_in_a_stop_is_given_back
     assert started == []
     assert (found.state, found.losses, found.attempts) == (State.WAITING, 0, 0)
     # A beat that comes back now tells of its own leaving: nobody is born anew.
-    engine._heard_beat(engine.node_id, Beat(now=0, is_alive=False, cancels=[]), 0.0)
+    engine._on_beat(engine.node_id, Beat(now=0, is_alive=False, cancels=[]), 0.0)
     assert engine._rebirth is None
 
 

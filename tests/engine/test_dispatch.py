@@ -16,13 +16,13 @@ from dispatch_queue import KILLS, QUEUE, Dispatching, Queue
 
 from evertick import Constant, Event, InvalidSetting, Message, Run, Scheduler, State, StoreUnavailable, Task, Verdict
 from evertick.driver import registry
-from evertick.driver.dispatch import Received
-from evertick.driver.queue.redis_spec import Redis
+from evertick.driver.base import Received
+from evertick.driver.queue.spec import Redis
 from evertick.engine import report
 from evertick.engine.engine import EngineHealth
 from evertick.explain.run import explain_run
 from evertick.model import Report
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import MessageFilter
 from evertick.when import from_us
 
@@ -32,7 +32,7 @@ SECOND = 1_000_000
 
 @pytest.fixture(autouse=True)
 def handing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._BUILT_IN, "handing", "handing:Handing")
+    monkeypatch.setitem(registry._BUILT_IN, "handing", "dispatch_queue:Dispatching")
     # Nobody is called silent later than the last read was over.
     monkeypatch.setattr(report, "WAIT_SECONDS", 0.2)
 
@@ -186,7 +186,7 @@ async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: p
         first = await shop.reached(runs[0], lambda found: found.state is State.DISPATCHED)
 
         async def tries() -> int:
-            key = hand_key(first.id, first.fence or 0)
+            key = dispatch_key(first.id, first.fence or 0)
             [message] = await store.messages("default", MessageFilter(channel=QUEUE, key=key))
             return message.attempts
 
@@ -533,7 +533,7 @@ async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_
         await shop.until(lambda: queue.breaks_at is None)
         queue.is_away_for_readers = False
         assert shop.scheduler.runtime.engine is not None
-        await shop.until(shop.scheduler.runtime.engine._reports.heard)
+        await shop.until(shop.scheduler.runtime.engine._reporter.heard)
         breaks_at.set()
         await shop.until_pushed()
 
@@ -561,17 +561,17 @@ async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
         assert engine is not None
         # It is asked before the other.
         engine._node.sources = (other, *engine._node.sources)
-        engine._reports._readers.clear()
+        engine._reporter._readers.clear()
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
-        apply = engine._reports.apply
+        apply = engine._reporter.apply
 
         async def choosy(reports: Sequence[Report]) -> Any:
             if any(report.id == "odd" for report in reports):
                 raise ValueError("no such report")
             return await apply(reports)
 
-        monkeypatch.setattr(engine._reports, "apply", choosy)
+        monkeypatch.setattr(engine._reporter, "apply", choosy)
         other.say(Report(id="odd", fence=1, kind="finish"))
         shop.queue.tell(job, "finish")
         assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED

@@ -400,7 +400,7 @@ async def test_with_three_nodes_the_effect_happens_once_or_once_per_node(
 ) -> None:
     assert line in PROOFS, f"{line!r} is declared, and no test with three nodes shows that it is so"
     # A node that hears nothing looks by itself: here only its poll interval makes it look.
-    monkeypatch.setattr(wakeup, "UNHEARD_SECONDS", 3600.0)
+    monkeypatch.setattr(wakeup, "POLL_SECONDS", 3600.0)
     await PROOFS[line](postgres_url)
 
 

@@ -113,7 +113,7 @@ class Station:
 
     def to_begin(self) -> list[Attempt]:
         """Those that have left the line, and are not at work yet, but for the one whose turn it is."""
-        in_line = set(self.worker._line._attempts)
+        in_line = set(self.worker._queue._attempts)
         return [attempt for attempt in self.node.hold if attempt.task is None and attempt not in in_line][1:]
 
     async def until_full(self) -> list[Attempt]:

@@ -17,7 +17,7 @@ from evertick import Context, Scheduler
 from evertick.doctor import examine
 from evertick.engine import heartbeat
 from evertick.model import blockers_of_loop
-from evertick.store.sqlite import watch
+from evertick.store.sqlite import foreign_commits
 from evertick.when import from_us
 
 SEND = """
@@ -81,13 +81,13 @@ async def test_what_another_process_enqueues_starts_whether_or_not_the_kernel_te
         raise OSError(errno.ENOSPC, "no watch is left")
 
     if hearing == "alone":
-        monkeypatch.setattr(watch, "_HEARD_SECONDS", 3600.0)
-        monkeypatch.setattr(watch, "_UNHEARD_SECONDS", 3600.0)
+        monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", 3600.0)
+        monkeypatch.setattr(foreign_commits, "_POLL_SECONDS", 3600.0)
     elif hearing == "never":
-        monkeypatch.setattr(watch, "_can_be_read", deaf)
-        monkeypatch.setattr(watch, "_HEARD_SECONDS", 0.05)
+        monkeypatch.setattr(foreign_commits, "_can_be_read", deaf)
+        monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", 0.05)
     else:
-        monkeypatch.setattr(watch, "_inotify", refuse)
+        monkeypatch.setattr(foreign_commits, "_inotify", refuse)
     url = f"sqlite:///{tmp_path}/two.db"
     scheduler = Scheduler(url, poll_interval="1h")
     started: asyncio.Queue[int] = asyncio.Queue()

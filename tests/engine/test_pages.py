@@ -301,7 +301,7 @@ async def at_work_for_a_while(place: Place, count: int) -> list[Station]:
 async def test_nodes_that_are_behind_leave_each_other_their_share(place: Place) -> None:
     one, two = stations = await at_work_for_a_while(place, 2)
     for station in stations:
-        station.recorder._company.meet()
+        station.recorder._peers.meet()
     assert await asyncio.gather(one.step(), two.step()) == [0.01, 0.01]
     # What was written at the same time, and by whom: each has done so in full, and nobody in vain.
     assert (one.store.refused, two.store.refused) == (0, 0)
@@ -356,7 +356,7 @@ async def test_one_that_cannot_be_read_does_not_hide_the_others(place: Place) ->
 async def test_a_node_takes_the_share_of_one_that_does_nothing(place: Place) -> None:
     await place.add_due(10 * PAGE)
     station, _idle = await place.node(), await place.node()
-    station.recorder._company.meet()
+    station.recorder._peers.meet()
     await station.until_nothing_is_due()
     assert await place.recorded() == place.begun == each_once(10 * PAGE)
 

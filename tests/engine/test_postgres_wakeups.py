@@ -58,7 +58,7 @@ async def test_what_another_program_enqueues_starts_without_any_poll(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nor is there the look that a node takes where it hears nothing.
-    monkeypatch.setattr(wakeup, "UNHEARD_SECONDS", 3600.0)
+    monkeypatch.setattr(wakeup, "POLL_SECONDS", 3600.0)
     pair = Pair(postgres_url, poll_interval=3600)
     async with pair.node:
         # The first may be found by the look with which everything begins.
@@ -72,7 +72,7 @@ async def test_dropping_every_message_changes_the_latency_and_not_the_ledger(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, are_heard: bool
 ) -> None:
     if not are_heard:
-        monkeypatch.setattr(Listener, "_hear", lambda *message: None)
+        monkeypatch.setattr(Listener, "_on_notify", lambda *message: None)
     pair = Pair(postgres_url, poll_interval=POLL_SECONDS)
     async with pair.node:
         latencies = [await pair.latency(number) for number in range(ROUNDS)]

@@ -20,7 +20,8 @@ import pytest
 from process_watch import MARK, marked, seconds_until_gone
 
 from evertick import Constant, Run, Scheduler, Secret, Shell, Task
-from evertick.driver.shell import account, leftovers, supervised
+from evertick.driver.shell import spec as shell_spec
+from evertick.driver.shell import supervised
 from evertick.driver.shell.output import HEAD_BYTES, TAIL_BYTES
 from evertick.testing import virtual_time
 
@@ -379,7 +380,7 @@ async def test_a_node_that_is_not_root_refuses_another_user_and_takes_its_own(
     async with bench.scheduler:
         taken = await bench.ended(await own.enqueue())
         assert await bench.lines(taken) == [("stdout", me)]
-        monkeypatch.setattr(account.os, "geteuid", lambda: 4711)
+        monkeypatch.setattr(shell_spec.os, "geteuid", lambda: 4711)
         run = await bench.ended(await other.enqueue())
     assert run.error == (
         "user: only root may run commands as 'nobody', and this node runs as user 4711; start the node as root, or "
@@ -647,7 +648,7 @@ async def test_in_virtual_time_no_command_is_run(bench: Bench, tmp_path: Path) -
 
 
 def but_for_the_hidden() -> str:
-    return "" if leftovers.sees_all() else f", {supervised._BUT_FOR_THE_HIDDEN}"
+    return "" if supervised.sees_all() else f", {supervised._EXCEPT_HIDDEN}"
 
 
 @pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
@@ -697,7 +698,7 @@ async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left
         kill_keeper(mark)
         ended = await bench.ended(run)
     assert ended.error == (
-        "its keeper was killed, so it was ended, too, but for what lets nobody see its environment (ssh-agent, sudo, "
+        "its keeper was killed, so it was ended, too, but for processes that hide their environment (ssh-agent, sudo, "
         "processes of other users): begun"
     )
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from evertick import Event, Scheduler
-from evertick.engine.log_summary import LogSummary, such_as
 from evertick.testing import virtual_time
 from evertick.testing.clock import SettableClock
+from evertick.text.log_level import LogSummary, such_as
+from simulation.loop import VirtualLoop
 
 SCHEDULES = 25
 
@@ -87,7 +90,7 @@ async def test_after_an_interval_without_more_the_lines_come_one_by_one_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, log = SettableClock(), logging.getLogger("evertick.fire")
-    told = LogSummary(clock)
+    told = LogSummary(clock.elapsed)
 
     def tell(count: int) -> None:
         for number in range(count):
@@ -106,3 +109,44 @@ async def test_after_an_interval_without_more_the_lines_come_one_by_one_again(
     caplog.clear()
     tell(3)
     assert [record.getMessage() for record in caplog.records] == ["one"] * 3
+
+
+def test_a_warning_that_repeats_is_a_line_a_minute(loop: VirtualLoop, caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("odd")
+    summary = LogSummary(loop.time)
+
+    def tell(about: str, count: int = 1) -> None:
+        say = functools.partial(log.warning, "odd: %s", about)
+        summary.tell("odd", "", log, logging.WARNING, say, words, about=about, count=count, lines=1)
+
+    def words(count: int, names: list[str], seconds: float | None) -> str:
+        return f"{count} more{such_as(names, seconds)}"
+
+    async def main() -> None:
+        for number in range(100):
+            tell(f"number {number} {{}} %s")
+        assert caplog.messages == ["odd: number 0 {} %s"]
+        await asyncio.sleep(61)
+        names = ", ".join(f"number {number} {{}} %s" for number in (1, 2, 3))
+        assert caplog.messages[1:] == [f"99 more in the last 60 s, such as {names}"]
+        tell("again")
+        assert len(caplog.messages) == 2
+        await asyncio.sleep(61)
+        assert caplog.messages[2:] == ["1 more in the last 60 s, such as again"]
+        await asyncio.sleep(61)
+        tell("later", count=3)
+        assert caplog.messages[3:] == ["odd: later"]
+        await asyncio.sleep(7)
+        tell("last")
+        summary.flush()
+        summary.flush()
+        assert caplog.messages[4:] == ["1 more in the last 7 s, such as last"]
+
+    loop.run_until_complete(main())
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop("summaries")
+    yield loop
+    loop.end()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 
 import pytest
 
-from evertick import Scheduler
+from evertick import Constant, Scheduler
 
 
 def test_a_failure_is_told_with_its_run_and_at_debug_every_beginning_and_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,3 +51,50 @@ def test_without_debug_nothing_is_told_of_what_goes_well(caplog: pytest.LogCaptu
         run = succeed.sync.enqueue().id
         assert ended.wait(20)
     assert run not in caplog.text
+
+
+async def test_a_task_that_fails_over_and_over_has_its_first_lines_and_then_a_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = Scheduler("sqlite://")
+
+    @scheduler.task(retry=Constant("1ms", attempts=50))
+    async def broken() -> None:
+        raise ValueError("no")
+
+    @scheduler.task
+    async def other() -> None:
+        raise ValueError("no, too")
+
+    async with scheduler:
+        runs = [(await broken.enqueue()).id, (await other.enqueue()).id]
+        async with asyncio.timeout(20):
+            while any(run.verdict is None for run in await scheduler.runs()):
+                await asyncio.sleep(0.05)
+    lines = [record.getMessage() for record in caplog.records if record.name == "evertick.finish"]
+    assert len([line for line in lines if line.startswith("broken: attempt ")]) == 10
+    assert [line for line in lines if line.startswith(f"broken: run {runs[0]} failed: ")], (
+        "the last attempt has its line"
+    )
+    assert [line for line in lines if line.startswith(f"other: run {runs[1]} failed: ")], "and so has another task"
+    [more] = [line for line in lines if "more attempts" in line]
+    assert more.startswith("broken: 39 more attempts failed in the last ")
+
+
+async def test_final_failures_of_a_task_are_counted_too_beyond_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    scheduler = Scheduler("sqlite://")
+
+    @scheduler.task
+    async def broken() -> None:
+        raise ValueError("no")
+
+    async with scheduler:
+        for _ in range(25):
+            await broken.enqueue()
+        async with asyncio.timeout(20):
+            while any(run.verdict is None for run in await scheduler.runs()):
+                await asyncio.sleep(0.05)
+    lines = [record.getMessage() for record in caplog.records if record.name == "evertick.finish"]
+    assert len([line for line in lines if line.startswith("broken: run ")]) == 10
+    [more] = [line for line in lines if "more runs" in line]
+    assert more.startswith("broken: 15 more runs failed in the last ")

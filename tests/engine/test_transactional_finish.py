@@ -32,9 +32,10 @@ from evertick import (
 )
 from evertick.clock import system_clock
 from evertick.engine.recovery import Recoverer
+from evertick.job.context import JobRecord
 from evertick.model import Claimed
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.job_transaction import FileTransaction
+from evertick.store.sqlite.transactions import FileTransaction
 from evertick.testing import virtual_time
 
 ENDS = ("succeeded", "failed", "cancelled", "lost", "skipped", "retrying")
@@ -277,7 +278,7 @@ async def test_a_job_may_go_on_after_its_commit_without_being_stopped(office: Of
             await ctx.finish(connection=connection)
         engine = office.scheduler.runtime.engine
         assert engine is not None
-        await engine._tender._reconcile()
+        await engine._recoverer._reconcile()
         is_still_well.append(not ctx.cancelled)
         await asyncio.sleep(0)
 
@@ -297,7 +298,7 @@ async def test_a_job_whose_claim_is_lost_after_a_rollback_is_stopped(office: Off
         take_claim_away(office.path)
         engine = office.scheduler.runtime.engine
         assert engine is not None
-        await engine._tender._reconcile()
+        await engine._recoverer._reconcile()
         try:
             await asyncio.sleep(30)
         finally:
@@ -784,7 +785,7 @@ async def test_in_the_testing_kit_a_job_is_told_that_the_ledger_is_in_memory() -
 
 def test_a_context_without_a_way_to_the_ledger_refuses() -> None:
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    ctx = Context(run, system_clock)
+    ctx = Context(JobRecord(run, system_clock))
     with pytest.raises(Refused, match="as in a child process"):
         ctx.transaction()
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(Refused, match="as in a child process"):

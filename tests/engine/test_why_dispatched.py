@@ -11,10 +11,9 @@ import pytest
 from evertick import Run, Scheduler, State
 from evertick.cli.show.words import losses_words, remark, tries
 from evertick.doctor import examine
-from evertick.explain.run import explain_run, explain_task
-from evertick.explain.schedule import ended_words
+from evertick.explain.run import ended_words, explain_run, explain_task
 from evertick.model import Claimed, DispatchTerms, MessageOutcome, NewMessage, Outcome, Report, Verdict, hearing_tick
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
@@ -35,7 +34,7 @@ class Ledger:
     async def dispatch(self, **agreed: Any) -> None:
         [self.held] = (await self.store.claim(APP, "n", ["default"], TERMS, 1)).runs
         dispatch = DispatchTerms(to=QUEUE, **{"ack_timeout": 10 * MINUTE, "progress_timeout": MINUTE, **agreed})
-        key = hand_key(self.held.id, self.held.fence)
+        key = dispatch_key(self.held.id, self.held.fence)
         message = NewMessage(
             id=self.clock.new_id(),
             channel=QUEUE,
@@ -62,7 +61,7 @@ class Ledger:
         assert await self.store.settle_messages(APP, "n", [outcome]) == ["done"]
 
     async def beat(self, *ticks: str) -> None:
-        line = await self.store.beat_line()
+        line = await self.store.heartbeat_session()
         await line.beat("n", HOUR, dict.fromkeys(ticks, (0, None)))
         await line.close()
 
@@ -211,7 +210,7 @@ async def test_why_and_the_doctor_tell_that_nobody_hears_the_workers_of_a_queue(
     await ledger.dispatch()
     await ledger.report("pushed")
     await ledger.beat()
-    unheard = "; no live node hears the workers of 'builds' now, and until one does nobody calls them silent"
+    unheard = "; no live node reads the reports of 'builds' now; until one does, none declares its workers silent"
     assert (await ledger.why()).endswith(f", not taken by a worker yet{unheard}")
     await ledger.report("taken")
     assert (await ledger.why()).endswith(f"is with a worker of 'builds' since 2026-01-01 00:00:00 UTC{unheard}")

@@ -30,10 +30,9 @@ from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from evertick import InvalidInput, NotFound, Refused
-from evertick.imports.apscheduler import StoredJob, read_jobs
-from evertick.imports.found import Imported, Job
-from evertick.imports.job_table import read_table
-from evertick.imports.pickled import Seen, read_pickle, seen_in
+from evertick.imports.apscheduler import StoredJob, read_jobs, read_table
+from evertick.imports.imported import ImportResult, Job
+from evertick.imports.pickle_reader import PickledObject, objects_in, read_pickle
 from evertick.imports.python import to_python
 from evertick.testing import virtual_time
 from evertick.when import Cron
@@ -69,7 +68,7 @@ def stored(trigger: Any, function: Any = shop_jobs.tidy, **options: Any) -> Stor
     return StoredJob(id="one", state=pickle.dumps(state, pickle.HIGHEST_PROTOCOL))
 
 
-def read(trigger: Any, function: Any = shop_jobs.tidy, **options: Any) -> Imported:
+def read(trigger: Any, function: Any = shop_jobs.tidy, **options: Any) -> ImportResult:
     return read_jobs([stored(trigger, function, **options)])
 
 
@@ -419,9 +418,9 @@ def test_zones_of_other_libraries_are_seen_and_not_made() -> None:
     assert read_pickle(b"\x80\x02cpytz\n_UTC\n)R.") == ZoneInfo("UTC")
     odd = b"\x80\x02cdateutil.tz.tz\ntzlocal\n)\x81}X\x01\x00\x00\x00aK\x01sb."
     seen = read_pickle(odd)
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, PickledObject)
     assert (seen.kind, seen.state) == ("dateutil.tz.tz.tzlocal", {"a": 1})
-    assert list(seen_in([datetime(2026, 1, 1, tzinfo=seen)])) == [seen]
+    assert list(objects_in([datetime(2026, 1, 1, tzinfo=seen)])) == [seen]
 
 
 # --- the table

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 from evertick import InvalidInput
-from evertick.driver.shell.account import is_user
-from evertick.imports.crontab import CrontabOptions, read_crontab
-from evertick.imports.found import Imported, Job
-from evertick.imports.local_zone import local_zone
-from evertick.imports.names import name_for
+from evertick.driver.shell.spec import is_user
+from evertick.imports.crontab import CrontabOptions, local_zone, read_crontab
+from evertick.imports.imported import ImportResult, Job
+from evertick.imports.job_names import name_for
 from evertick.imports.toml import to_toml
 
 PATH = "/usr/bin:/bin"
 
 
-def read(text: str, **options: Any) -> Imported:
+def read(text: str, **options: Any) -> ImportResult:
     return read_crontab(text, CrontabOptions(**{"tz": "Europe/Berlin", **options}))
 
 

@@ -20,10 +20,9 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from evertick import InvalidInput
-from evertick.imports import job_table
-from evertick.imports.apscheduler import StoredJob, read_jobs
-from evertick.imports.job_table import read_table
-from evertick.imports.pickled import BYTES_MAX, Seen, read_pickle, seen_in
+from evertick.imports import apscheduler
+from evertick.imports.apscheduler import StoredJob, read_jobs, read_table
+from evertick.imports.pickle_reader import BYTES_MAX, PickledObject, objects_in, read_pickle
 from evertick.imports.python import to_python
 
 # Seconds of the processor, on a slow machine; what it guards against takes hours, or all memory.
@@ -109,8 +108,8 @@ def test_nothing_that_a_pickle_names_is_called(tmp_path: Path) -> None:
             return Path.touch, (made,)
 
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        found = list(seen_in(read_pickle(pickle.dumps([Evil()], protocol))))
-        assert [type(each) for each in found] == [Seen]
+        found = list(objects_in(read_pickle(pickle.dumps([Evil()], protocol))))
+        assert [type(each) for each in found] == [PickledObject]
     assert not made.exists()
 
 
@@ -185,7 +184,7 @@ def test_a_bad_row_is_reported_and_the_others_are_imported(tmp_path: Path, data:
 def test_a_table_of_much_data_is_refused_before_it_is_all_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_table, "_STATES_MAX_BYTES", 1_000)
+    monkeypatch.setattr(apscheduler, "_STATES_MAX_BYTES", 1_000)
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         connection.execute("CREATE TABLE apscheduler_jobs (id TEXT, job_state BLOB)")
         connection.executemany("INSERT INTO apscheduler_jobs VALUES (?, zeroblob(400))", [("a",), ("b",), ("c",)])

@@ -61,15 +61,15 @@ _STOP_SECONDS = 15
 
 
 @contextmanager
-def shared_postgres(folder: Path) -> Iterator[str]:
-    """The DSN of the one server of this run of the tests. `folder` is the same for all workers of the run."""
+def shared_postgres(folder: Path, *, binaries: Path | None = None) -> Iterator[str]:
+    """The DSN of the one server of these binaries in this run of the tests. `folder` is the same for all workers."""
     given = os.environ.get(DSN_VARIABLE)
-    if given:
+    if given and binaries is None:
         yield given
         return
     with _leader(folder) as leader:
         if leader:
-            with postgres_server() as dsn:
+            with postgres_server(binaries=binaries) as dsn:
                 _publish(folder, dsn)
                 yield dsn
                 _wait_for_others(folder)

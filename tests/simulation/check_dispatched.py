@@ -97,7 +97,7 @@ class _Checker:
                 yield f"run {claim[0]} was dispatched twice under {claim[1]}"
             self._dispatched[claim] = call.at
         for run, fence in dispatched:
-            if call.intent != "finish" or not _is_said(call.args[2], run, fence):
+            if call.intent != "finish" or not _is_reported(call.args[2], run, fence):
                 yield f"run {run} was dispatched under {fence}, and its owner did not say so"
 
     # --- while it is in other hands
@@ -264,6 +264,6 @@ def _aways(errands: list[Errand]) -> Iterator[tuple[int, int]]:
             since = None
 
 
-def _is_said(outcomes: object, run: str, fence: int) -> bool:
+def _is_reported(outcomes: object, run: str, fence: int) -> bool:
     assert isinstance(outcomes, list | tuple)
     return any(each.id == run and each.fence == fence and each.kind == "dispatch" for each in outcomes)

@@ -94,6 +94,9 @@ class _Watcher:
         self._read: dict[str, int] = {}
         # The overlap under which each run was recorded.
         self._overlap: dict[str, str] = {}
+        # Per blocked run, those that it does not wait for: an earlier version with overlap "allow" had left several
+        # live runs, and a blocked run waits for one of them.
+        self._not_awaited: dict[str, set[str]] = {}
         self._healed = next((d.at for d in evidence.deeds if d.who == "story" and d.what == "healed"), 0)
         self._settled = next((d.at for d in evidence.deeds if d.who == "story" and d.what == "settled"), None)
 
@@ -169,6 +172,8 @@ class _Watcher:
             yield f"{name}: {life.key} has a live run already, and overlap is skip"
         if overlap == "queue" and any(map(_is_queued, live)):
             yield f"{name}: {life.key} has one queued already"
+        if row["state"] == "blocked" and any(self._overlap.get(each["id"]) == "allow" for each in live):
+            self._not_awaited[row["id"]] = {each["id"] for each in live if each["id"] != row["blocked_on"]}
         # Runs that were ended by this very call (replaced) have made way.
         if overlap != "allow" and row["state"] != "blocked":
             standing = [each for each in self._ledger.live_of(life.id) if each["id"] != row["id"]]
@@ -202,7 +207,8 @@ class _Watcher:
             return
         for other in self._ledger.live_of(row["schedule_id"]):
             is_at_work = other["id"] != row["id"] and other["state"] in ("running", "dispatched")
-            if is_at_work and self._overlap[other["id"]] != "allow":
+            is_awaited = other["id"] not in self._not_awaited.get(row["id"], ())
+            if is_at_work and is_awaited and self._overlap[other["id"]] != "allow":
                 yield f"runs {row['id']} and {other['id']} of one schedule run at the same time"
 
     def _is_neglected(self, call: Call, span: Span, due_at: int) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.driver.base import Work
-from evertick.driver.dispatch import Dispatch
+from evertick.driver.base import Dispatch, Work
 from evertick.job.context import Context
 from evertick.model import DispatchMode
 from evertick.model.limits import make_concurrency

@@ -130,8 +130,8 @@ class FarStore:
         setattr(self, name, travel)
         return travel
 
-    async def beat_line(self) -> HeartbeatSession:
-        line = await self._store.beat_line()
+    async def heartbeat_session(self) -> HeartbeatSession:
+        line = await self._store.heartbeat_session()
         return cast(
             "HeartbeatSession", FarStore(line, self._who, self._weather, self._clock, self._journal, self._calls)
         )

@@ -20,7 +20,7 @@ _RUN = (
 )
 _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
     # table: (columns, when to look, a condition on an update)
-    "runs": (f"{_RUN} hand dispatched_at pushed_at taken_at killed_at", ("INSERT", "UPDATE"), ""),
+    "runs": (f"{_RUN} dispatch dispatched_at pushed_at taken_at killed_at", ("INSERT", "UPDATE"), ""),
     "history": (f"{_RUN} result", ("INSERT",), ""),
     "due": ("schedule_id version fire_at at after_end fires error", ("INSERT", "UPDATE", "DELETE"), ""),
     "schedules": ("id key definition pause occurrences created_at", ("INSERT", "UPDATE", "DELETE"), ""),

@@ -15,33 +15,20 @@ from unittest import mock
 
 import msgspec
 
-from evertick.engine import (
-    duty,
-    engine,
-    finish,
-    fire,
-    judge,
-    node,
-    outbox_delivery,
-    recovery,
-    report_watch,
-    term,
-    timeouts,
-    work,
-)
+from evertick.engine import duty, engine, finish, fire, judge, node, outbox_delivery, recovery, report, work
 from evertick.engine.judge import Stop
 from evertick.errors import StoreUnavailable
-from evertick.ledger import editor, fan_out
+from evertick.ledger import editor, planning
 from evertick.model import Outcome, Reason, Verdict
 from evertick.model.retry import never_again
 from evertick.plan import blackout, moments, plan, settlement
-from evertick.plan.inputs import STUCK
-from evertick.store import dispatched, ending
+from evertick.plan.overlap import STUCK
+from evertick.store import dispatched, verdicts
 from evertick.store.base import Recorded
-from evertick.store.sqlite import SqliteStore, changes, claims, duties, endings, fires, limits, new_runs, nodes, store
+from evertick.store.sqlite import SqliteStore, claims, endings, fires, limits, nodes, schedules
 from evertick.store.sqlite import dispatched as sqlite_dispatched
+from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
 from simulation.run import Simulated, simulate
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -109,7 +96,7 @@ def _no_sql(name: str) -> Patch:
 
 async def _hold_at_once(self: SqliteStore, app: str, node: str, names: Any) -> Any:
     """Without a look whether there is anything to take."""
-    return await self._write(duties.hold_duties, app, node, names)
+    return await self.session().write(lambda db, now: nodes.hold_duties(db, now, app, node, names))
 
 
 def _stop_only_if_told(original: Any) -> Any:
@@ -121,8 +108,14 @@ def _stop_only_if_told(original: Any) -> Any:
 
 
 def _plan_by_own_clock(original: Any) -> Any:
-    def plan_all(self: fire.Recorder, due: Any, known: Any, nodes: Any) -> Any:
-        return original(self, msgspec.structs.replace(due, now=self._node.clock.now_us()), known, nodes)
+    def plan_all(self: fire.Recorder, tick: fire.Tick, rows: Any) -> Any:
+        page = tick.page
+        due = msgspec.structs.replace(page.due, now=self._node.clock.now_us())
+        tick.page = msgspec.structs.replace(page, due=due)
+        try:
+            return original(self, tick, rows)
+        finally:
+            tick.page = page
 
     return plan_all
 
@@ -167,9 +160,10 @@ async def _no_reconcile(self: recovery.Recoverer) -> None:
 
 
 def _send_of_all(original: Any) -> Any:
-    def finish_all(db: Any, now: int, app: str, node: str, outcomes: Any) -> Any:
-        finished = original(db, now, app, node, outcomes)
-        write_messages(db, now, app, [message for outcome in outcomes for message in outcome.messages])
+    async def finish_all(self: SqliteStore, app: str, node: str, outcomes: Any) -> Any:
+        finished = await original(self, app, node, outcomes)
+        sent = [message for outcome in outcomes for message in outcome.messages]
+        await self.session().write(lambda db, now: write_messages(db, now, app, sent))
         return finished
 
     return finish_all
@@ -177,7 +171,7 @@ def _send_of_all(original: Any) -> Any:
 
 def _send_whatever_came(original: Any) -> Any:
     def put(self: finish.Finisher, attempt: Any, outcome: Any) -> None:
-        original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.context._messages)))
+        original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.record.messages)))
 
     return put
 
@@ -241,7 +235,7 @@ def _settle_first(original: Any) -> Any:
 
 
 def _silent_since_taken(self: Any) -> Any:
-    return (self._taken_at or self._now) + self._hand.progress_timeout
+    return (self._taken_at or self._now) + self._terms.progress_timeout
 
 
 def _lose_and_go_on(original: Any) -> Any:
@@ -298,16 +292,16 @@ def _spend_attempt(original: Any) -> Any:
 
 
 def _count_one_more(original: Any) -> Any:
-    def gap(facts: Any, first: int, last: int, *rest: Any) -> Any:
-        made = original(facts, first, last, *rest)
+    def gap(inputs: Any, first: int, last: int, *rest: Any) -> Any:
+        made = original(inputs, first, last, *rest)
         return made if first == last else msgspec.structs.replace(made, count=made.count + 1)
 
     return gap
 
 
 def _forget_pause(original: Any) -> Any:
-    def settle(facts: Any, now: int, reason: Any, **options: Any) -> Any:
-        return ((), ()) if facts.pause is not None else original(facts, now, reason, **options)
+    def settle(inputs: Any, now: int, reason: Any, **options: Any) -> Any:
+        return ((), ()) if inputs.pause is not None else original(inputs, now, reason, **options)
 
     return settle
 
@@ -320,8 +314,8 @@ def _cursor_in_the_past(original: Any) -> Any:
 
 
 def _drop_skipped(original: Any) -> Any:
-    def with_decisions(facts: Any, made: Any, now: int) -> Any:
-        planned = original(facts, made, now)
+    def with_decisions(inputs: Any, made: Any, now: int) -> Any:
+        planned = original(inputs, made, now)
         kept = tuple(gap for gap in planned.gaps if gap.reason != Reason.BY_HAND)
         return msgspec.structs.replace(planned, gaps=kept)
 
@@ -329,8 +323,8 @@ def _drop_skipped(original: Any) -> Any:
 
 
 def _forget_done(original: Any) -> Any:
-    def with_decisions(facts: Any, made: Any, now: int) -> Any:
-        planned = original(facts, made, now)
+    def with_decisions(inputs: Any, made: Any, now: int) -> Any:
+        planned = original(inputs, made, now)
         kept = tuple(each for each in planned.occurrences or () if each.kind != "done")
         return planned if planned.occurrences is None else msgspec.structs.replace(planned, occurrences=kept)
 
@@ -339,9 +333,9 @@ def _forget_done(original: Any) -> Any:
 
 def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
-        def settle_decisions(facts: Any, now: int, reason: Reason, **options: Any) -> Any:
-            settled = original(facts, now, reason, **options)
-            given_up = {each.fire_at for each in facts.occurrences if is_given_up(facts, reason, each)}
+        def settle_decisions(inputs: Any, now: int, reason: Reason, **options: Any) -> Any:
+            settled = original(inputs, now, reason, **options)
+            given_up = {each.fire_at for each in inputs.occurrences if is_given_up(inputs, reason, each)}
             kept = tuple(gap for gap in settled.gaps if gap.first_at not in given_up)
             return msgspec.structs.replace(settled, gaps=kept)
 
@@ -351,10 +345,10 @@ def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> 
 
 
 def _without_blackout(original: Any) -> Any:
-    def facts_of(schedule: Any, definition: Any, rule: Any, **_: Any) -> Any:
+    def plan_inputs_of(schedule: Any, definition: Any, rule: Any, **_: Any) -> Any:
         return original(schedule, definition, rule)
 
-    return facts_of
+    return plan_inputs_of
 
 
 def _unguarded(original: Any) -> Any:
@@ -365,21 +359,21 @@ def _unguarded(original: Any) -> Any:
 
 
 def _ignore_catch_up_all(original: Any) -> Any:
-    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
-        if facts.live & STUCK:
+    def catch_up_all(inputs: Any, newest: int, now: int, uniform: Any) -> Any:
+        if inputs.live & STUCK:
             coalesced = (Verdict.SKIPPED, Reason.COALESCED)
-            return plan._catch_up_latest(facts, newest, now, uniform, rest=coalesced)
-        return original(facts, newest, now, uniform)
+            return plan._catch_up_latest(inputs, newest, now, uniform, rest=coalesced)
+        return original(inputs, newest, now, uniform)
 
     return catch_up_all
 
 
 def _drop_newest(original: Any) -> Any:
-    def catch_up_all(facts: Any, newest: int, now: int, uniform: Any) -> Any:
-        made = original(facts, newest, now, uniform)
+    def catch_up_all(inputs: Any, newest: int, now: int, uniform: Any) -> Any:
+        made = original(inputs, newest, now, uniform)
         if made.next_fire_at != newest:
             return made
-        return plan._moved_past(facts, newest, uniform, fires=made.fires, gaps=made.gaps)
+        return plan._moved_past(inputs, newest, uniform, fires=made.fires, gaps=made.gaps)
 
     return catch_up_all
 
@@ -396,8 +390,8 @@ def _always_takes_place(overlap: Any, live: int, *, is_blocked: bool) -> bool:
 
 
 def _skip_oldest(original: Any) -> Any:
-    def catch_up_latest(facts: Any, newest: int, now: int, uniform: Any, **options: Any) -> Any:
-        return msgspec.structs.replace(original(facts, newest, now, uniform, **options), gaps=())
+    def catch_up_latest(inputs: Any, newest: int, now: int, uniform: Any, **options: Any) -> Any:
+        return msgspec.structs.replace(original(inputs, newest, now, uniform, **options), gaps=())
 
     return catch_up_latest
 
@@ -505,7 +499,7 @@ MUTANTS: tuple[Mutant, ...] = (
         seeds=(71, 132, 84),
         patches=(
             _sql("claim.node", " AND died_at IS NULL", ""),
-            _attribute(new_runs, "is_alive", lambda db, node: True),
+            _attribute(fires, "is_alive", lambda db, node: True),
         ),
     ),
     Mutant(
@@ -579,7 +573,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
         seeds=(71, 63, 22),
-        patches=(_attribute(timeouts.Timeouts, "_ring_at", lambda self, loop, when: None),),
+        patches=(_attribute(work.Timeouts, "_ring_at", lambda self, loop, when: None),),
     ),
     # --- death
     Mutant(
@@ -619,7 +613,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="losses_without_end",
         what="a run that takes every node down with it is run for ever",
         seeds=(33, 67),
-        patches=(_attribute(ending, "LOSSES_MAX", 99),),
+        patches=(_attribute(verdicts, "LOSSES_MAX", 99),),
     ),
     Mutant(
         name="losses_not_counted",
@@ -665,7 +659,7 @@ MUTANTS: tuple[Mutant, ...] = (
         what="who holds a duty goes on while the store is silent",
         seeds=(68, 177),
         patches=(
-            _attribute(term.Term, "_is_trusted", lambda self: True),
+            _attribute(duty.Term, "_is_trusted", lambda self: True),
             _wrapped(duty.DutyKeeper, "stop_all", _stop_only_if_told),
         ),
     ),
@@ -673,7 +667,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="resigned_before_it_has_stopped",
         what="a duty is handed over while its function is still at it",
         seeds=(33, 42, 71),
-        patches=(_attribute(term.Term, "stop", lambda self, why: None),),
+        patches=(_attribute(duty.Term, "stop", lambda self, why: None),),
     ),
     # --- moments
     Mutant(
@@ -768,7 +762,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="removed_runs_on",
         what="removing a schedule leaves its waiting runs",
         seeds=(158, 80, 153),
-        patches=(_attribute(changes, "_remove", _leave_waiting),),
+        patches=(_attribute(schedules, "_remove", _leave_waiting),),
     ),
     # --- limits
     Mutant(
@@ -906,7 +900,7 @@ MUTANTS: tuple[Mutant, ...] = (
             _wrapped(
                 editor,
                 "settle_decisions",
-                _given_up_without_a_row(lambda facts, _, each: facts.pause is not None and each.kind == "skip"),
+                _given_up_without_a_row(lambda inputs, _, each: inputs.pause is not None and each.kind == "skip"),
             ),
         ),
     ),
@@ -914,20 +908,20 @@ MUTANTS: tuple[Mutant, ...] = (
         name="blackout_not_looked_at",
         what="a schedule fires while its blackout is closed",
         seeds=(20, 203, 63),
-        patches=(_wrapped(fire, "facts_of", _without_blackout),),
+        patches=(_wrapped(fire, "plan_inputs_of", _without_blackout),),
     ),
     Mutant(
         name="dropped_not_recorded",
         what="what a blackout drops is in no row",
         seeds=(80, 203, 79),
-        patches=tuple(_attribute(where, "gap_of_held", lambda facts, until: ()) for where in (plan, settlement)),
+        patches=tuple(_attribute(where, "gap_of_blackout", lambda inputs, until: ()) for where in (plan, settlement)),
     ),
     # --- the outbox
     Mutant(
         name="lost_outcome_sends",
         what="the messages of an outcome are written though its claim is lost",
         seeds=(132, 195),
-        patches=(_wrapped(store, "finish", _send_of_all),),
+        patches=(_wrapped(SqliteStore, "finish", _send_of_all),),
     ),
     Mutant(
         name="failed_attempt_sends",
@@ -994,7 +988,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="report_of_an_old_fence",
         what="what a worker says of an earlier dispatch is taken for the present one",
         seeds=(7, 12, 22),
-        patches=(_wrapped(sqlite_dispatched, "hear", _whatever_fence),),
+        patches=(_wrapped(sqlite_dispatched, "apply_all", _whatever_fence),),
     ),
     Mutant(
         name="dispatched_before_its_message",
@@ -1012,7 +1006,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="progress_not_heard",
         what="a worker that speaks loses its run as if it were silent",
         seeds=(8, 12),
-        patches=(_attribute(dispatched._Dispatched, "_silent_until", _silent_since_taken),),
+        patches=(_attribute(dispatched._DispatchedRun, "_silent_until", _silent_since_taken),),
     ),
     Mutant(
         name="queue_away_costs",
@@ -1024,7 +1018,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="deaf_and_judging",
         what="who cannot hear workers calls them silent",
         seeds=(12, 23, 39),
-        patches=(_attribute(report_watch.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
+        patches=(_attribute(report.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
     ),
     Mutant(
         name="dispatched_not_counted",
@@ -1054,7 +1048,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed_elsewhere_for_nothing",
         what="a worker's failure spends no attempt",
         seeds=(7, 22, 40),
-        patches=(_wrapped(dispatched._Dispatched, "_outcome", _without_attempt),),
+        patches=(_wrapped(dispatched._DispatchedRun, "_outcome", _without_attempt),),
     ),
     Mutant(
         name="dispatched_never_looked_at",
@@ -1066,7 +1060,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cancelled_elsewhere_goes_on",
         what="a run in other hands that is to be cancelled is tried again",
         seeds=(7, 23, 40),
-        patches=(_attribute(dispatched, "cancelled_instead", lambda outcome, held: outcome),),
+        patches=(_attribute(dispatched, "cancelled_outcome", lambda outcome, held: outcome),),
     ),
     Mutant(
         name="withdrawn_message_sent",
@@ -1079,13 +1073,13 @@ MUTANTS: tuple[Mutant, ...] = (
         name="for_all_without_one",
         what="what is for every node leaves one of them out",
         seeds=(169, 119),
-        patches=(_wrapped(fan_out, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
+        patches=(_wrapped(planning, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
     ),
     Mutant(
         name="for_all_for_anybody",
         what="what is for one node alone is in the queue that all work on",
         seeds=(31, 169, 119),
-        patches=(_attribute(fan_out, "own_queue", lambda node: "default"),),
+        patches=(_attribute(planning, "own_queue", lambda node: "default"),),
     ),
     Mutant(
         name="for_all_as_remembered",
@@ -1097,7 +1091,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="for_all_beside_itself",
         what="a node that is still at it gets the next moment, too",
         seeds=(31, 169, 119),
-        patches=(_attribute(fan_out, "unique_key_on", lambda *about: None),),
+        patches=(_attribute(planning, "unique_key_on", lambda *about: None),),
     ),
     Mutant(
         name="left_for_the_dead",
@@ -1150,7 +1144,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unique_key_shared",
         what="two live runs may have the same unique key (nobody looks, and no index forbids it, a pair)",
         seeds=(20, 103, 31),
-        patches=tuple(_attribute(where, "is_duplicate", lambda *args: False) for where in (fires, new_runs)),
+        patches=tuple(_attribute(where, "is_duplicate", lambda *args: False) for where in (fires,)),
         tables=(
             "DROP INDEX evertick_runs_unique",
             "CREATE INDEX evertick_runs_unique ON evertick_runs (app, unique_key)",

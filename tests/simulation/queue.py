@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.driver.dispatch import Received
-from evertick.driver.sender import Sender
+from evertick.driver.base import Received, Sender
 from evertick.model import ClaimedMessage, Message, Report
 from evertick.model.retry import Constant
 from simulation.dispatched import KILLS, MODES, QUEUE

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 from zlib import crc32
 
-from evertick.driver.sender import Sender
+from evertick.driver.base import Sender
 from evertick.errors import Retry
 from evertick.model import Message
 from evertick.model.retry import Constant

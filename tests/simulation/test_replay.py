@@ -19,7 +19,7 @@ from simulation import simulate
 from simulation.loop import Machine, StandsStill, VirtualLoop
 from simulation.world import World
 
-SEEDS = (3, 7, 16, 24)
+SEEDS = (3, 16, 24)
 
 
 def _run(*arguments: str, hash_seed: str) -> str:

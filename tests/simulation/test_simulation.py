@@ -5,24 +5,26 @@ More of them by command: `sh run simulate --from 100000 --minutes 30`.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evertick.engine import fire
+from evertick.engine.fire import PeerShare
 from evertick.engine.node import LocalNode
-from evertick.engine.sharing import PeerShare
 from simulation import __main__, simulate
 from simulation.mutants import MUTANTS
 
 # The first ones as they come; all others that are known to bring a planted bug to light: where a guard that is left out
 # shows, one that is broken in another way shows most likely; and those that once failed.
-FIRST = 80
+FIRST = 40
 # A moved moment whose grace an edit changed; parked runs, with one queued behind them, that yield to the next fire; a
 # resume after a pause that had ended by itself; every-node moments without a node; a job longer than the patience;
 # a node that a job killed at the end.
@@ -44,6 +46,7 @@ ONCE_FAILED = (
     7312641,
     7316930,
     7324109,
+    7333469,
 )
 SEEDS = sorted({*range(FIRST), *ONCE_FAILED, *(seed for mutant in MUTANTS for seed in mutant.seeds)})
 CHUNK = 12
@@ -88,13 +91,19 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytes
     monkeypatch.setattr(fire, "_BATCHES_AHEAD", batches)
     monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
     monkeypatch.setattr(PeerShare, "keeps_up", shared)
-    assert not _red(range(20))
+    assert not _red(range(10))
     assert pages > (500 if batches == 1 else 100)
     assert (shares > 0) == (batches > 1)
 
 
 def _run_command(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "simulation", *arguments], capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-m", "simulation", *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.stderr == ""
     return done.returncode, done.stdout
 

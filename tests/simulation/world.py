@@ -340,7 +340,7 @@ class World:
     @property
     def database(self) -> sqlite3.Connection:
         """The store's own connection, for those who look at the tables."""
-        line = self.store._line
+        line = self.store.session()
         assert isinstance(line, InlineSession), "the store is open and inline"
         return line.shared.db
 

@@ -14,6 +14,7 @@ from evertick.store.postgres import session
 from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
 from evertick.testing.conformance import Stores, Users, UserTransaction
+from servers.postgres import shared_postgres, system_binaries
 
 # The helpers beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -64,6 +65,13 @@ class FileStores(SqliteStores):
 
     def _make(self) -> SqliteStore:
         return SqliteStore(f"sqlite:///{self._path}", clock=self.clock)
+
+
+@pytest.fixture(scope="session")
+def system_dsn(shared_folder: Path) -> Iterator[str]:
+    """A server of the system's PostgreSQL, another major version than that of the other tests."""
+    with shared_postgres(shared_folder / "system-postgres", binaries=system_binaries()) as dsn:
+        yield dsn
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from postgres_stores import PostgresStores
 
 from evertick.store.base import News
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.connection import Connection, connect
-from evertick.store.postgres.queries import statements_for
+from evertick.store.postgres.connection import Connection, connect, statements_for
 from evertick.store.postgres.wakeup import Notifier
 
 __all__ = ["Interleaving", "Session", "Sessions", "Step", "explore"]
@@ -127,10 +126,10 @@ class Session:
             self._pid = connection.get_server_pid()
             return _Stepped(connection, self)
 
-        line, pools = self.store._line, self.store._pools
+        line, pools = self.store.session(), self.store.session().pools
         assert line is not None
         assert pools is not None
-        line._bell = _Mute("", self.store._clock, None)  # type: ignore[arg-type]
+        line.notifier = _Mute("", self.store._clock, None)  # type: ignore[arg-type]
         pools._connect = connect_stepped
         await self.store.now()
 
@@ -223,7 +222,7 @@ class Sessions:
     @contextmanager
     def without_locks_of(self, name: str) -> Iterator[None]:
         """A mistake on purpose: a statement that takes no locks."""
-        lines = [session.store._line for session in self.pair]
+        lines = [session.store.session() for session in self.pair]
         before = [line._sql for line in lines if line is not None]
         for line in lines:
             assert line is not None

@@ -10,9 +10,8 @@ import pytest
 from evertick.clock import Clock, system_clock
 from evertick.store.base import Store
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.connection import Connection, connect, part_from
+from evertick.store.postgres.connection import Connection, connect, disconnect, quoted
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.queries import quoted
 from evertick.testing.conformance import Stores, Users, UserTransaction
 
 __all__ = ["PostgresStores", "PostgresUsers", "SpareConnections", "in_schema_of"]
@@ -55,7 +54,7 @@ class SpareConnections:
         self._idle: list[Connection] = []
         monkeypatch.setattr("evertick.store.postgres.store.connect", self._connect)
         monkeypatch.setattr("evertick.store.postgres.store.part_from", self._keep)
-        monkeypatch.setattr("evertick.store.postgres.pool.part_from", self._keep)
+        monkeypatch.setattr("evertick.store.postgres.session.part_from", self._keep)
 
     def take(self) -> Connection | None:
         while self._idle:
@@ -66,7 +65,7 @@ class SpareConnections:
 
     async def close(self) -> None:
         while (connection := self.take()) is not None:
-            await part_from(connection)
+            await disconnect(connection)
 
     async def _connect(self, where: Location) -> Connection:
         return (self.take() if self._is_here() else None) or await connect(where)
@@ -75,7 +74,7 @@ class SpareConnections:
         if self._is_here() and not connection.is_in_transaction():
             self._idle.append(connection)
         else:
-            await part_from(connection)
+            await disconnect(connection)
 
     def _is_here(self) -> bool:
         return asyncio.get_running_loop() is self._loop
@@ -132,7 +131,7 @@ class PostgresStores(Stores):
             else:
                 await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
         finally:
-            await part_from(connection)
+            await disconnect(connection)
             if self._spare is not None:
                 await self._spare.close()
 

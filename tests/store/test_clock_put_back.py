@@ -20,7 +20,7 @@ def joining(node: str) -> NodeJoin:
 
 async def check_that_the_dead_alone_is_judged(store: Store) -> None:
     """Of two nodes that were last heard before the clock was put back, one is heard again."""
-    line = await store.beat_line()
+    line = await store.heartbeat_session()
     beat = await line.beat("alive", LEASE, {})
     assert (beat.is_alive, beat.has_charges) == (True, True)
     assert await store.judge() == ["dead"]

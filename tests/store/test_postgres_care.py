@@ -9,10 +9,10 @@ from postgres_stores import PostgresStores
 
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused
-from evertick.store.base import Maintained, Maintenance
+from evertick.store.base import Maintainable, Maintenance
 from evertick.store.postgres import SCHEMA_VERSION, PostgresStore
+from evertick.store.postgres.connection import statements_for
 from evertick.store.postgres.maintenance import OBJECTS, _options
-from evertick.store.postgres.queries import statements_for
 from evertick.testing.conformance import Bench
 from evertick.testing.conformance.bench import APP, OTHER_APP, us
 from servers.postgres import dsn_with
@@ -20,8 +20,8 @@ from servers.postgres import dsn_with
 
 def care_of(stores: PostgresStores) -> Maintenance:
     store = PostgresStore(stores.url, clock=system_clock)
-    assert isinstance(store, Maintained)
-    return store.care()
+    assert isinstance(store, Maintainable)
+    return store.maintenance()
 
 
 async def test_the_status_tells_what_and_how_much_there_is(postgres_stores: PostgresStores) -> None:
@@ -101,7 +101,7 @@ async def test_an_index_that_is_missing_is_made_anew_by_the_statement_that_the_c
 async def test_what_the_check_looks_for_is_what_the_migrations_make(postgres_stores: PostgresStores) -> None:
     await postgres_stores.open()
     connection = await postgres_stores.connect()
-    rows = await connection.fetch(statements_for(postgres_stores.schema)["care.objects"], postgres_stores.schema)
+    rows = await connection.fetch(statements_for(postgres_stores.schema)["maintenance.objects"], postgres_stores.schema)
     await connection.close()
     made = sorted(f"{row['kind']} {row['name']}" for row in rows)
     assert OBJECTS.read_text().splitlines() == made, "write what the migrations make into objects.txt"
@@ -200,4 +200,4 @@ async def test_space_and_copies_are_the_business_of_the_server(postgres_stores: 
 async def test_a_database_that_does_not_exist_is_refused(postgres_dsn: str) -> None:
     store = PostgresStore(dsn_with(postgres_dsn, database="no_such"), clock=system_clock)
     with pytest.raises(StoreRefused, match="does not exist"):
-        await store.care().status()
+        await store.maintenance().status()

@@ -14,17 +14,16 @@ from test_postgres_outbox import counting
 
 from evertick.model import Claimed, State, Verdict
 from evertick.model.limits import make_concurrency
-from evertick.store.base import Hearing, TaskTerms
-from evertick.store.postgres.connection import PLAIN_PLANS
-from evertick.store.postgres.queries import in_schema, statements_for
+from evertick.store.base import ReportWindow, TaskTerms
+from evertick.store.postgres.connection import PLAIN_PLANS, in_schema, statements_for
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TASK
-from evertick.testing.conformance.dispatched import _PATIENT, a_dispatch, said
+from evertick.testing.conformance.dispatched import _PATIENT, a_dispatch, report_of
 
 BATCH = 1_000
 MANY = 100_000
 # By somebody who has heard all of it.
-HEARD = {"queue": Hearing(0, 1 << 62)}
+HEARD = {"queue": ReportWindow(0, 1 << 62)}
 
 
 @pytest.fixture
@@ -53,11 +52,11 @@ async def test_a_thousand_dispatchs_and_reports_cost_a_constant_number_of_statem
     assert sent == ["finish.dispatch"]
     for kind in ("pushed", "taken", "progress", "finish"):
         with counting() as sent:
-            answers = await bench.store.apply_reports(APP, [said(each, kind) for each in held])
+            answers = await bench.store.apply_reports(APP, [report_of(each, kind) for each in held])
         assert {answer.answer for answer in answers} == {"done"}
         assert len(sent) <= 5, (kind, sent)
     with counting() as sent:
-        answers = await bench.store.apply_reports(APP, [said(each, "finish") for each in held])
+        answers = await bench.store.apply_reports(APP, [report_of(each, "finish") for each in held])
     assert {answer.answer for answer in answers} == {"already"}
     assert len(sent) <= 6, sent
 
@@ -67,9 +66,9 @@ async def test_a_report_and_the_end_of_its_time_are_one_after_the_other(
 ) -> None:
     other = await postgres_stores.open()
     held = await dispatch(bench, 200, ack_timeout=0)
-    await bench.store.apply_reports(APP, [said(each, "pushed") for each in held])
+    await bench.store.apply_reports(APP, [report_of(each, "pushed") for each in held])
     answers, *tended = await asyncio.gather(
-        bench.store.apply_reports(APP, [said(each, "finish") for each in held]),
+        bench.store.apply_reports(APP, [report_of(each, "finish") for each in held]),
         *(other.check_dispatched(APP, 50, HEARD) for _ in range(4)),
     )
     released = [run for each in tended for run in each.released]
@@ -86,7 +85,7 @@ async def test_a_report_and_the_end_of_its_time_are_one_after_the_other(
 async def test_many_who_report_the_same_end_write_it_once(bench: Bench, postgres_stores: PostgresStores) -> None:
     other = await postgres_stores.open()
     held = await dispatch(bench, 100)
-    reports = [said(each, "finish") for each in held]
+    reports = [report_of(each, "finish") for each in held]
     # The other way round: whoever locks in another order would wait for the first for ever.
     answers = await asyncio.gather(
         *(bench.store.apply_reports(APP, reports) for _ in range(3)),
@@ -110,7 +109,7 @@ async def test_a_cancel_and_an_end_meet_without_waiting_for_each_other_for_ever(
     async with asyncio.timeout(60):
         await asyncio.gather(
             bench.store.cancel(APP, ids[::-1], "unwanted"),
-            other.apply_reports(APP, [said(each, "fail", error="no") for each in held]),
+            other.apply_reports(APP, [report_of(each, "fail", error="no") for each in held]),
             other.check_dispatched(APP, 100, HEARD),
             bench.store.drop_messages(APP, ids),
         )

@@ -7,8 +7,8 @@ from postgres_stores import PostgresStores
 from test_postgres_races import Race
 
 from evertick.store.base import NodeJoin
-from evertick.store.postgres import PostgresStore, duties, nodes
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres import PostgresStore, nodes
+from evertick.store.postgres.connection import Statements
 from evertick.testing.conformance.bench import APP, DAY, HOUR, TERMS
 
 
@@ -23,7 +23,7 @@ async def join_and_take(db: Statements) -> None:
     """A node that nobody has seen yet takes a duty."""
     join = NodeJoin(id="new", name="new", app=APP, version="1", lease=HOUR, queues=(), tasks=TERMS, declares={})
     await nodes.join(db, join)
-    await duties.hold_duties(db, APP, "new", ["tidy"])
+    await nodes.hold_duties(db, APP, "new", ["tidy"])
 
 
 async def test_a_duty_is_not_taken_from_a_node_that_joined_while_the_taker_waited(race: Race) -> None:
@@ -50,7 +50,7 @@ async def test_a_duty_that_is_just_being_taken_is_not_pruned(race: Race) -> None
     await race.bench.store.resign_duties(APP, before, {"tidy": 1})
     await race.bench.pass_time(2 * DAY)
     now = await race.bench.now()
-    async with race.held(lambda db: duties.hold_duties(db, APP, taker, ["tidy"])):
+    async with race.held(lambda db: nodes.hold_duties(db, APP, taker, ["tidy"])):
         second = await race.waits(race.second.prune(APP, before=now - DAY, keep_per_schedule=1000, limit=100))
     await second
     [duty] = await race.bench.store.duties(APP)

@@ -6,7 +6,7 @@ import pytest
 from postgres_stores import PostgresStores
 
 from evertick.model import Verdict
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres.connection import Statements
 from evertick.testing.conformance import Bench
 from evertick.testing.conformance.bench import APP
 

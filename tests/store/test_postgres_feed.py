@@ -18,7 +18,7 @@ from evertick.model import Verdict
 from evertick.model.feed import Cursor, cursor_of, events_of
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import Store
-from evertick.store.postgres.queries import quoted
+from evertick.store.postgres.connection import quoted
 from evertick.testing.conformance import Bench, a_fire, a_run, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, DAY, MINUTE
 

@@ -26,10 +26,9 @@ from evertick.model import State
 from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import Change, Claim, NodeJoin, Owned, RunFilter, Store, StoredSchedule, TaskTerms
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.queries import in_schema
+from evertick.store.postgres.connection import in_schema
 from evertick.testing.conformance import a_definition, a_fire, a_run, an_advance, an_outcome
-from evertick.testing.conformance.bench import HOUR, MINUTE, TERMS
-from evertick.testing.conformance.laws import check_ledger
+from evertick.testing.conformance.bench import HOUR, MINUTE, TERMS, check_ledger
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

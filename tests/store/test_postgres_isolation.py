@@ -16,7 +16,7 @@ from evertick.errors import Refused
 from evertick.model import Verdict
 from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import TaskTerms
-from evertick.store.postgres.queries import statements_for
+from evertick.store.postgres.connection import statements_for
 from evertick.testing.conformance import Bench, an_outcome
 from evertick.testing.conformance.bench import APP, TASK
 
@@ -82,7 +82,7 @@ async def test_a_claim_that_waited_at_the_gate_counts_what_was_claimed_before_it
 async def test_each_way_to_the_database_is_read_committed(isolated_stores: IsolatedStores) -> None:
     store = await isolated_stores.open()
     asked = "SELECT current_setting('transaction_isolation') AS level"
-    line = store._line  # type: ignore[attr-defined]
+    line = store.session()  # type: ignore[attr-defined]
     seen = [
         *await line.write(lambda db: db.select(asked)),
         *await line.ask(lambda db: db.select(asked)),

@@ -301,7 +301,7 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(postgres_dsn: s
     await connection.execute(f"CREATE DATABASE {name} ENCODING {encoding} LOCALE 'C' TEMPLATE template0")
     try:
         store = PostgresStore(dsn_with(postgres_dsn, database=name), clock=system_clock)
-        for opening in (store.open(migrate="auto"), store.care().check()):
+        for opening in (store.open(migrate="auto"), store.maintenance().check()):
             with pytest.raises(StoreRefused, match=f"encoding {encoding}.*createdb -E UTF8"):
                 await opening
     finally:

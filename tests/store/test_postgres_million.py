@@ -17,7 +17,7 @@ from postgres_stores import PostgresStores
 from evertick.store.base import Owned, TaskTerms
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres import store as store_module
-from evertick.store.postgres.queries import in_schema
+from evertick.store.postgres.connection import in_schema
 from evertick.testing.conformance import Bench, a_definition, a_fire, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, DAY, TASK
 
@@ -141,7 +141,7 @@ async def record_a_batch(store: PostgresStore, node: str, **fields: Any) -> None
     assert (await store.finish(APP, node, [an_outcome(run) for run in held])).answers == ["done"] * BATCH
 
 
-@pytest.mark.long
+@pytest.mark.long("size")
 async def test_a_batch_is_found_by_its_indexes_among_millions(
     postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,14 +1,15 @@
-"""The store on another major version of PostgreSQL, the one that the system has installed."""
+"""The store on another major version of PostgreSQL, the one that the system has installed.
+
+The whole suite runs on it behind PgBouncer (test_postgres_pooler.py); straight to it, it is a long test.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import asyncpg
 import pytest
 
 from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
-from servers.postgres import postgres_server, system_binaries
+from servers.postgres import system_binaries
 
 pytestmark = [
     pytest.mark.more_servers,
@@ -18,12 +19,6 @@ pytestmark = [
         "apt-get install postgresql",
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def system_dsn() -> Iterator[str]:
-    with postgres_server(binaries=system_binaries()) as dsn:
-        yield dsn
 
 
 async def test_it_is_another_version_than_that_of_the_other_tests(system_dsn: str, postgres_dsn: str) -> None:
@@ -43,6 +38,7 @@ class OnTheSystem:
         return system_dsn
 
 
+@pytest.mark.long("store")
 class TestPostgresOfTheSystem(OnTheSystem, StoreConformance):
     @pytest.fixture
     def stores(self, kept_postgres_stores: Stores) -> Stores:

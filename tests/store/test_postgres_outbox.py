@@ -13,7 +13,7 @@ from postgres_stores import PostgresStores, PostgresUsers
 from evertick.model import ClaimedMessage, MessageOutcome, MessageState
 from evertick.store.base import MessageFilter
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres.connection import Statements
 from evertick.testing.conformance import Bench, a_run, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR
 from evertick.testing.conformance.outbox import CHANNEL, a_message

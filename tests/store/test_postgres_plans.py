@@ -12,8 +12,7 @@ import pytest_asyncio
 from postgres_stores import PostgresStores
 
 from evertick.store.base import EVER
-from evertick.store.postgres.connection import PLAIN_PLANS
-from evertick.store.postgres.queries import in_schema, statements_for
+from evertick.store.postgres.connection import PLAIN_PLANS, in_schema, statements_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -48,8 +47,8 @@ _VALUES = {
     "insert_one": {2: "1", 3: "9"},
     "record_fires.ordinary": {4: "1", 5: "9"},
     "enqueue.known": {7: "1", 8: "9"},
-    "finish.told_before": {5: "1", 6: "9"},
-    "apply_reports.told_before": {4: "1", 5: "9"},
+    "finish.answered_before": {5: "1", 6: "9"},
+    "apply_reports.answered_before": {4: "1", 5: "9"},
     "cancel.done": {3: "1", 4: "9"},
     "note.own_ends": {5: "1", 6: "9"},
     "record_fires.written_before": {2: "1", 3: "9"},
@@ -123,7 +122,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("claim_messages", "using outbox_sending on outbox m"),
         ("claim_messages.release", "using outbox_pkey on outbox l"),
         ("settle_messages", "using outbox_pkey on outbox m"),
-        ("settle_messages.told_before", "using outbox_pkey on outbox m"),
+        ("settle_messages.answered_before", "using outbox_pkey on outbox m"),
         ("send.known", "using outbox_key on outbox m"),
         ("messages", "Index Scan Backward using outbox_pkey on outbox m"),
         ("messages.by_id", "using outbox_pkey on outbox m"),
@@ -153,8 +152,8 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("finish.alike", "using runs_pkey on runs r"),
         ("finish.done", "using runs_pkey on runs r"),
         ("finish.dispatch", "using runs_pkey on runs r"),
-        ("finish.told_before", "_pkey on attempts_"),
-        ("finish.told_before", "_id_idx on history_"),
+        ("finish.answered_before", "_pkey on attempts_"),
+        ("finish.answered_before", "_id_idx on history_"),
         ("cancel.done", "_id_idx on history_"),
         ("note.own_ends", "_id_idx on history_"),
         ("enqueue.known", "_id_idx on history_"),
@@ -180,8 +179,8 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("apply_reports.lock", "using runs_pkey on runs"),
         ("apply_reports.done", "using runs_pkey on runs r"),
         ("apply_reports.last_lines", "_pkey on log_chunks_"),
-        ("apply_reports.told_before", "_pkey on attempts_"),
-        ("apply_reports.told_before", "_id_idx on history_"),
+        ("apply_reports.answered_before", "_pkey on attempts_"),
+        ("apply_reports.answered_before", "_id_idx on history_"),
         ("messages.by_key", "using outbox_key on outbox m"),
         ("drop_messages.cancel", "using runs_pkey on runs r"),
         ("drop_messages.dispatch", "using outbox_pkey on outbox"),
@@ -270,16 +269,16 @@ async def empty_planner(postgres_dsn: str) -> AsyncIterator[Planner]:
         "finish.dispatch_with_messages",
         "finish.dispatch",
         "finish.release",
-        "apply_reports.mark",
+        "apply_reports.progress",
         "apply_reports.done",
-        "check_dispatched.told",
+        "check_dispatched.stopping",
         "check_dispatched.postpone",
         "run.end",
         "note.hold",
         "note.progress",
         "limits.hold_back",
         "unique.keep",
-        "feed.tell_runs",
+        "feed.publish_runs",
         "settle_messages",
     ],
 )
@@ -297,8 +296,8 @@ async def test_a_plan_for_an_empty_table_searches_for_each_of_a_batch(empty_plan
         "insert_enqueued",
         "insert_one",
         "enqueue.known",
-        "finish.told_before",
-        "apply_reports.told_before",
+        "finish.answered_before",
+        "apply_reports.answered_before",
         "cancel.done",
         "note.own_ends",
         "record_fires.written_before",

@@ -19,6 +19,7 @@ from evertick.store.postgres import PostgresStore, wakeup
 from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome
 from evertick.testing.conformance.bench import APP
 from servers.pgbouncer import SESSIONS, pgbouncer, pgbouncer_binary
+from servers.postgres import system_binaries
 
 pytestmark = [
     pytest.mark.more_servers,
@@ -28,6 +29,12 @@ pytestmark = [
     ),
 ]
 PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def postgres_dsn(postgres_dsn: str, request: pytest.FixtureRequest) -> str:
+    """The system's server, where there is one: so the whole suite runs on a second major version, too."""
+    return postgres_dsn if system_binaries() is None else str(request.getfixturevalue("system_dsn"))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +142,7 @@ async def test_nodes_work_together_with_and_without_a_second_way_for_wake_ups(
 ) -> None:
     if listens:
         # Else a node that hears nothing would look by itself.
-        monkeypatch.setattr(wakeup, "UNHEARD_SECONDS", 3600.0)
+        monkeypatch.setattr(wakeup, "POLL_SECONDS", 3600.0)
     url = f"{pooled_stores.url}&listen={quote(postgres_dsn, safe='')}" if listens else pooled_stores.url
     node, program = Scheduler(url, poll_interval="1h"), Scheduler(url, concurrency=0)
     started: asyncio.Queue[int] = asyncio.Queue()

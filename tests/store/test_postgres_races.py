@@ -17,9 +17,8 @@ from postgres_stores import PostgresStores
 from evertick.model import Cause, Outcome, State, Verdict
 from evertick.model.limits import Concurrency, Subject
 from evertick.store.base import EVER, Change, NodeJoin, Store, TaskTerms
-from evertick.store.postgres import PostgresStore, changes, endings, fires, limits, nodes, runs
-from evertick.store.postgres.queries import in_schema
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres import PostgresStore, endings, fires, limits, nodes, runs, schedules
+from evertick.store.postgres.connection import Statements, in_schema
 from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
 
@@ -46,7 +45,7 @@ class Race:
             is_done.set()
             await may_commit.wait()
 
-        first = asyncio.create_task(self._first._open_line().write(hold))
+        first = asyncio.create_task(self._first.session().write(hold))
         done = asyncio.create_task(is_done.wait())
         await asyncio.wait([first, done], return_when=asyncio.FIRST_COMPLETED)
         assert is_done.is_set(), first.exception()
@@ -122,7 +121,7 @@ async def test_of_two_triggers_at_once_one_is_taken(race: Race) -> None:
 async def test_an_edit_and_a_fire_one_after_the_other(race: Race) -> None:
     schedule = await race.bench.add()
     edit = Change(key="nightly", kind="edit", settle=an_advance(schedule), definition=a_definition(priority=1))
-    async with race.held(lambda db: changes.change_schedules(db, APP, [edit], False, ())):
+    async with race.held(lambda db: schedules.change_in(db, APP, [edit], False, ())):
         second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, a_fire(schedule))]))
     assert (await second).taken == [False]
     stored = await race.bench.stored()
@@ -137,7 +136,7 @@ async def test_an_edit_and_a_fire_one_after_the_other(race: Race) -> None:
 async def test_a_fire_of_a_schedule_that_is_being_removed_is_refused(race: Race) -> None:
     schedule = await race.bench.add()
     remove = Change(key="nightly", kind="remove", settle=an_advance(schedule))
-    async with race.held(lambda db: changes.change_schedules(db, APP, [remove], False, ())):
+    async with race.held(lambda db: schedules.change_in(db, APP, [remove], False, ())):
         second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, a_fire(schedule))]))
     assert (await second).taken == [False]
     assert await race.bench.runs() == []
@@ -145,7 +144,7 @@ async def test_a_fire_of_a_schedule_that_is_being_removed_is_refused(race: Race)
 
 async def test_of_two_adds_of_one_key_at_once_one_is_taken(race: Race) -> None:
     add = Change(key="nightly", kind="add", definition=a_definition(), fire_at=1, at=1)
-    async with race.held(lambda db: changes.change_schedules(db, APP, [add], False, ())):
+    async with race.held(lambda db: schedules.change_in(db, APP, [add], False, ())):
         second = await race.waits(race.second.change_schedules(APP, [add]))
     assert await second == [False]
 
@@ -171,7 +170,7 @@ async def test_a_run_is_not_blocked_on_one_that_is_ending(race: Race) -> None:
     schedule = await race.bench.stored()
     blocked = a_fire(schedule, state=State.BLOCKED)
     simply = an_outcome(held)
-    async with race.held(lambda db: endings._end_as_told(db, APP, node, [simply], with_freeing=False)):
+    async with race.held(lambda db: endings._end_reported(db, APP, node, [simply], with_freeing=False)):
         second = await race.waits(race.second.record_fires(APP, None, [an_advance(schedule, blocked)]))
     assert (await second).taken == [True]
     assert await race.bench.state(blocked.id) is State.WAITING
@@ -192,7 +191,7 @@ async def test_a_schedule_begins_to_count_from_the_end_while_its_last_run_ends(r
     node = await race.bench.node()
     held = await race.bench.hold(node, await race.bench.fire(await race.bench.add()))
     plan = an_advance(await race.bench.stored(), after_end=HOUR, next_fire_at=None, next_at=None)
-    async with race.held(lambda db: endings._end_as_told(db, APP, node, [an_outcome(held)], with_freeing=False)):
+    async with race.held(lambda db: endings._end_reported(db, APP, node, [an_outcome(held)], with_freeing=False)):
         second = await race.waits(race.second.record_fires(APP, None, [plan]))
     assert (await second).taken == [True]
     assert (await race.bench.stored()).at is not None
@@ -348,7 +347,7 @@ async def test_the_end_of_a_run_that_got_its_mark_too_late_frees_who_joins_at_th
 
     assert isinstance(race.second, PostgresStore)
     async with race.held(lambda db: fires._record_all(db, APP, None, [an_advance(schedule, new)])):
-        second = await race.waits(race.second._open_line().write(end_unlocked))
+        second = await race.waits(race.second.session().write(end_unlocked))
     await second
     assert await race.bench.state(new.id) is State.WAITING
 
@@ -566,7 +565,7 @@ async def test_a_cancel_and_a_claim_of_one_run(race: Race) -> None:
 async def test_a_beat_that_waits_for_its_judge_hears_of_the_death(race: Race) -> None:
     node = await race.bench.node(lease=1)
     await race.bench.pass_time(1000)
-    line = await race.second.beat_line()
+    line = await race.second.heartbeat_session()
     async with race.held(lambda db: nodes.judge(db, EVER)):
         beat = await race.waits(line.beat(node, HOUR))
     assert not (await beat).is_alive
@@ -642,7 +641,7 @@ async def test_transactions_that_wait_crosswise_are_tried_again(race: Race) -> N
         await turn.wait()
         await db.count("cancel.ask", [second.id], "other")
 
-    lines = [store._open_line() for store in (race.bench.store, race.second) if isinstance(store, PostgresStore)]
+    lines = [store.session() for store in (race.bench.store, race.second) if isinstance(store, PostgresStore)]
     await asyncio.gather(lines[0].write(straight), lines[1].write(crosswise))
     assert tries == 3
 

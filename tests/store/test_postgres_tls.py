@@ -61,7 +61,7 @@ def url_of(port: int, host: str = "localhost", **parameters: object) -> str:
 async def opened(url: str) -> bool:
     store = PostgresStore(url, clock=system_clock)
     await store.open(migrate="auto")
-    rows = await store._open_line().borrow(
+    rows = await store.session().borrow(
         lambda connection: connection.fetch("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
     )
     await store.close()

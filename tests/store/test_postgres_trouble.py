@@ -17,7 +17,7 @@ from evertick.clock import system_clock
 from evertick.errors import StoreRefused, StoreUnavailable
 from evertick.store.base import RunFilter
 from evertick.store.postgres import PostgresStore, limits, wakeup
-from evertick.store.postgres.session import Statements
+from evertick.store.postgres.connection import Statements
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TASK, TERMS
 from evertick.testing.conformance.limits import at_once
@@ -168,7 +168,7 @@ async def test_when_beats_go_through_again_nobody_waits_any_longer_on_the_lines_
     store = PostgresStore(url, clock=system_clock)
     await store.open(migrate="auto")
     node = await Bench(postgres_stores, store).node()
-    line, lease = await store.beat_line(), 2_000_000
+    line, lease = await store.heartbeat_session(), 2_000_000
     await line.beat(node, lease)
     await asyncio.gather(*(store.now() for _ in range(5)))
     assert await store.changed(APP, 20), "a line that was just opened is news by itself"
@@ -226,7 +226,7 @@ async def test_a_line_that_breaks_during_an_intent_leaves_its_outcome_unknown(
 
 
 async def test_a_beat_that_cannot_get_through_fails_while_there_is_time(distant: PostgresStore, proxy: Proxy) -> None:
-    line = await distant.beat_line()
+    line = await distant.heartbeat_session()
     assert not (await line.beat("nobody", HOUR)).is_alive
     proxy.swallow()
     async with asyncio.timeout(PATIENCE):
@@ -357,7 +357,7 @@ async def test_a_beat_does_not_wait_for_a_connection_of_the_pool(postgres_dsn: s
     bench = Bench(stores, await stores.open())
     node = await bench.node()
     blocker = await stores.connect()
-    line = await bench.store.beat_line()
+    line = await bench.store.heartbeat_session()
     async with blocker.transaction():
         await blocker.execute(f"LOCK TABLE {stores.schema}.runs IN SHARE MODE")
         enqueueing = asyncio.create_task(bench.store.enqueue(APP, [a_run()]))
@@ -383,7 +383,7 @@ async def test_a_node_that_falls_silent_in_the_gate_of_the_limits_loses_it(postg
         await may_go_on.wait()
         await db.rows("limits.next_keys", APP, "", 1)
 
-    stopped = asyncio.create_task(frozen._open_line().write(stops_in_the_gate))
+    stopped = asyncio.create_task(frozen.session().write(stops_in_the_gate))
     await is_in.wait()
     node = await bench.node(tasks={TASK: at_once(1)})
     await bench.enqueue()
@@ -408,7 +408,7 @@ async def test_behind_a_pooler_nothing_is_left_on_a_connection(postgres_dsn: str
         prepared = await connection.fetch("SELECT name FROM pg_prepared_statements WHERE name <> ''")  # type: ignore[attr-defined]
         return prepared, (await connection.fetchrow("SHOW enable_seqscan"))[0]  # type: ignore[attr-defined]
 
-    assert await bench.store._open_line().borrow(left) == ([], "on")
+    assert await bench.store.session().borrow(left) == ([], "on")
     assert len((await bench.claim(node, tasks=TERMS)).runs) == 0
     await stores.close()
 

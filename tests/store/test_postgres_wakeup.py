@@ -199,7 +199,7 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
 def rung_after(pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch) -> list[News]:
     """What the writer had to say in a statement of its own. It may say something at any time."""
     after: list[News] = []
-    bell: Any = pair[0].store._bell  # type: ignore[attr-defined]
+    bell: Any = pair[0].store.session().notifier  # type: ignore[attr-defined]
     ring = bell.ring
 
     async def ring_seen(connection: Any, news: dict[str, News]) -> None:
@@ -233,7 +233,7 @@ async def test_where_commits_that_wake_others_are_slow_they_are_woken_after_them
     assert await heard(listener, bench.enqueue) == "runs"
     assert rung_after == ["runs"]
     # After a while it is tried again.
-    monkeypatch.setattr(bench.store._bell, "_apart_until", 0.0)  # type: ignore[attr-defined]
+    monkeypatch.setattr(bench.store.session().notifier, "_apart_until", 0.0)  # type: ignore[attr-defined]
     assert await heard(listener, bench.enqueue) == "runs"
     assert rung_after == ["runs"]
 
@@ -241,7 +241,7 @@ async def test_where_commits_that_wake_others_are_slow_they_are_woken_after_them
 async def test_a_slow_commit_is_known_by_its_own_beginning(
     pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bell: Any = pair[0].store._bell  # type: ignore[attr-defined]
+    bell: Any = pair[0].store.session().notifier  # type: ignore[attr-defined]
     clock = SimpleNamespace(elapsed=lambda: clock.now, now=0.0)
     monkeypatch.setattr(bell, "_clock", clock)
 
@@ -290,7 +290,7 @@ async def test_what_becomes_due_while_a_late_wake_up_is_sent_gets_one_of_its_own
     pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, listener = pair
-    bell: Any = bench.store._bell  # type: ignore[attr-defined]
+    bell: Any = bench.store.session().notifier  # type: ignore[attr-defined]
     send, is_sending, may_end = bell._send, asyncio.Event(), asyncio.Event()
 
     async def send_slowly(*said: str) -> None:

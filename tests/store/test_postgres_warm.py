@@ -11,9 +11,8 @@ from evertick.errors import StoreUnavailable
 from evertick.store.base import NodeJoin, RunFilter
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres import store as store_module
-from evertick.store.postgres.connection import Connection, connect
+from evertick.store.postgres.connection import Connection, Statements, connect
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.session import Statements
 from evertick.testing.conformance.bench import APP, MINUTE, SECOND, TASK, TERMS
 
 _WARM = 4
@@ -42,7 +41,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Location]:
 
 async def planned_on_each(store: PostgresStore) -> list[set[str]]:
     """Of connections that are used at the same time, the statements that have a plan."""
-    line = store._open_line()
+    line = store.session()
     found = await asyncio.gather(*(line.ask(lambda db: db.select(_PLANNED)) for _ in range(_WARM)))
     return [{row["statement"] for row in rows} for rows in found]
 
@@ -56,7 +55,7 @@ async def test_who_has_joined_opens_no_connection_and_makes_no_plan_for_its_firs
     count = len(opened)
     await asyncio.gather(*(store.claim(APP, "one", ["default"], TERMS, 1) for _ in range(_WARM)))
     assert len(opened) == count
-    hot = {store._open_line()._sql[name] for name in _HOT}
+    hot = {store.session()._sql[name] for name in _HOT}
     assert all(hot <= planned for planned in await planned_on_each(store))
 
 

@@ -13,9 +13,9 @@ import pytest
 from evertick import Every, Scheduler
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
-from evertick.store.base import Maintained, Maintenance
+from evertick.store.base import Maintainable, Maintenance
 from evertick.store.sqlite import SCHEMA_VERSION, SqliteStore, maintenance
-from evertick.store.sqlite.mount import file_system_of
+from evertick.store.sqlite.file_system import file_system_of
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ async def made(path: Path) -> Path:
 
 def care_for(path: Path) -> Maintenance:
     store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
-    assert isinstance(store, Maintained)
-    return store.care()
+    assert isinstance(store, Maintainable)
+    return store.maintenance()
 
 
 def execute(path: Path, *statements: str) -> None:
@@ -261,7 +261,7 @@ async def test_writing_anew_waits_for_nobody_for_ever(made):
         other.execute("BEGIN IMMEDIATE")
         store = SqliteStore(f"sqlite:///{made}?busy_timeout=50ms", clock=system_clock)
         with pytest.raises(StoreUnavailable, match="is locked"):
-            await store.care().rewrite()
+            await store.maintenance().rewrite()
 
 
 # --- where it lies

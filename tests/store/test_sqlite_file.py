@@ -90,8 +90,8 @@ def a_node(id_: str) -> NodeJoin:
 
 
 async def on_the_writer(store: SqliteStore, statement: str) -> Any:
-    assert store._line is not None
-    return await store._line.write(lambda db, _now: db.execute(statement).fetchone()[0])
+    assert store.session() is not None
+    return await store.session().write(lambda db, _now: db.execute(statement).fetchone()[0])
 
 
 # --- how the file is set up --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ async def test_a_beat_gives_up_within_a_part_of_its_lease(path: Path) -> None:
     patient = SqliteStore(f"sqlite:///{path}?busy_timeout=60s", clock=system_clock)
     await patient.open(migrate="auto")
     await patient.join(a_node("n"))
-    line = await patient.beat_line()
+    line = await patient.heartbeat_session()
     lease = 400_000
     with locked_by_another_process(path):
         before = system_clock.elapsed()

@@ -21,8 +21,8 @@ async def a_bench(stores: InlineStores) -> Bench:
 
 def execute(bench: Bench, statement: str) -> None:
     assert isinstance(bench.store, SqliteStore)
-    assert isinstance(bench.store._line, InlineSession)
-    bench.store._line.shared.db.execute(statement)
+    assert isinstance(bench.store.session(), InlineSession)
+    bench.store.session().shared.db.execute(statement)
 
 
 async def test_starts_of_a_time_that_has_not_come_count_for_one_period_and_no_longer(
@@ -104,8 +104,8 @@ async def test_large_rates_are_kept_in_few_rows_and_give_all_but_a_thousandth(in
     # Two minutes and a bit: used up twice, but for what gathering costs.
     assert len(claims) >= 2 * most * 0.998
     assert isinstance(bench.store, SqliteStore)
-    assert isinstance(bench.store._line, InlineSession)
-    rows = bench.store._line.shared.db.execute("SELECT count(*) FROM evertick_grants WHERE until > ?", [answer.now])
+    assert isinstance(bench.store.session(), InlineSession)
+    rows = bench.store.session().shared.db.execute("SELECT count(*) FROM evertick_grants WHERE until > ?", [answer.now])
     assert rows.fetchone()[0] <= 1_001
 
 
@@ -166,8 +166,8 @@ async def test_limits_that_nobody_has_any_more_are_forgotten_when_all_was_looked
     await hold_back_by_key(bench, 2)
     tasks = by_key(2, HOUR)
     assert isinstance(bench.store, SqliteStore)
-    assert isinstance(bench.store._line, InlineSession)
-    db = bench.store._line.shared.db
+    assert isinstance(bench.store.session(), InlineSession)
+    db = bench.store.session().shared.db
     remembered = []
     for _ in range(2):
         node = await bench.node(tasks=tasks)

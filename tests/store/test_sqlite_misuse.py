@@ -25,7 +25,7 @@ from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
 from evertick.scheduler.process import EXIT_REPLACED
 from evertick.store.base import NodeJoin, RunFilter
-from evertick.store.sqlite import SqliteStore, mount
+from evertick.store.sqlite import SqliteStore, file_system
 
 NODE = """
 import sys
@@ -268,7 +268,7 @@ async def test_what_begins_is_refused_and_what_ends_is_written_when_the_log_was_
     with pytest.raises(StoreReplaced, match=r"-wal and .*-shm were deleted"):
         await store.runs("a", RunFilter())
     with pytest.raises(StoreReplaced):
-        await store.beat_line()
+        await store.heartbeat_session()
     with closing(sqlite3.connect(":memory:")) as theirs, pytest.raises(StoreReplaced):
         store.within(theirs)
     with pytest.raises(StoreReplaced):
@@ -373,7 +373,7 @@ def is_locked(path: Path) -> bool:
 
 
 async def test_nothing_that_we_do_in_a_process_cancels_its_locks(path: Path, store: SqliteStore) -> None:
-    care = store.care()
+    care = store.maintenance()
     await care.status()
     await care.check()
     assert is_locked(path)
@@ -381,7 +381,7 @@ async def test_nothing_that_we_do_in_a_process_cancels_its_locks(path: Path, sto
     await second.open(migrate="auto")
     await second.close()
     assert is_locked(path)
-    line = await store.beat_line()
+    line = await store.heartbeat_session()
     await line.close()
     scheduler = Scheduler(f"sqlite:///{path}", concurrency=0)
     await scheduler.schedules()
@@ -396,7 +396,7 @@ async def test_a_lock_that_a_copy_in_this_process_has_cancelled_is_told_once(
 ) -> None:
     node = NodeJoin(id="n", name="n", app="a", version="1", lease=60_000_000, queues=(), tasks={}, declares={})
     await store.join(node)
-    line = await store.beat_line()
+    line = await store.heartbeat_session()
     with caplog.at_level(logging.ERROR, logger="evertick.store"):
         await line.beat("n", 60_000_000)
         assert caplog.messages == []
@@ -466,7 +466,7 @@ async def test_a_network_file_system_is_told_when_a_program_opens_the_ledger(
 ) -> None:
     mounts = path.with_name("mountinfo")
     mounts.write_text(f"36 35 98:0 / / rw,noatime shared:1 - {kind} /dev/root rw\n")
-    monkeypatch.setattr(mount, "MOUNTS", mounts)
+    monkeypatch.setattr(file_system, "MOUNTS", mounts)
     store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
     with caplog.at_level(logging.WARNING, logger="evertick.store"):
         await store.open(migrate="auto")

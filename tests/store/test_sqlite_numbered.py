@@ -9,22 +9,22 @@ from contextlib import closing
 
 import pytest
 
-from evertick.store.sqlite import numbered
+from evertick.store.sqlite import connection
 
 ASK, PUT = "SELECT ?2 AS second, ?1 AS first, ?2 AS again", "INSERT INTO t (a, b) VALUES (?1, ?2)"
 
 
 @pytest.fixture(autouse=True)
 def particular_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbered, "_WANTS_NAMES", True)
-    monkeypatch.setattr(numbered, "_OURS", frozenset({ASK, PUT}))
+    monkeypatch.setattr(connection, "_WANTS_NAMES", True)
+    monkeypatch.setattr(connection, "_OURS", frozenset({ASK, PUT}))
 
 
 @pytest.fixture(params=["ours", "of the user"])
 def db(request: pytest.FixtureRequest) -> Iterator[sqlite3.Connection]:
-    factory = numbered.NumberedConnection if request.param == "ours" else sqlite3.Connection
+    factory = connection.NumberedConnection if request.param == "ours" else sqlite3.Connection
     with closing(sqlite3.connect(":memory:", factory=factory)) as made:
-        yield made if request.param == "ours" else numbered.numbered(made)
+        yield made if request.param == "ours" else connection.numbered(made)
 
 
 def test_they_are_taken_in_their_order_however_often_one_is_used(db: sqlite3.Connection) -> None:
@@ -42,11 +42,11 @@ def test_statements_of_others_are_left_alone(db: sqlite3.Connection) -> None:
 
 def test_what_has_its_names_keeps_them(db: sqlite3.Connection) -> None:
     """A connection of ours may come back as one of the user's."""
-    assert numbered.numbered(db).execute(ASK, ("one", "two")).fetchone() == ("two", "one", "two")
+    assert connection.numbered(db).execute(ASK, ("one", "two")).fetchone() == ("two", "one", "two")
 
 
 def test_the_python_at_hand_has_nothing_to_say_against_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbered, "_WANTS_NAMES", numbered._wants_names())
-    with closing(sqlite3.connect(":memory:", factory=numbered.NumberedConnection)) as db, warnings.catch_warnings():
+    monkeypatch.setattr(connection, "_WANTS_NAMES", connection._wants_names())
+    with closing(sqlite3.connect(":memory:", factory=connection.NumberedConnection)) as db, warnings.catch_warnings():
         warnings.simplefilter("error")
         assert db.execute(ASK, ("one", "two")).fetchone() == ("two", "one", "two")

@@ -14,8 +14,8 @@ from evertick.model import Cause, Definition, NewGap, NewRun, Outcome, Reason, S
 from evertick.model.limits import Concurrency, Rate, Subject
 from evertick.store.base import Advance, Change, DueSchedule, NodeJoin, RunFilter, TaskTerms
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.queries import SQL
-from evertick.store.sqlite.reading import _CLAUSES, _INDEXES
+from evertick.store.sqlite.connection import SQL
+from evertick.store.sqlite.runs import _CLAUSES, _INDEXES
 from evertick.store.sqlite.schema import migrate
 from evertick.store.sqlite.session import InlineSession
 
@@ -81,9 +81,9 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("check_dispatched.find_overdue", "evertick_runs_dispatched (app=? AND deadline<?)"),
         ("check_dispatched.withdraw", "evertick_outbox_key (app=? AND channel=? AND key=?)"),
         ("apply_reports.dispatched", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
-        ("apply_reports.mark", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
+        ("apply_reports.progress", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
         ("apply_reports.last_lines", "l USING PRIMARY KEY (app=? AND run=? AND fence=?)"),
-        ("apply_reports.told_before", "h USING PRIMARY KEY (app=? AND id=?)"),
+        ("apply_reports.answered_before", "h USING PRIMARY KEY (app=? AND id=?)"),
         ("messages.by_key", "evertick_outbox_key (app=? AND channel=? AND key=?)"),
         ("channels.failing", "evertick_outbox_failing (app=? AND channel=?)"),
         ("drop_messages.cancel", "evertick_runs USING PRIMARY KEY (app=? AND id=?)"),
@@ -111,8 +111,8 @@ def plan(db: sqlite3.Connection, statement: str) -> list[str]:
         ("pulse.failed", "evertick_history_failed (app=? AND finished_at>?)"),
         ("pulse.failed", "evertick_runs_reruns (app=? AND caused_by=?)"),
         ("pulse.failed", "evertick_history_reruns (app=? AND caused_by=?)"),
-        ("care.next_app", "evertick_history_time (app>?)"),
-        ("care.oldest", "evertick_history_time (app=?)"),
+        ("maintenance.next_app", "evertick_history_time (app>?)"),
+        ("maintenance.oldest", "evertick_history_time (app=?)"),
         ("recorded_moments", "evertick_runs_moment (schedule_id=? AND fire_at>? AND fire_at<?)"),
         ("recorded_moments", "evertick_history_moment (schedule_id=? AND fire_at>? AND fire_at<?)"),
     ],
@@ -196,8 +196,8 @@ def a_run(task: str = "t", **fields: object) -> NewRun:
 @contextmanager
 def counting_steps(store: SqliteStore) -> Iterator[list[int]]:
     """How much SQLite itself has to do, whatever the machine is doing meanwhile."""
-    assert isinstance(store._line, InlineSession)
-    db, steps = store._line.shared.db, [0]
+    assert isinstance(store.session(), InlineSession)
+    db, steps = store.session().shared.db, [0]
 
     def count() -> int:
         steps[0] += 1
@@ -228,8 +228,8 @@ async def test_future_runs_of_a_high_priority_are_not_walked_over(store: SqliteS
 
 @pytest.mark.parametrize("task", ["t", "capped"])
 async def test_only_tasks_with_a_limit_pay_for_statements_about_limits(store: SqliteStore, task: str) -> None:
-    assert isinstance(store._line, InlineSession)
-    db, said = store._line.shared.db, list[str]()
+    assert isinstance(store.session(), InlineSession)
+    db, said = store.session().shared.db, list[str]()
     await store.enqueue("a", [a_run(task) for _ in range(10)])
     db.set_trace_callback(said.append)
     claim = await store.claim("a", "n", ["default"], {task: TASKS[task]}, 10)
@@ -271,8 +271,8 @@ async def test_the_end_of_a_run_finds_the_next_of_every_lane_however_many_are_he
 async def statements_of_a_batch(store: SqliteStore, size: int, *, gaps: int = 0, blocked: int = 0) -> list[int]:
     """How many statements it takes to enqueue, claim and end so many runs; to read, record and end so many fires, each
     with so many gaps, and so many of them blocked."""
-    assert isinstance(store._line, InlineSession)
-    db, said, counts = store._line.shared.db, list[str](), list[int]()
+    assert isinstance(store.session(), InlineSession)
+    db, said, counts = store.session().shared.db, list[str](), list[int]()
 
     def count() -> None:
         counts.append(len(said))
@@ -343,8 +343,8 @@ async def test_what_a_node_says_of_its_tasks_is_read_once_and_not_for_each_of_th
     store: SqliteStore, name: str
 ) -> None:
     """With 10,000 tasks the other way held the file for seconds at every reload, and every beat with it."""
-    assert isinstance(store._line, InlineSession)
-    steps = plan(store._line.shared.db, SQL[name])
+    assert isinstance(store.session(), InlineSession)
+    steps = plan(store.session().shared.db, SQL[name])
     said = next(place for place, step in enumerate(steps) if "json_each" in step or "said" in step)
     assert steps[said - 1].startswith("LIST SUBQUERY")
     assert not any(step.startswith("CORRELATED") for step in steps[:said])
@@ -373,8 +373,8 @@ async def test_a_damaged_cursor_does_not_hide_what_is_due_beside_it(store: Sqlit
     every = Definition(task="t", when="every 1m")
     added = [Change(kind="add", key=key, definition=every, fire_at=now, at=now) for key in ("damaged", "sound")]
     assert all(await store.change_schedules("a", added))
-    assert isinstance(store._line, InlineSession)
-    store._line.shared.db.execute("UPDATE evertick_due SET fire_at = 'soon' WHERE schedule_id = 1")
+    assert isinstance(store.session(), InlineSession)
+    store.session().shared.db.execute("UPDATE evertick_due SET fire_at = 'soon' WHERE schedule_id = 1")
     assert [due.fire_at for due in (await store.due_schedules("a", 10)).schedules] == ["soon", now]
 
 
@@ -393,7 +393,7 @@ async def test_more_due_schedules_than_one_text_holds_are_all_read_once(
 async def hold_back(store: SqliteStore, runs: list[NewRun]) -> None:
     """What claims do in bites, at once."""
     await store.enqueue("a", runs)
-    assert isinstance(store._line, InlineSession)
+    assert isinstance(store.session(), InlineSession)
     key = "concurrency=capped" if runs[0].task == "capped" else "rate=rare"
     held = "UPDATE evertick_runs SET state = 'blocked', limit_key = ? WHERE state = 'waiting' AND task = ?"
-    store._line.shared.db.execute(held, (key, runs[0].task))
+    store.session().shared.db.execute(held, (key, runs[0].task))

@@ -19,7 +19,7 @@ from evertick.errors import InvalidSetting, StoreUnavailable
 from evertick.model import Cause, NewRun
 from evertick.store.base import RunFilter
 from evertick.store.sqlite import SqliteStore
-from evertick.store.sqlite.writer import GROUP_MOST
+from evertick.store.sqlite.session import GROUP_MOST
 
 PATIENCE = 20.0
 FORK = """
@@ -71,8 +71,8 @@ class Busy:
         self._may_end = threading.Event()
 
     async def __aenter__(self) -> Busy:
-        assert self._store._line is not None
-        self._work = asyncio.ensure_future(self._store._line.write(self._hold))
+        assert self._store.session() is not None
+        self._work = asyncio.ensure_future(self._store.session().write(self._hold))
         await asyncio.get_running_loop().run_in_executor(None, self._has_begun.wait)
         return self
 
@@ -148,14 +148,14 @@ async def test_one_that_fails_fails_alone(store: SqliteStore) -> None:
 async def test_a_commit_that_fails_fails_all_of_its_group(store: SqliteStore) -> None:
     async with Busy(store):
         tasks = await begun(3, store)
-        assert store._line is not None
+        assert store.session() is not None
 
         def give_up(db: sqlite3.Connection, _now: int) -> None:
             # What SQLite does by itself when the disk is full in the middle of a transaction.
             db.execute("ROLLBACK")
             raise StoreUnavailable("the disk is full")
 
-        last = asyncio.create_task(store._line.write(give_up))
+        last = asyncio.create_task(store.session().write(give_up))
         await asyncio.sleep(0)
     answers = await asyncio.gather(*tasks, last, return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 4

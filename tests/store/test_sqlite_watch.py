@@ -17,8 +17,8 @@ import pytest
 
 from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
-from evertick.store.sqlite import SqliteStore, connection, foreign_commits, watch
-from evertick.store.sqlite.watch import Watch
+from evertick.store.sqlite import SqliteStore, connection, foreign_commits
+from evertick.store.sqlite.foreign_commits import FileWatch
 
 PATIENCE = 30.0
 HOUR = 3600.0
@@ -59,8 +59,8 @@ def theirs(path: Path, store: SqliteStore) -> Iterator[sqlite3.Connection]:
 @pytest.fixture
 def heard_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by himself: what is found was heard."""
-    monkeypatch.setattr(watch, "_HEARD_SECONDS", HOUR)
-    monkeypatch.setattr(watch, "_UNHEARD_SECONDS", HOUR)
+    monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", HOUR)
+    monkeypatch.setattr(foreign_commits, "_POLL_SECONDS", HOUR)
 
 
 def a_run() -> NewRun:
@@ -146,7 +146,7 @@ async def test_a_commit_that_comes_long_after_its_first_write_is_heard(
 async def test_after_a_write_waits_are_short_and_grow_since_its_commit_is_seen_later(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.touch()
-    watching = Watch(file)
+    watching = FileWatch(file)
     loop = asyncio.get_running_loop()
     first = asyncio.create_task(watching.wait(HOUR))
     await asyncio.sleep(0.01)
@@ -169,7 +169,7 @@ async def test_after_a_write_waits_are_short_and_grow_since_its_commit_is_seen_l
 async def test_several_may_wait_on_one_loop(store: SqliteStore, tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.touch()
-    watching = Watch(file)
+    watching = FileWatch(file)
     waits = [asyncio.create_task(watching.wait(HOUR)) for _ in range(3)]
     await asyncio.sleep(0.01)
     file.write_bytes(b"x")
@@ -191,7 +191,7 @@ async def test_without_a_watch_the_file_is_looked_at_and_the_log_says_why(
     def refuse(path: Path) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(watch, "_inotify", refuse)
+    monkeypatch.setattr(foreign_commits, "_inotify", refuse)
     caplog.set_level("INFO")
     hearing = await waiting(store)
     await program.enqueue("a", [a_run()])
@@ -239,8 +239,8 @@ async def test_what_is_not_told_is_found_by_a_look(
         await asyncio.sleep(seconds)
         return False
 
-    monkeypatch.setattr(watch, "_can_be_read", hear_nothing)
-    monkeypatch.setattr(watch, "_HEARD_SECONDS", 0.05)
+    monkeypatch.setattr(foreign_commits, "_can_be_read", hear_nothing)
+    monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", 0.05)
     hearing = await waiting(store)
     await program.enqueue("a", [a_run()])
     assert await hearing
@@ -290,7 +290,7 @@ async def test_who_writes_to_other_tables_all_the_time_causes_few_looks_at_ours(
 async def test_writes_that_no_commit_follows_cause_a_bounded_number_of_looks(tmp_path: Path) -> None:
     file = tmp_path / "log"
     file.touch()
-    watching, looks = Watch(file), 0
+    watching, looks = FileWatch(file), 0
     loop = asyncio.get_running_loop()
 
     async def write_on() -> None:
@@ -373,7 +373,7 @@ async def test_a_store_that_only_writes_has_no_watch(store: SqliteStore) -> None
 async def test_who_waits_while_the_store_is_closed_comes_back_with_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_HEARD_SECONDS", 0.1)
+    monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", 0.1)
     before = descriptors()
     store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
     await store.open(migrate="auto")

@@ -8,7 +8,7 @@ from evertick.engine.fire import advance_of
 from evertick.ledger.editor import Addition
 from evertick.ledger.override_editor import OverrideEditor
 from evertick.ledger.parsed_rules import Rules
-from evertick.ledger.planning_input import plan_inputs_of, run_of
+from evertick.ledger.planning import plan_inputs_of, run_of
 from evertick.model import Definition, Gap, Outcome, Run, State, Verdict
 from evertick.plan.plan import plan
 from evertick.store.base import DeclaredBy, NodeJoin, RunFilter, StoredSchedule, TaskTerms
@@ -69,8 +69,8 @@ class Bench:
         for row in due.schedules:
             means = known[row.id]
             assert means.rule is not None
-            facts = plan_inputs_of(row, means.definition, means.rule, blackout=means.blackout)
-            made = plan(facts, due.now, self.clock.uniform)
+            inputs = plan_inputs_of(row, means.definition, means.rule, blackout=means.blackout)
+            made = plan(inputs, due.now, self.clock.uniform)
             runs = tuple(run_of(self.clock.new_id(), row, means.definition, fire) for fire in made.fires)
             recorded = await self.store.record_fires(APP, None, [advance_of(row, means, made, runs)])
             assert recorded.taken == [True]

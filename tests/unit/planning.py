@@ -23,7 +23,7 @@ def bound(rule: When) -> When:
     return rule.bind(key="job", created=DAY_START)
 
 
-def facts(rule: When | None = None, fire_at: int | None = at(12), **fields: Any) -> PlanInputs:
+def inputs(rule: When | None = None, fire_at: int | None = at(12), **fields: Any) -> PlanInputs:
     """An hourly schedule whose cursor is at noon, unless something else is said; policies go into its definition.
 
     `closed` is the calendar of its blackout.

@@ -7,14 +7,14 @@ import socket
 import pytest
 
 from evertick import InvalidSetting, Refused
-from evertick.driver.http.address import ADDRESSES_MAX, Allowed, allowed_of, look_up_in, permitted
+from evertick.driver.http.address import ADDRESSES_MAX, AllowedAddresses, allowed_of, look_up_in, permitted
 from evertick.driver.python.function import Threads
 
-NOTHING = Allowed()
-PRIVATE = Allowed(is_private=True)
+NOTHING = AllowedAddresses()
+PRIVATE = AllowedAddresses(is_private=True)
 
 
-def told(host: str, *addresses: str, allowed: Allowed = NOTHING) -> str:
+def told(host: str, *addresses: str, allowed: AllowedAddresses = NOTHING) -> str:
     with pytest.raises(Refused) as refused:
         permitted(host, addresses, allowed)
     return str(refused.value)

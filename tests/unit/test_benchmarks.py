@@ -58,7 +58,8 @@ def benchmarks(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 
-# A server of its own, and a hundred processes, of which some are nodes: seconds on a calm machine.
+# A server of its own, and a hundred processes, of which some are nodes.
+@pytest.mark.long("benchmark")
 def test_a_quick_benchmark_gives_every_figure_on_both_stores_and_leaves_nothing_behind(tmp_path: Path) -> None:
     written, folder = tmp_path / "figures.json", tmp_path / "bench"
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from ledger_bench import Bench
-from planning import at, facts, fire_moments, gap_rows, paused, plan_at
+from planning import at, fire_moments, gap_rows, inputs, paused, plan_at
 
 from evertick import Calendar, Cron, Every, Once
 from evertick.errors import InvalidWhen
@@ -28,7 +28,7 @@ FREEZE = closed(at(12, 30), at(15, 30))
 
 
 def frozen(fate: str, **fields: Any) -> PlanInputs:
-    return facts(**{"fire_at": at(13), "closed": FREEZE, "blackout": "freeze", "blackout_fate": fate, **fields})
+    return inputs(**{"fire_at": at(13), "closed": FREEZE, "blackout": "freeze", "blackout_fate": fate, **fields})
 
 
 # --- while it is closed
@@ -145,7 +145,7 @@ def test_a_downtime_over_years_of_nightly_blackouts_costs_three_rows() -> None:
     nights = Calendar("nights", exclude=["22:00-06:00"])
     rule = Cron("0 * * * *")
     for fate, reasons in (("drop", ["coalesced", "blackout"]), ("latest", ["coalesced"])):
-        known = facts(rule, at(12), closed=nights, blackout="nights", blackout_fate=fate)
+        known = inputs(rule, at(12), closed=nights, blackout="nights", blackout_fate=fate)
         made = plan_at(known, at(12) + 3650 * DAY)
         assert fire_moments(made.fires) == [at(12) + 3650 * DAY]
         assert [gap.reason for gap in made.gaps] == reasons

@@ -30,10 +30,12 @@ scheduler.run()
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     thresholds = gc.get_threshold()
-    yield
     gc.unfreeze()
+    yield
     gc.enable()
     gc.set_threshold(*thresholds)
+    gc.collect()
+    gc.freeze()  # as tests/conftest.py does
 
 
 @pytest.mark.parametrize("objects", [700, 2_000])

@@ -17,7 +17,9 @@ from evertick.job.context import (
     METADATA_MAX_BYTES,
     PHASES_MAX,
     Context,
-    _current,
+    JobRecord,
+    current_context,
+    record_of,
 )
 from evertick.model import Claimed
 from evertick.testing.clock import SettableClock
@@ -39,11 +41,11 @@ def context(clock: SettableClock | None = None, **fields: Any) -> Context:
             **fields,
         }
     )
-    return Context(run, clock or SettableClock(NOON), NOON + 60 * SECOND)
+    return Context(JobRecord(run, clock or SettableClock(NOON), NOON + 60 * SECOND))
 
 
 def lines_of(ctx: Context) -> list[tuple[int, str, str]]:
-    taken = ctx._notebook.take()
+    taken = record_of(ctx).open_buffer().take()
     return [] if taken is None else list(taken[1])
 
 
@@ -64,7 +66,7 @@ def test_changing_the_labels_a_job_sees_changes_nothing() -> None:
 
 def test_a_run_without_a_timeout_has_no_deadline() -> None:
     run = Claimed(id="r1", fence=7, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    assert Context(run, SettableClock()).deadline is None
+    assert Context(JobRecord(run, SettableClock())).deadline is None
 
 
 def test_outside_of_a_job_there_is_no_current_run() -> None:
@@ -74,18 +76,18 @@ def test_outside_of_a_job_there_is_no_current_run() -> None:
 
 def test_inside_of_a_job_current_answers_its_context() -> None:
     ctx = context()
-    token = _current.set(ctx)
+    token = current_context.set(ctx)
     try:
         assert current() is ctx
     finally:
-        _current.reset(token)
+        current_context.reset(token)
 
 
 def test_check_raises_once_the_run_was_asked_to_stop() -> None:
     ctx = context()
     ctx.check()
     assert not ctx.cancelled
-    ctx._stopped = "timeout"
+    record_of(ctx).stopped = "timeout"
     assert ctx.cancelled
     with pytest.raises(Stopped, match="run r1 of 'job' was asked to stop: timeout"):
         ctx.check()
@@ -98,8 +100,8 @@ def test_the_latest_progress_wins() -> None:
     ctx = context()
     ctx.progress(0.2, "begun")
     ctx.progress(0.7, "most")
-    assert ctx._notebook.take() == (0, (), (0.7, "most"))
-    assert ctx._notebook.take() is None
+    assert record_of(ctx).open_buffer().take() == (0, (), (0.7, "most"))
+    assert record_of(ctx).open_buffer().take() is None
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), "half", None])
@@ -111,7 +113,7 @@ def test_progress_that_is_no_fraction_is_refused(fraction: Any) -> None:
 def test_the_words_of_progress_are_bounded() -> None:
     ctx = context()
     ctx.progress(1, "x" * 10_000)
-    taken = ctx._notebook.take()
+    taken = record_of(ctx).open_buffer().take()
     assert taken is not None
     assert taken[2] == (1.0, "x" * 500)
 
@@ -132,9 +134,9 @@ def test_lines_are_numbered_on_from_what_was_taken() -> None:
     ctx = context()
     ctx.log("one")
     ctx.log("two")
-    first = ctx._notebook.take()
+    first = record_of(ctx).open_buffer().take()
     ctx.log("three")
-    second = ctx._notebook.take()
+    second = record_of(ctx).open_buffer().take()
     assert first is not None
     assert second is not None
     assert (first[0], second[0]) == (0, 2)
@@ -206,7 +208,7 @@ def test_a_phase_is_timed() -> None:
     ctx = context(clock)
     with ctx.phase("download"):
         clock.move(1_500_000)
-    [phase] = ctx._notebook.phases
+    [phase] = record_of(ctx).open_buffer().phases
     assert (phase.name, phase.at, phase.seconds, phase.is_failed) == ("download", NOON, 1.5, False)
 
 
@@ -214,16 +216,16 @@ def test_a_phase_that_raises_says_so_and_lets_the_error_through() -> None:
     ctx = context()
     with pytest.raises(ValueError, match="no"), ctx.phase("download"):
         raise ValueError("no")
-    assert ctx._notebook.phases[0].is_failed
+    assert record_of(ctx).open_buffer().phases[0].is_failed
 
 
 def test_what_is_not_text_is_made_text_when_it_is_said() -> None:
     ctx = context()
     with ctx.phase(Path("in") / "a.txt"):  # type: ignore[arg-type]
         ctx.progress(0.5, ["half"])  # type: ignore[arg-type]
-    [phase] = ctx._notebook.phases
+    [phase] = record_of(ctx).open_buffer().phases
     assert phase.name == str(Path("in") / "a.txt")
-    taken = ctx._notebook.take()
+    taken = record_of(ctx).open_buffer().take()
     assert taken is not None
     assert taken[2] == (0.5, "['half']")
 
@@ -233,17 +235,17 @@ def test_phases_are_bounded() -> None:
     for number in range(PHASES_MAX + 5):
         with ctx.phase(str(number)):
             pass
-    assert len(ctx._notebook.phases) == PHASES_MAX
+    assert len(record_of(ctx).open_buffer().phases) == PHASES_MAX
 
 
 def test_a_phase_keeps_what_is_known_of_it() -> None:
     ctx = context()
     with ctx.phase("download", {"url": "https://example.org"}) as metadata:
-        [begun] = ctx._notebook.phases
+        [begun] = record_of(ctx).open_buffer().phases
         metadata["bytes"] = 512
         metadata["half"] = "\ud83d"
     assert (begun.seconds, begun.metadata) == (None, {"url": "https://example.org"})
-    [phase] = ctx._notebook.phases
+    [phase] = record_of(ctx).open_buffer().phases
     assert phase.metadata == {"url": "https://example.org", "bytes": 512, "half": "\ufffd"}
 
 
@@ -255,7 +257,7 @@ def test_metadata_that_cannot_be_kept_costs_a_line_and_not_the_job(metadata: dic
     ctx = context()
     with ctx.phase("download", metadata):
         pass
-    [phase] = ctx._notebook.phases
+    [phase] = record_of(ctx).open_buffer().phases
     assert (phase.metadata, phase.is_failed) == ({}, False)
     [(_, level, text)] = lines_of(ctx)
     assert level == "warning"
@@ -271,18 +273,18 @@ def test_metadata_that_is_no_mapping_is_refused_at_once() -> None:
 def test_phases_within_phases_are_in_the_order_in_which_they_began() -> None:
     ctx = context()
     with ctx.phase("outer"), ctx.phase("inner"):
-        assert [phase.seconds for phase in ctx._notebook.phases] == [None, None]
-    assert [phase.name for phase in ctx._phases] == ["outer", "inner"]
+        assert [phase.seconds for phase in record_of(ctx).open_buffer().phases] == [None, None]
+    assert [phase.name for phase in record_of(ctx).phases] == ["outer", "inner"]
 
 
 def test_phases_are_taken_only_where_they_are_new() -> None:
     ctx = context()
     ctx.log("begun")
-    assert ctx._notebook.take_phases() is None
+    assert record_of(ctx).open_buffer().take_phases() is None
     with ctx.phase("download"):
-        taken = ctx._notebook.take_phases()
+        taken = record_of(ctx).open_buffer().take_phases()
         assert taken is not None
         assert [phase.seconds for phase in taken] == [None]
-        assert ctx._notebook.take_phases() is None
-    assert ctx._notebook.take_phases() == ctx._phases
-    assert ctx._notebook.take_phases() is None
+        assert record_of(ctx).open_buffer().take_phases() is None
+    assert record_of(ctx).open_buffer().take_phases() == record_of(ctx).phases
+    assert record_of(ctx).open_buffer().take_phases() is None

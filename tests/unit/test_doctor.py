@@ -563,7 +563,7 @@ async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
     (found,) = await examine(store, "default", NOW)
     assert (found.check, found.severity) == ("store", Severity.ERROR)
     (tmp_path / "jobs.db").write_bytes(b"no database at all" * 100)
-    (found,) = await examine_database(store.care())
+    (found,) = await examine_database(store.maintenance())
     assert "is not a SQLite database" in found.what
 
 

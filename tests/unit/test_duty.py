@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evertick import AlreadyDeclared, Calendar, Cron, DutyContext, InvalidKey, InvalidSetting, Refused, Scheduler
-from evertick.model.duty import Interval, Moments
+from evertick.model.duty import DutyRecord, Interval, Moments
 from evertick.when.moment import HOUR, MINUTE, SECOND
 
 
@@ -165,7 +165,7 @@ async def test_a_function_gets_its_context_if_it_takes_one(scheduler: Scheduler)
     )
     for number, function in enumerate(functions):
         scheduler.duty(f"duty-{number}")(function)
-    context = DutyContext(name="n", term=3, node="x", is_trusted=lambda: True, ask=_yes)
+    context = DutyContext(name="n", term=3, node="x", record=DutyRecord(lambda: True, _yes))
     for work in scheduler.runtime.duties.works:
         await work.call(context)
     assert given == [3, 3, None, "nothing", 3]
@@ -192,7 +192,7 @@ async def test_whatever_turns_out_to_be_async_is_awaited(scheduler: Scheduler) -
     functions: list[Any] = [Async(), wrapper, a_task]
     for number, function in enumerate(functions):
         scheduler.duty(f"duty-{number}")(function)
-    context = DutyContext(name="n", term=3, node="x", is_trusted=lambda: True, ask=_yes)
+    context = DutyContext(name="n", term=3, node="x", record=DutyRecord(lambda: True, _yes))
     works = scheduler.runtime.duties.works
     for duty in works:
         await duty.call(context)

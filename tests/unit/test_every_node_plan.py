@@ -11,11 +11,11 @@ import pytest
 
 from evertick import Every, InvalidKey, InvalidSetting, Refused, Scheduler
 from evertick.clock import derived_id
-from evertick.ledger.fan_out import fan_out
+from evertick.ledger.planning import fan_out
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Reason, Verdict
 from evertick.model.every_node import is_own_queue, node_of_queue, own_queue
-from evertick.store.base import Advance, NodeJoin, TaskTerms
-from evertick.store.duplicates import fires_counted, gaps_with_duplicates
+from evertick.store.base import Advance, NodeJoin, TaskTerms, fires_counted
+from evertick.store.verdicts import gaps_with_duplicates
 from evertick.when.moment import HOUR, to_us
 
 AT = 1_800_000_000_000_000

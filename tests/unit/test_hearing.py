@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evertick.engine.report_watch import WAIT_SECONDS, ReportWatch
+from evertick.engine.report import WAIT_SECONDS, ReportWatch
 
 
 def heard(ear: ReportWatch, began: float, ended: float, *, has_more: bool = False) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from evertick import Http, HttpBasic, HttpExpect, InvalidInput, Secret
-from evertick.driver.http.expect import statuses_of
 from evertick.driver.http.request import signature
-from evertick.driver.http.spec import HttpSettings, method_of, signing_keys_of
+from evertick.driver.http.spec import HttpSettings, method_of, signing_keys_of, statuses_of
 from evertick.driver.registry import check_spec, spec_from
 
 URL = "https://example.org/hook"

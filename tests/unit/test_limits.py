@@ -10,7 +10,7 @@ from evertick import InvalidSetting, Scheduler
 from evertick.errors import InvalidKey
 from evertick.model import Cause, NewGap, NewRun, Reason, Verdict
 from evertick.model.limits import KEY_LONGEST, Concurrency, Rate, Subject, make_concurrency, make_rate, shown_key
-from evertick.store.duplicates import gaps_with_duplicates
+from evertick.store.verdicts import gaps_with_duplicates
 
 SECOND = 1_000_000
 NAMES: dict[str, Any] = {"customer": ..., "shop": "main", "limits": {"a": [1]}}

@@ -10,9 +10,9 @@ import pytest
 
 from evertick import Constant, Context, InvalidInput, InvalidSetting, Refused, Retry, Scheduler
 from evertick.clock import system_clock
-from evertick.driver.sender import Sender
+from evertick.driver.base import Sender
 from evertick.engine.outbox_delivery import judge_delivery
-from evertick.job.context import MESSAGES_MAX
+from evertick.job.context import MESSAGES_MAX, JobRecord, record_of
 from evertick.model import Claimed, ClaimedMessage, Message, MessageOutcome
 from evertick.model.message import BODY_MAX_BYTES, DELAY_MAX, HEADERS_MAX_BYTES, new_message
 from evertick.when.moment import HOUR, SECOND
@@ -50,17 +50,17 @@ def test_what_cannot_be_sent_is_refused_with_what_is_wrong(given: dict[str, Any]
 
 def test_a_run_sends_a_bounded_number_of_messages() -> None:
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    context = Context(run, system_clock)
+    context = Context(JobRecord(run, system_clock))
     ids = [context.send("mail", number) for number in range(MESSAGES_MAX)]
-    assert [message.id for message in context._messages] == ids
-    assert {message.caused_by for message in context._messages} == {"r"}
+    assert [message.id for message in record_of(context).messages] == ids
+    assert {message.caused_by for message in record_of(context).messages} == {"r"}
     with pytest.raises(Refused, match="sends more than 1000 messages"):
         context.send("mail", "one more")
 
 
 def test_a_run_sends_a_bounded_number_of_bytes() -> None:
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    context = Context(run, system_clock)
+    context = Context(JobRecord(run, system_clock))
     large = "x" * (BODY_MAX_BYTES - 2)
     for _ in range(16):
         context.send("mail", large)

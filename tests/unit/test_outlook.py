@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evertick.clock import Clock
-from evertick.engine.scan_position import ScanPosition
+from evertick.engine.fire import ScanPosition
 from evertick.store.base import VERY_FIRST, DuePlace
 from evertick.when.moment import SECOND
 

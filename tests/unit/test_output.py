@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick.driver.shell import output
-from evertick.driver.shell.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, Captured, LogLines, Mask
+from evertick.driver.shell.output import HEAD_BYTES, HEAD_LINES, TAIL_BYTES, TAIL_LINES, CapturedOutput, LogLines, Mask
 from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
 
 
@@ -30,7 +30,9 @@ class Log:
     def __init__(self, secrets: Sequence[str] = ()) -> None:
         self.lines: list[tuple[int, str, str]] = []
         self.now = 0
-        self.captured = Captured(lambda at, level, text: self.lines.append((at, level, text)), self._tick, secrets)
+        self.captured = CapturedOutput(
+            lambda at, level, text: self.lines.append((at, level, text)), self._tick, secrets
+        )
 
     def _tick(self) -> int:
         self.now += 1

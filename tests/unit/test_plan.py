@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from planning import at, facts, fire_moments, gap_rows, paused, plan_at
+from planning import at, fire_moments, gap_rows, inputs, paused, plan_at
 
-from evertick.plan.inputs import admit
+from evertick.plan.overlap import admit
 from evertick.when import Calendar, Cron, Every, Once, from_us
 from evertick.when.base import COUNT_LIMIT
 from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
@@ -14,7 +14,7 @@ from evertick.when.moment import DAY, HOUR, MINUTE, SECOND
 
 
 def test_a_due_moment_fires_and_the_cursor_moves_to_the_next() -> None:
-    made = plan_at(facts(), at(12, 0, 0.002))
+    made = plan_at(inputs(), at(12, 0, 0.002))
     assert fire_moments(made.fires) == [at(12)]
     assert made.fires[0].due_at == at(12)
     assert not made.fires[0].is_late
@@ -24,33 +24,33 @@ def test_a_due_moment_fires_and_the_cursor_moves_to_the_next() -> None:
 
 
 def test_a_moment_is_due_at_its_very_microsecond_and_not_before() -> None:
-    assert fire_moments(plan_at(facts(), at(12)).fires) == [at(12)]
-    early = plan_at(facts(), at(12) - 1)
+    assert fire_moments(plan_at(inputs(), at(12)).fires) == [at(12)]
+    early = plan_at(inputs(), at(12) - 1)
     assert early.fires == ()
     assert (early.next_fire_at, early.next_at) == (at(12), at(12))
 
 
 def test_looking_too_early_changes_nothing() -> None:
-    made = plan_at(facts(), at(11, 30))
+    made = plan_at(inputs(), at(11, 30))
     assert made.fires == made.gaps == ()
     assert (made.next_fire_at, made.next_at) == (at(12), at(12))
 
 
 def test_a_schedule_without_a_cursor_owes_nothing_and_is_not_looked_at_again() -> None:
-    made = plan_at(facts(fire_at=None), at(12))
+    made = plan_at(inputs(fire_at=None), at(12))
     assert (made.fires, made.gaps, made.next_fire_at, made.next_at) == ((), (), None, None)
 
 
 @pytest.mark.parametrize(("seconds", "is_late"), [(5, False), (5.001, True)])
 def test_a_run_recorded_more_than_five_seconds_after_it_was_due_is_marked_late(seconds: float, is_late: bool) -> None:
-    assert plan_at(facts(), at(12, 0, seconds)).fires[0].is_late is is_late
+    assert plan_at(inputs(), at(12, 0, seconds)).fires[0].is_late is is_late
 
 
 # --- catch-up latest
 
 
 def test_catch_up_latest_runs_the_newest_owed_moment_for_all_and_marks_it_late() -> None:
-    made = plan_at(facts(), at(15))
+    made = plan_at(inputs(), at(15))
     assert fire_moments(made.fires) == [at(15)]
     assert made.fires[0].is_late
     assert gap_rows(made.gaps) == [(at(12), at(14), 3, "skipped", "coalesced")]
@@ -58,7 +58,7 @@ def test_catch_up_latest_runs_the_newest_owed_moment_for_all_and_marks_it_late()
 
 
 def test_years_of_downtime_are_two_rows() -> None:
-    made = plan_at(facts(Every("1s")), at(12) + 3650 * DAY)
+    made = plan_at(inputs(Every("1s")), at(12) + 3650 * DAY)
     assert fire_moments(made.fires) == [at(12) + 3650 * DAY]
     assert len(made.gaps) == 1
     assert made.gaps[0].count == COUNT_LIMIT
@@ -66,7 +66,7 @@ def test_years_of_downtime_are_two_rows() -> None:
 
 
 def test_a_gap_that_was_counted_to_its_end_says_so() -> None:
-    made = plan_at(facts(Every("1s")), at(12) + 50_000 * SECOND)
+    made = plan_at(inputs(Every("1s")), at(12) + 50_000 * SECOND)
     assert (made.gaps[0].count, made.gaps[0].is_exact) == (50_000, True)
 
 
@@ -75,20 +75,20 @@ def test_a_gap_that_was_counted_to_its_end_says_so() -> None:
 
 @pytest.mark.parametrize(("late", "fires"), [(10 * MINUTE, [at(12)]), (10 * MINUTE + 1, [])])
 def test_grace_counts_from_the_due_time_and_includes_its_last_microsecond(late: int, fires: list[int]) -> None:
-    made = plan_at(facts(grace=10 * MINUTE), at(12) + late)
+    made = plan_at(inputs(grace=10 * MINUTE), at(12) + late)
     assert fire_moments(made.fires) == fires
     assert gap_rows(made.gaps) == ([] if fires else [(at(12), at(12), 1, "missed", "grace")])
     assert made.next_fire_at == at(13)
 
 
 def test_when_the_newest_is_past_its_grace_all_owed_moments_are_missed_for_it() -> None:
-    made = plan_at(facts(grace=MINUTE), at(15, 30))
+    made = plan_at(inputs(grace=MINUTE), at(15, 30))
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(12), at(15), 4, "missed", "grace")]
 
 
 def test_grace_counts_from_the_delayed_time_not_from_the_nominal_one() -> None:
-    known = facts(Every("1h", jitter="30m", jitter_mode="fresh"), at=at(12, 20), grace=MINUTE)
+    known = inputs(Every("1h", jitter="30m", jitter_mode="fresh"), at=at(12, 20), grace=MINUTE)
     assert fire_moments(plan_at(known, at(12, 20, 59)).fires) == [at(12)]
     assert plan_at(known, at(12, 21, 1)).fires == ()
 
@@ -97,27 +97,27 @@ def test_grace_counts_from_the_delayed_time_not_from_the_nominal_one() -> None:
 
 
 def test_catch_up_skip_runs_what_is_noticed_on_time() -> None:
-    made = plan_at(facts(catch_up="skip"), at(12, 1))
+    made = plan_at(inputs(catch_up="skip"), at(12, 1))
     assert fire_moments(made.fires) == [at(12)]
     assert made.gaps == ()
 
 
 def test_catch_up_skip_makes_one_missed_gap_of_a_downtime() -> None:
-    made = plan_at(facts(catch_up="skip"), at(15, 30))
+    made = plan_at(inputs(catch_up="skip"), at(15, 30))
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(12), at(15), 4, "missed", "downtime")]
     assert made.next_fire_at == at(16)
 
 
 def test_catch_up_skip_runs_the_moment_at_which_the_node_comes_back() -> None:
-    made = plan_at(facts(catch_up="skip"), at(15, 0, 1))
+    made = plan_at(inputs(catch_up="skip"), at(15, 0, 1))
     assert fire_moments(made.fires) == [at(15)]
     assert gap_rows(made.gaps) == [(at(12), at(14), 3, "missed", "downtime")]
 
 
 def test_grace_says_what_on_time_means_for_catch_up_skip() -> None:
-    assert fire_moments(plan_at(facts(catch_up="skip", grace=30 * MINUTE), at(12, 20)).fires) == [at(12)]
-    missed = plan_at(facts(catch_up="skip", grace=30 * MINUTE), at(12, 40))
+    assert fire_moments(plan_at(inputs(catch_up="skip", grace=30 * MINUTE), at(12, 20)).fires) == [at(12)]
+    missed = plan_at(inputs(catch_up="skip", grace=30 * MINUTE), at(12, 40))
     assert gap_rows(missed.gaps) == [(at(12), at(12), 1, "missed", "grace")]
 
 
@@ -125,7 +125,7 @@ def test_grace_says_what_on_time_means_for_catch_up_skip() -> None:
 
 
 def test_catch_up_all_takes_the_oldest_first_one_per_pace() -> None:
-    made = plan_at(facts(catch_up="all"), at(15, 30))
+    made = plan_at(inputs(catch_up="all"), at(15, 30))
     assert fire_moments(made.fires) == [at(12)]
     assert made.gaps == ()
     assert made.next_fire_at == at(13)
@@ -134,43 +134,43 @@ def test_catch_up_all_takes_the_oldest_first_one_per_pace() -> None:
 
 def test_catch_up_all_looks_twice_as_often_as_new_moments_come() -> None:
     for every, wait in (("1s", SECOND // 2), ("500ms", SECOND // 4), ("3s", SECOND), ("2s", SECOND)):
-        made = plan_at(facts(Every(every), catch_up="all"), at(12, 0, 9.9))
+        made = plan_at(inputs(Every(every), catch_up="all"), at(12, 0, 9.9))
         assert made.next_at == at(12, 0, 9.9) + wait
-    made = plan_at(facts(Every("10s"), catch_up="all", pace=MINUTE), at(12, 1))
+    made = plan_at(inputs(Every("10s"), catch_up="all", pace=MINUTE), at(12, 1))
     assert made.next_at == at(12, 1, 5)
 
 
 def test_catch_up_all_looks_ten_times_as_often_while_it_waits_for_the_live_run() -> None:
     for every, wait in (("1s", SECOND // 10), ("500ms", SECOND // 20), ("3s", 3 * SECOND // 10), ("20s", SECOND)):
-        made = plan_at(facts(Every(every), catch_up="all", live=1), at(12, 1, 9.9))
+        made = plan_at(inputs(Every(every), catch_up="all", live=1), at(12, 1, 9.9))
         assert made.next_at == at(12, 1, 9.9) + wait
 
 
 def test_catch_up_all_waits_for_the_live_run_while_it_is_behind() -> None:
-    made = plan_at(facts(catch_up="all", live=1, pace=5 * SECOND), at(15, 30))
+    made = plan_at(inputs(catch_up="all", live=1, pace=5 * SECOND), at(15, 30))
     assert made.fires == made.gaps == ()
     assert (made.next_fire_at, made.next_at) == (at(12), at(15, 30, 5))
 
 
 def test_catch_up_all_skips_an_overlapping_moment_once_it_is_not_behind() -> None:
-    made = plan_at(facts(catch_up="all", live=1), at(12, 0, 0.5))
+    made = plan_at(inputs(catch_up="all", live=1), at(12, 0, 0.5))
     assert gap_rows(made.gaps) == [(at(12), at(12), 1, "skipped", "overlap")]
     assert made.next_fire_at == at(13)
 
 
 def test_catch_up_all_keeps_the_newest_up_to_its_limit_and_misses_the_older_ones() -> None:
-    made = plan_at(facts(catch_up="all", catch_up_limit=3), at(20))
+    made = plan_at(inputs(catch_up="all", catch_up_limit=3), at(20))
     assert gap_rows(made.gaps) == [(at(12), at(17), 6, "missed", "limit")]
     assert fire_moments(made.fires) == [at(18)]
     assert made.next_fire_at == at(19)
 
 
 def test_catch_up_all_misses_nothing_while_the_limit_is_not_reached() -> None:
-    assert plan_at(facts(catch_up="all", catch_up_limit=9), at(20)).gaps == ()
+    assert plan_at(inputs(catch_up="all", catch_up_limit=9), at(20)).gaps == ()
 
 
 def test_catch_up_all_gives_grace_and_limit_a_gap_each() -> None:
-    made = plan_at(facts(catch_up="all", catch_up_limit=2, grace=3 * HOUR), at(20, 30))
+    made = plan_at(inputs(catch_up="all", catch_up_limit=2, grace=3 * HOUR), at(20, 30))
     assert gap_rows(made.gaps) == [
         (at(12), at(17), 6, "missed", "grace"),
         (at(18), at(18), 1, "missed", "limit"),
@@ -179,20 +179,20 @@ def test_catch_up_all_gives_grace_and_limit_a_gap_each() -> None:
 
 
 def test_catch_up_all_of_nothing_within_grace_only_moves_on() -> None:
-    made = plan_at(facts(catch_up="all", grace=MINUTE), at(14, 30))
+    made = plan_at(inputs(catch_up="all", grace=MINUTE), at(14, 30))
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(12), at(14), 3, "missed", "grace")]
     assert (made.next_fire_at, made.next_at) == (at(15), at(15))
 
 
 def test_the_last_moment_of_a_catch_up_is_followed_by_the_next_moment_not_by_a_pace() -> None:
-    made = plan_at(facts(fire_at=at(15), catch_up="all"), at(15, 30))
+    made = plan_at(inputs(fire_at=at(15), catch_up="all"), at(15, 30))
     assert fire_moments(made.fires) == [at(15)]
     assert made.next_at == at(16)
 
 
 def test_what_is_dropped_by_the_limit_is_dropped_even_while_a_live_run_is_waited_for() -> None:
-    made = plan_at(facts(catch_up="all", catch_up_limit=2, live=1), at(20))
+    made = plan_at(inputs(catch_up="all", catch_up_limit=2, live=1), at(20))
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(12), at(18), 7, "missed", "limit")]
     assert made.next_fire_at == at(19)
@@ -222,28 +222,28 @@ def test_overlap_says_what_becomes_of_one_more_run(overlap: str, live: int, answ
 
 
 def test_a_fire_while_one_is_live_is_skipped_for_overlap() -> None:
-    made = plan_at(facts(live=1), at(12))
+    made = plan_at(inputs(live=1), at(12))
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(12), at(12), 1, "skipped", "overlap")]
     assert made.next_fire_at == at(13)
 
 
 def test_owed_moments_that_meet_a_live_run_are_all_skipped_for_overlap() -> None:
-    made = plan_at(facts(live=1), at(15))
+    made = plan_at(inputs(live=1), at(15))
     assert gap_rows(made.gaps) == [(at(12), at(15), 4, "skipped", "overlap")]
 
 
 def test_a_fire_takes_the_place_of_runs_that_are_parked() -> None:
     for overlap, live in (("skip", 5), ("queue", 5), ("queue", 7), ("replace", 5)):
-        made = plan_at(facts(overlap=overlap, live=live), at(12))
+        made = plan_at(inputs(overlap=overlap, live=live), at(12))
         assert fire_moments(made.fires) == [at(12)]
         assert made.replaces_live, overlap
         assert made.gaps == ()
-    assert not plan_at(facts(overlap="allow", live=5), at(12)).replaces_live
+    assert not plan_at(inputs(overlap="allow", live=5), at(12)).replaces_live
 
 
 def test_catching_up_with_all_waits_for_a_parked_run() -> None:
-    made = plan_at(facts(catch_up="all", live=5), at(12, 0, 0.1))
+    made = plan_at(inputs(catch_up="all", live=5), at(12, 0, 0.1))
     assert made.fires == ()
     assert made.gaps == ()
     assert made.next_fire_at == at(12)
@@ -251,30 +251,30 @@ def test_catching_up_with_all_waits_for_a_parked_run() -> None:
 
 
 def test_queue_blocks_one_behind_the_live_run_and_replaces_nothing() -> None:
-    made = plan_at(facts(overlap="queue", live=1), at(12))
+    made = plan_at(inputs(overlap="queue", live=1), at(12))
     assert made.fires[0].is_blocked
     assert not made.replaces_live
 
 
 def test_queue_keeps_one_only() -> None:
-    made = plan_at(facts(overlap="queue", live=3), at(12))
+    made = plan_at(inputs(overlap="queue", live=3), at(12))
     assert gap_rows(made.gaps) == [(at(12), at(12), 1, "skipped", "overlap")]
 
 
 def test_replace_asks_the_live_one_to_go_and_waits_for_it() -> None:
-    made = plan_at(facts(overlap="replace", live=1), at(12))
+    made = plan_at(inputs(overlap="replace", live=1), at(12))
     assert made.fires[0].is_blocked
     assert made.replaces_live
 
 
 def test_replace_asks_nobody_when_nothing_is_live() -> None:
-    made = plan_at(facts(overlap="replace"), at(12))
+    made = plan_at(inputs(overlap="replace"), at(12))
     assert not made.fires[0].is_blocked
     assert not made.replaces_live
 
 
 def test_allow_does_not_look_at_live_runs() -> None:
-    made = plan_at(facts(overlap="allow", live=3), at(12))
+    made = plan_at(inputs(overlap="allow", live=3), at(12))
     assert fire_moments(made.fires) == [at(12)]
     assert not made.fires[0].is_blocked
 
@@ -283,30 +283,30 @@ def test_allow_does_not_look_at_live_runs() -> None:
 
 
 def test_the_last_fire_of_max_fires_ends_the_schedule() -> None:
-    made = plan_at(facts(Every("1h", max_fires=3), fires=2), at(12))
+    made = plan_at(inputs(Every("1h", max_fires=3), fires=2), at(12))
     assert fire_moments(made.fires) == [at(12)]
     assert (made.next_fire_at, made.next_at) == (None, None)
 
 
 def test_skipped_moments_do_not_count_for_max_fires() -> None:
-    made = plan_at(facts(Every("1h", max_fires=3), fires=2, live=1), at(12))
+    made = plan_at(inputs(Every("1h", max_fires=3), fires=2, live=1), at(12))
     assert made.fires == ()
     assert made.next_fire_at == at(13)
 
 
 def test_a_schedule_that_has_fired_max_fires_times_owes_nothing() -> None:
-    made = plan_at(facts(Every("1h", max_fires=3), fires=3), at(15))
+    made = plan_at(inputs(Every("1h", max_fires=3), fires=3), at(15))
     assert (made.fires, made.gaps, made.next_at) == ((), (), None)
 
 
 def test_a_one_shot_fires_once_and_is_over() -> None:
-    made = plan_at(facts(Once(from_us(at(12)))), at(12))
+    made = plan_at(inputs(Once(from_us(at(12)))), at(12))
     assert fire_moments(made.fires) == [at(12)]
     assert (made.next_fire_at, made.next_at) == (None, None)
 
 
 def test_the_end_of_a_rule_ends_its_cursor() -> None:
-    made = plan_at(facts(Every("1h", end=from_us(at(13)))), at(20))
+    made = plan_at(inputs(Every("1h", end=from_us(at(13)))), at(20))
     assert fire_moments(made.fires) == [at(13)]
     assert gap_rows(made.gaps) == [(at(12), at(12), 1, "skipped", "coalesced")]
     assert made.next_fire_at is None
@@ -317,7 +317,7 @@ def test_the_end_of_a_rule_ends_its_cursor() -> None:
 
 def test_stable_jitter_delays_the_fire_and_is_the_same_at_every_look() -> None:
     rule = Every("1h", jitter="30m")
-    known = facts(rule)
+    known = inputs(rule)
     due = at(12) + known.rule.jitter_us(at(12), "job")
     assert at(12) < due < at(12, 30)
     early = plan_at(known, at(12))
@@ -330,21 +330,21 @@ def test_stable_jitter_delays_the_fire_and_is_the_same_at_every_look() -> None:
 
 def test_fresh_jitter_is_drawn_for_the_next_moment_and_stored() -> None:
     rule = Every("1h", jitter="30m", jitter_mode="fresh")
-    made = plan_at(facts(rule, at=at(12, 10)), at(12, 10), uniform=0.5)
+    made = plan_at(inputs(rule, at=at(12, 10)), at(12, 10), uniform=0.5)
     assert (made.fires[0].fire_at, made.fires[0].due_at) == (at(12), at(12, 10))
     assert (made.next_fire_at, made.next_at) == (at(13), at(13, 15))
 
 
 def test_a_look_before_the_drawn_delay_is_over_keeps_the_drawn_delay() -> None:
     rule = Every("1h", jitter="30m", jitter_mode="fresh")
-    made = plan_at(facts(rule, at=at(12, 10)), at(12, 5), uniform=0.9)
+    made = plan_at(inputs(rule, at=at(12, 10)), at(12, 5), uniform=0.9)
     assert made.fires == ()
     assert made.next_at == at(12, 10)
 
 
 def test_a_tick_that_is_a_little_late_does_not_coalesce_a_moment_delayed_almost_to_the_next() -> None:
     rule = Every("1m", jitter="1m", jitter_mode="fresh")
-    made = plan_at(facts(rule, at=at(12, 0, 59.999)), at(12, 1, 0.002), uniform=0.5)
+    made = plan_at(inputs(rule, at=at(12, 0, 59.999)), at(12, 1, 0.002), uniform=0.5)
     assert fire_moments(made.fires) == [at(12)]
     assert made.gaps == ()
     assert (made.next_fire_at, made.next_at) == (at(12, 1), at(12, 1, 30))
@@ -352,20 +352,20 @@ def test_a_tick_that_is_a_little_late_does_not_coalesce_a_moment_delayed_almost_
 
 def test_jitter_stays_below_the_distance_to_the_next_fire() -> None:
     rule = Every("1m", jitter="1h", jitter_mode="fresh")
-    made = plan_at(facts(rule), at(12), uniform=0.999999)
+    made = plan_at(inputs(rule), at(12), uniform=0.999999)
     assert made.next_at is not None
     assert made.next_at < at(12, 2)
 
 
 def test_a_promised_moment_that_is_no_longer_one_of_the_rules_is_owed_all_the_same() -> None:
-    made = plan_at(facts(Every("1h"), fire_at=at(12, 17)), at(12, 18))
+    made = plan_at(inputs(Every("1h"), fire_at=at(12, 17)), at(12, 18))
     assert fire_moments(made.fires) == [at(12, 17)]
     assert made.next_fire_at == at(13)
 
 
 def test_a_promised_moment_off_the_rule_does_not_wait_for_the_delay_of_a_newer_one() -> None:
     rule = Every("1h", jitter="50m")
-    known = facts(rule, fire_at=at(12, 17))
+    known = inputs(rule, fire_at=at(12, 17))
     newer_due = at(13) + known.rule.jitter_us(at(13), "job")
     made = plan_at(known, newer_due - 1)
     assert fire_moments(made.fires) == [at(12, 17)]
@@ -376,54 +376,54 @@ def test_a_promised_moment_off_the_rule_does_not_wait_for_the_delay_of_a_newer_o
 
 
 def test_after_the_end_of_a_run_the_next_is_counted_by_the_store() -> None:
-    made = plan_at(facts(Every("5m", after="end")), at(12))
+    made = plan_at(inputs(Every("5m", after="end")), at(12))
     assert fire_moments(made.fires) == [at(12)]
     assert (made.next_fire_at, made.next_at, made.after_end) == (None, None, 5 * MINUTE)
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "all", "skip"])
 def test_a_rule_counted_from_the_end_owes_one_moment_whatever_the_downtime(catch_up: str) -> None:
-    made = plan_at(facts(Every("5m", after="end"), catch_up=catch_up), at(20))
+    made = plan_at(inputs(Every("5m", after="end"), catch_up=catch_up), at(20))
     rows = len(made.fires) + sum(gap.count for gap in made.gaps)
     assert rows == 1
     assert made.after_end == 5 * MINUTE
 
 
 def test_a_missed_moment_counted_from_the_end_restarts_the_count() -> None:
-    made = plan_at(facts(Every("5m", after="end"), grace=MINUTE), at(13))
+    made = plan_at(inputs(Every("5m", after="end"), grace=MINUTE), at(13))
     assert gap_rows(made.gaps) == [(at(12), at(12), 1, "missed", "grace")]
     assert made.after_end == 5 * MINUTE
 
 
 def test_a_rule_counted_from_the_end_stops_at_its_end() -> None:
-    made = plan_at(facts(Every("5m", after="end", end=from_us(at(11, 59)))), at(12))
+    made = plan_at(inputs(Every("5m", after="end", end=from_us(at(11, 59)))), at(12))
     assert (made.fires, made.gaps, made.next_at, made.after_end) == ((), (), None, None)
 
 
 def test_a_rule_counted_from_the_end_does_not_begin_before_its_start() -> None:
-    made = plan_at(facts(Every("5m", after="end", start=from_us(at(14)))), at(12))
+    made = plan_at(inputs(Every("5m", after="end", start=from_us(at(14)))), at(12))
     assert made.fires == ()
     assert (made.next_fire_at, made.next_at) == (at(14), at(14))
 
 
 def test_a_moment_counted_from_the_end_waits_until_its_calendar_opens() -> None:
     calendar = Calendar("holidays", exclude=["2026-01-01"])
-    made = plan_at(facts(Every("5m", after="end", calendar=calendar)), at(12))
+    made = plan_at(inputs(Every("5m", after="end", calendar=calendar)), at(12))
     assert made.fires == ()
     assert (made.next_fire_at, made.next_at) == (at(24), at(24))
 
 
 def test_fresh_jitter_is_drawn_for_a_moment_counted_from_the_end() -> None:
     rule = Every("10m", after="end", jitter="4m", jitter_mode="fresh")
-    drawn = plan_at(facts(rule), at(12), uniform=0.5)
+    drawn = plan_at(inputs(rule), at(12), uniform=0.5)
     assert drawn.fires == ()
     assert (drawn.next_fire_at, drawn.next_at) == (at(12), at(12, 2))
-    made = plan_at(facts(rule, at=at(12, 2)), at(12, 2), uniform=0.5)
+    made = plan_at(inputs(rule, at=at(12, 2)), at(12, 2), uniform=0.5)
     assert (made.fires[0].fire_at, made.fires[0].due_at) == (at(12), at(12, 2))
 
 
 def test_the_last_fire_of_max_fires_counts_no_further_end() -> None:
-    made = plan_at(facts(Every("5m", after="end", max_fires=1)), at(12))
+    made = plan_at(inputs(Every("5m", after="end", max_fires=1)), at(12))
     assert fire_moments(made.fires) == [at(12)]
     assert made.after_end is None
 
@@ -432,19 +432,19 @@ def test_the_last_fire_of_max_fires_counts_no_further_end() -> None:
 
 
 def test_a_paused_schedule_never_fires() -> None:
-    made = plan_at(facts(pause=paused()), at(15))
+    made = plan_at(inputs(pause=paused()), at(15))
     assert (made.fires, made.gaps, made.next_at) == ((), (), None)
     assert made.next_fire_at == at(12)
     assert not made.ends_pause
 
 
 def test_a_pause_with_an_end_is_looked_at_when_it_ends() -> None:
-    made = plan_at(facts(pause=paused(until=at(14))), at(13))
+    made = plan_at(inputs(pause=paused(until=at(14))), at(13))
     assert (made.fires, made.gaps, made.next_at) == ((), (), at(14))
 
 
 def test_the_end_of_a_pause_records_the_paused_moments_and_goes_on() -> None:
-    made = plan_at(facts(pause=paused(until=at(14, 30))), at(14, 30))
+    made = plan_at(inputs(pause=paused(until=at(14, 30))), at(14, 30))
     assert made.ends_pause
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(12), at(14), 3, "skipped", "paused")]
@@ -452,13 +452,13 @@ def test_the_end_of_a_pause_records_the_paused_moments_and_goes_on() -> None:
 
 
 def test_the_moment_at_which_a_pause_ends_is_not_paused() -> None:
-    made = plan_at(facts(pause=paused(until=at(14))), at(14))
+    made = plan_at(inputs(pause=paused(until=at(14))), at(14))
     assert fire_moments(made.fires) == [at(14)]
     assert gap_rows(made.gaps) == [(at(12), at(13), 2, "skipped", "paused")]
 
 
 def test_moments_after_the_end_of_a_pause_are_caught_up_like_any_others() -> None:
-    made = plan_at(facts(pause=paused(until=at(14))), at(16))
+    made = plan_at(inputs(pause=paused(until=at(14))), at(16))
     assert gap_rows(made.gaps) == [
         (at(12), at(13), 2, "skipped", "paused"),
         (at(14), at(15), 2, "skipped", "coalesced"),
@@ -468,12 +468,12 @@ def test_moments_after_the_end_of_a_pause_are_caught_up_like_any_others() -> Non
 
 def test_the_first_fire_after_a_pause_has_its_jitter() -> None:
     rule = Every("1h", jitter="30m", jitter_mode="fresh")
-    made = plan_at(facts(rule, pause=paused(until=at(14, 30)), at=at(14, 30)), at(14, 30), uniform=0.5)
+    made = plan_at(inputs(rule, pause=paused(until=at(14, 30)), at=at(14, 30)), at(14, 30), uniform=0.5)
     assert (made.next_fire_at, made.next_at) == (at(15), at(15, 15))
 
 
 def test_a_schedule_counted_from_the_end_goes_on_after_a_pause_with_an_end() -> None:
-    known = facts(Every("5m", after="end"), fire_at=None, at=at(14), pause=paused(until=at(14)))
+    known = inputs(Every("5m", after="end"), fire_at=None, at=at(14), pause=paused(until=at(14)))
     made = plan_at(known, at(14))
     assert made.ends_pause
     assert made.after_end == 5 * MINUTE
@@ -481,7 +481,7 @@ def test_a_schedule_counted_from_the_end_goes_on_after_a_pause_with_an_end() -> 
 
 def test_a_spent_schedule_counted_from_the_end_does_not_go_on_after_a_pause() -> None:
     rule = Every("5m", after="end", max_fires=1)
-    made = plan_at(facts(rule, fire_at=None, at=at(14), fires=1, pause=paused(until=at(14))), at(14))
+    made = plan_at(inputs(rule, fire_at=None, at=at(14), fires=1, pause=paused(until=at(14))), at(14))
     assert made.ends_pause
     assert made.after_end is None
 
@@ -492,14 +492,14 @@ def test_a_spent_schedule_counted_from_the_end_does_not_go_on_after_a_pause() ->
 def test_a_fixed_time_in_the_gap_of_spring_fires_once_right_after_it() -> None:
     rule = Cron("30 2 * * *", tz="Europe/Berlin")
     before = 1_774_663_200_000_000  # 2026-03-28 02:00 UTC
-    cursor = facts(rule).rule.next_us(before)
-    made = plan_at(facts(rule, fire_at=cursor), cursor or 0)
+    cursor = inputs(rule).rule.next_us(before)
+    made = plan_at(inputs(rule, fire_at=cursor), cursor or 0)
     assert cursor == 1_774_746_000_000_000  # 2026-03-29 01:00 UTC = 03:00 in Berlin
     assert fire_moments(made.fires) == [cursor]
     assert made.next_fire_at == 1_774_830_600_000_000  # 2026-03-30 02:30 in Berlin
 
 
 def test_catch_up_all_is_behind_while_more_than_one_moment_is_owed_whatever_the_pace() -> None:
-    made = plan_at(facts(Every("1s"), catch_up="all", live=1, pace=10 * SECOND), at(12, 0, 2))
+    made = plan_at(inputs(Every("1s"), catch_up="all", live=1, pace=10 * SECOND), at(12, 0, 2))
     assert made.gaps == ()
     assert made.next_fire_at == at(12)

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning import DAY_START, bound, facts
+from planning import DAY_START, bound, inputs
 
 from evertick.model import Pause, Reason
 from evertick.plan import plan as planning
-from evertick.plan.inputs import BLOCKED, FRESH, LIVE, Plan, PlanInputs
+from evertick.plan.inputs import FRESH, Plan, PlanInputs
 from evertick.plan.moments import cursor_after
+from evertick.plan.overlap import BLOCKED, LIVE
 from evertick.plan.plan import plan, plan_closely
 from evertick.plan.settlement import settle
 from evertick.when import Cron, Every, Once, When, from_us
@@ -93,7 +94,7 @@ def covered_by(made: Plan, rule: When) -> list[int]:
 def known_facts(
     rule: When, fire_at: int | None, at: int | None, policy: dict[str, object], **more: object
 ) -> PlanInputs:
-    made = facts(fire_at=fire_at, at=at, **policy, **more)
+    made = inputs(fire_at=fire_at, at=at, **policy, **more)
     return msgspec.structs.replace(made, rule=rule)
 
 
@@ -357,6 +358,6 @@ def test_an_ordinary_fire_is_planned_as_a_close_look_would(
 def test_an_ordinary_fire_needs_no_close_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "plan_closely", None)
     for rule in (Every("1h"), Cron("0 * * * *", tz="Europe/Berlin"), Once(from_us(DAY_START + HOUR))):
-        made = plan(facts(rule, DAY_START + HOUR), DAY_START + HOUR + 7, random.random)
+        made = plan(inputs(rule, DAY_START + HOUR), DAY_START + HOUR + 7, random.random)
         assert [fire.fire_at for fire in made.fires] == [DAY_START + HOUR]
         assert made.next_fire_at == (None if isinstance(rule, Once) else DAY_START + 2 * HOUR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -16,18 +17,19 @@ import msgspec
 import pytest
 
 from evertick import Constant, InvalidSetting, Process, Refused, Retry, Scheduler
-from evertick.driver.base import Reported, Work
-from evertick.driver.place import Place, find, place_of, type_name, type_names
-from evertick.driver.python import child, child_guard
-from evertick.driver.python.message import (
+from evertick.driver.base import RemoteError, Work, type_name
+from evertick.driver.python import child_import
+from evertick.driver.python.child_import import FunctionLocation, import_function, location_of, type_names
+from evertick.driver.python.child_protocol import (
     FRAME_MAX_BYTES,
     BadFrame,
     Call,
+    ChildCall,
     Frames,
     FromChild,
     JobReturned,
+    Progress,
     Ready,
-    Said,
     StopJob,
     pack,
     unpack,
@@ -49,7 +51,7 @@ def at_the_top() -> None: ...
 
 
 def test_frames_come_out_as_they_went_in_however_the_stream_is_cut() -> None:
-    messages: list[FromChild] = [Ready(), Said(lines=((1, "info", "grün"),), progress=(0.5, "half"))]
+    messages: list[FromChild] = [Ready(), Progress(lines=((1, "info", "grün"),), progress=(0.5, "half"))]
     messages.append(JobReturned(result=msgspec.Raw(b'{"a":[1,2]}')))
     stream = b"".join(map(pack, messages))
     decoder = msgspec.json.Decoder(FromChild)
@@ -67,7 +69,9 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_read() -> None:
         pack(StopJob("x" * FRAME_MAX_BYTES))
 
 
-@pytest.mark.parametrize("frame", [b"", b"nonsense", b'{"type":"Nobody"}', b'{"type":"Said","lines":3}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "frame", [b"", b"nonsense", b'{"type":"Nobody"}', b'{"type":"Progress","lines":3}', b"\xff\xfe"]
+)
 def test_a_frame_that_makes_no_sense_is_refused(frame: bytes) -> None:
     with pytest.raises(BadFrame, match="no message that makes sense"):
         unpack(frame, msgspec.json.Decoder(FromChild))
@@ -82,9 +86,9 @@ def test_a_call_with_the_largest_arguments_fits_into_a_frame() -> None:
 
 
 def test_a_function_at_the_top_of_a_module_is_found_by_its_name() -> None:
-    place = place_of(at_the_top, "t")
-    assert place == Place(module=__name__, qualname="at_the_top")
-    assert find(place) is at_the_top
+    place = location_of(at_the_top, "t")
+    assert place == FunctionLocation(module=__name__, qualname="at_the_top")
+    assert import_function(place) is at_the_top
 
 
 class Holder:
@@ -95,7 +99,7 @@ class Holder:
 
 
 def test_a_function_in_a_class_is_found_too() -> None:
-    assert find(place_of(Holder.at_the_top, "t")) is Holder.at_the_top
+    assert import_function(location_of(Holder.at_the_top, "t")) is Holder.at_the_top
 
 
 @pytest.mark.parametrize(
@@ -132,16 +136,16 @@ def test_a_function_that_was_typed_in_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(at_the_top, "__module__", "__main__")
     monkeypatch.setitem(sys.modules, "__main__", type(sys)("__main__"))
     with pytest.raises(InvalidSetting, match="was typed in and is in no file"):
-        place_of(at_the_top, "t")
+        location_of(at_the_top, "t")
 
 
 def test_a_name_that_the_module_does_not_hold_is_explained() -> None:
     with pytest.raises(NotFound, match="has no 'gone' when it is imported; define it at the top"):
-        find(Place(module=__name__, qualname="gone"))
+        import_function(FunctionLocation(module=__name__, qualname="gone"))
 
 
 def test_classes_of_the_program_itself_are_known_by_the_name_they_have_on_the_node() -> None:
-    place = Place(module=__name__, qualname="at_the_top", is_main=True)
+    place = FunctionLocation(module=__name__, qualname="at_the_top", is_main=True)
     assert type_names(Holder, place) == {"__main__:Holder", "builtins:object"}
     assert type_name(Holder) == f"{__name__}:Holder"
 
@@ -173,7 +177,9 @@ def test_false_makes_an_ordinary_task() -> None:
 
 
 def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was_told() -> None:
-    told = Reported("Traceback …\nLookupError: gone", types=type_names(KeyError, Place(module="m", qualname="q")))
+    told = RemoteError(
+        "Traceback …\nLookupError: gone", types=type_names(KeyError, FunctionLocation(module="m", qualname="q"))
+    )
     work = Work(task="t", driver=None, hash="", retry=Constant("1s", attempts=2))  # type: ignore[arg-type]
     for options, kind in (
         ({}, "retry"),
@@ -187,7 +193,7 @@ def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was
 
 
 def test_a_reported_retry_asks_for_its_delay_whatever_the_policy() -> None:
-    told = Reported("…", types=frozenset(), retry=Retry("not yet", after="5m"))
+    told = RemoteError("…", types=frozenset(), retry=Retry("not yet", after="5m"))
     outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(told), lambda: 0.0)  # type: ignore[arg-type]
     assert outcome is not None
     assert (outcome.kind, outcome.delay) == ("retry", 300_000_000)
@@ -198,7 +204,7 @@ def test_a_reported_retry_asks_for_its_delay_whatever_the_policy() -> None:
 
 @pytest.fixture
 def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_guard, "_is_child", True)
+    monkeypatch.setattr(child_import, "_is_child", True)
 
 
 @pytest.mark.usefixtures("in_a_child")
@@ -213,20 +219,19 @@ async def test_a_job_in_a_child_is_told_that_a_ledger_in_memory_is_out_of_its_re
 def test_an_import_in_a_child_may_not_start_a_scheduler_even_after_another_was_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_guard, "_is_child", False)
-    with child_guard.importing_for("t"):
+    monkeypatch.setattr(child_import, "_is_child", False)
+    with child_import.importing_for("t"):
         for _ in range(2):
             with pytest.raises(SystemExit, match="task 't', and the module starts a scheduler") as ended:
                 Scheduler("sqlite://").run()
             assert isinstance(ended.value.__cause__, Refused)
-    child_guard.check_may_start()
+    child_import.check_may_start()
 
 
-def test_an_errand_survives_the_way_to_the_child() -> None:
-    errand = child.ChildCall(
-        task="t", place=Place(module="m", qualname="q", script="/s.py"), url="sqlite://", calls_max=1, log_level=30
-    )
-    assert msgspec.json.decode(msgspec.json.encode(errand), type=child.ChildCall) == errand
+def test_a_child_call_survives_the_way_to_the_child() -> None:
+    location = FunctionLocation(module="m", qualname="q", script="/s.py")
+    call = ChildCall(task="t", location=location, url="sqlite://", calls_max=1, log_level=30)
+    assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(call))), ChildCall) == call
 
 
 # --- any command under a keeper

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from evertick.driver.error_text import error_text
 from evertick.errors import BrokerUnavailable, ProcessDied, Retry
 from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.error_text import error_text
 
 
 def text_of(error: BaseException) -> str:

@@ -44,7 +44,7 @@ from evertick import (
 )
 from evertick.clock import system_clock
 from evertick.engine import work as work_module
-from evertick.job.context import LINES_MAX
+from evertick.job.context import LINES_MAX, record_of
 from evertick.model import NewRun
 from evertick.model.hooks import EVENTS
 from evertick.store.base import Advance, NodeJoin, TaskTerms
@@ -910,7 +910,7 @@ async def test_a_thread_that_never_looks_and_comes_back_late_has_done_its_work(s
 
     @scheduler.task(timeout="20ms")
     def job(ctx: Context) -> str:
-        while not ctx._stopped:  # what only the engine knows: that the time is over
+        while not record_of(ctx).stopped:  # what only the engine knows: that the time is over
             told.wait(0.001)
         return "done"
 

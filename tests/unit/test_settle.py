@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from planning import at, facts, fire_moments, gap_rows, paused
+from planning import at, fire_moments, gap_rows, inputs, paused
 
 from evertick.model import Reason
 from evertick.plan.settlement import settle
@@ -13,55 +13,55 @@ from evertick.when.moment import MINUTE
 
 @pytest.mark.parametrize("reason", [Reason.EDITED, Reason.PAUSED])
 def test_a_moment_due_in_the_last_minute_still_becomes_a_run(reason: Reason) -> None:
-    fires, gaps = settle(facts(), at(12, 1), reason)
+    fires, gaps = settle(inputs(), at(12, 1), reason)
     assert fire_moments(fires) == [at(12)]
     assert gaps == ()
 
 
 @pytest.mark.parametrize("reason", [Reason.EDITED, Reason.PAUSED])
 def test_an_older_moment_becomes_a_gap_with_the_reason(reason: Reason) -> None:
-    fires, gaps = settle(facts(), at(12, 1) + 1, reason)
+    fires, gaps = settle(inputs(), at(12, 1) + 1, reason)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", reason.value)]
 
 
 def test_after_a_downtime_only_what_was_due_just_now_runs() -> None:
-    fires, gaps = settle(facts(), at(15, 0, 30), Reason.EDITED)
+    fires, gaps = settle(inputs(), at(15, 0, 30), Reason.EDITED)
     assert fire_moments(fires) == [at(15)]
     assert gap_rows(gaps) == [(at(12), at(14), 3, "skipped", "edited")]
 
 
 def test_nothing_runs_any_more_on_a_removal() -> None:
-    fires, gaps = settle(facts(), at(12), Reason.REMOVED, fresh=-1)
+    fires, gaps = settle(inputs(), at(12), Reason.REMOVED, fresh=-1)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", "removed")]
 
 
 def test_nothing_is_owed_before_the_cursor() -> None:
-    assert settle(facts(), at(12) - 1, Reason.EDITED) == ((), ())
+    assert settle(inputs(), at(12) - 1, Reason.EDITED) == ((), ())
 
 
 def test_nothing_is_owed_without_a_cursor() -> None:
-    assert settle(facts(fire_at=None), at(15), Reason.EDITED) == ((), ())
+    assert settle(inputs(fire_at=None), at(15), Reason.EDITED) == ((), ())
 
 
 def test_nothing_is_owed_by_a_schedule_that_has_fired_often_enough() -> None:
-    assert settle(facts(Every("1h", max_fires=2), fires=2), at(15), Reason.EDITED) == ((), ())
+    assert settle(inputs(Every("1h", max_fires=2), fires=2), at(15), Reason.EDITED) == ((), ())
 
 
 def test_overlap_holds_for_what_still_becomes_a_run() -> None:
-    fires, gaps = settle(facts(live=1), at(12), Reason.EDITED)
+    fires, gaps = settle(inputs(live=1), at(12), Reason.EDITED)
     assert fires == ()
     assert [gap.count for gap in gaps] == [1]
 
 
 def test_a_run_that_must_wait_for_the_live_one_is_blocked() -> None:
-    fires, _ = settle(facts(overlap="queue", live=1), at(12), Reason.EDITED)
+    fires, _ = settle(inputs(overlap="queue", live=1), at(12), Reason.EDITED)
     assert fires[0].is_blocked
 
 
 def test_grace_holds_for_what_still_becomes_a_run() -> None:
-    fires, gaps = settle(facts(grace=1_000_000), at(12, 0, 2), Reason.EDITED)
+    fires, gaps = settle(inputs(grace=1_000_000), at(12, 0, 2), Reason.EDITED)
     assert fires == ()
     assert len(gaps) == 1
 
@@ -71,14 +71,14 @@ def test_grace_holds_for_what_still_becomes_a_run() -> None:
 
 def _delayed() -> tuple[int, int]:
     """A moment inside its delay, and when the delay is over."""
-    due = at(12) + facts(Every("1h", jitter="50m")).rule.jitter_us(at(12), "job")
+    due = at(12) + inputs(Every("1h", jitter="50m")).rule.jitter_us(at(12), "job")
     assert due > at(12, 0, 1)
     return at(12, 0, 1), due
 
 
 def test_an_edit_lets_a_delayed_moment_run_when_it_was_to_be_due() -> None:
     now, due = _delayed()
-    fires, gaps = settle(facts(Every("1h", jitter="50m")), now, Reason.EDITED)
+    fires, gaps = settle(inputs(Every("1h", jitter="50m")), now, Reason.EDITED)
     assert [(fire.fire_at, fire.due_at, fire.is_late) for fire in fires] == [(at(12), due, False)]
     assert gaps == ()
 
@@ -86,14 +86,14 @@ def test_an_edit_lets_a_delayed_moment_run_when_it_was_to_be_due() -> None:
 @pytest.mark.parametrize(("reason", "fresh"), [(Reason.PAUSED, MINUTE), (Reason.REMOVED, -1)])
 def test_a_pause_and_a_removal_write_a_delayed_moment_down(reason: Reason, fresh: int) -> None:
     now, _ = _delayed()
-    fires, gaps = settle(facts(Every("1h", jitter="50m")), now, reason, fresh=fresh)
+    fires, gaps = settle(inputs(Every("1h", jitter="50m")), now, reason, fresh=fresh)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", reason.value)]
 
 
 def test_a_pause_runs_what_was_due_and_writes_down_what_is_still_delayed() -> None:
     rule = Every("1m", jitter="50s", jitter_mode="fresh")
-    fires, gaps = settle(facts(rule, at=at(12, 0, 40)), at(12, 1, 5), Reason.PAUSED)
+    fires, gaps = settle(inputs(rule, at=at(12, 0, 40)), at(12, 1, 5), Reason.PAUSED)
     assert fire_moments(fires) == [at(12)]
     assert gap_rows(gaps) == [(at(12, 1), at(12, 1), 1, "skipped", "paused")]
 
@@ -102,28 +102,28 @@ def test_a_pause_runs_what_was_due_and_writes_down_what_is_still_delayed() -> No
 
 
 def test_what_came_during_a_pause_is_one_gap() -> None:
-    fires, gaps = settle(facts(pause=paused()), at(15), Reason.EDITED)
+    fires, gaps = settle(inputs(pause=paused()), at(15), Reason.EDITED)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(15), 4, "skipped", "paused")]
 
 
 def test_what_came_while_no_code_declared_it_says_so() -> None:
-    _, gaps = settle(facts(pause=paused(is_undeclared=True)), at(13, 30), Reason.EDITED)
+    _, gaps = settle(inputs(pause=paused(is_undeclared=True)), at(13, 30), Reason.EDITED)
     assert gap_rows(gaps) == [(at(12), at(13), 2, "skipped", "undeclared")]
 
 
 def test_a_pause_in_which_nothing_came_leaves_no_gap() -> None:
-    assert settle(facts(pause=paused()), at(11, 30), Reason.PAUSED) == ((), ())
+    assert settle(inputs(pause=paused()), at(11, 30), Reason.PAUSED) == ((), ())
 
 
 def test_an_edit_right_after_the_end_of_a_pause_does_not_swallow_the_moment_at_its_end() -> None:
-    fires, gaps = settle(facts(pause=paused(until=at(14))), at(14, 0, 0.3), Reason.EDITED)
+    fires, gaps = settle(inputs(pause=paused(until=at(14))), at(14, 0, 0.3), Reason.EDITED)
     assert fire_moments(fires) == [at(14)]
     assert gap_rows(gaps) == [(at(12), at(13), 2, "skipped", "paused")]
 
 
 def test_moments_after_the_end_of_a_pause_are_not_called_paused() -> None:
-    fires, gaps = settle(facts(pause=paused(until=at(14))), at(16, 30), Reason.EDITED)
+    fires, gaps = settle(inputs(pause=paused(until=at(14))), at(16, 30), Reason.EDITED)
     assert fires == ()
     assert gap_rows(gaps) == [
         (at(12), at(13), 2, "skipped", "paused"),
@@ -135,9 +135,9 @@ def test_moments_after_the_end_of_a_pause_are_not_called_paused() -> None:
 
 
 def test_a_rule_counted_from_the_end_owes_its_one_moment() -> None:
-    fires, gaps = settle(facts(Every("5m", after="end")), at(12, 0, 30), Reason.EDITED)
+    fires, gaps = settle(inputs(Every("5m", after="end")), at(12, 0, 30), Reason.EDITED)
     assert fire_moments(fires) == [at(12)]
     assert gaps == ()
-    fires, gaps = settle(facts(Every("5m", after="end")), at(14), Reason.EDITED)
+    fires, gaps = settle(inputs(Every("5m", after="end")), at(14), Reason.EDITED)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", "edited")]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evertick.text.log_level import Repeats
 from evertick.text.surrogates import json_bytes, mended_json, mended_text
 
 # Halves, pairs, backslashes and zeros, in any order.
@@ -51,31 +49,3 @@ def test_what_is_whole_stays_as_it_is() -> None:
     assert mended_json(data) == data
     with pytest.raises(TypeError):
         json_bytes(object())
-
-
-def test_a_warning_that_repeats_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    repeats = Repeats(
-        logging.getLogger("odd"), lambda: now, first="odd: {last}", more="{count} more in {seconds} s, the last: {last}"
-    )
-    for number in range(100):
-        repeats.add(f"number {number} {{}} %s")
-    assert caplog.messages == ["odd: number 0 {} %s"]
-    now = 61.0
-    repeats.settle()
-    assert caplog.messages[1:] == ["99 more in 60 s, the last: number 99 {} %s"]
-    now = 62.0
-    repeats.add("again")
-    assert len(caplog.messages) == 2
-    now = 122.0
-    repeats.settle()
-    assert caplog.messages[2:] == ["1 more in 60 s, the last: again"]
-    now = 183.0
-    repeats.settle()
-    repeats.add("later", count=3)
-    assert caplog.messages[3:] == ["odd: later"]
-    now = 190.0
-    repeats.add("last")
-    repeats.flush()
-    repeats.flush()
-    assert caplog.messages[4:] == ["1 more in 7 s, the last: last"]

@@ -10,8 +10,8 @@ import pytest
 from evertick.clock import system_clock
 from evertick.driver.base import Work
 from evertick.engine.node import Attempt
-from evertick.engine.timeouts import Timeouts
-from evertick.job.context import Context
+from evertick.engine.work import Timeouts
+from evertick.job.context import JobRecord
 from evertick.model import Claimed
 from simulation.loop import VirtualLoop
 
@@ -20,7 +20,7 @@ SECOND = 1_000_000
 
 def attempt(name: str) -> Attempt:
     run = Claimed(id=name, fence=1, task="job", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    return Attempt(run, Work(task="job", driver=None, hash=""), Context(run, system_clock), "node")  # type: ignore[arg-type]
+    return Attempt(run, Work(task="job", driver=None, hash=""), JobRecord(run, system_clock), "node")  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from evertick import Context, InvalidArguments, Run, Scheduler
+from evertick.job.context import JobRecord
 from evertick.model import Claimed
 from evertick.scheduler.sync import SyncScheduler
 
@@ -237,7 +238,7 @@ async def test_a_finish_on_an_async_connection_says_so(caplog: pytest.LogCapture
             return Within()
 
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    context = Context(run, Scheduler("sqlite://").runtime.clock, None, Holder(Store(), "app", "node", 1))  # type: ignore[arg-type]
+    context = Context(JobRecord(run, Scheduler("sqlite://").runtime.clock, None, Holder(Store(), "app", "node", 1)))  # type: ignore[arg-type]
     line = here(+1)
     context.finish(connection=object())
     assert errors(caplog) == [f"{line}: ctx.finish(...) was not awaited and did nothing; write `await ctx.finish(...)`"]

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from evertick import Calendar, Constant, Context, Cron, Every, Once, Scheduler, Skip
-from evertick.explain.run import _knowing
-from evertick.explain.schedule import _idle_words, live_words
+from evertick.explain.run import _knowing, live_words
+from evertick.explain.schedule import _idle_words
 from evertick.model import Node, State
 from evertick.store.base import NodeJoin, TaskTerms
 from evertick.testing import virtual_time

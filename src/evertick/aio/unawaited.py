@@ -13,6 +13,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Generator
+from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, Never, Protocol, TypeVar
 
@@ -31,6 +32,10 @@ class Owner(Protocol):
 
     # How a program writes the object.
     written: str
+
+
+# Not for programs, which see the object: so its name is private.
+_written_of: Callable[[Owner], str] = attrgetter("_written")
 
 
 class AwaitedCall(Coroutine[Any, Any, T]):
@@ -94,7 +99,7 @@ def tells_unawaited(kind: C) -> C:
 
 def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., AwaitedCall[T]]:
     """The method whose calls say so; `function` makes their coroutine."""
-    getframe, name = sys._getframe, function.__name__  # noqa: SLF001 - the one way to the line of a caller
+    getframe, name = sys._getframe, function.__name__
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> AwaitedCall[T]:
@@ -103,7 +108,7 @@ def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Aw
     # Web frameworks ask whether they have to await it.
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(call)
-    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]  # noqa: SLF001 - its own mark
+    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return call
 
 

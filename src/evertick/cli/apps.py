@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from evertick.cli.database import store_of
 from evertick.cli.show.output import hint
 from evertick.doctor.apps import apps_words
 from evertick.scheduler.scheduler import Scheduler
@@ -11,6 +10,6 @@ __all__ = ["hint_other_apps"]
 
 
 async def hint_other_apps(scheduler: Scheduler) -> None:
-    others = [app for app in await (await store_of(scheduler)).apps() if app != scheduler.app]
+    others = [app for app in await (await scheduler.runtime.store()).apps() if app != scheduler.app]
     if others:
         hint(f"this database has {apps_words(others)}; name another with --app")

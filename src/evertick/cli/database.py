@@ -32,7 +32,6 @@ from evertick.definition.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, ch
 from evertick.errors import NotFound, StoreRefused
 from evertick.operations.context import Actor
 from evertick.scheduler.scheduler import Scheduler
-from evertick.store.base import Store
 from evertick.store.sqlite.connection import as_it_can_be_opened, file_is_there, why_read_only
 from evertick.store.sqlite.location import location_of
 from evertick.text.redact import masked
@@ -48,7 +47,6 @@ __all__ = [
     "killed_daemons_of",
     "ledger_of",
     "on_store",
-    "store_of",
 ]
 
 _APP_VARIABLE = "EVERTICK_NODE_APP"
@@ -177,11 +175,6 @@ def _words(given: dict[str, Any]) -> list[str]:
     return [each for each in values if isinstance(each, str)]
 
 
-async def store_of(scheduler: Scheduler) -> Store:
-    """The store itself, for what only commands ask of it."""
-    return await scheduler.runtime.store()
-
-
 async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words: Sequence[str]) -> None:
     try:
         await work
@@ -190,7 +183,7 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words:
         for word in words:
             if word in disabled and repr(word) in str(missing):
                 raise NotFound(disabled_words(word, disabled[word])) from None
-        raise await nearer(await store_of(scheduler), scheduler.app, words, missing) from None
+        raise await nearer(await scheduler.runtime.store(), scheduler.app, words, missing) from None
     finally:
         await scheduler.close()
 

@@ -19,8 +19,7 @@ from evertick.config.layer import Value, layered, section_from
 from evertick.config.problem import Problems
 from evertick.config.reading import check_files
 from evertick.config.section import Section
-from evertick.driver.queue.nats_spec import NatsConnection
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.errors import InvalidSpec
 
 __all__ = ["BROKERS", "Brokers", "connection_of", "load_brokers", "refuse_wrong"]

@@ -6,8 +6,7 @@ from evertick.config.adding import add_jobs
 from evertick.config.brokers import BROKERS, connection_of, refuse_wrong
 from evertick.config.configuration import Configuration
 from evertick.config.problem import Problems
-from evertick.driver.queue.nats_spec import NatsConnection
-from evertick.driver.queue.redis_spec import RedisConnection
+from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.driver.secret import Secrets
 from evertick.scheduler.scheduler import Scheduler
 

@@ -20,9 +20,8 @@ from evertick.config.table import Table
 from evertick.definition.options import PolicyOptions, make_definition
 from evertick.definition.settings import check_key
 from evertick.definition.task import TaskOptions, make_work
-from evertick.driver.reading import read_spec
-from evertick.driver.registry import IN_PYTHON, spec_class
-from evertick.driver.spec import LeftToOthers, Spec
+from evertick.driver.registry import IN_PYTHON, read_spec, spec_class
+from evertick.driver.spec import AbsentDriver, Spec
 from evertick.errors import EvertickError, InvalidInput
 from evertick.job.arguments import FreeArguments
 from evertick.model import Definition
@@ -346,7 +345,7 @@ def _step_in(said: str, given: Any) -> tuple[str | int, str] | None:
 
 
 def _check_task_options(name: str, options: dict[str, Any]) -> None:
-    make_work(name, LeftToOthers("", name), FreeArguments(name), options)  # type: ignore[arg-type]
+    make_work(name, AbsentDriver("", name), FreeArguments(name), options)  # type: ignore[arg-type]
 
 
 def read_job(table: Table, reading: Reading) -> Job | None:

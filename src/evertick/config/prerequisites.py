@@ -94,14 +94,14 @@ def _is_line(command: str | Sequence[str]) -> bool:
 
 def _is_user(user: str | int) -> bool:
     # Not on every system; but shell jobs are refused where it is not.
-    from evertick.driver.shell.account import is_user
+    from evertick.driver.shell.spec import is_user
 
     return is_user(user)
 
 
 def _may_become(user: str | int) -> bool:
     """Whether a node of this user may run commands as that one."""
-    from evertick.driver.shell.account import account_to_become
+    from evertick.driver.shell.spec import account_to_become
 
     try:
         account_to_become(user)

@@ -13,7 +13,7 @@ from evertick.config.job import TASK_KEYS, Defaults, Job
 from evertick.config.layer import Value
 from evertick.config.origin import DEFAULT
 from evertick.definition.task import make_work
-from evertick.driver.spec import LeftToOthers
+from evertick.driver.spec import AbsentDriver
 from evertick.job.arguments import FreeArguments
 from evertick.text.redact import masked, masked_within
 
@@ -119,7 +119,7 @@ def _held(job: Job) -> dict[str, Any]:
     held: dict[str, Any] = {name: getattr(job.definition, name) for name in _ASKED_OF_SCHEDULE}
     if job.spec is None:
         return held
-    work = make_work(job.name, LeftToOthers("", job.name), FreeArguments(job.name), job.task_options)  # type: ignore[arg-type]
+    work = make_work(job.name, AbsentDriver("", job.name), FreeArguments(job.name), job.task_options)  # type: ignore[arg-type]
     held |= {name: getattr(work, name) for name in _ASKED_OF_TASK}
     given = job.shown.get(job.spec.driver)
     fields = given if isinstance(given, dict) else {}

@@ -16,8 +16,8 @@ from evertick.config.ownership import TRUST_VARIABLE
 from evertick.config.problem import Problems
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, VARIABLE, keys_of, variable_of
 from evertick.driver.secret import SECRET_VARIABLE
-from evertick.driver.shell.leftovers import MARK
-from evertick.driver.shell.run_variables import RUN_VARIABLES
+from evertick.driver.shell.spec import RUN_VARIABLES
+from evertick.driver.shell.supervised import MARK
 from evertick.scheduler.process import TRACEBACK_VARIABLE
 from evertick.text.did_you_mean import alike, nearest
 

@@ -16,7 +16,7 @@ from evertick.config.prerequisites import Needs
 from evertick.config.problem import Problems
 from evertick.config.rule import RULES
 from evertick.config.saying import in_file, toml_text
-from evertick.driver.queue.unencrypted import plain_text_to
+from evertick.driver.queue.spec import unencrypted_warnings
 from evertick.driver.secret import Secret, Secrets
 from evertick.errors import EvertickError
 from evertick.text.did_you_mean import nearest
@@ -69,7 +69,7 @@ def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
         url, address = (configuration.values[f"{name}.{key}"] for key in ("url", "address"))
         # As the connection was made: the URL, unless a stronger layer names an address.
         value = url if url.is_set and url.origin.rank >= address.origin.rank else address
-        for said in plain_text_to(connection_of(name, each, getattr(configuration, name))):
+        for said in unencrypted_warnings(connection_of(name, each, getattr(configuration, name))):
             found.add(value.origin.place, value.key, said)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from evertick.job.context import _current
+from evertick.job.context import current_context
 from evertick.text.printable import CONTROLS
 
 __all__ = ["Hidden", "JournalLines", "JsonLines", "LogFormatter", "TextLines"]
@@ -74,7 +74,7 @@ class LogFormatter(logging.Formatter):
 
     def facts(self, record: logging.LogRecord) -> dict[str, str]:
         """The run that said it, or that it is about."""
-        context = _current.get(None)
+        context = current_context.get(None)
         inside: dict[str, Any] = (
             {} if context is None else {"run": context.run_id, "task": context.task, "schedule": context.schedule_key}
         )

@@ -177,5 +177,5 @@ def addition_of(declaration: Declaration, node_name: str) -> Addition:
 
 def calling_place(depth: int) -> str:
     """File and line of the code that called, `depth` frames above the caller of this function."""
-    frame = sys._getframe(depth + 1)  # noqa: SLF001 - the one way to the line of a caller
+    frame = sys._getframe(depth + 1)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 
 from evertick.definition.settings import check_exceptions, refuse_bare, refuse_other_names
 from evertick.definition.task import TASK_OTHER_NAMES
+from evertick.driver.base import REMEMBER, RETRY, TIMEOUT, Sender
 from evertick.driver.python.function import Threads, is_async, refuse_generator
-from evertick.driver.sender import REMEMBER, RETRY, TIMEOUT, Sender
 from evertick.errors import InvalidSetting
 from evertick.model.message import check_name
 from evertick.model.retry import RetryPolicy

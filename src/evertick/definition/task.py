@@ -22,7 +22,7 @@ from evertick.driver.base import Driver, OnLost, OnUnreachable, Work
 from evertick.driver.python.function import FunctionDriver
 from evertick.driver.python.process import Process, ProcessDriver, check_process
 from evertick.driver.registry import check_spec
-from evertick.driver.spec import LeftToOthers, Spec
+from evertick.driver.spec import AbsentDriver, Spec
 from evertick.errors import InvalidArguments, InvalidInput, InvalidSetting, Refused
 from evertick.job.arguments import FreeArguments, Signature
 from evertick.job.context import Context, current
@@ -327,7 +327,7 @@ def task_of_spec(runtime: Runtime, name: str, spec: Spec, options: TaskOptions) 
     if "process" in options:
         raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
     if spec.driver not in runtime.settings.drivers:
-        return Task(runtime, name, LeftToOthers(spec.driver, name), FreeArguments(name), options)
+        return Task(runtime, name, AbsentDriver(spec.driver, name), FreeArguments(name), options)
     try:
         driver = spec.make_driver(name, runtime.driver_parts(name))
     except ImportError as error:

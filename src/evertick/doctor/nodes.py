@@ -8,7 +8,7 @@ from datetime import datetime
 
 from evertick.doctor.finding import Finding, Severity, named
 from evertick.engine.node import declarer_of
-from evertick.explain.node_names import node_names
+from evertick.explain.words import node_names
 from evertick.model import Node, blockers_of_loop
 
 __all__ = ["about_nodes"]

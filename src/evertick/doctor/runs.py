@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from evertick.doctor.finding import Finding, Severity, named
-from evertick.explain.no_node import driver_wanted
+from evertick.explain.words import driver_wanted
 from evertick.model import Node, Reason, Run, State
 from evertick.model.every_node import own_queue
 from evertick.text.error_line import what_was_raised

@@ -10,8 +10,7 @@ from statistics import fmean
 
 from evertick.doctor.finding import Finding, Severity, named
 from evertick.explain.all_schedules import ParsedSchedule
-from evertick.explain.drift import REMEDY, is_left_behind
-from evertick.explain.no_node import driver_wanted
+from evertick.explain.words import REMEDY, driver_wanted, is_left_behind
 from evertick.model import Node, Run, State, blockers_of_loop
 from evertick.plan.forecast import collisions_of
 from evertick.plan.spread import spread_rule

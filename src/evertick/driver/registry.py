@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import msgspec
 
 from evertick.driver.spec import Spec
 from evertick.driver.spec_errors import misfits
-from evertick.errors import InvalidSetting
+from evertick.errors import InvalidInput, InvalidSetting, InvalidSpec
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
 from evertick.text.values import shown
@@ -22,7 +22,17 @@ from evertick.text.values import shown
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["IN_PYTHON", "check_drivers", "check_spec", "known_drivers", "spec_class", "spec_from", "table_of"]
+__all__ = [
+    "IN_PYTHON",
+    "check_drivers",
+    "check_spec",
+    "connection_to",
+    "known_drivers",
+    "read_spec",
+    "spec_class",
+    "spec_from",
+    "table_of",
+]
 
 _GROUP = "evertick.drivers"
 # Tasks of these are Python functions, and have no specification.
@@ -30,9 +40,15 @@ IN_PYTHON = ("function", "process")
 _BUILT_IN = {
     "shell": "evertick.driver.shell.spec:Shell",
     "http": "evertick.driver.http.spec:Http",
-    "redis": "evertick.driver.queue.redis_spec:Redis",
-    "nats": "evertick.driver.queue.nats_spec:Nats",
+    "redis": "evertick.driver.queue.spec:Redis",
+    "nats": "evertick.driver.queue.spec:Nats",
 }
+
+
+# The checks of connections, in the module of the queues' specifications.
+_CONNECTIONS = {"redis": "redis_connection", "nats": "nats_connection"}
+# In place of a required field that is missing, so that the others can be checked.
+_STAND_INS: tuple[str | int, ...] = ("x", 1)
 
 
 def known_drivers() -> tuple[str, ...]:
@@ -54,7 +70,7 @@ def check_drivers(names: Any) -> tuple[str, ...]:
 
 
 def spec_class(name: str) -> type[Spec]:
-    """What the jobs of a driver are written with."""
+    """The class of a driver's specifications."""
     _check_known(name, "driver")
     if name in IN_PYTHON:
         raise InvalidSetting(
@@ -97,6 +113,25 @@ def table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
     return {kind.short: value}
 
 
+def read_spec(name: str, value: object, task: str) -> tuple[Spec | None, list[str]]:
+    """The specification; or none, and all that is wrong, each sentence behind the path of its field.
+
+    Types first, then the checks of the specification itself, made without the fields that have a wrong type.
+    """
+    kind = spec_class(name)
+    table = table_of(kind, value)
+    wrong = misfits(table, kind)
+    fitting = _Fitting(table, kind) if wrong else None
+    try:
+        made = msgspec.convert(table if fitting is None else fitting.kept, kind)
+    except msgspec.ValidationError:
+        # Nothing can stand in for what it must have.
+        return None, wrong
+    before = (f"task {task!r}: ", f"{name}: ")
+    wrong += [_without(before, each) for each in _refused(made, task, fitting)]
+    return None if wrong else made, wrong
+
+
 def check_spec(task: str, spec: object) -> Spec:
     """A specification from code: a struct does not look at the types of what it is made with."""
     if not isinstance(spec, Spec):
@@ -113,6 +148,16 @@ def check_spec(task: str, spec: object) -> Spec:
         raise InvalidSetting(f"task {task!r}: {spec.driver}: it must be plain data; {error}") from None
     spec.check(task)
     return spec
+
+
+def connection_to(driver: str, where: object) -> object:
+    """Settings or a URL, checked. Those of a third party's driver are passed on as they are."""
+    if not isinstance(driver, str):
+        raise InvalidSetting(f"driver: {driver!r} is no name of one; write it like connect('redis', 'redis://host')")
+    if driver not in _CONNECTIONS:
+        return where
+    checked: object = getattr(import_module("evertick.driver.queue.spec"), _CONNECTIONS[driver])(where)
+    return checked
 
 
 def _check_known(name: object, what: str) -> None:
@@ -134,6 +179,66 @@ def _registered() -> dict[str, EntryPoint]:
 def _load(entry: EntryPoint) -> object:
     try:
         found: object = entry.load()
-    except Exception as error:  # somebody else's module, which may raise anything
+    except Exception as error:  # a third party's module may raise anything
         raise InvalidSetting(f"driver: {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
     return found
+
+
+class _Fitting:
+    """As much of a table as fits."""
+
+    def __init__(self, table: Mapping[str, Any], kind: type[Spec]) -> None:
+        self.kept: dict[str, Any] = {}
+        # Fields that are not as the table has them, and those of which a part is missing.
+        self._left_out: set[str] = set()
+        self._partial: set[str] = set()
+        for field in msgspec.structs.fields(kind):
+            name = field.encode_name
+            if name in table:
+                self._keep(name, table[name], field.type)
+            if field.required and name not in self.kept:
+                self.kept |= _stand_in(name, field.type)
+                self._left_out.add(name)
+
+    def _keep(self, name: str, value: Any, kind: Any) -> None:
+        entries = _kind_of_entries(kind)
+        if not misfits(value, kind):
+            self.kept[name] = value
+        elif isinstance(value, Mapping) and entries is not None:
+            self.kept[name] = {key: each for key, each in value.items() if not misfits(each, entries)}
+            self._partial.add(name)
+        else:
+            self._left_out.add(name)
+
+    def is_relevant(self, fields: tuple[str, ...]) -> bool:
+        """Whether an error about these fields is about the table, and not about a stand-in."""
+        is_compared = len(fields) > 1
+        return not self._left_out & {*fields} and not (is_compared and self._partial & {*fields})
+
+
+def _kind_of_entries(kind: Any) -> Any:
+    """Of a table whose keys people choose, like the environment of a command."""
+    origin = get_origin(kind)
+    return get_args(kind)[1] if isinstance(origin, type) and issubclass(origin, Mapping) else None
+
+
+def _stand_in(name: str, kind: Any) -> dict[str, Any]:
+    possible = get_args(kind) or (kind,)
+    return next(({name: each} for each in _STAND_INS if type(each) in possible), {})
+
+
+def _refused(spec: Spec, task: str, fitting: _Fitting | None) -> list[str]:
+    try:
+        spec.check(task)
+    except InvalidSpec as wrong:
+        return [said for said, fields in wrong.problems.items() if fitting is None or fitting.is_relevant(fields)]
+    except InvalidInput as wrong:
+        # A check that stops at the first error does not name its fields.
+        return [str(wrong)] if fitting is None else []
+    return []
+
+
+def _without(beginnings: tuple[str, ...], said: str) -> str:
+    for each in beginnings:
+        said = said.removeprefix(each)
+    return said

@@ -1,7 +1,7 @@
 """Secrets by reference: a specification names one, its value is looked up when a run needs it.
 
 A value comes from the environment of the node (`EVERTICK_SECRET_<NAME>`) or from a file of its own in the folder of
-secrets, which nobody else may read. It is in no specification, and so in no listing, error or database.
+secrets, which other users must not be able to read. It is in no specification, and so in no listing, error or database.
 """
 
 from __future__ import annotations

@@ -15,15 +15,15 @@ import msgspec
 from evertick.clock import Clock
 from evertick.driver.base import Driver
 from evertick.driver.python.function import Threads
-from evertick.driver.python.pool import Children
+from evertick.driver.python.process import Children
 from evertick.job.arguments import FreeArguments
 from evertick.job.context import Context
 
-__all__ = ["DriverParts", "LeftToOthers", "Spec"]
+__all__ = ["AbsentDriver", "DriverParts", "Spec"]
 
 
 class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler lends to its drivers."""
+    """The parts of a scheduler that its drivers use."""
 
     # The name of the namespace that the runs are in.
     app: str
@@ -37,33 +37,33 @@ class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
     # How to reach what a driver talks to, by the driver's name: settings, or a URL. Filled by the configuration, which
     # may come later than the job; so look when it is needed.
     connections: Mapping[str, object]
-    # The value of a secret by its name, at the time of the run. What comes of it must not be shown.
+    # The value of a secret by its name, at the time of the run. It must not be shown.
     resolve_secret: Callable[[str], str]
     # Have something closed when the scheduler closes, or when another driver has taken the place of this one and
     # nothing that it carries out is left. It may be used again after that.
     at_close: Callable[[Callable[[], Awaitable[None]]], None]
-    # What the drivers of several tasks have in common, by a name of their choice. What has an async `close` is closed
+    # Shared by the drivers of several tasks, by a name of their choice. Objects with an async `close` are closed
     # when the scheduler closes; it, too, may be used again.
     shared: dict[str, object]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one job does, by one kind of driver."""
+    """The work of one job, by one kind of driver."""
 
     # The name of the kind: "shell", "http", "redis", "nats", or a third party's own.
     driver: ClassVar[str]
-    # The field that is meant where somebody writes one value in place of all fields: `shell = "backup.sh"`.
+    # The field that one value in place of a table stands for: `shell = "backup.sh"`.
     short: ClassVar[str | None] = None
 
     def check(self, task: str) -> None:
         """Refuse what cannot be, by an `InvalidSetting` that names the task, the field, the value and the fix."""
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
-        """What carries out the task. Nothing is opened yet: it may never run here."""
+        """The driver of the task. It opens nothing yet: the task may never run here."""
         raise NotImplementedError(f"{type(self).__name__}.make_driver")
 
 
-class LeftToOthers:
+class AbsentDriver:
     """Stands for the driver of a task that this node does not run: it can be enqueued here, and runs elsewhere."""
 
     can_be_cancelled = True

@@ -1,34 +1,36 @@
-"""What does not fit in the table of a specification: which field, what stands there, and what to write instead.
+"""Errors of specifications: those of their own checks (`Faults`), and those of types (`misfits`).
 
-msgspec finds that something does not fit; this looks along the types for what it was, in the words of those who write
-such tables. Where it finds nothing of its own, as with the bounds of a field, the words of msgspec stand.
+msgspec finds that something does not fit; `misfits` looks along the types for the field, the value and the fix, in the
+words of configuration files. Where it finds nothing, as with the bounds of a field, the words of msgspec stand.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
 from evertick.driver.secret import Secret
+from evertick.errors import InvalidInput, InvalidSpec
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
 
-__all__ = ["misfits"]
+__all__ = ["Faults", "misfits"]
 
 _DEEPEST = 20
 _MOST = 20
-# What fields are called elsewhere.
+# Names of fields in other tools.
 _OTHER_NAMES = {
     **dict.fromkeys(("cmd", "run", "script"), ("command",)),
     **dict.fromkeys(("environment", "envs"), ("env",)),
     **dict.fromkeys(("dir", "directory", "workdir", "working_directory"), ("cwd",)),
     **dict.fromkeys(("data", "payload"), ("body",)),
 }
-# What a value is to be, and how that is written.
+# A type in words, and how its values are written.
 _WORDS: dict[object, tuple[str, str]] = {
     str: ("text", "in quotes"),
     int: ("a whole number", "in digits without quotes"),
@@ -38,20 +40,49 @@ _WORDS: dict[object, tuple[str, str]] = {
 }
 
 
+class Faults:
+    """The errors of checks, in their order: all that is wrong with a specification is reported at once.
+
+        faults = Faults()
+        with faults.of("kill_after"):
+            check_kill_after(self.kill_after)
+        with faults.of("success_codes", "skip_codes"):
+            check_codes(self.success_codes, self.skip_codes)
+        faults.raise_any()
+
+    A check names the fields it goes by: where one of them was refused before, by its type, it adds nothing.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, ...]] = {}
+
+    @contextmanager
+    def of(self, *fields: str) -> Iterator[None]:
+        """Around one check: its error is kept, and the next check is made."""
+        try:
+            yield
+        except InvalidInput as wrong:
+            self._found[str(wrong)] = fields
+
+    def raise_any(self) -> None:
+        if self._found:
+            raise InvalidSpec(self._found)
+
+
 def misfits(value: Any, kind: Any) -> list[str]:
     """In words, behind the path of the field: "env.PATH: 3 is neither text nor a secret; write …"."""
     return list(islice(_misfits(value, kind, ""), _MOST))
 
 
 def _misfits(value: Any, kind: Any, path: str) -> Iterator[str]:
-    """What does not fit, the first first. Nothing, where all of it does."""
+    """Each misfit, in the order of the table."""
     if _fits(value, kind):
         return
-    is_told = False
+    is_reported = False
     for said in _misfits_inside(value, _inner(value, kind), path):
-        is_told = True
+        is_reported = True
         yield said
-    if not is_told:
+    if not is_reported:
         # It has no parts, or is wrong as a whole, like a list that is too long.
         yield _prefixed(path, _unlike(value, kind))
 
@@ -105,7 +136,7 @@ def _unlike(value: Any, kind: Any) -> str:
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            return f"{shown_value(value)}: {_plain(str(error))}"
+            return f"{shown_value(value)}: {_without_path(str(error))}"
     known = [each for each in words if each is not None]
     # A secret that was written out where its name belongs.
     is_hidden = Secret in possible and str not in possible
@@ -153,9 +184,9 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def _plain(words: str) -> str:
-    said = words.partition(" - at `")[0]
-    return said[:1].lower() + said[1:]
+def _without_path(words: str) -> str:
+    text = words.partition(" - at `")[0]
+    return text[:1].lower() + text[1:]
 
 
 def _joined(path: str, name: object) -> str:

@@ -18,7 +18,7 @@ from evertick.model import Verdict
 from evertick.model.hooks import Event
 from evertick.store.base import Failing
 
-__all__ = ["FAILURES", "FailureWatch", "pause_failing"]
+__all__ = ["FAILURES", "AutoPauser", "pause_failing"]
 
 log = logging.getLogger("evertick.failing")
 
@@ -30,7 +30,7 @@ _BATCH = 1_000
 _REST_SECONDS = 1.0
 
 
-class FailureWatch:
+class AutoPauser:
     """The schedules whose runs have failed here, and were not looked at yet."""
 
     def __init__(self, node: LocalNode, editor: Editor) -> None:
@@ -78,7 +78,7 @@ async def pause_failing(node: LocalNode, editor: Editor, schedules: Sequence[int
     while True:
         found = await node.store.failing(node.app, ids=schedules, limit=_BATCH)
         paused = [failing for failing in found if await _pause(node, editor, failing)]
-        # What is paused is found no more: so this ends. Of what somebody has changed meanwhile, the next failure tells.
+        # A paused schedule is found no more: so this ends. The next failure tells of one that was changed meanwhile.
         if len(found) < _BATCH or not paused:
             return
 
@@ -88,7 +88,7 @@ async def _pause(node: LocalNode, editor: Editor, failing: Failing) -> bool:
     if note is None:
         return False
     log.warning("schedule %r is paused: %s", failing.key, note)
-    if node.hooks.wants("paused"):
+    if "paused" in node.hooks.wanted:
         node.hooks.tell(
             Event(kind="paused", app=node.app, at=node.now(), schedule_key=failing.key, run_id=failing.run, note=note)
         )

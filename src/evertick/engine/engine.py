@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 
-from evertick.driver.base import Driver, Work
-from evertick.driver.dispatch import ReportSource
-from evertick.driver.sender import Sender
+from evertick.driver.base import Driver, ReportSource, Sender, Work
 from evertick.engine import loops
-from evertick.engine.auto_pause import FailureWatch
+from evertick.engine.auto_pause import AutoPauser
 from evertick.engine.clock_watch import ClockWatch
 from evertick.engine.duty import DutyKeeper
 from evertick.engine.finish import Finisher
@@ -25,10 +23,9 @@ from evertick.engine.loops import LoopKind
 from evertick.engine.node import Attempt, LocalNode
 from evertick.engine.outbox_delivery import OutboxDelivery
 from evertick.engine.progress import ProgressWriter, log_capture
-from evertick.engine.prune import Pruner
 from evertick.engine.recovery import Recoverer
 from evertick.engine.report import Reporter
-from evertick.engine.sweep import Sweeper
+from evertick.engine.sweep import Pruner, Sweeper
 from evertick.engine.work import Worker
 from evertick.errors import StoreReplaced, StoreUnavailable
 from evertick.ledger.editor import Editor
@@ -93,42 +90,44 @@ class Engine:
     ) -> None:
         self._node = node
         self._settings = settings
-        notes = ProgressWriter(node, settings.note)
-        self._finisher = Finisher(node, notes)
-        self._worker = Worker(node, self._finisher, notes)
+        progress = ProgressWriter(node, settings.note)
+        self._finisher = Finisher(node, progress)
+        self._worker = Worker(node, self._finisher, progress)
         self._recorder = Recorder(node, self._worker)
-        self._tender = Recoverer(node, self._worker)
+        self._recoverer = Recoverer(node, self._worker)
         self._clocks = ClockWatch(node)
         self._duties = DutyKeeper(node, self._works_of(duties), beat=settings.beat)
-        self._relays = OutboxDelivery(node, poll=settings.poll, keep_dead=settings.retention)
-        self._reports = Reporter(node, poll=settings.poll)
-        failures = FailureWatch(node, editor)
-        self._fire = self._loop(loops.FIRE, self._recorder.step)
-        self._work = self._loop(loops.WORK, self._worker.step)
-        self._finish = self._loop(loops.FINISH, self._finisher.step, rest_most=UNTIL_WOKEN)
-        self._note = self._loop(loops.NOTE, notes.step, rest_most=UNTIL_WOKEN)
-        self._tend = self._loop(loops.TEND, self._tender.step, rest_most=UNTIL_WOKEN)
-        self._brake = self._loop(loops.BRAKE, failures.step, rest_most=UNTIL_WOKEN)
-        self._sweep = self._loop(loops.SWEEP, Sweeper(node, editor, self._clocks.look).step, rest_most=settings.sweep)
-        self._duty = self._loop(loops.DUTY, self._duties.step, rest_most=UNTIL_WOKEN)
-        self._relay = self._loop(loops.RELAY, self._relays.step, rest_most=UNTIL_WOKEN)
-        self._report = self._loop(loops.REPORT, self._reports.step, rest_most=UNTIL_WOKEN)
-        self._watch = self._loop(loops.WATCH, self._watch_store)
-        self._loops = (
-            self._fire,
-            self._work,
-            self._finish,
-            self._note,
-            self._tend,
-            self._brake,
-            self._sweep,
-            self._duty,
-            self._relay,
-            self._report,
-            self._watch,
+        self._delivery = OutboxDelivery(node, poll=settings.poll, keep_dead=settings.retention)
+        self._reporter = Reporter(node, poll=settings.poll)
+        auto_pauser = AutoPauser(node, editor)
+        self._fire_loop = self._loop(loops.FIRE, self._recorder.step)
+        self._work_loop = self._loop(loops.WORK, self._worker.step)
+        self._finish_loop = self._loop(loops.FINISH, self._finisher.step, rest_most=UNTIL_WOKEN)
+        self._progress_loop = self._loop(loops.NOTE, progress.step, rest_most=UNTIL_WOKEN)
+        self._recovery_loop = self._loop(loops.TEND, self._recoverer.step, rest_most=UNTIL_WOKEN)
+        self._auto_pause_loop = self._loop(loops.BRAKE, auto_pauser.step, rest_most=UNTIL_WOKEN)
+        self._sweep_loop = self._loop(
+            loops.SWEEP, Sweeper(node, editor, self._clocks.look).step, rest_most=settings.sweep
         )
-        self._connect(notes, failures)
-        self._heart = self._make_heart()
+        self._duty_loop = self._loop(loops.DUTY, self._duties.step, rest_most=UNTIL_WOKEN)
+        self._delivery_loop = self._loop(loops.RELAY, self._delivery.step, rest_most=UNTIL_WOKEN)
+        self._report_loop = self._loop(loops.REPORT, self._reporter.step, rest_most=UNTIL_WOKEN)
+        self._watch_loop = self._loop(loops.WATCH, self._watch_store)
+        self._loops = (
+            self._fire_loop,
+            self._work_loop,
+            self._finish_loop,
+            self._progress_loop,
+            self._recovery_loop,
+            self._auto_pause_loop,
+            self._sweep_loop,
+            self._duty_loop,
+            self._delivery_loop,
+            self._report_loop,
+            self._watch_loop,
+        )
+        self._connect(progress, auto_pauser)
+        self._heartbeat = self._make_heartbeat()
         self._capture = log_capture
         self._tasks: list[asyncio.Task[None]] = []
         self._rebirth: asyncio.Task[None] | None = None
@@ -140,47 +139,47 @@ class Engine:
         self.on_replaced: Callable[[StoreReplaced], None] = lambda error: None
         self._is_replaced = False
 
-    def _connect(self, notes: ProgressWriter, failures: FailureWatch) -> None:
-        """Who wakes whom: a part tells what has happened, and knows nothing of the loops that care."""
-        self._worker.on_slot_free = self._work.wake
-        self._finisher.on_outcome = self._finish.wake
+    def _connect(self, progress: ProgressWriter, auto_pauser: AutoPauser) -> None:
+        """Connect the parts: each tells what has happened, and knows nothing of the loops that care."""
+        self._worker.on_slot_free = self._work_loop.wake
+        self._finisher.on_outcome = self._finish_loop.wake
         self._finisher.on_freed = self._look_again
         self._finisher.on_caught_up = self._worker.queue_has_grown
-        self._finisher.on_failed = failures.failed
-        self._finisher.on_sent = self._relays.look_again
-        self._relays.on_change = self._relay.wake
-        self._relays.apply = self._reports.apply
-        self._reports.on_freed = self._look_again
-        self._reports.on_back = self._relays.is_back
-        self._tender.heard_channels = self._reports.heard
-        self._reports.on_failed = failures.lost_elsewhere
-        self._tender.on_killed = self._relays.look_again
-        self._tender.on_lost = failures.lost_elsewhere
-        self._tender.on_death = self._heard_death
-        self._duties.on_end = self._duty.wake
-        failures.on_failed = self._brake.wake
-        notes.on_begun = self._note.wake
-        notes.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
+        self._finisher.on_failed = auto_pauser.failed
+        self._finisher.on_sent = self._delivery.look_again
+        self._delivery.on_change = self._delivery_loop.wake
+        self._delivery.apply = self._reporter.apply
+        self._reporter.on_freed = self._look_again
+        self._reporter.on_back = self._delivery.is_back
+        self._recoverer.heard_channels = self._reporter.heard
+        self._reporter.on_failed = auto_pauser.lost_elsewhere
+        self._recoverer.on_killed = self._delivery.look_again
+        self._recoverer.on_lost = auto_pauser.lost_elsewhere
+        self._recoverer.on_death = self._on_death
+        self._duties.on_end = self._duty_loop.wake
+        auto_pauser.on_failed = self._auto_pause_loop.wake
+        progress.on_held = self._progress_loop.wake
+        progress.on_lost = lambda attempt: self._worker.stop(attempt, Stop.LOST)
 
-    def _make_heart(self) -> Heartbeat:
+    def _make_heartbeat(self) -> Heartbeat:
         return Heartbeat(
             self._node,
             interval=self._settings.beat,
             stall_limit=self._settings.stall_limit,
-            on_beat=self._heard_beat,
-            on_silence=self._heard_nothing,
+            on_beat=self._on_beat,
+            on_silence=self._on_silence,
             on_blocked=lambda: self._duties.ask_to_stop("the event loop is blocked"),
-            on_moving=self._heard_loop_move,
+            on_moving=self._on_moving,
             on_stalled=lambda: self.on_stalled(),
             in_thread=self._settings.heart_in_thread,
-            ticks=lambda: {loop.name: loop.tick() for loop in self._loops} | self._reports.ticks(),
+            ticks=lambda: {loop.name: loop.tick() for loop in self._loops} | self._reporter.ticks(),
         )
 
     def _loop(
         self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], *, rest_most: float | None = None
     ) -> Loop:
         loop = Loop(kind, step, self._node.clock, rest_most=rest_most or self._settings.poll)
-        loop.on_replaced = self._heard_replaced
+        loop.on_replaced = self._on_replaced
         return loop
 
     def _works_of(self, duties: Sequence[DutyWork]) -> list[DutyWork]:
@@ -200,24 +199,31 @@ class Engine:
         sent = self._node.clock.elapsed()
         await self._node.store.join(self._node.joining())
         self._node.trusted_until = sent + self._node.lease / 1e6
-        self._tender.begin_anew()
+        self._recoverer.begin_anew()
         self._clocks.begin_anew()
-        self._heart.start()
+        self._heartbeat.start()
         self._capture.install()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(each.run(), name=f"evertick {each.name}") for each in self._loops]
         log.info("node %s (%s) has started", self._node.id, self._node.name)
-        _tell_left(self._node.leaves)
+        _log_left_tasks(self._node.leaves)
 
     async def stop(self, seconds: float) -> None:
         """Drain: take nothing new, give running work its time, release the rest, leave."""
         self._node.is_draining = True
-        for loop in (self._fire, self._work, self._sweep, self._duty, self._report, self._watch):
+        for loop in (
+            self._fire_loop,
+            self._work_loop,
+            self._sweep_loop,
+            self._duty_loop,
+            self._report_loop,
+            self._watch_loop,
+        ):
             loop.end()
         # It waits for other processes, which no wake-up ends.
-        self._tasks[self._loops.index(self._watch)].cancel()
+        self._tasks[self._loops.index(self._watch_loop)].cancel()
         dispatching = await self._dispatch_duties()
-        await self._reports.stop(_LAST_WORDS_SECONDS)
+        await self._reporter.stop(_LAST_WORDS_SECONDS)
         await self._wait_for_claims()
         await self._wait_for_work(seconds)
         await self._cut_off_work()
@@ -225,11 +231,11 @@ class Engine:
         self._write_until = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
         await self._write_last_outcomes()
         dispatching.cancel()
-        await self._heart.stop()
+        await self._heartbeat.stop()
         await self._leave()
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
         self._capture.remove()
-        self._node.told.flush()
+        self._node.summary.flush()
         log.info("node %s has stopped", self._node.id)
         if left := self._left_behind():
             log.error("still running after the stop, until the process ends: %s", ", ".join(left))
@@ -247,12 +253,12 @@ class Engine:
         node = self._node
         # No claim is asked for in between: it would be for tasks of before, and what it brings under terms of before.
         async with node.claiming:
-            _tell_left({task: driver for task, driver in leaves.items() if node.leaves.get(task) != driver})
+            _log_left_tasks({task: driver for task, driver in leaves.items() if node.leaves.get(task) != driver})
             node.know(works, declares, senders, sources, leaves)
             await node.store.join(node.joining())
         self._look_again()
-        self._relays.look_again()
-        self._report.wake()
+        self._delivery.look_again()
+        self._report_loop.wake()
 
     @property
     def node_id(self) -> str:
@@ -276,7 +282,7 @@ class Engine:
     def write_progress(self) -> bool:
         """Have what running jobs have logged and reported written now. False where nothing runs."""
         if len(self._node.hold):
-            self._note.wake()
+            self._progress_loop.wake()
         return bool(len(self._node.hold))
 
     def abandon(self) -> None:
@@ -286,7 +292,7 @@ class Engine:
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""
         self._recorder.look_at_all()
-        self._fire.wake()
+        self._fire_loop.wake()
 
     def wake_runs(self) -> None:
         """A run was enqueued here."""
@@ -294,7 +300,7 @@ class Engine:
 
     def wake_messages(self) -> None:
         """A message was put into the outbox here."""
-        self._relays.look_again()
+        self._delivery.look_again()
 
     def cancel(self, run_ids: list[str]) -> None:
         """Stop these runs at once if they are ours; the beat would bring the request later."""
@@ -308,20 +314,20 @@ class Engine:
     @property
     def is_moving(self) -> bool:
         """Less than health: a store that is away, or a loop that fails, does not count. Safe from any thread."""
-        return self._heart.is_moving
+        return self._heartbeat.is_moving
 
     def health(self) -> EngineHealth:
         now = self._node.clock.elapsed()
         loops = tuple(loop.health() for loop in self._loops)
         lease_left = self._node.trusted_until - now
-        is_healthy = all(loop.is_healthy for loop in loops) and self._heart.is_pulse_fresh and lease_left > 0
+        is_healthy = all(loop.is_healthy for loop in loops) and self._heartbeat.is_pulse_fresh and lease_left > 0
         return EngineHealth(
             is_healthy=is_healthy,
             node=self._node.id,
             running=self._node.hold.busy,
             abandoned=len(self._node.hold.abandoned),
             unwritten_outcomes=len(self._finisher),
-            refused_reports=self._reports.refused,
+            refused_reports=self._reporter.refused,
             duties=self._duties.held,
             last_tick_seconds_ago=_ago(self._recorder.ticked_at, now),
             last_claim_seconds_ago=_ago(self._worker.claimed_at, now),
@@ -329,9 +335,9 @@ class Engine:
             loops=loops,
         )
 
-    # --- what the heart hears
+    # --- answers of the heartbeat
 
-    def _heard_beat(self, node: str, beat: Beat, sent: float) -> None:
+    def _on_beat(self, node: str, beat: Beat, sent: float) -> None:
         if node != self._node.id:
             return  # of an incarnation that is over
         if not beat.is_alive:
@@ -341,16 +347,16 @@ class Engine:
         self.cancel(beat.cancels)
         if self._clocks.heard(beat, sent):
             # The one looks at the ledger, the other learns the store's time anew.
-            self._sweep.wake()
-            self._duty.wake()
-        self._tender.heard(beat, sent)
-        self._tend.wake()
+            self._sweep_loop.wake()
+            self._duty_loop.wake()
+        self._recoverer.heard(beat, sent)
+        self._recovery_loop.wake()
         if beat.has_free_duties and self._duties.wants_more:
-            self._duty.wake()
-        # Messages of the dead are due again, whoever has judged them.
-        self._relays.look_again()
+            self._duty_loop.wake()
+        # Messages of dead nodes are due again.
+        self._delivery.look_again()
 
-    def _heard_nothing(self) -> None:
+    def _on_silence(self) -> None:
         """No beat went through. What must not run beside its re-run is stopped while the lease still holds."""
         if self._node.is_trusted:
             return
@@ -359,12 +365,12 @@ class Engine:
             if attempt.work.on_unreachable == "stop":
                 self._worker.stop(attempt, Stop.UNREACHABLE)
 
-    def _heard_loop_move(self) -> None:
+    def _on_moving(self) -> None:
         """The event loop was blocked for so long that its duties were told to stop, and perhaps resigned."""
         self._duties.forget_all("the event loop was blocked")
-        self._duty.wake()
+        self._duty_loop.wake()
 
-    def _heard_replaced(self, error: StoreReplaced) -> None:
+    def _on_replaced(self, error: StoreReplaced) -> None:
         if not self._is_replaced:
             self._is_replaced = True
             log.critical("this node takes no new work: %s", error)
@@ -389,20 +395,20 @@ class Engine:
             except StoreUnavailable as error:
                 log.warning("the new incarnation could not join yet: %s", error)
                 return
-            self._tender.begin_anew()
+            self._recoverer.begin_anew()
             self._clocks.begin_anew()
-        self._work.wake()
+        self._work_loop.wake()
 
-    def _heard_death(self) -> None:
-        self._duty.wake()
-        self._relays.look_again()
+    def _on_death(self) -> None:
+        self._duty_loop.wake()
+        self._delivery.look_again()
 
     # --- what may have become due
 
     def _look_again(self) -> None:
-        # Runs first: somebody waits for the start of one, and whoever is woken first has sent its statement first.
+        # Runs first: the loop that is woken first sends its statement first, and a caller may wait for a start.
         self._worker.queue_has_grown()
-        self._fire.wake()
+        self._fire_loop.wake()
 
     async def _watch_store(self) -> float | None:
         news = await self._node.store.changed(self._node.app, self._settings.poll)
@@ -413,9 +419,9 @@ class Engine:
             return _WOKEN_LEAST_SECONDS
         self._recorder.look_at_all()
         self._look_again()
-        self._relays.look_again()
+        self._delivery.look_again()
         if self._duties.wants_more:
-            self._duty.wake()
+            self._duty_loop.wake()
         return _WOKEN_LEAST_SECONDS
 
     # --- the end
@@ -427,7 +433,7 @@ class Engine:
         return task
 
     async def _wait_for_claims(self) -> None:
-        """A claim that is under way will be answered, and its runs started; whoever claims later sees the drain."""
+        """A claim that is under way will be answered, and its runs started; a later claim sees the drain."""
         try:
             async with asyncio.timeout(_LAST_WORDS_SECONDS), self._node.claiming:
                 return
@@ -436,7 +442,7 @@ class Engine:
 
     async def _wait_for_work(self, seconds: float) -> None:
         runs = {attempt.task for attempt in self._at_work() if attempt.task is not None}
-        tasks: set[asyncio.Task[Any]] = runs | self._relays.under_way | self._duties.under_way
+        tasks: set[asyncio.Task[Any]] = runs | self._delivery.under_way | self._duties.under_way
         if not tasks or seconds <= 0:
             return
         log.info("waiting up to %g s for %s", seconds, self.under_way or "what is under way")
@@ -448,7 +454,7 @@ class Engine:
 
     async def _cut_off_work(self) -> None:
         self._node.is_closed = True
-        self._relays.cut_off()
+        self._delivery.cut_off()
         cut_off = self._at_work()
         for attempt in cut_off:
             self._worker.stop(attempt, Stop.SHUTDOWN)
@@ -460,19 +466,19 @@ class Engine:
 
     async def _write_last_outcomes(self) -> None:
         """The finish loop writes until nothing is left, or time is up."""
-        for loop in (self._note, self._tend, self._brake):
+        for loop in (self._progress_loop, self._recovery_loop, self._auto_pause_loop):
             loop.end()
         # A claim that is answered as late as this has runs to be given back.
-        while (len(self._finisher) or self._relays.unsettled or self._is_claiming()) and self._seconds_left() > 0:
-            self._finish.wake()
-            self._relay.wake()
+        while (len(self._finisher) or self._delivery.unsettled or self._is_claiming()) and self._seconds_left() > 0:
+            self._finish_loop.wake()
+            self._delivery_loop.wake()
             await asyncio.sleep(0.01)
         if len(self._finisher):
             log.error(
                 "%d outcomes could not be written before the end: those runs will be run again", len(self._finisher)
             )
-        self._finish.end()
-        self._relay.end()
+        self._finish_loop.end()
+        self._delivery_loop.end()
         await asyncio.wait(self._tasks, timeout=self._seconds_left())
         for task in self._tasks:
             task.cancel()
@@ -488,19 +494,19 @@ class Engine:
 
     @property
     def under_way(self) -> str:
-        """What a stop waits for, in words: "2 jobs (report, slow) and 1 duty (index)"; empty for nothing."""
+        """The work that a stop waits for, in words: "2 jobs (report, slow) and 1 duty (index)"; empty for nothing."""
         jobs = [attempt.run.schedule_key or attempt.run.task for attempt in self._at_work() if attempt.has_slot]
         # Duties of Evertick's own end at once.
         duties = [name for name in self._duties.names_under_way if not name.startswith("evertick.")]
-        channels = self._relays.channels_under_way if self._relays.under_way else []
+        channels = self._delivery.channels_under_way if self._delivery.under_way else []
         named = [("job", "jobs", jobs), ("duty", "duties", duties), ("delivery", "deliveries", channels)]
         return " and ".join(_counted(one, many, names) for one, many, names in named if names)
 
     def _left_behind(self) -> list[str]:
-        """What nobody can stop but the end of the process."""
+        """Work that nothing but the end of the process can stop."""
         runs = [f"run {attempt.run.id} of {attempt.run.task!r}" for attempt in self._node.hold.abandoned]
         duties = [f"duty {name!r}" for name in self._duties.names_under_way]
-        deliveries = [f"a delivery of {channel!r}" for channel in self._relays.channels_under_way]
+        deliveries = [f"a delivery of {channel!r}" for channel in self._delivery.channels_under_way]
         return runs + duties + deliveries
 
     def _is_claiming(self) -> bool:
@@ -523,7 +529,7 @@ def _ago(then: float | None, now: float) -> float | None:
     return None if then is None else now - then
 
 
-def _tell_left(leaves: Mapping[str, str]) -> None:
+def _log_left_tasks(leaves: Mapping[str, str]) -> None:
     """One line for each driver: a node may leave thousands to others."""
     by_driver: dict[str, list[str]] = {}
     for task, driver in leaves.items():

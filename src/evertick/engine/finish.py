@@ -15,13 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from evertick.engine.auto_pause import FAILURES
-from evertick.engine.log_summary import such_as
 from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.progress import ProgressWriter
-from evertick.engine.trace import is_traced, tally, trace
 from evertick.model import Cause, Claimed, Outcome, Run, Verdict
 from evertick.store.base import FinishAnswer, Finished
 from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.log_level import TRACE, such_as, tally, trace
 from evertick.when.duration import duration_rounded
 
 __all__ = ["Finisher"]
@@ -38,9 +37,9 @@ _SUCCEEDED = Verdict.SUCCEEDED
 class Finisher:
     """The outcomes of this node that are not in the store yet."""
 
-    def __init__(self, node: LocalNode, notes: ProgressWriter) -> None:
+    def __init__(self, node: LocalNode, progress: ProgressWriter) -> None:
         self._node = node
-        self._notes = notes
+        self._progress = progress
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
         self._is_writing = False
         self._has_held_up = False
@@ -62,7 +61,7 @@ class Finisher:
         return len(self._backlog) > _BATCHES_BEHIND * self._node.batch_size
 
     def holds_up_claims(self) -> bool:
-        """Asked by whoever is about to claim, and is woken if the answer is yes."""
+        """Asked before a claim; `on_caught_up` follows if the answer is yes."""
         self._has_held_up = self._has_held_up or self.is_behind
         return self.is_behind
 
@@ -99,15 +98,16 @@ class Finisher:
     async def _write(self, batch: Sequence[tuple[Attempt, Outcome]], outcomes: Sequence[Outcome]) -> Finished:
         self._is_writing = True
         try:
-            await self._notes.carry([attempt for attempt, _ in batch])
+            if said := [attempt for attempt, _ in batch if attempt.record.buffer is not None]:
+                await self._progress.carry(said)
             since = self._node.clock.elapsed()
             finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
         finally:
             self._is_writing = False
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             kinds, answers = tally(outcome.verdict or outcome.kind for outcome in outcomes), tally(finished.answers)
             words = "wrote what came of %d runs (%s; answered: %s)"
-            trace(log, self._node.clock, since, words, len(outcomes), kinds, answers)
+            trace(log, self._node.clock.elapsed() - since, words, len(outcomes), kinds, answers)
         return finished
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
@@ -120,7 +120,7 @@ class Finisher:
         return batch
 
     def _settle(self, batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> None:
-        is_success_told = self._node.hooks.wants("succeeded") or log.isEnabledFor(logging.DEBUG)
+        is_success_told = "succeeded" in self._node.hooks.wanted or log.isEnabledFor(logging.DEBUG)
         for (attempt, outcome), answer in zip(batch, answers, strict=True):
             answered, _ = self._backlog.popleft()
             assert answered is attempt, "answers come in the order of the outcomes"
@@ -130,12 +130,12 @@ class Finisher:
                 self._say(attempt, outcome, answer)
 
     def _say(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
-        """What the log and the hooks hear of it."""
+        """Tell the log and the hooks of it."""
         if answer == "lost":
             what = "the outcome of run %s (%s) was not taken: its claim is lost"
             say = functools.partial(log.warning, what, outcome.id, outcome.kind, extra=about(attempt.run))
-            self._node.told.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
-        elif answer == "already" and attempt.context._own_end:
+            self._node.summary.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
+        elif answer == "already" and attempt.record.own_end:
             self._log_afterword(attempt, outcome)
         else:
             self._log_failure(attempt, outcome)
@@ -151,7 +151,7 @@ class Finisher:
             self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=reason, error=outcome.error)
 
     def _log_afterword(self, attempt: Attempt, outcome: Outcome) -> None:
-        """What a job returned or raised after it had ended its run in a transaction of its own changes nothing."""
+        """A job had ended its run in a transaction of its own: its return or error changes nothing."""
         run = attempt.run
         what = "%s: run %s has ended in a transaction of its own; what came of its job afterwards is dropped: %s"
         level = logging.DEBUG if outcome.error is None else logging.WARNING
@@ -161,18 +161,14 @@ class Finisher:
     def _log_failure(self, attempt: Attempt, outcome: Outcome) -> None:
         """A job that fails must not do so in silence; its error is in the ledger, and here."""
         run = attempt.run
-        key, extra = run.schedule_key or run.task, about(run)
         if outcome.kind == "retry":
-            log.warning(
-                "%s: attempt %d of run %s failed (%s); it is tried again in %s",
-                key,
-                outcome.attempts,
-                run.id,
-                what_was_raised(outcome.error),
-                duration_rounded(outcome.delay),
-                extra=extra,
-            )
-        elif outcome.kind == "park":
+            self._summarise("retry", logging.WARNING, _log_retry, run, outcome)
+            return
+        if outcome.verdict is Verdict.FAILED:
+            self._summarise("failed", logging.ERROR, _log_failed, run, outcome)
+            return
+        key, extra = run.schedule_key or run.task, about(run)
+        if outcome.kind == "park":
             log.warning("%s: run %s is parked: %s", key, run.id, outcome.error, extra=extra)
         elif outcome.kind == "release" and not attempt.has_slot:
             log.debug("%s: run %s had not begun, and is given back", key, run.id, extra=extra)
@@ -181,14 +177,42 @@ class Finisher:
             log.warning(what, key, run.id, outcome.reason, extra=extra)
         elif outcome.verdict is Verdict.LOST:
             log.warning("%s: run %s did not end in time (%s) and is lost", key, run.id, outcome.reason, extra=extra)
-        elif outcome.verdict is Verdict.FAILED:
-            log.error("%s: run %s failed: %s", key, run.id, error_for_log(outcome.error), extra=extra)
         elif outcome.verdict is not None:
             log.debug("%s: run %s has ended: %s", key, run.id, outcome.verdict, extra=extra)
 
+    def _summarise(
+        self, kind: str, level: int, log_it: Callable[[Claimed, Outcome], None], run: Claimed, outcome: Outcome
+    ) -> None:
+        """The first of a task in an interval have a line each; final failures are not lost among those of attempts."""
+        say, words = functools.partial(log_it, run, outcome), functools.partial(_failures_words, kind, run.task)
+        self._node.summary.tell(f"{kind} {run.task}", kind, log, level, say, words, about=run.id)
+
+
+def _log_retry(run: Claimed, outcome: Outcome) -> None:
+    log.warning(
+        "%s: attempt %d of run %s failed (%s); it is tried again in %s",
+        run.schedule_key or run.task,
+        outcome.attempts,
+        run.id,
+        what_was_raised(outcome.error),
+        duration_rounded(outcome.delay),
+        extra=about(run),
+    )
+
+
+def _log_failed(run: Claimed, outcome: Outcome) -> None:
+    key, error = run.schedule_key or run.task, error_for_log(outcome.error)
+    log.error("%s: run %s failed: %s", key, run.id, error, extra=about(run))
+
+
+def _failures_words(kind: str, task: str, count: int, names: list[str], seconds: float | None) -> str:
+    if kind == "retry":
+        return f"{task}: {count} more attempts failed{such_as(names, seconds)}; they are tried again"
+    return f"{task}: {count} more runs failed{such_as(names, seconds)}; `evertick failed` has them"
+
 
 def about(run: Claimed | Run) -> dict[str, str | None]:
-    """What a line of the log is about, for those who read it by program."""
+    """The run of a line of the log, for programs that read it."""
     return {"run": run.id, "task": run.task, "schedule": run.schedule_key}
 
 
@@ -197,7 +221,7 @@ def _own_ends(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[Finish
     if "already" not in answers:
         return []
     pairs = zip(batch, answers, strict=True)
-    return [attempt.run.id for (attempt, _), answer in pairs if answer == "already" and attempt.context._own_end]
+    return [attempt.run.id for (attempt, _), answer in pairs if answer == "already" and attempt.record.own_end]
 
 
 def _failed_fires(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> set[int]:

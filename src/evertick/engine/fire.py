@@ -9,6 +9,9 @@ Where much is due, four things go on at the same time, so that neither the store
     a batch           is being written; one at a time
     the batch before  begins its runs
     the batch after   is planned
+
+More may be due than one look finds. Then the next page is read while this one is being written, from where it ends.
+A moment before that place that comes up meanwhile, by a new cursor or a late commit, is for the next tick.
 """
 
 from __future__ import annotations
@@ -17,26 +20,24 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from evertick.engine.log_summary import such_as
+import msgspec
+
+from evertick.clock import Clock
 from evertick.engine.node import LocalNode
-from evertick.engine.scan_position import ScanPosition
-from evertick.engine.sharing import PeerShare
-from evertick.engine.tick import Batch, Page, Tick
-from evertick.engine.trace import is_traced, trace
 from evertick.engine.work import Worker
-from evertick.ledger.fan_out import fan_out
 from evertick.ledger.parsed_rules import KnownDefinition, Rules
-from evertick.ledger.planning_input import plan_inputs_of, run_of
+from evertick.ledger.planning import fan_out, plan_inputs_of, run_of
 from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
 from evertick.model.hooks import Event, EventKind
-from evertick.plan.inputs import Fire, Plan, guards_live
+from evertick.plan.inputs import Fire, Plan
 from evertick.plan.plan import plan
-from evertick.store.base import Advance, Due, DuePlace, DueSchedule, Recorded
-from evertick.store.duplicates import gaps_with_duplicates
-from evertick.when.moment import HOUR, MINUTE, from_us
+from evertick.store.base import VERY_FIRST, Advance, Due, DuePlace, DueSchedule, Recorded
+from evertick.store.verdicts import gaps_with_duplicates
+from evertick.text.log_level import TRACE, such_as, trace
+from evertick.when.moment import HOUR, MINUTE, SECOND, from_us
 
 __all__ = ["Recorder", "advance_of"]
 
@@ -44,7 +45,7 @@ log = logging.getLogger("evertick.fire")
 
 T = TypeVar("T")
 
-# Gaps that somebody has asked for, in advance or by a policy.
+# Gaps that were asked for, in advance or by a policy.
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
 # Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
 # at a fraction of the cost.
@@ -56,6 +57,15 @@ _TURN = 100
 _BATCHES_AHEAD = 4
 # So many pages belong to one tick at most: each is read while the one before is being written.
 _PAGES_MOST = 8
+# Before the end of the last look: commits take their time.
+_BACK_US = SECOND
+# Looks from the very first are so far apart at least and at most; in between, so that they take this share of the time.
+_ALL_LEAST_SECONDS, _ALL_MOST_SECONDS = 1.0, 10.0
+_ALL_SHARE = 0.05
+# Whom a node has met it reckons with for so long; who else is there is asked as often.
+_REMEMBERED_SECONDS = 10.0
+# Neighbouring ids are often of one kind: spread by a factor that has nothing to do with their number.
+_SPREAD, _SPREAD_BITS = 2_654_435_761, 16
 
 
 class Recorder:
@@ -68,8 +78,8 @@ class Recorder:
         self.ticked_at: float | None = None
         # For the runs that are being planned, the first one last.
         self._ids: list[str] = []
-        self._outlook = ScanPosition(node.clock)
-        self._company = PeerShare(node)
+        self._scan = ScanPosition(node.clock)
+        self._peers = PeerShare(node)
         # By `clock.elapsed`: when we heard what is due, the last times.
         self._looked_at = deque[float](maxlen=_GATHER_AFTER)
         # The shortest distance between a moment and the next of its schedule, of each of the last ticks that had any.
@@ -91,7 +101,7 @@ class Recorder:
 
     def look_at_all(self) -> None:
         """A schedule was added or changed, here or elsewhere: it may be due for long."""
-        self._outlook.look_at_all()
+        self._scan.look_at_all()
 
     async def _record_all(self, tick: Tick) -> None:
         """All pages. The lock is given up in between where others wait for it, or the next page is late."""
@@ -110,7 +120,7 @@ class Recorder:
             await self._settle(tick, tick.under_way)
 
     async def _may_go_on(self, tick: Tick) -> bool:
-        """Without giving up the lock: nobody wants it, and the next page is here before the last answer."""
+        """Without giving up the lock: no other wants it, and the next page is here before the last answer."""
         return await tick.is_next_page_first() and not (self._node.claiming.is_wanted or self._node.is_draining)
 
     async def _record_page(self, tick: Tick) -> bool:
@@ -118,7 +128,7 @@ class Recorder:
         so neither the store nor this process waits for the other. False: others are at the same schedules."""
         page = tick.page
         if len(page.due.schedules) > self._node.batch_size:
-            await self._company.look()
+            await self._peers.look()
         for rows in self._batches(tick):
             reserved = tick.reserved
             advances = await self._plan_in_turns(tick, rows)
@@ -135,9 +145,9 @@ class Recorder:
         return True
 
     async def _first_look(self) -> Page:
-        """Of a tick. Whoever shares what is due with others needs several batches to choose from."""
-        due = await self._look(self._outlook.begin(), batches=_BATCHES_AHEAD if self._company.is_here else 1)
-        self._outlook.note_answer()
+        """The first page of a tick. A node that shares what is due with others needs several batches to choose from."""
+        due = await self._look(self._scan.begin(), batches=_BATCHES_AHEAD if self._peers.is_here else 1)
+        self._scan.note_answer()
         return await self._page(due)
 
     async def _look(self, after: DuePlace, *, batches: int) -> Due:
@@ -145,8 +155,14 @@ class Recorder:
         since = self._node.clock.elapsed()
         due = await self._node.store.due_schedules(self._node.app, limit, after)
         self._looked_at.append(self._node.clock.elapsed())
-        if is_traced(log):
-            trace(log, self._node.clock, since, "%d schedules are due, of %d at most,", len(due.schedules), limit)
+        if log.isEnabledFor(TRACE):
+            trace(
+                log,
+                self._node.clock.elapsed() - since,
+                "%d schedules are due, of %d at most,",
+                len(due.schedules),
+                limit,
+            )
         return due
 
     async def _page(self, due: Due) -> Page:
@@ -179,9 +195,9 @@ class Recorder:
         """Longest due first. Where others are at the same rows each begins with its own, and leaves the rest to them
         while there is more."""
         size, rows = self._node.batch_size, tick.page.due.schedules
-        if self._company.is_here and len(rows) > size:
-            ours, theirs = self._company.ours_first(rows)
-            if tick.page.is_full and theirs and self._company.keeps_up(ours, theirs):
+        if self._peers.is_here and len(rows) > size:
+            ours, theirs = self._peers.ours_first(rows)
+            if tick.page.is_full and theirs and self._peers.keeps_up(ours, theirs):
                 rows, tick.has_left = ours, True
             else:
                 rows = ours + theirs
@@ -190,7 +206,7 @@ class Recorder:
                 yield rows[begin : begin + size]
 
     async def _nodes(self, due: Due, known: dict[int, KnownDefinition]) -> list[Node]:
-        """Who is there for what runs on every node; read only when such a schedule is due, and then afresh."""
+        """The nodes, for schedules of every node; read only when such a one is due, and then afresh."""
         is_asked = any(each.definition.mode == "every-node" for each in known.values())
         return await self._node.store.nodes(self._node.app) if is_asked else []
 
@@ -215,11 +231,9 @@ class Recorder:
         if known.rule is None:
             return _failed(row, now, known.error or "the rule cannot be read")
         try:
-            made = plan(
-                plan_inputs_of(row, known.definition, known.rule, blackout=known.blackout),
-                now,
-                self._node.clock.uniform,
-            )
+            live = row.live if known.guards_live else 0
+            inputs = plan_inputs_of(row, known.definition, known.rule, blackout=known.blackout, live=live)
+            made = plan(inputs, now, self._node.clock.uniform)
         except Exception as error:
             log.exception("the schedule %r cannot be planned", row.key)
             return _failed(row, now, f"{type(error).__name__}: {error}")
@@ -247,7 +261,7 @@ class Recorder:
     async def _record(self, advances: list[Advance]) -> Recorded:
         since = self._node.clock.elapsed()
         recorded = await self._node.store.record_fires(self._node.app, self._node.id, advances)
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             self._trace(advances, recorded, since)
         return recorded
 
@@ -257,10 +271,10 @@ class Recorder:
         ]
         fused = sum(run.is_claimed for run in runs)
         words = "recorded %d schedules of %d: %d runs, %d of them claimed with it,"
-        trace(log, self._node.clock, since, words, sum(recorded.taken), len(advances), len(runs), fused)
+        trace(log, self._node.clock.elapsed() - since, words, sum(recorded.taken), len(advances), len(runs), fused)
 
     async def _settle(self, tick: Tick, batch: Batch) -> None:
-        """What is to be done when a batch is answered."""
+        """A batch is written: begin its runs and tell of it."""
         recorded = await batch.answer
         if tick.under_way is batch:
             tick.under_way = None
@@ -288,7 +302,7 @@ class Recorder:
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
         if any(not run.is_claimed for advance in taken for run in advance.runs):
             self._worker.queue_has_grown()
-        # One whose unique key is taken does not run, and replaces nobody.
+        # One whose unique key is taken does not run, and replaces none.
         self._worker.stop_schedules(
             {
                 advance.schedule_id
@@ -300,13 +314,13 @@ class Recorder:
     def _tell_hooks(self, batch: Batch) -> list[tuple[str, NewGap]]:
         """Answers what the log is to say."""
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
-        concerns_all = bool(duplicates) or self._node.hooks.wants("scheduled")
+        concerns_all = bool(duplicates) or "scheduled" in self._node.hooks.wanted
         concerned = taken if concerns_all else [advance for advance in taken if advance.gaps]
         keys = {row.id: row.key for row in batch.rows} if concerned else {}
         return [gap for advance in concerned for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
 
     def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
-        """What the hooks hear of it. Answers what the log is to say."""
+        """Tell the hooks of it. Answers the gaps for the log."""
         for run in advance.runs:
             if run.id not in duplicates:
                 self._tell_scheduled(key, run)
@@ -316,7 +330,7 @@ class Recorder:
         return [(key, gap) for gap in gaps]
 
     def _tell_scheduled(self, key: str, run: NewRun) -> None:
-        if self._node.hooks.wants("scheduled"):
+        if "scheduled" in self._node.hooks.wanted:
             self._node.hooks.tell(
                 Event(
                     kind="scheduled",
@@ -333,26 +347,26 @@ class Recorder:
     def _log_gaps(self, gaps: list[tuple[str, NewGap]]) -> None:
         """After downtime every schedule may have one, and on a node that is behind with every tick: the unexpected ones
         first, then how many there are besides."""
-        told = self._node.told
+        summary = self._node.summary
         for level, key, gap in sorted(((_level_of(gap), key, gap) for key, gap in gaps), key=lambda each: -each[0]):
             kind = f"{gap.verdict} ({gap.reason})"
             say = functools.partial(_log_gap, level, key, gap)
-            told.tell("gaps", f"{level} {kind}", log, level, say, functools.partial(_gaps_words, kind), about=key)
+            summary.tell("gaps", f"{level} {kind}", log, level, say, functools.partial(_gaps_words, kind), about=key)
         if gaps:
-            told.batch_over("gaps")
+            summary.batch_over("gaps")
 
     def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
         if tick.is_refused:
-            self._company.meet()
+            self._peers.meet()
         if tick.is_refused or tick.has_left:
             return 0.01
         if tick.page.is_full:
             what, pages = "more is due than a tick has read (%d pages); the next follows at once", tick.pages
             say = functools.partial(log.info, what, pages)
-            self._node.told.tell("pages", "pages", log, logging.INFO, say, _pages_words)
+            self._node.summary.tell("pages", "pages", log, logging.INFO, say, _pages_words)
             return 0.0
-        self._outlook.note_seen(tick.seen_until)
+        self._scan.note_seen(tick.seen_until)
         if tick.next_at is None:
             return None
         since = self.ticked_at - self._looked_at[-1]
@@ -376,6 +390,216 @@ class Recorder:
             self._closest_us.append(closest)
 
 
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """The schedules that one look has found, with all that their plans are made from."""
+
+    due: Due
+    known: dict[int, KnownDefinition]
+    # For schedules of every node.
+    nodes: list[Node]
+
+    @property
+    def is_full(self) -> bool:
+        """There may be more."""
+        return self.due.goes_on is not None
+
+
+class Batch:
+    """Plans that are written together, and the answer to them."""
+
+    __slots__ = ("advances", "answer", "claims", "had_lease", "known", "rows")
+
+    def __init__(
+        self,
+        rows: list[DueSchedule],
+        known: dict[int, KnownDefinition],
+        advances: list[Advance],
+        answer: asyncio.Task[Recorded],
+        *,
+        claims: int,
+        had_lease: bool,
+    ) -> None:
+        self.rows = rows
+        self.known = known
+        self.advances = advances
+        self.answer = answer
+        # How many runs are written as claimed.
+        self.claims = claims
+        # When it was sent.
+        self.had_lease = had_lease
+
+    def taken(self) -> list[Advance]:
+        answers = self.answer.result().taken
+        if all(answers):
+            return self.advances
+        return [advance for advance, is_taken in zip(self.advances, answers, strict=True) if is_taken]
+
+    @property
+    def next_at(self) -> int | None:
+        """When the first of its schedules wants to be looked at again."""
+        return min((advance.next_at for advance in self.advances if advance.next_at is not None), default=None)
+
+
+class Tick:
+    """The pages and the batch under way, and their results."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.pages = 1
+        self.under_way: Batch | None = None
+        # The next page, if it is being read; None comes of a look that failed.
+        self.ahead: asyncio.Task[Page | None] | None = None
+        # Slots that are spoken for: of runs that are planned or written as claimed, and have not begun.
+        self.reserved = 0
+        # Another node recorded some of them first.
+        self.is_refused = False
+        # Some of what it has seen, to other nodes.
+        self.has_left = False
+        # By schedule key, what it has written that the log is to tell: once for all, or a node that is behind would say
+        # little else.
+        self.gaps: list[tuple[str, NewGap]] = []
+        # When the first wants to be looked at again of all that were planned: the last look need not have seen it.
+        self._next_at: int | None = None
+
+    @property
+    def next_at(self) -> int | None:
+        return _earlier(self.page.due.next_at, self._next_at)
+
+    @property
+    def seen_until(self) -> int:
+        """By the store's time: nothing is left that wants to be looked at before. The last look need not have seen what
+        this tick has written."""
+        now = self.page.due.now
+        return now if self._next_at is None else min(now, self._next_at)
+
+    def writes(self, batch: Batch) -> None:
+        self.under_way = batch
+        self._next_at = _earlier(self._next_at, batch.next_at)
+
+    async def is_next_page_first(self) -> bool:
+        """Whether the next page is here before the answer to what is under way."""
+        if self.ahead is None or self.under_way is None:
+            return False
+        await asyncio.wait({self.ahead, self.under_way.answer}, return_when=asyncio.FIRST_COMPLETED)
+        return self.ahead.done()
+
+    async def turn(self) -> bool:
+        """To the next page, if there is one."""
+        page = None if self.ahead is None else await self.ahead
+        self.ahead = None
+        if page is not None:
+            self.page = page
+            self.pages += 1
+        return page is not None
+
+    async def end(self) -> None:
+        """Nothing that it began goes on after it."""
+        if tasks := self._tasks():
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def break_off(self) -> None:
+        for task in self._tasks():
+            task.cancel()
+        await self.end()
+
+    def _tasks(self) -> list[asyncio.Task[Page | None] | asyncio.Task[Recorded]]:
+        writing = None if self.under_way is None else self.under_way.answer
+        return [task for task in (self.ahead, writing) if task is not None]
+
+
+class ScanPosition:
+    """From where a look for what is due begins.
+
+    Behind a tick that left nothing undone there is nothing but what has come there since: a schedule that was added or
+    changed, of which a node hears, and a cursor that another node was late to commit. So most looks begin a little
+    before the end of the last. Only now and then one begins at the very first: a transaction that is kept open for long
+    keeps every past entry of the index, too, and a look from the very first walks over all of them.
+
+    A look from the very first that was not seen to its end is repeated from there: whether the tick failed, was
+    refused, left something to others, or had more than it may take.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # By the store's time: what wanted to be looked at until then was, and is written.
+        self._seen_until: int | None = None
+        # By `clock.elapsed`: when to begin at the very first.
+        self._all_again_at = 0.0
+        # Of the look that is under way.
+        self._is_all = False
+        self._began_at = 0.0
+        self._took = 0.0
+
+    def look_at_all(self) -> None:
+        """Something may have come due long ago. Said while a look is under way, it is for the next."""
+        self._all_again_at = 0.0
+        self._is_all = False
+
+    def begin(self) -> DuePlace:
+        """Where the look begins that comes now."""
+        self._began_at = self._clock.elapsed()
+        self._is_all = self._seen_until is None or self._began_at >= self._all_again_at
+        return VERY_FIRST if self._seen_until is None or self._is_all else DuePlace(self._seen_until - _BACK_US, 0)
+
+    def note_answer(self) -> None:
+        self._took = self._clock.elapsed() - self._began_at
+
+    def note_seen(self, until: int) -> None:
+        """Nothing is left undone of what the look has found, up to this moment by the store's time."""
+        self._seen_until = until
+        if self._is_all:
+            distance = max(self._took / _ALL_SHARE, _ALL_LEAST_SECONDS)
+            self._all_again_at = self._clock.elapsed() + min(distance, _ALL_MOST_SECONDS)
+
+
+class PeerShare:
+    """Which of the due schedules are ours, while other nodes are at them, too.
+
+    Nodes find what is due each by itself, and of two that plan the same one does so in vain. That costs little while
+    they keep up. Nodes that are behind would be in each other's way without end: so a node that has met another takes
+    its own share first, by the ids of the schedules. No node has to keep to it: what one leaves undone comes to the
+    front, where the others find nothing else.
+    """
+
+    def __init__(self, node: LocalNode) -> None:
+        self._node = node
+        # By `clock.elapsed`.
+        self._is_here_until = 0.0
+        self._asked_at: float | None = None
+        # Which of how many this node is.
+        self._number, self._count = 0, 1
+
+    def meet(self) -> None:
+        """Another node has taken what this one wanted to take."""
+        self._is_here_until = self._node.clock.elapsed() + _REMEMBERED_SECONDS
+
+    @property
+    def is_here(self) -> bool:
+        return self._node.clock.elapsed() < self._is_here_until
+
+    async def look(self) -> None:
+        """Ask for the live nodes, while another was met."""
+        now = self._node.clock.elapsed()
+        if not self.is_here or (self._asked_at is not None and now < self._asked_at + _REMEMBERED_SECONDS):
+            return
+        alive = sorted(each.id for each in await self._node.store.nodes(self._node.app) if each.died_at is None)
+        self._asked_at = now
+        is_known = self._node.id in alive
+        self._number, self._count = (alive.index(self._node.id), len(alive)) if is_known else (0, 1)
+
+    def ours_first(self, rows: Sequence[DueSchedule]) -> tuple[list[DueSchedule], list[DueSchedule]]:
+        """Our share of these, and that of the others."""
+        ours, theirs = list[DueSchedule](), list[DueSchedule]()
+        for row in rows:
+            number = (row.id * _SPREAD >> _SPREAD_BITS) % self._count
+            (ours if number == self._number else theirs).append(row)
+        return ours, theirs
+
+    def keeps_up(self, ours: Sequence[DueSchedule], theirs: Sequence[DueSchedule]) -> bool:
+        """Whether the others do their part: where they do not, it is theirs that is longest due."""
+        return len(ours) * self._count * 2 >= len(ours) + len(theirs)
+
+
 def _begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work, name=f"evertick {name}")
 
@@ -391,7 +615,7 @@ def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple
         version=row.version,
         fire_at=row.fire_at,
         at=row.at,
-        live=row.live if guards_live(known.definition) else None,
+        live=row.live if known.guards_live else None,
         stamp=row.stamp,
         runs=runs,
         gaps=made.gaps,
@@ -452,7 +676,7 @@ def _claimed(run: NewRun, args: bytes, recorded: Recorded) -> Claimed:
 
 def tell_gap(node: LocalNode, key: str, gap: NewGap) -> None:
     kind: EventKind = "missed" if gap.verdict == "missed" else "skipped"
-    if node.hooks.wants(kind):
+    if kind in node.hooks.wanted:
         node.hooks.tell(
             Event(
                 kind=kind,
@@ -464,3 +688,7 @@ def tell_gap(node: LocalNode, key: str, gap: NewGap) -> None:
                 count=gap.count,
             )
         )
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((at for at in (one, other) if at is not None), default=None)

@@ -20,10 +20,10 @@ from collections.abc import Callable
 
 from evertick.engine.loops import BEAT
 from evertick.engine.node import LocalNode
-from evertick.engine.trace import is_traced, trace
 from evertick.errors import EvertickError
 from evertick.model import blocking_tick
 from evertick.store.base import Beat, HeartbeatSession, Ticks
+from evertick.text.log_level import TRACE, trace
 
 __all__ = ["Heartbeat"]
 
@@ -62,7 +62,7 @@ class Heartbeat:
         self._interval = interval
         self._stall_limit = stall_limit
         self._on_beat, self._on_silence, self._on_stalled = on_beat, on_silence, on_stalled
-        # Called in the heart's own thread when the event loop is blocked; and by that loop, when it moves again.
+        # Called in its own thread when the event loop is blocked; and by that loop, when it moves again.
         self._on_blocked, self._on_moving = on_blocked, on_moving
         self._in_thread = in_thread
         self._ticks = ticks
@@ -126,14 +126,14 @@ class Heartbeat:
         asyncio.run(live())
 
     async def _beat_on(self, ending: asyncio.Event) -> None:
-        line: HeartbeatSession | None = None
+        session: HeartbeatSession | None = None
         while not ending.is_set():
             rest = self._interval
             try:
-                line = line or await self._node.store.beat_line()
-                await self._beat(line)
+                session = session or await self._node.store.heartbeat_session()
+                await self._beat(session)
                 if self._in_thread:
-                    await self._watch_pulse(line)
+                    await self._watch_pulse(session)
             except Exception as error:
                 self._failed(error)
                 self._post(self._on_silence)
@@ -141,19 +141,21 @@ class Heartbeat:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest):
                     await ending.wait()
-        if line is not None:
+        if session is not None:
             with contextlib.suppress(EvertickError):
-                await line.close()
+                await session.close()
 
-    async def _beat(self, line: HeartbeatSession) -> None:
+    async def _beat(self, session: HeartbeatSession) -> None:
         # The lease is counted from before the beat was sent: it can only make us stop too soon, never too late.
         node, sent = self._node.id, self._node.clock.elapsed()
         # Its own tick is this very beat.
         ticks = {**self._ticks(), **self._blocking_ticks(), BEAT.name: (0, round(self._interval * 1e6))}
-        beat = await line.beat(node, self._node.lease, ticks)
+        beat = await session.beat(node, self._node.lease, ticks)
         self._succeeded()
-        if is_traced(log):
-            trace(log, self._node.clock, sent, "the beat was answered (%d runs to cancel)", len(beat.cancels))
+        if log.isEnabledFor(TRACE):
+            trace(
+                log, self._node.clock.elapsed() - sent, "the beat was answered (%d runs to cancel)", len(beat.cancels)
+            )
         if beat.is_alive and node == self._node.id:
             # Here, not on the event loop: while that is blocked, a duty in a thread must not think the lease is over.
             self._node.trusted_until = sent + self._node.lease / 1e6
@@ -190,7 +192,7 @@ class Heartbeat:
         self._is_told = self._is_reported = self._has_resigned = False
         self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._feel_pulse)
 
-    async def _watch_pulse(self, line: HeartbeatSession) -> None:
+    async def _watch_pulse(self, session: HeartbeatSession) -> None:
         silent = self._node.clock.elapsed() - self._pulse_at
         if silent > NOTED_SECONDS:
             self._note_blocker()
@@ -209,13 +211,13 @@ class Heartbeat:
             self._on_blocked()
             self._post(self._on_moving)
         elif self._is_reported and not self._has_resigned:
-            await line.resign(self._node.id)
+            await session.resign(self._node.id)
             self._has_resigned = True
             # The event loop may have moved meanwhile, and have begun again what was still its own then.
             self._post(self._on_moving)
         if silent > self._stall_limit:
             log.critical("the event loop has not moved for %.0f s: this node ends itself", silent)
-            await line.die(self._node.id)
+            await session.die(self._node.id)
             self._on_stalled()
 
     def _note_blocker(self) -> None:

@@ -8,13 +8,12 @@ from typing import assert_never
 
 import msgspec
 
-from evertick.driver.base import Reported, Work
-from evertick.driver.dispatch import Dispatch
-from evertick.driver.error_text import error_text
+from evertick.driver.base import Dispatch, RemoteError, Work
 from evertick.errors import InvalidDuration, JobFailed, Retry, Skip
 from evertick.model import Claimed, DispatchTerms, NewMessage, Outcome, Phase, Reason, Verdict
 from evertick.model.every_node import is_own_queue
 from evertick.model.retry import Constant, RetryPolicy
+from evertick.text.error_text import error_text
 from evertick.when.duration import duration_us
 
 __all__ = ["Dispatched", "Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
@@ -186,8 +185,8 @@ def _judge_error(
         reason = str(error.reason)[:_REASON_MAX_CHARS] or "skipped by the job"
         return _done(run, Verdict.SKIPPED, reason, result=result, phases=phases)
     reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
-    attempt, text = run.attempts + 1, error.text if isinstance(error, Reported) else error_text(error)
-    asked = error.retry if isinstance(error, Reported) else error if isinstance(error, Retry) else None
+    attempt, text = run.attempts + 1, error.text if isinstance(error, RemoteError) else error_text(error)
+    asked = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
     policy = _ASKED_FOR if asked is not None and work.retry.attempts == 1 else work.retry
     if not policy.allows_another(attempt) or not (asked is not None or _may_retry(work, error)):
         return _done(run, Verdict.FAILED, reason, error=text, result=result, phases=phases)
@@ -210,7 +209,7 @@ def _judge_error(
 
 
 def _may_retry(work: Work, error: BaseException) -> bool:
-    if isinstance(error, Reported):
+    if isinstance(error, RemoteError):
         return error.is_a(work.retry_on) and not error.is_a(work.give_up_on)
     return isinstance(error, work.retry_on) and not isinstance(error, work.give_up_on)
 

@@ -7,25 +7,24 @@ no longer its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
 from evertick.clock import Clock
-from evertick.driver.base import Work
-from evertick.driver.dispatch import ReportSource
-from evertick.driver.sender import Sender
+from evertick.driver.base import ReportSource, Sender, Work
 from evertick.engine.judge import Stop
-from evertick.engine.log_summary import LogSummary
-from evertick.engine.rates import OwnRates
 from evertick.errors import StoreUnavailable
-from evertick.job.context import Context
+from evertick.job.context import JobRecord
 from evertick.model import Claimed, Run, Verdict
 from evertick.model.every_node import own_queue
 from evertick.model.hooks import Event, EventKind, Hooks
+from evertick.model.limits import Rate
 from evertick.store.base import NodeJoin, RunFilter, Store, TaskTerms
+from evertick.text.log_level import LogSummary
 from evertick.when.moment import from_us
 
 __all__ = [
@@ -53,7 +52,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     run: Claimed
     work: Work
-    context: Context
+    record: JobRecord
     # The incarnation that claimed it: only that one may write about it.
     node: str
     task: asyncio.Task[None] | None = None
@@ -76,12 +75,12 @@ class Hold:
         self._busy = 0
         # Claimed, and not in a slot yet.
         self._waiting = 0
-        # What did not stop when told to, and has not come back.
+        # Told to stop, and not back yet.
         self.abandoned: list[Attempt] = []
 
     @property
     def free(self) -> int:
-        """Slots that are for whoever comes, with nobody waiting for them."""
+        """Slots with no run waiting for them."""
         return max(self.room, 0)
 
     @property
@@ -141,7 +140,7 @@ class Hold:
 
 
 class ClaimLock(asyncio.Lock):
-    """First come, first served. Whoever holds it can see whether others wait for it."""
+    """First come, first served. Its holder can see whether others wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +158,91 @@ class ClaimLock(asyncio.Lock):
             self._waiting -= 1
 
 
-# What the hooks hear of each verdict.
+class _Starts:
+    """When the last starts of one key were, by the node's own steady clock."""
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self._at: deque[float] = deque(maxlen=rate.most)
+
+    def room(self, now: float) -> int:
+        period = self.rate.period / 1e6
+        while self._at and self._at[0] <= now - period:
+            self._at.popleft()
+        return self.rate.most - len(self._at)
+
+    def rest(self, now: float) -> float:
+        """How long until the next start is free; 0: it is."""
+        return 0.0 if self.room(now) > 0 else self._at[0] + self.rate.period / 1e6 - now
+
+    def add(self, now: float) -> None:
+        self._at.append(now)
+
+
+class OwnRates:
+    """Rates that a node counts by itself (`rate_limits="memory"`): no writes, and no word of them to the store.
+
+    N nodes together start N times as many, and a node that is started again has forgotten what it started before.
+    Within a node the promise is that of the store: no stretch of a period holds more starts than the rate says.
+    """
+
+    def __init__(self, clock: Clock, terms: Mapping[str, TaskTerms]) -> None:
+        self._clock = clock
+        by_key: dict[str, _Starts] = {}
+        self._starts: dict[str, _Starts] = {}
+        for task, each in terms.items():
+            if each.rate is not None:
+                # A text that names arguments is refused where the task is made: only a claim could tell its key.
+                self._starts[task] = by_key.setdefault(each.rate.key(None), _Starts(each.rate))
+
+    def of(self, terms: Mapping[str, TaskTerms]) -> OwnRates:
+        """The rates of other tasks. Of a key whose rate is the same, the starts so far still count."""
+        made = OwnRates(self._clock, terms)
+        before = {starts.rate.key(None): starts for starts in self._starts.values()}
+        for task, starts in made._starts.items():
+            known = before.get(starts.rate.key(None))
+            if known is not None and known.rate == starts.rate:
+                made._starts[task] = known
+        return made
+
+    def __contains__(self, task: str) -> bool:
+        return task in self._starts
+
+    def without_rate(self, task: str, terms: TaskTerms) -> TaskTerms:
+        return msgspec.structs.replace(terms, rate=None) if task in self._starts else terms
+
+    def without_any(self, terms: Mapping[str, TaskTerms]) -> Mapping[str, TaskTerms]:
+        if not self._starts:
+            return terms
+        return {task: each for task, each in terms.items() if task not in self._starts}
+
+    def admit(self, terms: Mapping[str, TaskTerms], room: int) -> tuple[Mapping[str, TaskTerms], int]:
+        """The tasks that may be claimed now, and how many runs of them at most: as many as each of them may start.
+
+        Where that is less than there is room for, the next claim follows at once, without those that are used up.
+        """
+        if not self._starts:
+            return terms, room
+        now = self._clock.elapsed()
+        rooms = {task: starts.room(now) for task, starts in self._starts.items()}
+        admitted = {task: each for task, each in terms.items() if rooms.get(task, room) > 0}
+        return admitted, min([room, *(rooms[task] for task in rooms if rooms[task] > 0)])
+
+    def started(self, runs: Iterable[Claimed]) -> None:
+        # Not before the claim was answered: what is started later than it was counted would be too early for the next.
+        now = self._clock.elapsed()
+        for run in runs:
+            if run.task in self._starts:
+                self._starts[run.task].add(now)
+
+    def rests(self) -> list[float]:
+        """In how many seconds those that are used up may start again."""
+        now = self._clock.elapsed()
+        used_up = [starts.rest(now) for starts in self._starts.values()]
+        return [max(rest, 0.001) for rest in used_up if rest > 0]
+
+
+# The event of each verdict.
 EVENT_OF: dict[Verdict, EventKind] = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.FAILED: "failed",
@@ -176,7 +259,7 @@ def declarer_of(node_name: str) -> str:
 
 
 class LocalNode:
-    """What every loop of the engine works with."""
+    """The state that all loops of the engine share."""
 
     def __init__(
         self,
@@ -224,11 +307,11 @@ class LocalNode:
         # a claim whose answer is under way would look like a stray.
         self.claiming = ClaimLock()
         # Lines of the log that would come once per run or batch.
-        self.told = LogSummary(self.clock)
+        self.summary = LogSummary(clock.elapsed)
         self.is_draining = False
-        # What was running is cut off: whatever claims bring from now on is given back.
+        # Running work is cut off: runs that claims bring from now on are given back.
         self.is_closed = False
-        # By `clock.elapsed`: until then nobody may have declared us dead. Counted from sending the beat.
+        # By `clock.elapsed`: until then no node may have declared us dead. Counted from sending the beat.
         self.trusted_until = 0.0
 
     def know(
@@ -253,7 +336,7 @@ class LocalNode:
         terms = {task: work.terms for task, work in works.items()}
         self.rates = self.rates.of(terms if self._has_own_rates else {})
         self.terms = {task: self.rates.without_rate(task, each) for task, each in terms.items()}
-        # Where a claim must be a start, none is taken for later; see line.py.
+        # Where a claim must be a start, none is taken for later; see `RunQueue`.
         self.may_claim_ahead = not any(each.at_most_once or self.is_limited(task) for task, each in self.terms.items())
 
     @property
@@ -268,7 +351,7 @@ class LocalNode:
 
     @property
     def has_lease(self) -> bool:
-        """Whether nobody can have declared us dead yet, as far as we know."""
+        """Whether no node can have declared us dead yet, as far as we know."""
         return self.clock.elapsed() < self.trusted_until
 
     def reborn(self) -> None:
@@ -312,7 +395,7 @@ class LocalNode:
 
     def tell(self, kind: EventKind, run: Claimed, *, reason: str | None = None, error: str | None = None) -> None:
         """Tell the hooks about a run of ours."""
-        if self.hooks.wants(kind):
+        if kind in self.hooks.wanted:
             self.hooks.tell(
                 Event(
                     kind=kind,
@@ -330,7 +413,7 @@ class LocalNode:
 
     async def tell_ended(self, run_ids: Sequence[str]) -> None:
         """Tell the hooks about runs that the store itself has ended: lost with their node, expired, cancelled."""
-        if not run_ids or not any(self.hooks.wants(kind) for kind in EVENT_OF.values()):
+        if not run_ids or not any(kind in self.hooks.wanted for kind in EVENT_OF.values()):
             return
         for run in await self.store.runs(self.app, RunFilter(ids=tuple(run_ids), limit=len(run_ids))):
             if run.verdict is not None:
@@ -338,7 +421,7 @@ class LocalNode:
 
 
 def ended_event(run: Run, at: datetime) -> Event:
-    """What the hooks hear of a run that has ended."""
+    """The event of a run that has ended."""
     assert run.verdict is not None, "it has ended"
     return event_of(EVENT_OF[run.verdict], run, at)
 
@@ -359,7 +442,7 @@ def event_of(kind: EventKind, run: Run, at: datetime) -> Event:
 
 
 async def runs_told_of(node: LocalNode, ids: Sequence[str]) -> dict[str, Run]:
-    """What makes a line of the log about these runs better. Without an answer of the store it does without."""
+    """The runs, for lines of the log, which do without an answer of the store."""
     if not ids:
         return {}
     try:

@@ -4,8 +4,8 @@ A message is delivered at least once and is settled by the claim that delivered 
 the answer of the store may be lost; then it is delivered again under the same key. Nothing is delivered before its
 claim was answered.
 
-What did not come back in time is settled without waiting for it, and goes on taking its place among the deliveries of
-its channel until it does come back: a receiver that hangs must not be called once more for every timeout.
+A call that did not come back in time is settled without waiting for it, and goes on taking its place among the
+deliveries of its channel until it does: a receiver that hangs must not be called once more for every timeout.
 
 A message that dispatches a run is told to that run before it is settled: a node that dies in between delivers it once
 more, under the same key; the other way round, a run would wait for ever for what was sent long ago.
@@ -22,12 +22,9 @@ from typing import assert_never
 
 import msgspec
 
-from evertick.driver.error_text import error_text
-from evertick.driver.sender import Sender
+from evertick.driver.base import Sender
 from evertick.engine.finish import about
-from evertick.engine.log_summary import such_as
 from evertick.engine.node import LocalNode, runs_told_of
-from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import InvalidDuration, Retry
 from evertick.model import (
     ClaimedMessage,
@@ -40,6 +37,8 @@ from evertick.model import (
 )
 from evertick.store.base import FinishAnswer, MessageClaim
 from evertick.text.error_line import what_was_raised
+from evertick.text.error_text import error_text
+from evertick.text.log_level import TRACE, such_as, tally, trace
 from evertick.when.duration import duration_rounded, duration_us
 from evertick.when.moment import from_us
 
@@ -102,7 +101,7 @@ class OutboxDelivery:
         # How long a message that was given up is kept.
         self._keep_dead = keep_dead
         self._held: dict[tuple[str, int], Delivery] = {}
-        self._journeys: set[DeliveryBatch] = set()
+        self._batches: set[DeliveryBatch] = set()
         # Calls that have not come back, by channel; also of those whose time was over.
         self._busy: Counter[str] = Counter()
         # Channels whose last claim has left no room: there may be more of theirs.
@@ -110,7 +109,7 @@ class OutboxDelivery:
         # When a line was last heard to be back, by `clock.elapsed`; and channels that wait for it without need.
         self._back_at: dict[str, float] = {}
         self._to_hasten: set[str] = set()
-        # By `clock.elapsed`: before that the others have nothing to claim, unless somebody says so.
+        # By `clock.elapsed`: before that the others have nothing to claim, unless woken.
         self._look_at = 0.0
         # A delivery has ended, or there may be more to deliver.
         self.on_change: Callable[[], None] = lambda: None
@@ -125,7 +124,7 @@ class OutboxDelivery:
 
     @property
     def under_way(self) -> set[asyncio.Task[Came]]:
-        return {each.task for each in self._journeys if not each.is_settled and each.task is not None}
+        return {each.task for each in self._batches if not each.is_settled and each.task is not None}
 
     @property
     def channels_under_way(self) -> list[str]:
@@ -175,12 +174,12 @@ class OutboxDelivery:
         return rest if rest > 0 and self._has_more.isdisjoint(room) else await self._claim(room)
 
     def cut_off(self) -> None:
-        """Give back what is under way: somebody else delivers it, perhaps once more."""
-        for journey in list(self._journeys):
-            for delivery in journey.deliveries:
+        """Give back the messages under way: another node delivers them, perhaps once more."""
+        for batch in list(self._batches):
+            for delivery in batch.deliveries:
                 if delivery.outcome is None:
                     self._give(delivery, _outcome(delivery.message, "release", is_tried=False))
-            self._stop(journey)
+            self._stop(batch)
 
     # --- claiming
 
@@ -193,18 +192,18 @@ class OutboxDelivery:
 
     async def _claim(self, room: dict[str, int]) -> float | None:
         node, incarnation = self._node, self._node.id
-        # Whoever says that there is more while we ask is not to be overheard.
+        # A wake-up while we ask must not be lost.
         since = node.clock.elapsed()
         self._look_at = since + self._poll
         held = [delivery.message.id for delivery in self._held.values() if delivery.node == incarnation]
         try:
             claim = await node.store.claim_messages(node.app, incarnation, room, held)
         except Exception:
-            self._look_at = 0.0  # nobody has looked
+            self._look_at = 0.0  # not looked at
             raise
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             found = tally(message.channel for message in claim.messages)
-            trace(log, node.clock, since, "claimed %d messages (%s)", len(claim.messages), found)
+            trace(log, node.clock.elapsed() - since, "claimed %d messages (%s)", len(claim.messages), found)
         self._begin_all([Delivery(message, node.senders[message.channel], incarnation) for message in claim.messages])
         if node.is_draining:
             self.cut_off()  # a stop has begun meanwhile
@@ -255,18 +254,18 @@ class OutboxDelivery:
             for first in range(0, len(those), most):
                 self._begin(DeliveryBatch(those[first : first + most]))
 
-    def _begin(self, journey: DeliveryBatch) -> None:
-        channel, loop = journey.sender.channel, asyncio.get_running_loop()
+    def _begin(self, batch: DeliveryBatch) -> None:
+        channel, loop = batch.sender.channel, asyncio.get_running_loop()
         self._busy[channel] += 1
-        self._journeys.add(journey)
-        journey.task = loop.create_task(self._deliver(journey), name=f"evertick {channel}")
-        journey.task.add_done_callback(functools.partial(self._came_back, journey))
-        journey.timer = loop.call_later(journey.sender.timeout / 1e6, self._time_is_over, journey)
-        journey.begun_at = self._node.clock.elapsed()
+        self._batches.add(batch)
+        batch.task = loop.create_task(self._deliver(batch), name=f"evertick {channel}")
+        batch.task.add_done_callback(functools.partial(self._came_back, batch))
+        batch.timer = loop.call_later(batch.sender.timeout / 1e6, self._time_is_over, batch)
+        batch.begun_at = self._node.clock.elapsed()
 
-    async def _deliver(self, journey: DeliveryBatch) -> Came:
-        """What it raised. Handed over, not raised: a `sys.exit()` that leaves its task ends the whole event loop."""
-        sender, deliveries = journey.sender, journey.deliveries
+    async def _deliver(self, batch: DeliveryBatch) -> Came:
+        """Answers errors instead of raising them: a `sys.exit()` that leaves its task ends the whole event loop."""
+        sender, deliveries = batch.sender, batch.deliveries
         try:
             if sender.deliver_many is not None:
                 came = await sender.deliver_many([each.message for each in deliveries])
@@ -279,48 +278,48 @@ class OutboxDelivery:
         except BaseException as error:
             return [error] * len(deliveries)
 
-    def _came_back(self, journey: DeliveryBatch, task: asyncio.Task[Came]) -> None:
-        self._busy[journey.sender.channel] -= 1
-        self._journeys.discard(journey)
+    def _came_back(self, batch: DeliveryBatch, task: asyncio.Task[Came]) -> None:
+        self._busy[batch.sender.channel] -= 1
+        self._batches.discard(batch)
         if task.cancelled():
-            self._judge(journey, [asyncio.CancelledError("the delivery was cancelled")] * len(journey.deliveries))
+            self._judge(batch, [asyncio.CancelledError("the delivery was cancelled")] * len(batch.deliveries))
         elif (raised := task.exception()) is not None:
-            self._judge(journey, [raised] * len(journey.deliveries))
+            self._judge(batch, [raised] * len(batch.deliveries))
         else:
-            self._judge(journey, task.result())
+            self._judge(batch, task.result())
         self.on_change()  # its place is free
 
-    def _time_is_over(self, journey: DeliveryBatch) -> None:
-        seconds = journey.sender.timeout / 1e6
+    def _time_is_over(self, batch: DeliveryBatch) -> None:
+        seconds = batch.sender.timeout / 1e6
         error = TimeoutError(f"the delivery took longer than its timeout of {seconds:g} s")
-        self._judge(journey, [error] * len(journey.deliveries))
+        self._judge(batch, [error] * len(batch.deliveries))
 
-    def _judge(self, journey: DeliveryBatch, came: Came) -> None:
+    def _judge(self, batch: DeliveryBatch, came: Came) -> None:
         """Of those of which it is not known yet what came of them."""
-        if is_traced(log) and not journey.is_settled:
+        if log.isEnabledFor(TRACE) and not batch.is_settled:
             words, arrived = "%s: %d messages of %d arrived,", sum(error is None for error in came)
-            trace(log, self._node.clock, journey.begun_at, words, journey.sender.channel, arrived, len(came))
+            trace(log, self._node.clock.elapsed() - batch.begun_at, words, batch.sender.channel, arrived, len(came))
         # Drawn once: what failed together is tried again together.
         uniform = self._node.clock.uniform()
-        for delivery, error in zip(journey.deliveries, came, strict=True):
+        for delivery, error in zip(batch.deliveries, came, strict=True):
             if delivery.outcome is None:
                 outcome = judge_delivery(delivery.message, delivery.sender, error, uniform, self._keep_dead)
                 self._give(delivery, outcome)
-                if outcome.kind == "retry" and journey.begun_at <= self._back_at.get(_line_of(journey.sender), -1.0):
-                    self._to_hasten.add(journey.sender.channel)  # it set out while the other side was still away
-        self._stop(journey)
+                if outcome.kind == "retry" and batch.begun_at <= self._back_at.get(_line_of(batch.sender), -1.0):
+                    self._to_hasten.add(batch.sender.channel)  # it set out while the other side was still away
+        self._stop(batch)
 
     def _give(self, delivery: Delivery, outcome: MessageOutcome) -> None:
-        """What came of it, to be written."""
+        """Keep the outcome, to be written."""
         delivery.outcome = outcome
         self.on_change()
 
-    def _stop(self, journey: DeliveryBatch) -> None:
+    def _stop(self, batch: DeliveryBatch) -> None:
         """If it is still under way it is told to stop, where that is possible."""
-        if journey.timer is not None:
-            journey.timer.cancel()
-        if journey.task is not None and not journey.task.done() and journey.sender.can_be_cancelled:
-            journey.task.cancel()
+        if batch.timer is not None:
+            batch.timer.cancel()
+        if batch.task is not None and not batch.task.done() and batch.sender.can_be_cancelled:
+            batch.task.cancel()
 
     # --- settling
 
@@ -331,9 +330,11 @@ class OutboxDelivery:
             outcomes = [outcome for _, outcome in batch]
             since = self._node.clock.elapsed()
             answers = await self._node.store.settle_messages(self._node.app, batch[0][0].node, outcomes)
-            if is_traced(log):
+            if log.isEnabledFor(TRACE):
                 kinds = tally(outcome.kind for outcome in outcomes)
-                trace(log, self._node.clock, since, "wrote what came of %d messages (%s)", len(outcomes), kinds)
+                trace(
+                    log, self._node.clock.elapsed() - since, "wrote what came of %d messages (%s)", len(outcomes), kinds
+                )
             for (delivery, outcome), answer in zip(batch, answers, strict=True):
                 self._let_go(delivery, outcome, answer)
             await _log_failures(
@@ -364,13 +365,13 @@ class OutboxDelivery:
             what = "%s: what came of message %s was not taken: its claim is lost"
             say = functools.partial(log.warning, what, delivery.message.channel, delivery.message.key)
             about = delivery.message.channel
-            self._node.told.tell("messages", "lost", log, logging.WARNING, say, _lost_words, about=about)
+            self._node.summary.tell("messages", "lost", log, logging.WARNING, say, _lost_words, about=about)
 
 
 def judge_delivery(
     message: ClaimedMessage, sender: Sender, error: BaseException | None, uniform: float, keep_dead: int
 ) -> MessageOutcome:
-    """What a delivery that has ended means for its message."""
+    """The outcome of a message by the end of its delivery."""
     if error is None:
         return _outcome(message, "sent", remember=sender.remember)
     attempt, text = message.attempts + 1, error_text(error)
@@ -439,7 +440,7 @@ def _one_each(came: Came, count: int) -> Came:
 
 
 def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | None:
-    """What becomes of the run that a message dispatches; None: nothing yet."""
+    """The report for the run that a message dispatches; None: nothing yet."""
     kind: ReportKind
     match outcome.kind:
         case "sent":

@@ -1,7 +1,7 @@
 """Carrying what running jobs say (progress, phases, log lines) to the store, off the hot path.
 
 Once in a while for all runs together, and once more before a run's outcome is written, which has the phases itself.
-What the store did not take in time is kept and sent again; the numbers of the lines make a second sending harmless.
+Words that the store did not take in time are kept and sent again; the numbers of the lines make that harmless.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from evertick.engine.node import Attempt, LocalNode
-from evertick.job.context import LINES_MAX, _current
+from evertick.job.context import LINES_MAX, current_context, record_of
 from evertick.store.base import Note
 
 __all__ = ["ProgressWriter", "log_capture"]
@@ -23,27 +23,22 @@ _PENDING_MAX = 4 * LINES_MAX
 
 
 class ProgressWriter:
-    """Notes on their way to the store."""
+    """Progress and log lines on their way to the store."""
 
     def __init__(self, node: LocalNode, every_seconds: float) -> None:
         self._node = node
-        self._every_seconds = every_seconds
+        self.every_seconds = every_seconds
         self._pending: list[tuple[Attempt, Note]] = []
         self._sending = asyncio.Lock()
-        self._is_idle = False
-        self.on_begun: Callable[[], None] = lambda: None
+        # Nothing is held, and the loop rests until something is.
+        self.is_idle = False
+        self.on_held: Callable[[], None] = lambda: None
         self.on_lost: Callable[[Attempt], None] = lambda attempt: None
 
     async def step(self) -> float | None:
         await self.carry(self._node.hold, with_phases=True)
-        self._is_idle = len(self._node.hold) == 0
-        return None if self._is_idle else self._every_seconds
-
-    def begun(self) -> None:
-        """A run has started; a carrier that rests because there was none goes to work."""
-        if self._is_idle:
-            self._is_idle = False
-            self.on_begun()
+        self.is_idle = len(self._node.hold) == 0
+        return None if self.is_idle else self.every_seconds
 
     async def carry(self, attempts: Iterable[Attempt], *, with_phases: bool = False) -> None:
         """Send what these attempts have said. Raises when the store is away; nothing is forgotten then."""
@@ -66,7 +61,7 @@ class ProgressWriter:
 
 
 def _taken_from(attempt: Attempt, with_phases: bool) -> Note | None:
-    said = attempt.context._said
+    said = attempt.record.buffer
     if said is None:
         return None
     taken, phases = said.take(), said.take_phases() if with_phases else None
@@ -85,7 +80,7 @@ def _taken_from(attempt: Attempt, with_phases: bool) -> Note | None:
     )
 
 
-class LogCapture:
+class NodeLogCapture:
     """Keeps what a job says through `logging` with its run, bounded like everything else in its notebook.
 
     It listens where records are made, not as a handler: a handler on the root logger would silence the last resort of a
@@ -104,7 +99,7 @@ class LogCapture:
 
     def remove(self) -> None:
         self._engines -= 1
-        # If somebody has put a factory over ours, ours stays below it, and only passes records on.
+        # A factory that was put over ours keeps ours below it, where it only passes records on.
         if self._engines == 0 and logging.getLogRecordFactory() == self._listen:
             logging.setLogRecordFactory(self._make_record)
 
@@ -116,10 +111,10 @@ class LogCapture:
 
     def _listen(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make_record(*args, **kwargs)
-        context = _current.get(None) if self._engines else None
+        context = current_context.get(None) if self._engines else None
         if context is not None:
-            context._log_record(record)
+            record_of(context).log_record(record)
         return record
 
 
-log_capture = LogCapture()
+log_capture = NodeLogCapture()

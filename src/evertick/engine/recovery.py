@@ -1,18 +1,18 @@
 """Looking after the dead, and after what we ourselves hold. Runs after every beat.
 
-Death is written down once, by whoever sees the lease run out; re-homing comes after it and is level-triggered: every
-running row whose node is dead, at every beat of every node, so that no message and no leader is needed for it.
+Death is written down once, by the node that sees the lease run out; re-homing comes after it and is level-triggered:
+every running row whose node is dead, at every beat of every node, so that no message and no leader is needed for it.
 
-After an outage of the store nobody is judged at once: every lease has run out then, and the nodes behind them are as
-well as we are. Who was late itself judges nobody for one full lease, and neither does who has just begun and cannot
-know; and what somebody knows of the store is worth half a lease. It is the same after a step of the store's clock, by
+After an outage of the store no node is judged at once: every lease has run out then, and the nodes behind them are as
+well as we are. A node that was late itself judges no other for one full lease, and neither does one that has just begun
+and cannot know; an answer of the store is worth half a lease. It is the same after a step of the store's clock, by
 which leases and deadlines are over that are not.
 
 Runs in the hands of an outside queue have no node that could die. Their time is over by the store's clock, and the
-answer to the beat says when there are such. It is the same with an outage of the queue: who does not hear its workers
-judges none of them, and who hears them again waits for as long as they may be silent.
+answer to the beat says when there are such. It is the same with an outage of the queue: a node that
+does not hear its workers judges none of them, and when it hears them again it waits for as long as they may be silent.
 
-Where nobody holds anything, the answer to the beat says so, and nothing is asked: an idle fleet only beats.
+Where nothing is held, the answer to the beat says so, and nothing is asked: an idle fleet only beats.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import TypeVar
 
 from evertick.engine.finish import about
 from evertick.engine.judge import Stop
-from evertick.engine.log_summary import such_as
 from evertick.engine.loop import Idle
 from evertick.engine.node import Attempt, LocalNode, runs_told_of
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, Outcome, Run, Verdict
-from evertick.store.base import Beat, Hearing, Rehomed, RunFilter
-from evertick.store.ending import DEADLINE_MARGIN
+from evertick.store.base import Beat, Rehomed, ReportWindow, RunFilter
+from evertick.store.verdicts import DEADLINE_MARGIN
+from evertick.text.log_level import such_as
 
 __all__ = ["Recoverer"]
 
@@ -66,7 +66,7 @@ class Recoverer:
         self._stores_now = 0
         # Since and until when, by `clock.elapsed`, all was heard that workers said, by channel.
         self.heard_channels: Callable[[], Mapping[str, tuple[float, float]]] = dict
-        # Somebody was judged.
+        # A node was judged dead.
         self.on_death: Callable[[], None] = lambda: None
         # Runs of dead nodes, or in other hands, have ended as lost.
         self.on_lost: Callable[[], None] = lambda: None
@@ -116,17 +116,17 @@ class Recoverer:
         return None
 
     def _judges_until(self) -> int:
-        """By the store's time. 0: nobody is judged.
+        """By the store's time. 0: no node is judged.
 
         That the last beat went through tells for half a lease that others' did, too: they beat some times in a lease.
-        A question that is longer under way, in a store that stands still or a machine that sleeps, judges nobody.
+        A question that is longer under way, in a store that stands still or a machine that sleeps, judges no node.
         """
         if self._node.clock.elapsed() < self._judges_from:
             return 0
         return self._stores_now + self._node.lease // 2
 
     def _stop_overdue(self) -> None:
-        """What is far behind its deadline by the store's time, which others go by, is stopped before they take it. Its
+        """Stop runs far behind their deadline by the store's time, which others go by, before they take them. Its
         own timer may be wrong: the clock was set, or the machine has slept, which stops the timers of an event loop."""
         for attempt in self._node.hold:
             timeout = attempt.work.timeout
@@ -147,11 +147,11 @@ class Recoverer:
         for run, verdict in ended:
             say = functools.partial(log.warning, "run %s %s ends as %s", _words(run, found.get(run)), whose, verdict)
             words = functools.partial(_ended_words, whose, verdict)
-            self._node.told.tell("ended", f"{whose} {verdict}", log, logging.WARNING, say, words, about=run)
-        self._node.told.batch_over("ended")
+            self._node.summary.tell("ended", f"{whose} {verdict}", log, logging.WARNING, say, words, about=run)
+        self._node.summary.batch_over("ended")
 
     async def _tell_rehomed(self, rehomed: Rehomed) -> None:
-        """Which work was cut off, and is done once more: somebody may have to look at what it has left half done."""
+        """Which work was cut off, and is done once more: it may have left something half done."""
         again = rehomed.claimed[:_NAMED_MOST]
         for run in again:
             log.warning("run %s of a dead node is run again, on this one", _words(run.id, run), extra=about(run))
@@ -165,21 +165,21 @@ class Recoverer:
             log.warning("%d more runs of dead nodes are run again, or wait for it", rest)
 
     async def _asked(self, question: Awaitable[list[T]]) -> list[T]:
-        """What only makes a line of the log better: without an answer it does without."""
+        """For a line of the log, which does without an answer."""
         try:
             return await question
         except StoreUnavailable:
             return []
 
-    def _hearings(self) -> dict[str, Hearing]:
+    def _hearings(self) -> dict[str, ReportWindow]:
         """In the store's time, and rather too short than too long: a beat may have been under way for a while."""
         now = self._stores_now
         return {
-            channel: Hearing(now + round((since - self._sent) * 1e6), now + round((until - self._answered) * 1e6))
+            channel: ReportWindow(now + round((since - self._sent) * 1e6), now + round((until - self._answered) * 1e6))
             for channel, (since, until) in self.heard_channels().items()
         }
 
-    async def _check_dispatched(self, heard: Mapping[str, Hearing]) -> None:
+    async def _check_dispatched(self, heard: Mapping[str, ReportWindow]) -> None:
         """Runs in other hands whose time is over, a bite at a time; the next beat tells whether there is more."""
         node = self._node
         tended = await node.store.check_dispatched(node.app, _BITE, heard)
@@ -193,8 +193,8 @@ class Recoverer:
         for run in (await runs_told_of(node, wanted)).values():
             what, key = "%s: run %s, which was dispatched, is cancelled (%s)", run.schedule_key or run.task
             say = functools.partial(log.info, what, key, run.id, run.reason, extra=about(run))
-            node.told.tell("cancelled", "cancelled", log, logging.INFO, say, _cancelled_words, about=key)
-        node.told.batch_over("cancelled")
+            node.summary.tell("cancelled", "cancelled", log, logging.INFO, say, _cancelled_words, about=key)
+        node.summary.batch_over("cancelled")
         await node.tell_ended([run for run, _ in tended.ended])
         if any(verdict is Verdict.LOST for _, verdict in tended.ended):
             self.on_lost()
@@ -208,7 +208,7 @@ class Recoverer:
         async with node.claiming:
             room = 0 if node.is_draining else max(node.hold.free, 0)
             had_lease = node.has_lease
-            # What has a rate that this node counts by itself goes back to waiting, and through a claim.
+            # A run with a rate that this node counts by itself goes back to waiting, and through a claim.
             rehomed = await node.store.rehome(node.app, node.id, node.served, can_start, room, until)
             self._worker.start(rehomed.claimed, had_lease=had_lease)
         await self._tell_rehomed(rehomed)
@@ -229,7 +229,7 @@ class Recoverer:
             held = {_claim(attempt) for attempt in node.hold}
             owned = {(run.id, run.fence) for run in await node.store.owned(node.app, node.id)}
             gone = [attempt for attempt in node.hold if _is_at_work(attempt, node.id) and _claim(attempt) not in owned]
-            # What was held before we asked may have been finished while the answer was under way.
+            # A run held before we asked may have been finished while the answer was under way.
             strays = [claim for claim in owned if claim not in held]
             if strays:
                 log.warning("%d runs were claimed without our hearing of it: released", len(strays))

@@ -10,6 +10,7 @@ said: only by that may a worker be called silent.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,17 +19,15 @@ import msgspec
 
 from evertick.aio.cancel import cancel_until_over
 from evertick.clock import Clock
-from evertick.driver.dispatch import Received, ReportSource
+from evertick.driver.base import Received, ReportSource
 from evertick.engine.finish import about
 from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
-from evertick.engine.report_watch import WAIT_SECONDS, ReportWatch
-from evertick.engine.trace import is_traced, tally, trace
 from evertick.errors import StoreUnavailable
-from evertick.model import Report, Verdict, hearing_tick
+from evertick.model import Report, Run, Verdict, hearing_tick
 from evertick.model.hooks import EventKind
 from evertick.store.base import ReportAnswer, RunFilter
 from evertick.text.error_line import error_for_log, what_was_raised
-from evertick.text.log_level import Repeats
+from evertick.text.log_level import TRACE, such_as, tally, trace
 
 __all__ = ["Reporter"]
 
@@ -40,19 +39,70 @@ _FIRST_WAIT_SECONDS = 0.1
 _PAUSE_FIRST, _PAUSE_MOST = 0.1, 5.0
 # Ends that the hooks have not heard of, because the store could not be read.
 _UNTOLD_MOST = 10_000
+# How long a read waits for the first report.
+WAIT_SECONDS = 5.0
+# How much longer it may take, and how long what it brought may take to be written: a node that was stopped for a while,
+# or whose line hangs, has not heard what was said meanwhile.
+_SLACK_SECONDS = 5.0
+
+
+class ReportWatch:
+    """Since when, and until when, a node has heard every word of the workers behind one source, by `clock.elapsed`.
+
+    A node that cannot read reports never declares a worker silent. While a queue is away its workers are as well as
+    they were, and what they say waits; when it is back it brings what waited, and they need their time to be heard
+    again. So hearing begins when all that waited has been read and written, and ends with the first read, or write,
+    that fails. A connection that was made anew in silence, between two reads, had no more time for it than may pass
+    between two reads that count as one hearing.
+    """
+
+    __slots__ = ("_read_at", "_since", "_until")
+
+    def __init__(self) -> None:
+        # When the last read was over.
+        self._read_at: float | None = None
+        self._since: float | None = None
+        self._until = 0.0
+
+    @property
+    def hears(self) -> bool:
+        return self._since is not None
+
+    def has_read(self, began: float, ended: float) -> None:
+        """A read has succeeded; what it brought is not written yet."""
+        before, self._read_at = self._read_at, ended
+        is_late = ended - began > WAIT_SECONDS + _SLACK_SECONDS
+        if is_late or (before is not None and began - before > _SLACK_SECONDS):
+            self._since = None
+
+    def has_written(self, *, has_more: bool) -> None:
+        """What the last read brought is in the ledger. If there was more than it could bring, that may be anything."""
+        if self._read_at is None or has_more:
+            return
+        self._since = self._read_at if self._since is None else self._since
+        self._until = self._read_at
+
+    def is_interrupted(self) -> None:
+        self._read_at = self._since = None
+
+    def stretch(self, now: float) -> tuple[float, float] | None:
+        """Since and until when everything was heard, if it still is."""
+        if self._since is None or now - self._until > WAIT_SECONDS + _SLACK_SECONDS:
+            return None
+        return self._since, self._until
 
 
 class Reader:
     """One source, what was received from it and is not confirmed yet, and how long it has been away."""
 
-    __slots__ = ("_clock", "ear", "failures", "on_back", "received", "source", "task")
+    __slots__ = ("_clock", "failures", "on_back", "received", "source", "task", "watch")
 
     def __init__(self, source: ReportSource, clock: Clock, on_back: Callable[[str], None]) -> None:
         self.source = source
         # It was away and can be read again; with its channel.
         self.on_back = on_back
         self._clock = clock
-        self.ear = ReportWatch()
+        self.watch = ReportWatch()
         self.task: asyncio.Task[Received | None] | None = None
         self.received: Received | None = None
         self.failures = 0
@@ -75,13 +125,13 @@ class Reader:
             await asyncio.sleep(self.pause)
         began = self._clock.elapsed()
         # Whether anything waits is known soon, and with it whether we hear all.
-        seconds = WAIT_SECONDS if self.ear.hears else _FIRST_WAIT_SECONDS
+        seconds = WAIT_SECONDS if self.watch.hears else _FIRST_WAIT_SECONDS
         try:
             received = await self.source.receive(_BATCH, seconds)
         except Exception as error:
             self._failed(error)
             return None
-        self.ear.has_read(began, self._clock.elapsed())
+        self.watch.has_read(began, self._clock.elapsed())
         if self.failures:
             log.info("%s: reports can be read again", self.name)
             self.on_back(self.source.channel)
@@ -93,7 +143,7 @@ class Reader:
         received, self.received = self.received, None
         if received is None:
             return
-        self.ear.has_written(has_more=received.has_more)
+        self.watch.has_written(has_more=received.has_more)
         try:
             await self.source.confirm(received)
         except Exception as error:
@@ -101,7 +151,7 @@ class Reader:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        self.ear.is_interrupted()
+        self.watch.is_interrupted()
         if not self.failures:
             # Errors of a broker name it by themselves.
             what = str(error).removeprefix(f"{self.name}: ")
@@ -120,12 +170,6 @@ class Reporter:
         self._untold: deque[tuple[Report, EventKind]] = deque(maxlen=_UNTOLD_MOST)
         # Reports of dispatches that were over.
         self.refused = 0
-        self._refusals = Repeats(
-            log,
-            node.clock.elapsed,
-            first="{count} reports of workers were refused: their runs were dispatched again since, or are over",
-            more="{count} more reports of workers were refused in the last {seconds} s",
-        )
         # Runs have ended as failed, of whichever schedules.
         self.on_failed: Callable[[], None] = lambda: None
         # What brings the reports of a channel was away, and is back.
@@ -135,7 +179,6 @@ class Reporter:
 
     async def step(self) -> float | None:
         """Apply what has come since. Waits for the first of it."""
-        self._refusals.settle()
         # Those of tasks that have come since, too.
         new = self._node.sources[len(self._readers) :]
         self._readers += [Reader(source, self._node.clock, lambda channel: self.on_back(channel)) for source in new]
@@ -176,7 +219,7 @@ class Reporter:
                 await self.apply(received.reports)
         except Exception:
             # What they say is not known to the ledger, however well the source is heard.
-            reader.ear.is_interrupted()
+            reader.watch.is_interrupted()
             raise
         await reader.confirm()
 
@@ -185,7 +228,7 @@ class Reporter:
         now = self._node.clock.elapsed()
         found: dict[str, tuple[float, float] | None] = {}
         for reader in self._readers:
-            stretch, channel = reader.ear.stretch(now), reader.source.channel
+            stretch, channel = reader.watch.stretch(now), reader.source.channel
             if channel in found:  # what one of several brings alone is heard by those who hear all
                 other = found[channel]
                 stretch = None if stretch is None or other is None else _both(stretch, other)
@@ -200,20 +243,19 @@ class Reporter:
         }
 
     async def stop(self, seconds: float) -> None:
-        """What was not confirmed comes to others. None reads any more after it: who did would open a line anew that is
+        """Unconfirmed reports come to others. None reads any more after it: that would open a connection anew that is
         being closed."""
         tasks = [reader.task for reader in self._readers if reader.task is not None]
         await cancel_until_over(tasks, seconds=seconds)
-        self._refusals.flush()
 
     async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
-        """Write reports down; whoever may start by that, or is to hear of it, does."""
+        """Write reports down, and wake what may start by that."""
         since = self._node.clock.elapsed()
         answers = await self._node.store.apply_reports(self._node.app, reports)
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             kinds, told = tally(report.kind for report in reports), tally(answer.answer for answer in answers)
             words = "wrote %d reports of dispatched runs (%s; answered: %s)"
-            trace(log, self._node.clock, since, words, len(reports), kinds, told)
+            trace(log, self._node.clock.elapsed() - since, words, len(reports), kinds, told)
         self._count_refused(answers)
         moved = [
             (report, answer)
@@ -238,20 +280,20 @@ class Reporter:
         ]
         runs = await runs_told_of(self._node, [report.id for report, _ in failed])
         for report, answer in failed:
-            run = runs.get(report.id)
-            name, extra = ("a job", {"run": report.id}) if run is None else (run.schedule_key or run.task, about(run))
-            if answer.verdict is Verdict.FAILED:
-                what = "%s: run %s failed where it was dispatched to: %s"
-                log.error(what, name, report.id, error_for_log(report.error), extra=extra)
-            else:
-                what = "%s: run %s failed where it was dispatched to (%s); it is tried again"
-                log.warning(what, name, report.id, what_was_raised(report.error), extra=extra)
+            run, is_over = runs.get(report.id), answer.verdict is Verdict.FAILED
+            task, level = "" if run is None else run.task, logging.ERROR if is_over else logging.WARNING
+            say = functools.partial(_log_failure, report, run, is_over)
+            words = functools.partial(_failures_words, task or "jobs", is_over)
+            self._node.summary.tell(f"reported {is_over} {task}", "", log, level, say, words, about=report.id)
 
     def _count_refused(self, answers: Sequence[ReportAnswer]) -> None:
         refused = sum(answer.answer == "stale" for answer in answers)
         if refused:
             self.refused += refused
-            self._refusals.add(count=refused)
+            what = "%d reports of workers were refused: their runs were dispatched again since, or are over"
+            say = functools.partial(log.warning, what, refused)
+            summary = self._node.summary
+            summary.tell("refused", "", log, logging.WARNING, say, _refused_words, count=refused, lines=1)
 
     async def _tell(self) -> None:
         """The hooks. That the ledger cannot be read must not undo that it is written."""
@@ -273,7 +315,26 @@ class Reporter:
     def _wanted(self, report: Report, answer: ReportAnswer) -> EventKind | None:
         """What the hooks are to hear of it."""
         kind: EventKind = "retrying" if answer.verdict is None else EVENT_OF[answer.verdict]
-        return kind if report.kind != "release" and self._node.hooks.wants(kind) else None
+        return kind if report.kind != "release" and kind in self._node.hooks.wanted else None
+
+
+def _log_failure(report: Report, run: Run | None, is_over: bool) -> None:
+    name, extra = ("a job", {"run": report.id}) if run is None else (run.schedule_key or run.task, about(run))
+    if is_over:
+        what = "%s: run %s failed where it was dispatched to: %s"
+        log.error(what, name, report.id, error_for_log(report.error), extra=extra)
+    else:
+        what = "%s: run %s failed where it was dispatched to (%s); it is tried again"
+        log.warning(what, name, report.id, what_was_raised(report.error), extra=extra)
+
+
+def _failures_words(task: str, is_over: bool, count: int, names: list[str], seconds: float | None) -> str:
+    then = "`evertick failed` has them" if is_over else "they are tried again"
+    return f"{task}: {count} more runs failed where they were dispatched to{such_as(names, seconds)}; {then}"
+
+
+def _refused_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more reports of workers were refused{such_as(names, seconds)}"
 
 
 def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

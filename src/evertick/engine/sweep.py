@@ -1,7 +1,8 @@
-"""Upkeep, in small bites: park what nobody can run, pause what no code declares any more or what has failed too often,
-resume what was paused though our code declares it.
+"""Upkeep, in small bites.
 
-Every bite is idempotent, so that any number of nodes may do it at once.
+The sweep of every node parks what no node can run, pauses what no code declares any more or what has failed too often,
+and resumes what was paused though our code declares it. Every bite is idempotent, so that any number of nodes may sweep
+at once. Pruning old history is the duty of one node of the app.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from evertick.engine.auto_pause import pause_failing
+from evertick.engine.loops import PRUNE
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import NotFound
 from evertick.ledger.editor import Editor
 from evertick.model import Pause
+from evertick.model.duty import DutyContext, DutyWork, Interval
 from evertick.store.base import StoredSchedule
 
 __all__ = ["BITE", "Sweeper", "in_bites"]
@@ -51,7 +54,7 @@ class Sweeper:
             refreshed = await self._editor.refresh_cursors()
             if refreshed:
                 log.warning("zone rules have changed: %d schedules were planned anew", refreshed)
-            # What a node that died between a verdict and its look has left; while we live we look ourselves.
+            # For a node that died between a verdict and its look; while we live we look ourselves.
             await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
         if self._look_at_clock is not None:
@@ -76,8 +79,8 @@ class Sweeper:
     async def _resume_declared(self, declared: Sequence[StoredSchedule]) -> None:
         """Resume what was paused as no longer declared, and is declared here.
 
-        Whoever paused it did not know of us yet: our schedules are stored before we join, and others may have looked in
-        between; or we had been declared dead. What a configuration has disabled stays so.
+        The node that paused it did not know of us yet: our schedules are stored before we join, and others may have
+        looked in between; or we had been declared dead. Those that a configuration has disabled stay so.
         """
         for schedule in declared:
             if schedule.pause is None or self._is_rightly_paused(schedule.key, schedule.pause):
@@ -108,6 +111,45 @@ class Sweeper:
             if is_undeclared and await self._editor.pause_undeclared(schedule.key, _declarer(schedule), source):
                 where = "declared by" if source == "code" else "in the configuration of"
                 log.warning("%r is no longer %s %s: paused", schedule.key, where, _declarer(schedule))
+
+
+async def _always(now: int) -> bool:
+    return True
+
+
+class Pruner:
+    """Deletes what is older than is kept."""
+
+    def __init__(
+        self,
+        node: LocalNode,
+        *,
+        retention: int,
+        keep_per_schedule: int | None,
+        may_prune: Callable[[int], Awaitable[bool]] = _always,
+    ) -> None:
+        self._node = node
+        self._retention = retention
+        self._keep_per_schedule = keep_per_schedule
+        # Whether what is old by this time of the store may be deleted for good.
+        self._may_prune = may_prune
+
+    def duty(self, every: float) -> DutyWork:
+        return DutyWork(name=PRUNE.name, call=self._act, rhythm=Interval(round(every * 1e6)))
+
+    async def _act(self, context: DutyContext) -> None:
+        async def bite() -> int:
+            context.check()
+            # By the store's time: a node whose clock is a year ahead must not forget a year.
+            now = await self._node.store.now()
+            if not await self._may_prune(now):
+                return 0
+            before = now - self._retention
+            return await self._node.store.prune(
+                self._node.app, before=before, keep_per_schedule=self._keep_per_schedule, limit=BITE
+            )
+
+        await in_bites(bite)
 
 
 def _declarer(schedule: StoredSchedule) -> str:

@@ -10,30 +10,31 @@ import asyncio
 import functools
 import logging
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from evertick.driver.dispatch import Dispatch
+from evertick.driver.base import Dispatch
 from evertick.engine.finish import Finisher, about
 from evertick.engine.judge import Dispatched, Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.progress import ProgressWriter
-from evertick.engine.run_queue import RunQueue
-from evertick.engine.timeouts import Timeouts
-from evertick.engine.trace import is_traced, trace
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
-from evertick.job.context import Context
+from evertick.job.context import Context, JobRecord
 from evertick.job.transaction import Holder
 from evertick.model import Claimed, Verdict
-from evertick.model.message import hand_message
+from evertick.model.message import dispatch_message
 from evertick.store.base import Claim, RunFilter, TaskTerms
+from evertick.text.log_level import TRACE, trace
 
 __all__ = ["Worker"]
 
 log = logging.getLogger("evertick.work")
 
+# How long the last in the queue is expected to wait, and how long it may wait.
+_AHEAD_SECONDS, _WAIT_MOST_SECONDS = 0.02, 0.2
 # How long a told-to-stop attempt may take to end before the ledger goes on without it.
 PATIENCE_SECONDS = 5.0
 # Claims of one step at most.
@@ -52,9 +53,9 @@ class _Question(NamedTuple):
 class Worker:
     """Fills this node's slots with due runs."""
 
-    def __init__(self, node: LocalNode, finisher: Finisher, notes: ProgressWriter) -> None:
+    def __init__(self, node: LocalNode, finisher: Finisher, progress: ProgressWriter) -> None:
         self._node = node
-        self._notes = notes
+        self._progress = progress
         self._finisher = finisher
         self._timeouts = Timeouts(lambda attempt: self.stop(attempt, Stop.TIMEOUT))
         # Whether nothing waits ahead of a new run: the last claim found fewer than there was room for, and nothing has
@@ -63,7 +64,7 @@ class Worker:
         # Slots that come free while a claim is under way are looked at when it is answered.
         self._is_claiming = False
         self._gathering: asyncio.TimerHandle | None = None
-        self._line = RunQueue(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
+        self._queue = RunQueue(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
         self.claimed_at: float | None = None
         # Runs that claims have found to be too old, of which the hooks have not heard.
         self._expired: list[str] = []
@@ -75,12 +76,12 @@ class Worker:
         node = self._node
         async with node.claiming:
             # Counted under the lock: while we wait for it, a fused claim may take the slots.
-            room = node.hold.room + self._line.look()
+            room = node.hold.room + self._queue.look()
             if room <= 0 or node.is_draining or self._finisher.holds_up_claims():
-                self.queue_is_short = False  # nobody has looked; the next free slot does, or the next written outcome
+                self.queue_is_short = False  # not looked at: the next free slot does, or the next written outcome
                 return None
             claim = await self._claim_and_start(self._ask(room))
-        # What could not be told is told by the next step.
+        # The next step tells those that could not be told.
         await node.tell_ended(self._expired)
         self._expired.clear()
         return self._rest_after(claim)
@@ -115,7 +116,7 @@ class Worker:
 
     def _ask_ahead(self, begin: int) -> _Question | None:
         """The next batch, while so many runs are about to begin that are not in their slots yet; unless there is no
-        room, nothing more to find, or somebody else who waits for his turn."""
+        room, nothing more to find, or another that waits for the lock."""
         node = self._node
         room = node.hold.room - begin
         is_in_vain = self.queue_is_short or room < node.batch_size or self._finisher.holds_up_claims()
@@ -129,9 +130,9 @@ class Worker:
             claim = await node.store.claim(node.app, node.id, node.served, tasks, most)
         finally:
             self._is_claiming = False
-        if is_traced(log):
+        if log.isEnabledFor(TRACE):
             words = "claimed %d runs of %d at most, under fence %d; %d were too old;"
-            trace(log, node.clock, since, words, len(claim.runs), most, claim.fence, len(claim.expired))
+            trace(log, node.clock.elapsed() - since, words, len(claim.runs), most, claim.fence, len(claim.expired))
         return claim
 
     def start(self, runs: Sequence[Claimed], *, had_lease: bool) -> None:
@@ -150,25 +151,34 @@ class Worker:
         if had_lease and not node.has_lease:
             log.warning("the lease ran out while a claim was under way: %d runs are not started here", len(runs))
             return
-        self._notes.begun()
+        if self._progress.is_idle:
+            self._progress.is_idle = False
+            asyncio.get_running_loop().call_later(self._progress.every_seconds, self._carry_progress)
         holder = Holder(node.store, node.app, node.id, node.lease)
         attempts: list[Attempt] = []
         for run in runs:
             work = node.works[run.task]
             deadline = None if work.timeout is None else run.claimed_at + work.timeout
-            attempt = Attempt(run, work, Context(run, node.clock, deadline, holder), node.id)
+            attempt = Attempt(run, work, JobRecord(run, node.clock, deadline, holder), node.id)
             node.hold.take(attempt)
             attempts.append(attempt)
         if node.is_closed:
             for attempt in attempts:
                 self._end(attempt, StoppedBy(Stop.NO_SLOT))
         else:
-            self._line.put(attempts)
+            self._queue.put(attempts)
+
+    def _carry_progress(self) -> None:
+        """For runs that take longer than a moment: most are over before there is anything to carry."""
+        if len(self._node.hold):
+            self._progress.on_held()
+        else:
+            self._progress.is_idle = True
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         """Their work, each in a slot and a task of its own."""
         loop = asyncio.get_running_loop()
-        if self._node.hooks.wants("started"):
+        if "started" in self._node.hooks.wanted:
             # After what the caller has to tell of them.
             loop.call_soon(self._tell_started, [attempt.run for attempt in attempts])
         if log.isEnabledFor(logging.DEBUG):
@@ -197,9 +207,9 @@ class Worker:
             return
         is_first = attempt.why is None
         attempt.why = why
-        attempt.context._stopped = why.value
+        attempt.record.stopped = why.value
         if not attempt.has_slot:
-            self._line.leave(attempt)
+            self._queue.leave(attempt)
             self._end(attempt, StoppedBy(why))
             return
         if attempt.work.driver.can_be_cancelled and attempt.task is not None:
@@ -211,13 +221,13 @@ class Worker:
 
     async def has_ended_itself(self, attempt: Attempt) -> bool:
         """Whether a run that the store says we do not hold was ended by its own job, which may still be at work."""
-        context, claim = attempt.context, (attempt.node, attempt.run.fence)
-        if context._own_end == "written":
+        record, claim = attempt.record, (attempt.node, attempt.run.fence)
+        if record.own_end == "written":
             runs = await self._node.store.runs(self._node.app, RunFilter(ids=(attempt.run.id,)))
-            # Nobody else's word makes a run of this claim succeed.
+            # No other word makes a run of this claim succeed.
             if any(run.verdict is Verdict.SUCCEEDED and (run.node, run.fence) == claim for run in runs):
-                context._own_end = "committed"
-        return context._own_end == "committed"
+                record.own_end = "committed"
+        return record.own_end == "committed"
 
     @property
     def may_take_fires(self) -> bool:
@@ -225,7 +235,7 @@ class Worker:
         return self.queue_is_short and not self._finisher.holds_up_claims()
 
     def queue_has_grown(self) -> None:
-        """A run was put into the queue that nobody has claimed yet."""
+        """A run was put into the queue, unclaimed."""
         self.queue_is_short = False
         self.on_slot_free()
 
@@ -247,7 +257,7 @@ class Worker:
             self._end(attempt, Unfit(str(error)))
             return
         try:
-            ending = self._ending_of(attempt, await driver.execute(attempt.context, arguments))
+            ending = self._ending_of(attempt, await driver.execute(Context(attempt.record), arguments))
         except asyncio.CancelledError as error:
             ending = self._judge_cancel(attempt, error)
         except BaseException as error:
@@ -262,26 +272,26 @@ class Worker:
         """Of a job that has returned."""
         if attempt.why is not None:
             # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
-            if attempt.context._has_seen_stop:
+            if attempt.record.has_seen_stop:
                 return _stopped(attempt, attempt.why)
             if attempt.why is Stop.TIMEOUT:
-                attempt.context.log(
+                attempt.record.log(
                     f"it took longer than its timeout of {(attempt.work.timeout or 0) / 1e6:g} s and never looked at "
                     "ctx.cancelled, so it could not be stopped: its work is done, and counts",
                     level="warning",
                 )
         if isinstance(result, Dispatch):
             return self._dispatched(attempt, result)
-        return Returned(attempt.context._encode_result(result))
+        return Returned(attempt.record.encode_result(result))
 
     def _judge_raise(self, attempt: Attempt, error: BaseException) -> Ending:
-        result = error.result if isinstance(error, JobFailed) else attempt.context._kept
-        return Raised(error, attempt.context._encode_result(result))
+        result = error.result if isinstance(error, JobFailed) else attempt.record.kept_result
+        return Raised(error, attempt.record.encode_result(result))
 
     def _dispatched(self, attempt: Attempt, dispatch: Dispatch) -> Ending:
         run, id_ = attempt.run, self._node.clock.new_id()
         try:
-            message = hand_message(id_, dispatch.channel, dispatch.payload, dispatch.headers, run.id, run.fence)
+            message = dispatch_message(id_, dispatch.channel, dispatch.payload, dispatch.headers, run.id, run.fence)
         except InvalidInput as error:
             return Raised(error)
         return Dispatched(dispatch, message)
@@ -298,7 +308,7 @@ class Worker:
         if attempt.has_slot:
             if attempt.work.timeout is not None:
                 self._timeouts.forget(attempt, attempt.work.timeout)
-            self._line.run_ended()
+            self._queue.run_ended()
         if attempt.is_abandoned:
             if not _is_cut_off(attempt):
                 run = attempt.run
@@ -311,7 +321,7 @@ class Worker:
 
     def _look_for_more(self) -> None:
         """A slot has come free while more is waiting."""
-        if self._line.is_worth_a_claim:
+        if self._queue.is_worth_a_claim:
             self.on_slot_free()
         elif self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._gathered)
@@ -327,18 +337,18 @@ class Worker:
 
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.why is not None and attempt.why is Stop.LOST:
-            # What has ended itself is no loss; the store knows its end, and is only asked to confirm it.
-            ending = Returned(None) if attempt.context._own_end == "committed" else StoppedBy(Stop.LOST)
-        context, draw = attempt.context, self._node.clock.uniform
+            # A run that has ended itself is no loss; the store knows its end, and is only asked to confirm it.
+            ending = Returned(None) if attempt.record.own_end == "committed" else StoppedBy(Stop.LOST)
+        record, draw = attempt.record, self._node.clock.uniform
         try:
-            outcome = judge(attempt.run, attempt.work, ending, draw, context._phases)
+            outcome = judge(attempt.run, attempt.work, ending, draw, record.phases)
         except Exception as error:  # whatever a job raises, its run must not be left without an outcome
             run = attempt.run
             log.exception("the ending of run %s of %r makes no sense", run.id, run.task, extra=about(run))
             work = msgspec.structs.replace(attempt.work, retry_on=())
-            outcome = judge(attempt.run, work, Raised(error), draw, context._phases)
-        if context._said is not None and outcome is not None and outcome.verdict is Verdict.SUCCEEDED:
-            outcome = msgspec.structs.replace(outcome, messages=context._messages)
+            outcome = judge(attempt.run, work, Raised(error), draw, record.phases)
+        if record.buffer is not None and outcome is not None and outcome.verdict is Verdict.SUCCEEDED:
+            outcome = msgspec.structs.replace(outcome, messages=record.messages)
         if outcome is None:
             run = attempt.run
             log.warning(
@@ -375,13 +385,147 @@ class Worker:
     def _rest_after(self, claim: Claim) -> float | None:
         self.claimed_at = self._node.clock.elapsed()
         if not self.queue_is_short:
-            return 0.0 if self._line.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
+            return 0.0 if self._queue.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
 
 
+class RunQueue:
+    """Runs that are claimed, and wait for a slot of this node: first come, first served.
+
+    A claim takes the store a millisecond or two. Where runs are over in less, a node that claims for its free slots
+    alone waits for the store most of the time. So where all slots are taken anew within a moment, it claims more than
+    they are: as many as end here in such a moment, which is how long the last of them will wait. A run that waits
+    longer is given back.
+
+    Never where a claim must be a start: a run that is to be started at most once, or that counts under a limit. When a
+    node dies, what it has claimed has lost a claim, begun or not: one more reason to bound the queue by time. A node
+    that has just started has ended nothing yet, and claims for its slots alone; so what kills its node at each start
+    takes no more with it than before.
+    """
+
+    def __init__(
+        self, node: LocalNode, begin: Callable[[Sequence[Attempt]], None], give_back: Callable[[Attempt], None]
+    ) -> None:
+        self._node = node
+        self._begin = begin
+        self._give_back = give_back
+        self._attempts: deque[Attempt] = deque()
+        # How many may be claimed ahead, as of the last look; how many runs have ended since.
+        self._most = 0
+        self._ended = 0
+        self._looked_at = node.clock.elapsed()
+        self._is_filling = False
+
+    def look(self) -> int:
+        """How many may be in line, or on their way into it."""
+        now, ended = self._node.clock.elapsed(), self._ended
+        seconds, self._looked_at, self._ended = max(now - self._looked_at, 0.001), now, 0
+        coming = min(int(ended / seconds * _AHEAD_SECONDS), self._node.batch_size)
+        is_worth_it = self._node.may_claim_ahead and self._node.has_lease and coming >= self._node.hold.capacity
+        self._most = coming if is_worth_it else 0
+        return self._most
+
+    @property
+    def is_worth_a_claim(self) -> bool:
+        """Whether the slots that are free, and the places in line, are worth a statement."""
+        room = self._node.hold.room + self._most
+        return self._node.is_batch(room) and 2 * room >= self._most
+
+    def put(self, attempts: Sequence[Attempt]) -> None:
+        """Nearly all of them find a free slot."""
+        self._attempts.extend(attempts)
+        self._fill_slots()
+        if left := [attempt for attempt in attempts if not attempt.has_slot and not attempt.is_over]:
+            asyncio.get_running_loop().call_later(_WAIT_MOST_SECONDS, self._lose_patience, left)
+
+    def leave(self, attempt: Attempt) -> None:
+        self._attempts.remove(attempt)
+
+    def run_ended(self) -> None:
+        """Its slot is for the next in line. Not at once: one that begins may end at once, and so on."""
+        self._ended += 1
+        if self._attempts and not self._is_filling:
+            self._is_filling = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_filling = False
+        if not self._node.has_lease:
+            self._forget_all()
+        elif self._node.is_draining:
+            self._lose_patience(list(self._attempts))
+        else:
+            self._fill_slots()
+
+    def _fill_slots(self) -> None:
+        count = min(self._node.hold.idle, len(self._attempts))
+        self._begin([self._attempts.popleft() for _ in range(count)])
+
+    def _forget_all(self) -> None:
+        """We were frozen, and others may have them. The next beat gives them back, or tells us that we are dead."""
+        log.warning("the lease ran out while %d runs waited for a slot: they are not started here", len(self._attempts))
+        for attempt in self._attempts:
+            self._node.hold.work_ended(attempt)
+            self._node.hold.let_go(attempt)
+        self._attempts.clear()
+
+    def _lose_patience(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            if not attempt.has_slot and not attempt.is_over:
+                self._give_back(attempt)
+
+
+class Timeouts:
+    """Which running attempts run out of time next: one timer for all of them. Times are the event loop's.
+
+    Attempts of one timeout run out in the order in which they began. So each timeout has a queue of its own, and only
+    the heads are looked at, whenever the timer rings; an attempt that ends in time costs two changes of a dict. A timer
+    for each attempt costs ten times as much.
+    """
+
+    def __init__(self, on_timeout: Callable[[Attempt], None]) -> None:
+        self._on_timeout = on_timeout
+        # By timeout in microseconds, in the order of their beginning: when each of them has had its time.
+        self._queues: dict[int, dict[Attempt, float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, attempt: Attempt, timeout: int) -> None:
+        """The attempt begins now."""
+        loop = asyncio.get_running_loop()
+        over_at = loop.time() + timeout / 1e6
+        self._queues.setdefault(timeout, {})[attempt] = over_at
+        self._ring_at(loop, over_at)
+
+    def forget(self, attempt: Attempt, timeout: int) -> None:
+        """The attempt is over. The timer may ring for nothing once: that is cheaper than setting it anew each time."""
+        self._queues[timeout].pop(attempt, None)
+
+    def _ring_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(when, self._ring, when)
+
+    def _ring(self, when: float) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        # Loops ring a little early (uvloop up to half a millisecond). Who then waits for the rest spins, and where time
+        # is virtual and stands still meanwhile, for ever.
+        now = max(when, loop.time())
+        for timeout, queue in list(self._queues.items()):
+            while queue:
+                attempt, over_at = next(iter(queue.items()))
+                if over_at > now:
+                    self._ring_at(loop, over_at)
+                    break
+                self.forget(attempt, timeout)
+                self._on_timeout(attempt)
+
+
 def _stopped(attempt: Attempt, why: Stop) -> StoppedBy:
-    return StoppedBy(why, attempt.context._encode_result(attempt.context._kept))
+    return StoppedBy(why, attempt.record.encode_result(attempt.record.kept_result))
 
 
 def _is_cut_off(attempt: Attempt) -> bool:
@@ -399,7 +543,7 @@ def _is_at_its_step(attempt: Attempt) -> bool:
 
 
 def _task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[None]]:
-    """What puts a life into a task of its own. Where Python can (3.12), the task takes its first step at once: for a
+    """Makes the task of a run. Where Python can (3.12), the task takes its first step at once: for a
     job that never waits, its turn in the event loop is saved. A program that makes its own kind of tasks is asked.
     """
     if loop.get_task_factory() is not None:

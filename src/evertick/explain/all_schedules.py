@@ -28,7 +28,7 @@ class ParsedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     rule: When | None
     # What of the rule fires, where that is not all of it.
     part: When | None = None
-    # Where somebody has moved single moments to.
+    # Where single moments were moved to.
     moved: tuple[int, ...] = ()
     rule_error: str | None = None
     # Evertick itself has paused it, because it had failed too often in a row.
@@ -45,7 +45,7 @@ class ParsedSchedule(msgspec.Struct, frozen=True, kw_only=True):
         """What is to be expected of it; None for one that is paused, over, or cannot be read."""
         if self.rule is None or self.schedule.is_paused:
             return None
-        if self.schedule.next_fire_at is None:  # nothing comes of it but what somebody has moved
+        if self.schedule.next_fire_at is None:  # nothing is left but moved moments
             return Expected(rule=self.rule, part=self.part, left=0, moved=self.moved) if self.moved else None
         most = self.rule.bounds.max_fires
         left = None if most is None else most - self.schedule.fires - len(self.moved)
@@ -93,7 +93,7 @@ async def _surveyed(
 
 
 def _part(rule: When, stored: StoredSchedule, blackout: Calendar | None) -> When | None:
-    """The rule without what a blackout holds back and what somebody decided about; None: all of it."""
+    """The rule without the moments of a blackout and decided ones; None: all of it."""
     part = rule if blackout is None else Within(rule, blackout)
     part = without_decided(part, stored.occurrences)
     return None if part is rule else part

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import msgspec
 
 from evertick.engine.loops import LOOPS, OWN_DUTIES, PRUNE, LoopKind
-from evertick.ledger.fan_out import able_nodes
+from evertick.ledger.planning import able_nodes
 from evertick.model import Duty, Mode, Node, Schedule
 from evertick.store.base import ScheduleFilter, Store
 from evertick.when import from_us
@@ -78,8 +78,8 @@ async def ha_table(
     limit: int = 100,
     declared_duties: Sequence[str] = (),
 ) -> HaTable:
-    """Who holds what now. At most `limit` schedules are listed, by key. The store knows the duties that somebody has
-    held; `declared_duties` are listed in any case."""
+    """Holders of loops, duties and schedules now. At most `limit` schedules are listed, by key. The store knows the
+    duties that were held; `declared_duties` are listed in any case."""
     wanted, pulse = set(kinds), await store.pulse(app)
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
     lines: list[HaLine] = []
@@ -120,7 +120,7 @@ def _loop(kind: LoopKind, nodes: Sequence[Node]) -> HaLine:
 
 
 def _duties(found: Sequence[Duty], declared: Sequence[str]) -> Iterator[HaLine]:
-    """Those of Evertick first; these and the declared ones also while nobody has taken them yet."""
+    """Those of Evertick first; these and the declared ones also while no node has taken them yet."""
     by_name = {duty.name: duty for duty in found}
     for name in (*OWN_DUTIES, *sorted({*by_name, *declared} - OWN_DUTIES.keys())):
         duty, own = by_name.get(name), OWN_DUTIES.get(name)

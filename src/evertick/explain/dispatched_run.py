@@ -1,4 +1,4 @@
-"""What a run in the hands of an outside queue waits for, in words: its queue, a worker, or a word of that worker."""
+"""The next step of a run in the hands of an outside queue, in words: its queue, a worker, or a word of that worker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from evertick.model import Dispatched, Message, MessageState, Node, Reason, Run
-from evertick.model.message import hand_key
+from evertick.model.message import dispatch_key
 from evertick.store.base import MessageFilter, Store
 from evertick.text.error_line import what_was_raised
 
-__all__ = ["dispatched_words", "is_away", "is_heard", "queue_words", "unsent_messages", "who_was_lost"]
+__all__ = ["dispatched_words", "is_away", "is_heard", "owner_words", "queue_words", "unsent_messages"]
 
 # How many of them are looked up, one by one.
 _LOOKED_UP_MOST = 100
@@ -28,7 +28,7 @@ async def unsent_messages(store: Store, app: str, runs: Iterable[Run]) -> dict[s
     waiting = [(run, run.dispatched) for run in runs if run.dispatched is not None and run.dispatched.pushed_at is None]
     found: dict[str, Message] = {}
     for run, dispatched in waiting[:_LOOKED_UP_MOST]:
-        wanted = MessageFilter(channel=dispatched.to, key=hand_key(run.id, run.fence or 0), limit=1)
+        wanted = MessageFilter(channel=dispatched.to, key=dispatch_key(run.id, run.fence or 0), limit=1)
         for message in await store.messages(app, wanted):
             found[run.id] = message
     return found
@@ -60,7 +60,7 @@ def queue_words(dispatched: Dispatched) -> str:
     return f"{dispatched.to!r}" if dispatched.queue is None else f"the queue {dispatched.queue!r} of {dispatched.to!r}"
 
 
-def who_was_lost(run: Run) -> str:
+def owner_words(run: Run) -> str:
     """Of a run that had losses. One that went on tells by nothing whether they were of a node or of a worker."""
     if run.dispatched is not None or run.reason in _LOST_ELSEWHERE:
         return "its worker"
@@ -93,12 +93,12 @@ def _cancel_words(dispatched: Dispatched, *, hears: bool) -> str:
 
 
 def _unheard_words(channel: str) -> str:
-    return f"; no live node hears the workers of {channel!r} now, and until one does nobody calls them silent"
+    return f"; no live node reads the reports of {channel!r} now; until one does, none declares its workers silent"
 
 
 def is_away(dispatched: Dispatched, nodes: Iterable[Node]) -> bool:
     """Of a queue that has not taken its message: whether it is not there at all, as far as anybody knows. Where reports
-    can be read it is; and from a queue that brings none nobody hears that it is back."""
+    can be read it is; and of a queue that brings none it is not heard that it is back."""
     return dispatched.mode != "forget" and not is_heard(dispatched.to, nodes)
 
 

@@ -7,16 +7,39 @@ from datetime import datetime
 
 import msgspec
 
-from evertick.explain.dispatched_run import unsent_messages
-from evertick.explain.no_node import living_of, nobody_runs
-from evertick.explain.node_names import node_names
-from evertick.explain.schedule import ended_words, live_words, silent_for, time_words
+from evertick.explain.dispatched_run import dispatched_words, owner_words, unsent_messages
+from evertick.explain.words import (
+    REPAIR,
+    driver_wanted,
+    heard_of,
+    lease_of,
+    living_of,
+    node_names,
+    node_wanted,
+    reason_words,
+    silent_for,
+    time_words,
+    why_no_node,
+)
+from evertick.ledger.clock_repair import is_put_off
 from evertick.ledger.parsed_rules import rule_in_force
-from evertick.model import LIVE_STATES, Node, Phase, Reason, Run, State
+from evertick.model import LIVE_STATES, Message, Node, Phase, Reason, Run, State, Verdict
+from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.store.base import RunFilter, Store
-from evertick.when import from_us
+from evertick.text.error_line import what_was_raised
+from evertick.when import When, from_us
 
-__all__ = ["Facts", "WhyRun", "WhyTask", "explain_run", "explain_task", "phase_words"]
+__all__ = [
+    "Facts",
+    "WhyRun",
+    "WhyTask",
+    "ended_words",
+    "explain_run",
+    "explain_task",
+    "live_words",
+    "phase_words",
+    "silent_nodes",
+]
 
 # Names and what is to be said of them.
 Facts = list[tuple[str, str | list[str]]]
@@ -25,6 +48,8 @@ _COUNTED_MOST = 10_000
 _NAMED_MOST = 3
 # How far a line of runs that wait for each other is followed.
 _LINE_MOST = 20
+_BEATS_IN_LEASE = 5
+_DEFAULT_QUEUE = "default"
 
 
 class WhyRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,9 +187,174 @@ def _knowing(nodes: list[Node], task: str, now: datetime) -> str:
     known = node_names(living)
     found = sorted((silent_for(node, now), known[node.id]) for node in living if task in node.tasks)
     if not found:
-        return "; ".join(nobody_runs(task, nodes))
+        return "; ".join(why_no_node(task, nodes))
     names = [f"{name} ({silent})" if silent else name for silent, name in found]
     more = len(names) - _NAMED_MOST
     listed = f"{', '.join(names[:_NAMED_MOST])}{f' and {more} more' if more > 0 else ''}"
     is_one_heard = not found[0][0]
     return f"{listed} can run it" if is_one_heard else f"{listed} can run it, if heard again"
+
+
+# --- one run in words
+
+
+def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
+    """`nodes`: also the dead. `message`: the one that is still to dispatch the run, if there is one."""
+    return _doing(run, nodes, now, rule, message) + _failed_before(run)
+
+
+def _failed_before(run: Run) -> str:
+    """What came of the attempt before: why there is another. What is parked tells its error itself."""
+    if not run.attempts or not run.error or run.state is State.PARKED:
+        return ""
+    return f"; attempt {run.attempts} failed: {what_was_raised(run.error)}"
+
+
+def _in_phase(run: Run) -> str:
+    """The innermost of those that have not ended, as far as the ledger has heard."""
+    names = [phase.name for phase in run.phases if phase.seconds is None]
+    return f", in phase {names[-1]!r}" if names else ""
+
+
+def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None) -> str:
+    living = living_of(nodes)
+    if run.dispatched is not None:
+        return dispatched_words(
+            run, run.dispatched, message, living, lambda moment: time_words(moment, rule)
+        ) + _losses(run)
+    match run.state:
+        case State.RUNNING:
+            since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
+            progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
+            asked = ", asked to cancel" if run.is_cancel_requested else ""
+            where, phase = _where(run, living, now, rule), _in_phase(run)
+            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{phase}{asked}{_losses(run)}"
+        case State.WAITING if run.reason == Reason.NEWER_FORMAT:
+            return f"run {run.id} waits for a node of a newer release, as the one that has recorded it"
+        case State.WAITING if is_put_off(run, now):
+            return f"run {run.id} waits for {time_words(run.due_at, rule)}, as the clock was wrong; {REPAIR}"
+        case State.WAITING if run.due_at > now:
+            return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
+        case State.WAITING if is_own_queue(run.queue):
+            name = node_names(living).get(node_of_queue(run.queue))
+            whose = f"a free slot of node {name}" if name else "its node, which is gone: it is about to be lost"
+            return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
+        case State.WAITING:
+            since, heard = f"since {time_words(run.due_at, rule)}", heard_of(living, now)
+            if not heard:
+                return f"run {run.id} waits {since}: {_no_node_alive(run, nodes, now)}"
+            return f"run {run.id} waits for {_slot_wanted(run, heard)} {since}{_queue_wanted(run, heard)}"
+        case State.BLOCKED if run.reason == Reason.CONCURRENCY:
+            return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
+        case State.BLOCKED if run.reason == Reason.RATE:
+            return (
+                f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} have started as its rate allows"
+            )
+        case State.BLOCKED:
+            return f"run {run.id} waits for the end of run {run.blocked_on}"
+        case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
+            why, fix = why_no_node(run.task, nodes)
+            return f"run {run.id} is parked: {why}; {fix}"
+        case State.PARKED if run.reason == Reason.UNREADABLE:
+            return f"run {run.id} is parked: {run.error}; cancel it, and enqueue it anew"
+        case State.PARKED:
+            misfit = f"its arguments do not fit task {run.task!r} ({run.error or ''})"
+            return f"run {run.id} is parked: {misfit}; cancel it, or mend the task"
+        case _:
+            return f"run {run.id} is {run.state.value}"
+
+
+def _where(run: Run, living: list[Node], now: datetime, rule: When | None) -> str:
+    """On which node, and what is to be expected if that has fallen silent."""
+    if run.node is None:
+        return ""
+    for node in living:
+        if node.id == run.node:
+            others = [each for each in living if each is not node and not silent_for(each, now)]
+            name, silent = node_names(living)[node.id], silent_for(node, now)
+            if not silent:
+                return f" on {name}"
+            when = _when_judged(node, others, now, rule)
+            return f" on {name}, which is {silent} (unless it comes back, the run is {_fate(run)}, {when})"
+    return f" on a node that is dead: it is about to be {_fate(run)}"
+
+
+def _fate(run: Run) -> str:
+    """What becomes of a run whose node is gone."""
+    return "lost, as it is for that node alone" if is_own_queue(run.queue) else "taken over, or lost if on_lost='fail'"
+
+
+def _when_judged(node: Node, others: list[Node], now: datetime, rule: When | None) -> str:
+    """Others look for the dead with each of their own beats, but not before they have run for one lease."""
+    lease = lease_of(node)
+    beat = lease / _BEATS_IN_LEASE
+    if not others:
+        seconds, first = (lease + beat).total_seconds(), lease.total_seconds()
+        return f"about {seconds:.0f} s after a node is started, which judges nobody in its first {first:g} s"
+    judges_from = min(each.started_at + lease_of(each) for each in others)
+    judged = max(node.lease_until, judges_from) + beat
+    left = (judged - now).total_seconds()
+    if left < 1:
+        return "as soon as another node looks"
+    return f"in about {left:.0f} s, at {time_words(judged, rule).partition(' ')[2]}"
+
+
+def _slot_wanted(run: Run, living: list[Node]) -> str:
+    """Each half is named only if no node has it."""
+    knowing = [node for node in living if run.task in node.tasks]
+    if any(run.queue in node.queues for node in knowing):
+        return "a free slot"
+    if knowing:
+        return f"a node that knows task {run.task!r} to work on queue {run.queue!r}"
+    driver = driver_wanted(run.task, living)
+    able = f"knows task {run.task!r}" if driver is None else f"has the driver {driver!r} of task {run.task!r} enabled"
+    is_served = any(run.queue in node.queues for node in living)
+    return f"a node that {able}" + ("" if is_served else f" and works on queue {run.queue!r}")
+
+
+def _queue_wanted(run: Run, living: list[Node]) -> str:
+    """What to do where the queue alone is missing: the node that knows the task may be taught it."""
+    knowing = [node for node in living if run.task in node.tasks]
+    if not knowing or any(run.queue in node.queues for node in knowing):
+        return ""
+    name, queues = node_names(living)[knowing[0].id], ", ".join(map(repr, knowing[0].queues))
+    return f"; node {name} knows it and works on {queues} alone: add {run.queue!r} to its node.queues, and restart it"
+
+
+def _no_node_alive(run: Run, nodes: list[Node], now: datetime) -> str:
+    queue, living = "" if run.queue == _DEFAULT_QUEUE else f" and on queue {run.queue!r}", living_of(nodes)
+    silent = silent_nodes(living, living, now)
+    return f"no node is alive{silent}; it needs one {node_wanted(run.task, nodes)}{queue}"
+
+
+def ended_words(run: Run, rule: When | None) -> str:
+    verdict = "" if run.verdict is None else run.verdict.value
+    words = verdict if run.verdict is Verdict.SUCCEEDED else f"ended as {verdict}"
+    if run.reason is not None:
+        words += f": {reason_words(run.reason)}"
+    if run.reason == Reason.LATE and run.started_at is not None:
+        words += f" (started {time_words(run.started_at, rule)})"
+    if run.verdict is Verdict.FAILED and run.error:
+        words += f" ({what_was_raised(run.error)})"
+    if run.attempts > 1:
+        words += f", after {run.attempts} attempts"
+    return words + _losses(run)
+
+
+def _losses(run: Run) -> str:
+    """Nothing in a verdict tells that an earlier claim was lost; people should know it ran twice."""
+    # Of a lost one the last was its end, and is told as such.
+    again = run.losses - (run.verdict is Verdict.LOST)
+    if again <= 0:
+        return ""
+    words = f"; {owner_words(run)} was lost {'once' if again == 1 else f'{again} times'}"
+    return words if run.verdict is Verdict.CANCELLED else f"{words} before, and it was run again"
+
+
+def silent_nodes(silent: list[Node], living: list[Node], now: datetime) -> str:
+    """The last that was heard, and how many others."""
+    if not silent:
+        return ""
+    last = max(silent, key=lambda node: node.beat_at)
+    more = f", and {len(silent) - 1} more for longer" if len(silent) > 1 else ""
+    return f" ({node_names(living)[last.id]} is {silent_for(last, now)}{more})"

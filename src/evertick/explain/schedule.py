@@ -3,76 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
 from evertick.errors import EvertickError, NotFound
-from evertick.explain.dispatched_run import dispatched_words, unsent_messages, who_was_lost
-from evertick.explain.drift import REMEDY, is_left_behind
-from evertick.explain.no_node import driver_wanted, living_of, nobody_runs, somebody_wanted
-from evertick.explain.node_names import node_names
-from evertick.ledger.clock_repair import astray_of, is_put_off
-from evertick.ledger.fan_out import able_nodes, overlap_on
+from evertick.explain.dispatched_run import unsent_messages
+from evertick.explain.run import ended_words, live_words, silent_nodes
+from evertick.explain.words import (
+    REMEDY,
+    REPAIR,
+    heard_of,
+    is_left_behind,
+    living_of,
+    node_names,
+    reason_words,
+    silent_for,
+    time_words,
+    why_no_node,
+)
+from evertick.ledger.clock_repair import astray_of
 from evertick.ledger.parsed_rules import blackout_of, load_calendars, rule_of
-from evertick.model import Cause, Gap, Message, Node, Reason, Run, Schedule, State, Verdict
-from evertick.model.every_node import is_own_queue, node_of_queue
+from evertick.ledger.planning import able_nodes, overlap_on
+from evertick.model import Cause, Gap, Message, Node, Run, Schedule
 from evertick.store.base import RunFilter, ScheduleFilter, Store, StoredSchedule
-from evertick.text.error_line import what_was_raised
 from evertick.when import Calendar, When, from_us, to_us
 
-__all__ = ["Why", "ended_words", "explain_schedule", "live_words", "reason_words", "silent_for", "time_words"]
+__all__ = ["Why", "explain_schedule"]
 
-# A node beats five times in a lease: by this share of it a beat is late.
-_SILENT_SHARE = 1 / 4
-_BEATS_IN_LEASE = 5
 
 # As many as one backfill makes.
 _BACKFILLED_MOST = 10_000
 _NODES_NAMED = 10
 _LIVE_NAMED = 3
-_DEFAULT_QUEUE = "default"
-_REPAIR = "put it right, then run `evertick db repair-clock`"
 
 # How a gap begins that is the gap of one node.
 _OVERLAP_ON = overlap_on("")
-
-_REASONS: dict[str, str] = {
-    Reason.CLOCK: "the clock was wrong when it was recorded; `evertick db repair-clock` has put its times right",
-    Reason.COALESCED: "a newer moment ran instead (catch-up is 'latest')",
-    Reason.OVERLAP: "an earlier run of the schedule was still live",
-    Reason.GRACE: "noticed later than the grace time allows",
-    Reason.LIMIT: "more moments were owed than catch-up makes up for",
-    Reason.DOWNTIME: "no node was there in time, and catch-up is 'skip'",
-    Reason.PAUSED: "the schedule was paused",
-    Reason.EDITED: "the schedule was edited before anybody noticed",
-    Reason.REMOVED: "the schedule was removed",
-    Reason.UNDECLARED: "no code declared the schedule at that time",
-    Reason.REPLACED: "a newer fire took its place",
-    Reason.EXPIRED: "it was not started in time",
-    Reason.REQUESTED: "somebody asked for it",
-    Reason.TIMEOUT: "it took longer than its timeout",
-    Reason.ERROR: "the job raised an error",
-    Reason.NODE_DIED: "its node died",
-    Reason.NODE_GONE: "it was for one node alone, which has left or died",
-    Reason.NO_NODE: "it is for every node, and no live one knew the task",
-    Reason.SHUTDOWN: "its node was shut down, and it must not run twice, or elsewhere",
-    Reason.UNREACHABLE: "its node could not reach the store",
-    Reason.NO_SLOT: "the node that had claimed it had no slot free for it in time",
-    Reason.NOT_TAKEN: "no worker took it in its time",
-    Reason.NO_PROGRESS: "its worker fell silent",
-    Reason.UNDELIVERED: "the queue that it was to be dispatched to did not take it",
-    Reason.DUPLICATE: "another run has its unique key",
-    Reason.BLACKOUT: "the blackout of the schedule was closed, and drops what comes then",
-    Reason.BY_HAND: "somebody decided that it should not run",
-    Reason.UNDONE: "somebody took back that it runs early",
-    Reason.LATE: "it ran late, or for moments before it that nobody noticed in time",
-}
-
-
-def reason_words(reason: str) -> str:
-    """Why a run ended, or a moment had none, in words."""
-    return _REASONS.get(reason, reason)
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +94,7 @@ async def _clock(
     if not stored or rule is None:
         return []
     astray = await astray_of(store, app, stored[0], rule, blackout, await store.now())
-    return [] if astray is None else [f"the clock was wrong: {astray.words()}; {_REPAIR}"]
+    return [] if astray is None else [f"the clock was wrong: {astray.words()}; {REPAIR}"]
 
 
 async def _rule(
@@ -227,30 +193,6 @@ def _last(runs: list[Run], gaps: list[Gap], rule: When | None, made_up_for: int)
     return "; ".join(parts)
 
 
-def ended_words(run: Run, rule: When | None) -> str:
-    verdict = "" if run.verdict is None else run.verdict.value
-    words = verdict if run.verdict is Verdict.SUCCEEDED else f"ended as {verdict}"
-    if run.reason is not None:
-        words += f": {reason_words(run.reason)}"
-    if run.reason == Reason.LATE and run.started_at is not None:
-        words += f" (started {time_words(run.started_at, rule)})"
-    if run.verdict is Verdict.FAILED and run.error:
-        words += f" ({what_was_raised(run.error)})"
-    if run.attempts > 1:
-        words += f", after {run.attempts} attempts"
-    return words + _losses(run)
-
-
-def _losses(run: Run) -> str:
-    """Nothing in a verdict tells that an earlier claim was lost; people should know it ran twice."""
-    # Of a lost one the last was its end, and is told as such.
-    again = run.losses - (run.verdict is Verdict.LOST)
-    if again <= 0:
-        return ""
-    words = f"; {who_was_lost(run)} was lost {'once' if again == 1 else f'{again} times'}"
-    return words if run.verdict is Verdict.CANCELLED else f"{words} before, and it was run again"
-
-
 def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
     reason = reason_words(gap.reason)
     if gap.reason.startswith(_OVERLAP_ON):
@@ -279,170 +221,17 @@ def _now(
     return "; ".join(live_words(run, nodes, now, rule, messages.get(run.id)) for run in live[:_LIVE_NAMED])
 
 
-def _heard_of(living: list[Node], now: datetime) -> list[Node]:
-    """Whose lease holds. A node that was killed alone is never judged dead, since nobody is left to do it."""
-    return [node for node in living if node.lease_until >= now]
-
-
 def _idle_words(schedule: Schedule, living: list[Node], now: datetime) -> str:
-    heard = _heard_of(living, now)
+    heard = heard_of(living, now)
     if not heard:
-        return f"no node is alive{_silent_nodes(living, living, now)}: nothing will fire until one is started"
+        return f"no node is alive{silent_nodes(living, living, now)}: nothing will fire until one is started"
     if schedule.is_paused or schedule.next_fire_at is None:
         return "it waits for nothing"
     knowing = [node for node in heard if schedule.task in node.tasks]
     if not knowing:
-        return f"it waits; {nobody_runs(schedule.task, heard)[0]}"
+        return f"it waits; {why_no_node(schedule.task, heard)[0]}"
     is_doubtful = all(silent_for(node, now) for node in knowing)
-    return "it waits for its next moment" + (_silent_nodes(knowing, living, now) if is_doubtful else "")
-
-
-def _silent_nodes(silent: list[Node], living: list[Node], now: datetime) -> str:
-    """The last that was heard, and how many others."""
-    if not silent:
-        return ""
-    last = max(silent, key=lambda node: node.beat_at)
-    more = f", and {len(silent) - 1} more for longer" if len(silent) > 1 else ""
-    return f" ({node_names(living)[last.id]} is {silent_for(last, now)}{more})"
-
-
-def _slot_wanted(run: Run, living: list[Node]) -> str:
-    """Of what nobody has, each half is named only if it is missing."""
-    knowing = [node for node in living if run.task in node.tasks]
-    if any(run.queue in node.queues for node in knowing):
-        return "a free slot"
-    if knowing:
-        return f"a node that knows task {run.task!r} to work on queue {run.queue!r}"
-    driver = driver_wanted(run.task, living)
-    able = f"knows task {run.task!r}" if driver is None else f"has the driver {driver!r} of task {run.task!r} enabled"
-    is_served = any(run.queue in node.queues for node in living)
-    return f"a node that {able}" + ("" if is_served else f" and works on queue {run.queue!r}")
-
-
-def _queue_wanted(run: Run, living: list[Node]) -> str:
-    """What to do where the queue alone is missing: the node that knows the task may be taught it."""
-    knowing = [node for node in living if run.task in node.tasks]
-    if not knowing or any(run.queue in node.queues for node in knowing):
-        return ""
-    name, queues = node_names(living)[knowing[0].id], ", ".join(map(repr, knowing[0].queues))
-    return f"; node {name} knows it and works on {queues} alone: add {run.queue!r} to its node.queues, and restart it"
-
-
-def _nobody_there(run: Run, nodes: list[Node], now: datetime) -> str:
-    queue, living = "" if run.queue == _DEFAULT_QUEUE else f" and on queue {run.queue!r}", living_of(nodes)
-    silent = _silent_nodes(living, living, now)
-    return f"no node is alive{silent}; it needs one {somebody_wanted(run.task, nodes)}{queue}"
-
-
-def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
-    """`nodes`: also the dead. `message`: the one that is still to dispatch the run, if there is one."""
-    return _doing(run, nodes, now, rule, message) + _failed_before(run)
-
-
-def _failed_before(run: Run) -> str:
-    """What came of the attempt before: why there is another. What is parked tells its error itself."""
-    if not run.attempts or not run.error or run.state is State.PARKED:
-        return ""
-    return f"; attempt {run.attempts} failed: {what_was_raised(run.error)}"
-
-
-def _in_phase(run: Run) -> str:
-    """The innermost of those that have not ended, as far as the ledger has heard."""
-    names = [phase.name for phase in run.phases if phase.seconds is None]
-    return f", in phase {names[-1]!r}" if names else ""
-
-
-def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None) -> str:
-    living = living_of(nodes)
-    if run.dispatched is not None:
-        return dispatched_words(
-            run, run.dispatched, message, living, lambda moment: time_words(moment, rule)
-        ) + _losses(run)
-    match run.state:
-        case State.RUNNING:
-            since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
-            progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
-            asked = ", asked to cancel" if run.is_cancel_requested else ""
-            where, phase = _where(run, living, now, rule), _in_phase(run)
-            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{phase}{asked}{_losses(run)}"
-        case State.WAITING if run.reason == Reason.NEWER_FORMAT:
-            return f"run {run.id} waits for a node of a newer release, as the one that has recorded it"
-        case State.WAITING if is_put_off(run, now):
-            return f"run {run.id} waits for {time_words(run.due_at, rule)}, as the clock was wrong; {_REPAIR}"
-        case State.WAITING if run.due_at > now:
-            return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
-        case State.WAITING if is_own_queue(run.queue):
-            name = node_names(living).get(node_of_queue(run.queue))
-            whose = f"a free slot of node {name}" if name else "its node, which is gone: it is about to be lost"
-            return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
-        case State.WAITING:
-            since, heard = f"since {time_words(run.due_at, rule)}", _heard_of(living, now)
-            if not heard:
-                return f"run {run.id} waits {since}: {_nobody_there(run, nodes, now)}"
-            return f"run {run.id} waits for {_slot_wanted(run, heard)} {since}{_queue_wanted(run, heard)}"
-        case State.BLOCKED if run.reason == Reason.CONCURRENCY:
-            return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
-        case State.BLOCKED if run.reason == Reason.RATE:
-            return (
-                f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} have started as its rate allows"
-            )
-        case State.BLOCKED:
-            return f"run {run.id} waits for the end of run {run.blocked_on}"
-        case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
-            why, fix = nobody_runs(run.task, nodes)
-            return f"run {run.id} is parked: {why}; {fix}"
-        case State.PARKED if run.reason == Reason.UNREADABLE:
-            return f"run {run.id} is parked: {run.error}; cancel it, and enqueue it anew"
-        case State.PARKED:
-            misfit = f"its arguments do not fit task {run.task!r} ({run.error or ''})"
-            return f"run {run.id} is parked: {misfit}; cancel it, or mend the task"
-        case _:
-            return f"run {run.id} is {run.state.value}"
-
-
-def _where(run: Run, living: list[Node], now: datetime, rule: When | None) -> str:
-    """On which node, and what is to be expected if that has fallen silent."""
-    if run.node is None:
-        return ""
-    for node in living:
-        if node.id == run.node:
-            others = [each for each in living if each is not node and not silent_for(each, now)]
-            name, silent = node_names(living)[node.id], silent_for(node, now)
-            if not silent:
-                return f" on {name}"
-            when = _when_judged(node, others, now, rule)
-            return f" on {name}, which is {silent} (unless it comes back, the run is {_fate(run)}, {when})"
-    return f" on a node that is dead: it is about to be {_fate(run)}"
-
-
-def _fate(run: Run) -> str:
-    """What becomes of a run whose node is gone."""
-    return "lost, as it is for that node alone" if is_own_queue(run.queue) else "taken over, or lost if on_lost='fail'"
-
-
-def silent_for(node: Node, now: datetime) -> str:
-    """Of a node that counts as alive, in words: how long ago its last beat is, where the next is late."""
-    silent = now - node.beat_at
-    return f"silent for {silent.total_seconds():.0f} s" if silent > _SILENT_SHARE * _lease(node) else ""
-
-
-def _lease(node: Node) -> timedelta:
-    return node.lease_until - node.beat_at
-
-
-def _when_judged(node: Node, others: list[Node], now: datetime, rule: When | None) -> str:
-    """Others look for the dead with each of their own beats, but not before they have run for one lease."""
-    lease = _lease(node)
-    beat = lease / _BEATS_IN_LEASE
-    if not others:
-        seconds, first = (lease + beat).total_seconds(), lease.total_seconds()
-        return f"about {seconds:.0f} s after a node is started, which judges nobody in its first {first:g} s"
-    judges_from = min(each.started_at + _lease(each) for each in others)
-    judged = max(node.lease_until, judges_from) + beat
-    left = (judged - now).total_seconds()
-    if left < 1:
-        return "as soon as another node looks"
-    return f"in about {left:.0f} s, at {time_words(judged, rule).partition(' ')[2]}"
+    return "it waits for its next moment" + (silent_nodes(knowing, living, now) if is_doubtful else "")
 
 
 def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:
@@ -468,12 +257,3 @@ def _drift(stored: Sequence[StoredSchedule], nodes: list[Node]) -> list[str]:
     if not any(is_left_behind(each.key, each.declared, nodes) for each in stored):
         return []
     return [f"live nodes declare it otherwise: what a node that has gone declared is still in force; {REMEDY}"]
-
-
-def time_words(moment: datetime | None, rule: When | None) -> str:
-    """By the clock of the rule, and its name; where there is none by that of this machine, with its offset."""
-    if moment is None:
-        return "-"
-    if rule is not None:
-        return f"{moment.astimezone(rule.zone):%Y-%m-%d %H:%M:%S} {rule.zone.key}"
-    return moment.astimezone().replace(microsecond=0).isoformat(" ").replace("+00:00", " UTC")

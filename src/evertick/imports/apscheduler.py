@@ -1,7 +1,9 @@
 """Reads the jobs that APScheduler 3 keeps in a table, and makes jobs of them.
 
+SQLite is read directly, other databases through SQLAlchemy, which every program with such a table has installed.
+
 A job there is a pickle of a function's name, arguments and a trigger. It is read as data: neither APScheduler nor the
-program whose jobs they are is imported. What a trigger says and no rule here can is told, never guessed.
+program of the jobs is imported. A trigger that no rule here can express is reported, never guessed.
 """
 
 from __future__ import annotations
@@ -9,34 +11,42 @@ from __future__ import annotations
 import keyword
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence, Set
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from evertick.definition.settings import check_key
-from evertick.errors import EvertickError, InvalidInput
-from evertick.imports.found import Imported, Job, Note, renamed_note
-from evertick.imports.names import free_name
-from evertick.imports.pickled import Seen, read_pickle, seen_in
+from evertick.errors import EvertickError, InvalidInput, NotFound, Refused
+from evertick.imports.imported import ImportResult, Job, Note, renamed_note
+from evertick.imports.job_names import free_name
+from evertick.imports.pickle_reader import BYTES_MAX, PickledObject, objects_in, read_pickle
 from evertick.text.printable import printable
+from evertick.text.redact import masked
 from evertick.when import Cron, Every, Once
 from evertick.when.duration import duration_text
 
-__all__ = ["StoredJob", "read_jobs"]
+__all__ = ["StoredJob", "read_jobs", "read_table"]
 
+_JOBS_MAX = 10_000
+_STATES_MAX_BYTES = 64 * 1024 * 1024
+_TABLE_NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
+_SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)", re.ASCII)
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _LAST_POSITION = 5
 # Joined in one trigger.
 _RULES_MAX = 100
-# What nobody chose: a run that starts a second late is dropped.
+# The default there: a run that starts a second late is dropped.
 _DEFAULT_GRACE = 1
 _TRIGGERS = "apscheduler.triggers."
-# Who has a name that was given to a job before.
+# The owner of a name that was given to a job before.
 _HERE = "this store"
 
 
@@ -51,7 +61,7 @@ class _Lost(Exception):
     """Why a job cannot be carried over."""
 
 
-def read_jobs(rows: Sequence[StoredJob], taken: Mapping[str, object] | None = None) -> Imported:
+def read_jobs(rows: Sequence[StoredJob], taken: Mapping[str, object] | None = None) -> ImportResult:
     """`taken`: names that other jobs have, and where."""
     reader = _Reader(taken or {}, {row.id for row in rows})
     for row in rows:
@@ -67,7 +77,7 @@ class _Reader:
         self._where = ""
         self._with_default_grace = 0
 
-    def imported(self) -> Imported:
+    def imported(self) -> ImportResult:
         if self._with_default_grace:
             self._where = "all jobs"
             self._note(
@@ -75,7 +85,7 @@ class _Reader:
                 f"misfire_grace_time=1 of {_jobs(self._with_default_grace)} is APScheduler's default, by which a run "
                 "that starts more than a second late is dropped; here it runs. To drop it, give it a grace",
             )
-        return Imported(jobs=tuple(self._jobs), notes=tuple(self._notes))
+        return ImportResult(jobs=tuple(self._jobs), notes=tuple(self._notes))
 
     def read(self, row: StoredJob) -> None:
         self._where = f"job {row.id!r:.100}"
@@ -123,7 +133,7 @@ class _Reader:
             )
 
     def _name(self, id_: str, name: str) -> str:
-        """Other ids, and the names that jobs have got before, are taken, too."""
+        """Other ids, and names given before, are taken, too."""
         is_free = name not in self._taken and (name == id_ or name not in self._ids)
         free = name if is_free else free_name(name, self._taken.keys() | self._ids)
         if free != name:
@@ -142,7 +152,7 @@ class _Reader:
             )
         if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
             raise _Lost("its arguments are no list and no names with values")
-        for seen in seen_in([args, kwargs]):
+        for seen in objects_in([args, kwargs]):
             raise _Lost(
                 f"of {function}: its arguments hold an object of {seen.kind}, and arguments here are JSON-like data; "
                 "pass an id, and look the object up in the job"
@@ -200,15 +210,15 @@ def _leaves(data: Any) -> Iterator[Any]:
 
 
 def _kind(trigger: Any) -> str:
-    return trigger.kind.rpartition(".")[2] if isinstance(trigger, Seen) else type(trigger).__name__
+    return trigger.kind.rpartition(".")[2] if isinstance(trigger, PickledObject) else type(trigger).__name__
 
 
 # --- triggers
 
 
 def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
-    """What a trigger says, as one rule or several."""
-    if not isinstance(trigger, Seen) or not trigger.kind.startswith(_TRIGGERS):
+    """A trigger as one rule or several."""
+    if not isinstance(trigger, PickledObject) or not trigger.kind.startswith(_TRIGGERS):
         raise _Lost(f"its trigger is {_shown(trigger)}, which is none of APScheduler's own; write a rule for it")
     state = trigger.state
     match trigger.kind.removeprefix(_TRIGGERS):
@@ -220,7 +230,7 @@ def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
             rule = {"once": _moment(state.get("run_date"))}
         case "combining.OrTrigger":
             for reference, inner in state.get("triggers", ()):
-                part = Seen(str(reference).replace(":", "."))
+                part = PickledObject(str(reference).replace(":", "."))
                 part.state = dict(inner)
                 yield from _rules(part, None)
             return
@@ -234,11 +244,11 @@ def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
 
 
 def _shown(trigger: Any) -> str:
-    return repr(trigger.kind if isinstance(trigger, Seen) else type(trigger).__name__)
+    return repr(trigger.kind if isinstance(trigger, PickledObject) else type(trigger).__name__)
 
 
 def _check(rule: Mapping[str, Any]) -> None:
-    """Refuse what no rule here can be, as itself would."""
+    """Raises _Lost where the rule itself would raise."""
     given = dict(rule)
     try:
         if "cron" in given:
@@ -257,10 +267,10 @@ def _bounds(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moment(value: Any) -> datetime:
-    if not isinstance(value, datetime) or value.tzinfo is None or isinstance(value.tzinfo, Seen):
+    if not isinstance(value, datetime) or value.tzinfo is None or isinstance(value.tzinfo, PickledObject):
         zone = value.tzinfo if isinstance(value, datetime) else None
-        told = f" of the zone {zone.kind}" if isinstance(zone, Seen) else ""
-        raise _Lost(f"its trigger holds a moment{told} that cannot be read; write the rule anew")
+        of_zone = f" of the zone {zone.kind}" if isinstance(zone, PickledObject) else ""
+        raise _Lost(f"its trigger holds a moment{of_zone} that cannot be read; write the rule anew")
     return value
 
 
@@ -270,7 +280,7 @@ def _interval(state: Mapping[str, Any], next_run: Any) -> dict[str, Any]:
         raise _Lost("its interval cannot be read; write the rule anew")
     bounds = _bounds(state)
     if isinstance(next_run, datetime):
-        # It goes on from here, also where somebody has moved it.
+        # It goes on from here, also where it was moved by hand.
         bounds["start"] = _moment(next_run)
     return {"every": duration_text(round(interval.total_seconds() * 1_000_000)), "since": "start", **bounds}
 
@@ -286,7 +296,7 @@ def _zone_name(zone: Any) -> str:
         if not rest and -14 <= hours <= 12:
             # Named by the other sign, as POSIX has it.
             return f"Etc/GMT{-hours:+d}"
-    kind = zone.kind if isinstance(zone, Seen) else zone
+    kind = zone.kind if isinstance(zone, PickledObject) else zone
     assert zone is None or isinstance(zone, tzinfo)
     raise _Lost(f"its zone {kind!s:.100} has no name that is known here; write the rule anew, with tz=")
 
@@ -309,7 +319,9 @@ def _cron(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_field(field: Any) -> bool:
-    return isinstance(field, Seen) and "name" in field.state and isinstance(field.state.get("expressions"), list)
+    return (
+        isinstance(field, PickledObject) and "name" in field.state and isinstance(field.state.get("expressions"), list)
+    )
 
 
 def _is_any(expressions: list[Any]) -> bool:
@@ -317,7 +329,7 @@ def _is_any(expressions: list[Any]) -> bool:
 
 
 def _expression(item: Any) -> str:
-    return item.kind.rpartition(".")[2] if isinstance(item, Seen) else ""
+    return item.kind.rpartition(".")[2] if isinstance(item, PickledObject) else ""
 
 
 def _plain(expressions: list[Any]) -> str:
@@ -339,7 +351,7 @@ def _item(item: Any) -> str:
             raise _Lost(f"its cron trigger has {_shown(item)}, for which there is no rule")
 
 
-def _number(item: Seen, name: str) -> int:
+def _number(item: PickledObject, name: str) -> int:
     value = item.state.get(name)
     if not isinstance(value, int):
         raise _Lost("its cron trigger cannot be read; write the rule anew")
@@ -363,7 +375,7 @@ def _days(day: list[Any], weekday: list[Any]) -> tuple[str, str, str]:
     return _plain(numbers) if numbers else "*", ",".join(map(_place, places)), "or"
 
 
-def _place(item: Seen) -> str:
+def _place(item: PickledObject) -> str:
     position, name = _number(item, "option_num"), _WEEKDAYS[_number(item, "weekday") % 7]
     return f"{name}L" if position == _LAST_POSITION else f"{name}#{position + 1}"
 
@@ -380,3 +392,70 @@ def _weekdays(expressions: list[Any]) -> list[str]:
             raise _Lost("its cron trigger names days that no week has; write the rule anew")
         found |= set(range(first, last + 1, step))
     return [_WEEKDAYS[number] for number in sorted(found)]
+
+
+# --- the table
+
+
+def read_table(url: str, table: str) -> list[StoredJob]:
+    if not _TABLE_NAME.fullmatch(table):
+        raise InvalidInput(f"table: {table!r:.100} is no name of a table; write it like 'apscheduler_jobs'")
+    if "://" not in url and Path(url).is_file():
+        raise InvalidInput(f"{url!r:.200} is a file; as a URL it is sqlite:///{url:.200}")
+    return _from_sqlite(url, table) if _SQLITE.match(url) else _from_others(url, table)
+
+
+def _kept(rows: Iterable[Sequence[Any]], table: str) -> list[StoredJob]:
+    """As much of each as is read. SQLite keeps in a column what it is given, so a state may be no bytes at all."""
+    kept: list[StoredJob] = []
+    size = 0
+    for id_, state in rows:
+        found = bytes(state[: BYTES_MAX + 1]) if isinstance(state, bytes | bytearray | memoryview) else b""
+        size += len(found)
+        if len(kept) == _JOBS_MAX or size > _STATES_MAX_BYTES:
+            much = f"{_STATES_MAX_BYTES} bytes" if size > _STATES_MAX_BYTES else f"{_JOBS_MAX} jobs"
+            raise InvalidInput(f"{table!r} holds more than {much}; import them in parts")
+        kept.append(StoredJob(id=str(id_), state=found))
+    return kept
+
+
+def _query(name: str) -> str:
+    return f"SELECT id, job_state FROM {name} ORDER BY id LIMIT {_JOBS_MAX + 1}"  # noqa: S608 - a checked name
+
+
+def _from_sqlite(url: str, table: str) -> list[StoredJob]:
+    path = Path(_SQLITE.sub("", url).partition("?")[0])
+    if not path.is_file():
+        raise NotFound(f"there is no file {str(path)!r}")
+    name = ".".join(f'"{part}"' for part in table.split("."))
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+    # An id that is no text is reported; the other rows are read.
+    connection.text_factory = lambda data: data.decode(errors="surrogateescape")
+    try:
+        return _kept(connection.execute(_query(name)), table)
+    except sqlite3.Error as error:
+        raise Refused(
+            f"the jobs cannot be read from {table!r} of {str(path)!r}: {error}; name the table with --table"
+        ) from None
+    finally:
+        connection.close()
+
+
+def _from_others(url: str, table: str) -> list[StoredJob]:
+    try:
+        import sqlalchemy
+    except ModuleNotFoundError:
+        raise Refused(
+            f"to read {masked(url)!r} SQLAlchemy is needed, as APScheduler does; pip install sqlalchemy, and what it "
+            "needs for this database"
+        ) from None
+    try:
+        # Without a pool nothing stays open.
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
+        quote_name = engine.dialect.identifier_preparer.quote
+        with engine.connect() as connection:
+            query = sqlalchemy.text(_query(".".join(map(quote_name, table.split(".")))))
+            return _kept(connection.execution_options(stream_results=True).execute(query), table)
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
+        said = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+        raise Refused(f"the jobs cannot be read from {table!r} of {masked(url)!r}: {said}") from None

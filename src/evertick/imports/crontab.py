@@ -11,20 +11,23 @@ nothing by itself.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from evertick.errors import InvalidInput, InvalidWhen
-from evertick.imports.found import Imported, Job, Note, renamed_note
-from evertick.imports.names import free_name, name_for
+from evertick.imports.imported import ImportResult, Job, Note, renamed_note
+from evertick.imports.job_names import free_name, name_for
 from evertick.when import Cron
 from evertick.when.cron_text import NICKNAMES
 from evertick.when.zone import zone_named
 
-__all__ = ["CrontabOptions", "read_crontab"]
+__all__ = ["CrontabOptions", "local_zone", "read_crontab"]
 
 _TEXT_MAX = 1024 * 1024
 _LINES_MAX = 10_000
@@ -35,7 +38,7 @@ _VARIABLE = re.compile(r"""[ \t]*("[^"]*"|'[^']*'|[^\s=]+)[ \t]*=[ \t]*(.*?)[ \t
 _FIELDS = re.compile(r"[ \t]*(@[^ \t]+|(?:[^ \t]+[ \t]+){4}[^ \t]+)(?:[ \t]+(.*))?")
 _USER = re.compile(r"([^ \t]+)(?:[ \t]+(.*))?")
 _HEADING = re.compile(r"(?i)m(in\w*)?\s+h(our)?\s+d\w*\s+m\w*\s+(d\w*|w\w*)\b")
-# What cron knows in a field; Evertick knows more, which cron would refuse.
+# An item of a field as cron knows it; Evertick knows more, which cron would refuse.
 _ITEM = re.compile(r"(?i)(\*|\d+|[a-z]{3})(?:-(\d+|[a-z]{3}))?(/\d+)?")
 _NAMES = {
     3: ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
@@ -43,14 +46,14 @@ _NAMES = {
 }
 _FIRST = {3: 1, 4: 0}
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
-# What cron does of itself. A job has it whatever the defaults of its configuration are, as far as a key can say so.
+# The behaviour of cron. A job has it whatever the defaults of its configuration are, as far as there is a key for it.
 _AS_CRON: Mapping[str, Any] = {
     "overlap": "allow",
     "catch_up": "skip",
     "retry": {"constant": "1h", "attempts": 1},
     "on_lost": "fail",
 }
-# What cron gives to commands.
+# The PATH that cron gives to commands.
 _PATH = "/usr/bin:/bin"
 
 _MAIL = (
@@ -74,7 +77,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     has_users: each line names its user, as in /etc/crontab and /etc/cron.d. user: whose crontab it is, else.
     home: where its commands start, unless the user or a line HOME= says so.
     tz: the zone that its times are in. honours_cron_tz: a line CRON_TZ= changes that for what follows it.
-    is_user: whether the machine that the jobs are for has a user of this name; default: nobody asks.
+    is_user: whether the machine that the jobs are for has a user of this name; default: not checked.
     must_be_user: whether a word in place of a program can only be the user of a crontab of the system.
     taken: names that other jobs have, and where.
     file_name: that of a file in /etc/cron.d, for jobs whose command names no program that says what they do.
@@ -93,7 +96,7 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
     file_name: str = ""
 
 
-def read_crontab(text: str, options: CrontabOptions) -> Imported:
+def read_crontab(text: str, options: CrontabOptions) -> ImportResult:
     if len(text) > _TEXT_MAX:
         raise InvalidInput(f"crontab: {len(text)} characters are more than {_TEXT_MAX}; import it in parts")
     lines = text.replace("\r\n", "\n").split("\n")
@@ -104,11 +107,11 @@ def read_crontab(text: str, options: CrontabOptions) -> Imported:
         reader.read(number, line)
     if lines[-1].strip():
         reader.note("check", "no line break follows; some crons leave such a last line out")
-    return Imported(jobs=tuple(reader.jobs), notes=tuple(reader.notes))
+    return ImportResult(jobs=tuple(reader.jobs), notes=tuple(reader.notes))
 
 
 class _Reader:
-    """Goes down the lines, and knows what the lines above have set."""
+    """Goes down the lines with the variables that the lines above have set."""
 
     def __init__(self, options: CrontabOptions) -> None:
         self._options = options
@@ -209,7 +212,7 @@ class _Reader:
             self._look_closer(when, rest, command)
 
     def _owner(self, written: str, command: str | None) -> str:
-        """The user that a line names; what else it says there is told."""
+        """The user that a line names; anything else there becomes a note."""
         user, _, more = written.partition(":")
         if not command:
             return user
@@ -238,9 +241,9 @@ class _Reader:
             )
         )
 
-    def _name(self, command: str, told_apart_by: str) -> str:
+    def _name(self, command: str, identity: str) -> str:
         taken = self._options.taken
-        name = name_for(command, told_apart_by, self._names, self._options.file_name)
+        name = name_for(command, identity, self._names, self._options.file_name)
         free = free_name(name, self._names | taken.keys()) if name in taken else name
         if free != name:
             self.notes.append(renamed_note(self._where, name, taken[name], free))
@@ -349,10 +352,32 @@ def _split_command(text: str) -> tuple[str, str | None]:
 
 
 def _input(text: str) -> str:
-    """What the command reads: it ends with a line break."""
+    """The standard input; it ends with a line break."""
     lines = re.sub(r"\\%|%", lambda found: "%" if len(found[0]) == 2 else "\n", text)
     return lines if lines.endswith("\n") else lines + "\n"
 
 
 def _short(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
+
+
+def local_zone(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str | None:
+    """The name of this machine's zone, which a crontab means: by TZ, the link of localtime, or /etc/timezone."""
+    return next((name for name in _zone_names(root, environ) if _is_zone(name)), None)
+
+
+def _zone_names(root: Path, environ: Mapping[str, str]) -> list[str]:
+    names = [environ.get("TZ", "").removeprefix(":")]
+    with contextlib.suppress(OSError):  # a copy, or none at all
+        names.append(os.readlink(root / "etc/localtime").rpartition("zoneinfo/")[2])
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        names.append((root / "etc/timezone").read_text()[:200].strip())
+    return names
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        zone_named(name)
+    except InvalidWhen:
+        return False
+    return bool(name)

@@ -1,6 +1,6 @@
 """Jobs that call functions of a program, as a module of that program.
 
-What was read goes into it as literals and checked names only: nothing that a table says can become code of its own.
+The table goes into it as literals and checked names only: nothing in it can become code of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from evertick.imports.found import Imported, Job, Note
+from evertick.imports.imported import ImportResult, Job, header
 from evertick.text.printable import printable
 
 __all__ = ["to_python"]
@@ -25,11 +25,9 @@ _METHODS = ("cron", "every", "once")
 _WIDE = 110
 
 
-def to_python(imported: Imported, head: Sequence[str]) -> str:
-    """The whole module. What was not carried over stands at its head."""
-    lines = [f"# {printable(line)}".rstrip() for line in head]
-    if imported.notes:
-        lines += ["#", "# Notes of the import:", *(f"#   {_note(note)}" for note in imported.notes)]
+def to_python(imported: ImportResult, head: Sequence[str]) -> str:
+    """The whole module."""
+    lines = header(imported, head)
     tasks = _tasks(imported.jobs)
     modules = sorted({function.partition(":")[0] for function, _ in tasks})
     has_positional = any(job.spec["args"] for job in imported.jobs)
@@ -46,10 +44,6 @@ def to_python(imported: Imported, head: Sequence[str]) -> str:
     for job in imported.jobs:
         lines += ["", *_schedule(job, tasks[_task_of(job)])]
     return "\n".join(lines) + "\n"
-
-
-def _note(note: Note) -> str:
-    return printable(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
 
 
 def _imports(jobs: Sequence[Job], modules: Sequence[str], has_positional: bool) -> list[str]:

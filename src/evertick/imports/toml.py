@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from evertick.imports.found import Imported, Job, Note
+from evertick.imports.imported import ImportResult, Job, header
 from evertick.text.printable import escaped, printable
 
 __all__ = ["to_toml", "toml_value"]
@@ -18,18 +18,12 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _AS_THEY_ARE = (("shell", "command"), ("shell", "stdin"))
 
 
-def to_toml(imported: Imported, head: Sequence[str]) -> str:
-    """The whole file. What was not carried over stands at its head, where whoever opens it sees it."""
-    lines = [f"# {printable(line)}".rstrip() for line in head]
-    if imported.notes:
-        lines += ["#", "# Notes of the import:", *(f"#   {_note(note)}" for note in imported.notes)]
+def to_toml(imported: ImportResult, head: Sequence[str]) -> str:
+    """The whole file."""
+    lines = header(imported, head)
     for job in imported.jobs:
         lines += ["", *_table(job)]
     return "\n".join(lines) + "\n"
-
-
-def _note(note: Note) -> str:
-    return printable(f"{note.where}: {'' if note.kind == 'check' else 'not carried over: '}{note.text}")
 
 
 def _table(job: Job) -> list[str]:
@@ -53,7 +47,7 @@ def toml_value(value: Any, *, is_read: bool = True) -> str:
         case int() | float():
             return repr(value)
         case str():
-            # What the job is to see as ${NAME} is written $${NAME}.
+            # For the job to see ${NAME}, the file has $${NAME}.
             return _string(value.replace("${", "$${") if is_read else value)
         case datetime():
             return value.isoformat()

@@ -12,51 +12,53 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from evertick.aio.blocking import at_once, is_on_event_loop
 from evertick.aio.unawaited import AwaitedCall
 from evertick.errors import Lost, Refused, TransactionTimeout, WouldBlock
 from evertick.model import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from evertick.job.context import Context
+    from evertick.job.context import JobRecord
     from evertick.store.base import JobTransaction, Store, Within
 
 __all__ = ["Holder", "Transaction", "finish_within"]
 
-# A block holds the store's write lock, and nobody can beat meanwhile: two more beats must fit into the lease after it.
+# A block holds the store's write lock, and no node can beat meanwhile: two more beats must fit into the lease after it.
 _BLOCKS_PER_LEASE = 3
 
 
-class Holder:
-    """Who holds a run: an incarnation of a node, with its way to the store. One for all runs of a claim."""
+class Holder(msgspec.Struct, eq=False, gc=False):
+    """Which incarnation of a node holds a run, with its way to the store. One for all runs of a claim."""
 
-    __slots__ = ("app", "lease", "node", "store")
+    store: Store
+    app: str
+    node: str
+    lease: int
 
-    def __init__(self, store: Store, app: str, node: str, lease: int) -> None:
-        self.store, self.app, self.node, self.lease = store, app, node, lease
 
-
-def finish_within(context: Context, connection: object, result: object) -> Awaitable[None]:
+def finish_within(record: JobRecord, connection: object, result: object) -> Awaitable[None]:
     """Write the finish at once on a plain connection; on an async one, when the answer is awaited."""
-    holder = _holder(context)
+    holder = _holder(record)
     within = holder.store.within(connection)
-    finishing = _finish(context, holder, within, _success(context, result))
+    finishing = _finish(record, holder, within, _success(record, result))
     if within.is_async:
         return AwaitedCall(finishing, "ctx", "finish", sys._getframe(2))
     at_once(finishing)
     return _Done()
 
 
-async def _finish(context: Context, holder: Holder, within: Within, outcome: Outcome) -> None:
-    was_written = context._own_end
+async def _finish(record: JobRecord, holder: Holder, within: Within, outcome: Outcome) -> None:
+    was_written = record.own_end
     # Before it is written: who is cut off in between must be asked about, too.
-    context._own_end = was_written or "written"
+    record.own_end = was_written or "written"
     answer = await within.finish(holder.app, holder.node, outcome)
     if answer == "already" and was_written:
-        raise _finished_already(context)
+        raise _finished_already(record)
     # "already" of a run that did not end itself: the engine has given it up (abandoned) and written so.
     if answer != "done":
-        raise _lost(context)
+        raise _lost(record)
 
 
 class Transaction:
@@ -65,9 +67,9 @@ class Transaction:
     Leaving the block writes the finish of the run and commits; raising inside it rolls back, and nothing is finished.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._holder = _holder(context)
+    def __init__(self, record: JobRecord) -> None:
+        self._record = record
+        self._holder = _holder(record)
         self._job: JobTransaction | None = None
 
     # Which connection it is, the URL of the ledger says; no type can.
@@ -89,13 +91,13 @@ class Transaction:
         await self._end(error)
 
     async def _begin(self, *, is_plain: bool) -> Any:
-        context, holder = self._context, self._holder
+        record, holder = self._record, self._holder
         if self._job is not None:
             raise Refused("this transaction was entered before; call ctx.transaction() for another one")
         self._job = holder.store.transaction(seconds=holder.lease / 1e6 / _BLOCKS_PER_LEASE, is_plain=is_plain)
-        connection = await self._job.begin(holder.app, holder.node, context.run_id, context.fence)
+        connection = await self._job.begin(holder.app, holder.node, record.run.id, record.run.fence)
         if connection is None:
-            raise _finished_already(context) if context._own_end else _lost(context)
+            raise _finished_already(record) if record.own_end else _lost(record)
         return connection
 
     async def _end(self, error: BaseException | None) -> None:
@@ -110,11 +112,11 @@ class Transaction:
                 await self._job.rollback()
 
     async def _commit(self, job: JobTransaction) -> None:
-        context = self._context
-        context._own_end = context._own_end or "written"
-        if not await job.commit(self._holder.app, self._holder.node, _success(context, None)):
-            raise _lost(context)
-        context._own_end = "committed"
+        record = self._record
+        record.own_end = record.own_end or "written"
+        if not await job.commit(self._holder.app, self._holder.node, _success(record, None)):
+            raise _lost(record)
+        record.own_end = "committed"
 
 
 class _Done:
@@ -125,37 +127,37 @@ class _Done:
         yield
 
 
-def _success(context: Context, result: object) -> Outcome:
+def _success(record: JobRecord, result: object) -> Outcome:
     return Outcome(
-        id=context.run_id,
-        fence=context.fence,
+        id=record.run.id,
+        fence=record.run.fence,
         kind="done",
         verdict=Verdict.SUCCEEDED,
-        result=context._encode_result(result),
-        attempts=context.attempt,
-        phases=context._phases,
-        messages=context._messages,
+        result=record.encode_result(result),
+        attempts=record.run.attempts + 1,
+        phases=record.phases,
+        messages=record.messages,
     )
 
 
-def _holder(context: Context) -> Holder:
-    if context._holder is None:
+def _holder(record: JobRecord) -> Holder:
+    if record.holder is None:
         raise Refused(
-            f"run {context.run_id} of {context.task!r} has no way to the ledger from here, as in a child process; "
+            f"run {record.run.id} of {record.run.task!r} has no way to the ledger from here, as in a child process; "
             "finish in a transaction from a task that runs in the node's own process"
         )
-    return context._holder
+    return record.holder
 
 
-def _lost(context: Context) -> Lost:
+def _lost(record: JobRecord) -> Lost:
     return Lost(
-        f"run {context.run_id} of {context.task!r} is no longer held under fence {context.fence}: another node may run "
-        "it by now. Nothing was finished; roll back what belongs to it"
+        f"run {record.run.id} of {record.run.task!r} is no longer held under fence {record.run.fence}: another node "
+        "may run it by now. Nothing was finished; roll back what belongs to it"
     )
 
 
-def _finished_already(context: Context) -> Refused:
-    return Refused(f"run {context.run_id} of {context.task!r} has finished already, in a transaction of its own")
+def _finished_already(record: JobRecord) -> Refused:
+    return Refused(f"run {record.run.id} of {record.run.task!r} has finished already, in a transaction of its own")
 
 
 def _refuse_event_loop() -> None:

@@ -1,6 +1,6 @@
 """Many changes to schedules at once, all of them or none: what a file of jobs comes down to.
 
-The changes were planned from schedules as they stood, and somebody has looked at the plan. So each is made only if its
+The changes were planned from schedules as they stood, and the plan was looked at. So each is made only if its
 schedule is still of the version that the plan was made from; a cursor that has moved on meanwhile is no other schedule,
 and the changes are made anew from where it is. Everything is written in one transaction, the calendars too.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from evertick.aio.cooperative import in_turns
 from evertick.errors import Refused
-from evertick.ledger.editor import ROUNDS_MAX, Addition, CurrentSchedule, Editor, never_settles, now_of
+from evertick.ledger.editor import ROUNDS_MAX, Addition, CurrentSchedule, Editor, current_schedule_of, never_settles
 from evertick.ledger.parsed_rules import load_calendars
 from evertick.model import Definition, Pause
 from evertick.store.base import Change, DeclaredBy, NewCalendar, StoredSchedule
@@ -86,7 +86,10 @@ class BatchEditor(Editor):
         found = {each.key: each for each in await self._read(wanted)}
         nodes = await self._store.nodes(self._app) if any(_is_on_every(each) for each in found.values()) else ()
         time = await self._store.now()
-        now = {key: now_of(each, time, before, nodes if _is_on_every(each) else ()) for key, each in found.items()}
+        now = {
+            key: current_schedule_of(each, time, before, nodes if _is_on_every(each) else ())
+            for key, each in found.items()
+        }
         return [
             *(self._removing(now[key]) for key in wanted.removals),
             *(self._halting(now[halt.key], halt) for halt in wanted.halts),

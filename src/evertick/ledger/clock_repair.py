@@ -20,18 +20,17 @@ import msgspec
 from evertick.errors import EvertickError, NotFound, Refused
 from evertick.ledger.editor import CurrentSchedule, Editor
 from evertick.ledger.parsed_rules import blackout_of, fingerprint_of, load_calendars, rule_of
-from evertick.ledger.planning_input import plan_inputs_of
+from evertick.ledger.planning import plan_inputs_of
 from evertick.model import Pause, Reason, Run, State
-from evertick.plan.astray import looks_too_late, passed_over
 from evertick.store.base import (
     CLOCK_AHEAD,
     CLOCK_FAR,
     Advance,
     Change,
+    ClockRepair,
     ClockTraces,
     GapAhead,
     GapCut,
-    MendsTimes,
     RunFilter,
     ScheduleFilter,
     Store,
@@ -82,8 +81,8 @@ async def astray_of(
     store: Store, app: str, stored: StoredSchedule, rule: When, blackout: Calendar | None, now: int
 ) -> Astray | None:
     """Whether the cursor of a schedule lies where its rule has it from now on."""
-    facts = plan_inputs_of(stored, stored.definition, rule, blackout=blackout)
-    expected = passed_over(facts, now)
+    inputs = plan_inputs_of(stored, stored.definition, rule, blackout=blackout)
+    expected = passed_over(inputs, now)
     if expected is not None and stored.fingerprint != fingerprint_of(rule, blackout):
         # Other rules of a zone or another calendar move a cursor, too; not by so much.
         expected = expected if stored.fire_at is None or stored.fire_at - expected > DAY else None
@@ -91,7 +90,7 @@ async def astray_of(
         # It has run already, at a time that was wrong or by hand.
         is_done = await store.recorded_moments(app, stored.id, first=expected, last=expected, limit=1)
         expected = None if is_done else expected
-    if expected is None and not looks_too_late(facts, now):
+    if expected is None and not looks_too_late(inputs, now):
         return None
     return Astray(
         key=stored.key,
@@ -161,9 +160,9 @@ class ClockRepairer(Editor):
     async def traces(self) -> ClockTraces:
         return await self._mender().clock_traces(self._app, limit=_BITE)
 
-    def _mender(self) -> MendsTimes:
-        if not isinstance(self._store, MendsTimes):
-            raise Refused("this store cannot put times right; its maker must offer `MendsTimes`")
+    def _mender(self) -> ClockRepair:
+        if not isinstance(self._store, ClockRepair):
+            raise Refused("this store cannot put times right; its maker must offer `ClockRepair`")
         return self._store
 
     # --- schedules
@@ -205,10 +204,10 @@ class ClockRepairer(Editor):
         if wrong == "start":
             rule = _restarted(stored, rule, current.time, traces)
             return None if rule is None else self._restarting(current, rule)
-        facts = plan_inputs_of(stored, stored.definition, rule, blackout=current.blackout)
-        if passed_over(facts, current.time) is not None:
+        inputs = plan_inputs_of(stored, stored.definition, rule, blackout=current.blackout)
+        if passed_over(inputs, current.time) is not None:
             return self._restarting(current, rule)
-        return self._looking_now(current) if looks_too_late(facts, current.time) else None
+        return self._looking_now(current) if looks_too_late(inputs, current.time) else None
 
     def _restarting(self, current: CurrentSchedule, rule: When) -> Change:
         """Like an edit: settled up to now, and the cursor of the rule from now."""

@@ -1,7 +1,7 @@
 """People's changes to schedules: add, edit, pause, resume, remove, trigger, rerun.
 
 A change first settles the account of the old definition up to now, then restarts the cursor from now, so that it never
-fires anything by itself and never loses a moment silently. Read, settle, write guarded; if somebody else was faster,
+fires anything by itself and never loses a moment silently. Read, settle, write guarded; if another was faster,
 again from the start.
 """
 
@@ -15,14 +15,14 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import EvertickError, InvalidInput, NotFound, Refused, StoreUnavailable
-from evertick.ledger.fan_out import able_nodes, fan_out, unique_key_on
 from evertick.ledger.parsed_rules import blackout_named, blackout_of, fingerprint_of, load_calendars, rule_of
-from evertick.ledger.planning_input import plan_inputs_of, run_of
+from evertick.ledger.planning import able_nodes, fan_out, plan_inputs_of, run_of, unique_key_on
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Occurrence, Pause, Reason, RerunOverlap, Run, State
 from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.plan.allowed_rules import ScheduleLimits, check_rule
-from evertick.plan.inputs import FRESH, Fire, admit, guards_live, takes_place
+from evertick.plan.inputs import FRESH, Fire
 from evertick.plan.moments import cursor_after
+from evertick.plan.overlap import admit, guards_live, takes_place
 from evertick.plan.overrides import Settled, apart, pending, settle_decisions, time_of, without_decided
 from evertick.plan.settlement import settle
 from evertick.store.base import (
@@ -42,10 +42,10 @@ __all__ = [
     "Addition",
     "CurrentSchedule",
     "Editor",
+    "current_schedule_of",
     "interval_from_end",
     "never_settles",
     "not_rerun",
-    "now_of",
     "soonest",
     "undeclared_note",
 ]
@@ -150,7 +150,7 @@ class Editor:
     async def put_calendar(self, calendar: Calendar) -> None:
         """Keep a named calendar, and let the schedules that use it go by it from now on.
 
-        The same one again moves those that still go by another: whoever put it may not have got to them.
+        The same one again moves those that still go by another: the first put may not have got to them.
         """
         if not await self._put_if_new(calendar):
             await self._move(await self._left_behind(calendar.name))
@@ -188,7 +188,7 @@ class Editor:
         """Recompute cursors that were computed with other zone rules than this machine has; answers how many.
 
         One schedule of each fingerprint tells for all that share it. A schedule that owes something now is left alone:
-        its tick plans with the new rules anyway, and what it owes must not be settled as if somebody had edited it.
+        its tick plans with the new rules anyway, and what it owes must not be settled as if it had been edited.
         """
         calendars = await load_calendars(self._store, self._app)
         refreshed = 0
@@ -303,7 +303,7 @@ class Editor:
         return Change(key=current.stored.key, kind="pause", settle=settled, pause=pause)
 
     async def pause_failing(self, failing: Failing) -> str | None:
-        """Pause a schedule that has failed too often; answers the note. None: somebody was faster, or changed it."""
+        """Pause a schedule that has failed too often; answers the note. None: another was faster, or changed it."""
         said = what_was_raised(failing.error) or failing.reason or failing.verdict
         runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
         note = f"{runs} failed, the last error: {said}; mend it, then resume it"
@@ -318,7 +318,7 @@ class Editor:
         return note if is_paused else None
 
     async def pause_undeclared(self, key: str, node_name: str, source: Source = "code") -> bool:
-        """Pause a schedule that what runs under `node_name` no longer declares. False: somebody was faster."""
+        """Pause a schedule that what runs under `node_name` no longer declares. False: another was faster."""
         note = undeclared_note(node_name, source)
         return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
 
@@ -477,7 +477,7 @@ class Editor:
         calendars = await load_calendars(self._store, self._app)
         is_on_every = found[0].definition.mode == "every-node"
         nodes = await self._store.nodes(self._app) if is_on_every else ()
-        return now_of(found[0], await self._store.now(), calendars, nodes)
+        return current_schedule_of(found[0], await self._store.now(), calendars, nodes)
 
     def _settle(self, current: CurrentSchedule, reason: Reason, *, fresh: int = FRESH) -> Advance:
         """What is owed, where rule and blackout stay as they are."""
@@ -514,8 +514,8 @@ class Editor:
         if becomes.keeps_held:
             fire_at, at = stored.fire_at, None if blackout is None else blackout.next_open(now)
         elif current.rule is not None:
-            facts = apart(plan_inputs_of(stored, stored.definition, current.rule, blackout=current.blackout))
-            fires, gaps = settle(facts, now, reason, fresh=fresh, is_opened=becomes.lets_go)
+            inputs = apart(plan_inputs_of(stored, stored.definition, current.rule, blackout=current.blackout))
+            fires, gaps = settle(inputs, now, reason, fresh=fresh, is_opened=becomes.lets_go)
         settled = self._settle_decisions(current, becomes, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
         if rule is not None and interval_from_end(rule) is None and not becomes.keeps_held:
             rest = without_decided(rule, settled.occurrences)
@@ -554,8 +554,8 @@ class Editor:
         if not stored.occurrences or known is None:
             return Settled(occurrences=stored.occurrences)
         rule = None if reason is Reason.REMOVED else becomes.rule
-        facts = plan_inputs_of(stored, stored.definition, known)
-        return settle_decisions(facts, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
+        inputs = plan_inputs_of(stored, stored.definition, known)
+        return settle_decisions(inputs, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
 
 
 def _is_over(pause: Pause | None, now: int) -> bool:
@@ -563,7 +563,7 @@ def _is_over(pause: Pause | None, now: int) -> bool:
     return pause is not None and pause.until is not None and pause.until <= now
 
 
-def now_of(
+def current_schedule_of(
     stored: StoredSchedule, time: int, calendars: Mapping[str, Calendar], nodes: Sequence[Node]
 ) -> CurrentSchedule:
     try:

@@ -14,10 +14,11 @@ import msgspec
 
 from evertick.errors import Refused
 from evertick.ledger.editor import ROUNDS_MAX, CurrentSchedule, Editor, interval_from_end, never_settles, soonest
-from evertick.ledger.planning_input import plan_inputs_of, run_of
+from evertick.ledger.planning import plan_inputs_of, run_of
 from evertick.model import IDLE_STATES, LIVE_STATES, Cause, NewGap, NewRun, Occurrence, Reason, Run, Verdict
-from evertick.plan.inputs import Fire, admit, takes_place
+from evertick.plan.inputs import Fire
 from evertick.plan.moments import cursor_after
+from evertick.plan.overlap import admit, takes_place
 from evertick.plan.overrides import (
     OCCURRENCES_MAX,
     done,
@@ -54,7 +55,7 @@ class OverrideEditor(Editor):
     """Decides about single moments."""
 
     async def skip_next(self, key: str, *, note: str = "") -> int:
-        """The next moment that nobody has decided about will not run; answers it."""
+        """The next undecided moment will not run; answers it."""
 
         async def make(current: CurrentSchedule) -> _Decision:
             moment = _next_moment(current)
@@ -78,7 +79,7 @@ class OverrideEditor(Editor):
         log.info("%s: the moment %s is moved to %s: %s", key, from_us(fire_at), from_us(to), note or "no note")
 
     async def run_early(self, key: str) -> str:
-        """Run the next moment that nobody has decided about now, instead of at its time; answers the run's id."""
+        """Run the next undecided moment now, instead of at its time; answers the run's id."""
         run_id = self._clock.new_id()
 
         async def make(current: CurrentSchedule) -> _Decision:
@@ -178,7 +179,7 @@ class OverrideEditor(Editor):
         )
 
     def _cursor(self, current: CurrentSchedule, decision: _Decision) -> tuple[int | None, int | None]:
-        """An owed moment stays owed; else the cursor is on the first moment to come that nobody has decided about."""
+        """An owed moment stays owed; else the cursor is on the first undecided moment to come."""
         stored, rule = current.stored, current.rule
         fire_at, at = stored.fire_at, stored.at
         is_counted = interval_from_end(rule) is not None
@@ -211,7 +212,7 @@ def _is_spent(current: CurrentSchedule, decision: _Decision) -> bool:
 
 
 def _next_moment(current: CurrentSchedule) -> int:
-    """The next moment that nobody has decided about."""
+    """The next undecided moment."""
     stored, rule, key = current.stored, _rule(current), current.stored.key
     if interval_from_end(rule) is not None:
         return _next_counted(current)

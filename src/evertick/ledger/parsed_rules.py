@@ -18,6 +18,7 @@ import msgspec
 from evertick.aio.cooperative import in_turns
 from evertick.errors import EvertickError, InvalidWhen
 from evertick.model import Definition
+from evertick.plan.overlap import guards_live
 from evertick.store.base import DueSchedule, Store, StoredSchedule
 from evertick.when import Calendar, When, parse_when
 from evertick.when.family import Families
@@ -50,6 +51,8 @@ class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     blackout: Calendar | None = None
     # What cursors are computed with.
     fingerprint: str = ""
+    # Whether its live runs decide about one more; looked up once, and not for every fire.
+    guards_live: bool = False
     error: str | None = None
 
 
@@ -148,7 +151,14 @@ class Rules:
         except EvertickError as error:
             return KnownDefinition(definition=definition, args=args, error=str(error)), False
         fingerprint = fingerprint_of(rule, blackout)
-        known = KnownDefinition(definition=definition, args=args, rule=rule, blackout=blackout, fingerprint=fingerprint)
+        known = KnownDefinition(
+            definition=definition,
+            args=args,
+            rule=rule,
+            blackout=blackout,
+            fingerprint=fingerprint,
+            guards_live=guards_live(definition),
+        )
         return known, is_shared and blackout is None
 
     def _rule(self, row: DueSchedule, definition: Definition, calendars: dict[str, Calendar]) -> tuple[When, bool]:

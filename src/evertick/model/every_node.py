@@ -1,7 +1,7 @@
 """Schedules that run on every node: which of the other policies go with that, and the queues that are a node's own.
 
 A moment of such a schedule is recorded once, by one node, and becomes a run for each live node that knows the task. A
-run is bound to its node by its queue, which nobody else works on. So claims, retries and limits need not know of it;
+run is bound to its node by its queue, which no other works on. So claims, retries and limits need not know of it;
 only what becomes of a dead node's runs does: they are never given to another.
 """
 

@@ -1,7 +1,7 @@
-"""What happens to schedules and runs, told to whoever listens.
+"""Events of schedules and runs, told to hooks.
 
 Hooks are called after the fact is in the store, one after another, in the order of the facts. A hook that raises or
-hangs harms nobody but itself: it is logged, and it never delays a run.
+hangs harms nothing but itself: it is logged, and it never delays a run.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class Hooks:
         # Runs a plain function off the event loop.
         self._call_plain = call_plain
         self._hooks: dict[str, list[Hook]] = {}
+        # Events that have a hook; the hot path makes none of the others.
+        self.wanted = self._hooks.keys()
         self._backlog: deque[Event] = deque(maxlen=_BACKLOG_MAX)
         self._teller: asyncio.Task[None] | None = None
 
@@ -87,10 +89,6 @@ class Hooks:
     def add(self, kind: str, hook: Hook) -> None:
         self.check(kind)
         self._hooks.setdefault(kind, []).append(hook)
-
-    def wants(self, kind: EventKind) -> bool:
-        """Whether anybody listens: the hot path makes no events for nobody."""
-        return kind in self._hooks
 
     def tell(self, event: Event) -> None:
         """Remember the fact; the hooks hear of it in their own task."""

@@ -19,8 +19,8 @@ __all__ = [
     "HEADERS_MAX_BYTES",
     "NAME_MAX_CHARS",
     "check_name",
-    "hand_key",
-    "hand_message",
+    "dispatch_key",
+    "dispatch_message",
     "kill_message",
     "new_message",
 ]
@@ -54,17 +54,17 @@ def new_message(
     )
 
 
-def hand_key(run: str, fence: int) -> str:
+def dispatch_key(run: str, fence: int) -> str:
     """The key of the message that dispatches a run: the same however often it is sent."""
     return f"{run}:{fence}"
 
 
-def hand_message(id_: str, channel: str, body: Any, headers: Any, run: str, fence: int) -> NewMessage:
+def dispatch_message(id_: str, channel: str, body: Any, headers: Any, run: str, fence: int) -> NewMessage:
     """Dispatches a run under this fence."""
     return NewMessage(
         id=id_,
         channel=check_name(channel, "channel"),
-        key=hand_key(run, fence),
+        key=dispatch_key(run, fence),
         body=_encoded(body),
         headers=_checked_headers(headers or None),
         caused_by=run,
@@ -75,7 +75,7 @@ def hand_message(id_: str, channel: str, body: Any, headers: Any, run: str, fenc
 def kill_message(id_: str, channel: str, run: str, fence: int, why: str) -> NewMessage:
     """Tells the worker that has a run under this fence, or will get it, to leave it alone."""
     body = msgspec.json.encode({"v": 1, "run": run, "fence": fence, "why": why})
-    return NewMessage(id=id_, channel=channel, key=f"{hand_key(run, fence)}:kill", body=body, caused_by=run)
+    return NewMessage(id=id_, channel=channel, key=f"{dispatch_key(run, fence)}:kill", body=body, caused_by=run)
 
 
 def check_name(name: Any, what: str) -> str:

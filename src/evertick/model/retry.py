@@ -11,7 +11,7 @@ from evertick.when.duration import Duration, duration_text, duration_us
 
 __all__ = ["ATTEMPTS_MAX", "Constant", "Exponential", "Linear", "RetryPolicy", "never_again"]
 
-# Retries are rows in the store, so many are cheap; a thousand tries of one run is a loop that nobody meant to write.
+# Retries are rows in the store, so many are cheap; a thousand tries of one run is a loop that was not meant.
 ATTEMPTS_MAX = 1_000
 
 

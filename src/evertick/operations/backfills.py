@@ -169,7 +169,7 @@ def backfill(
     )
     if wish.last < wish.first:
         raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
-    frame = sys._getframe(2)  # noqa: SLF001 - the line that asks, for the error if it is not awaited
+    frame = sys._getframe(2)
     return Backfill(lambda: _backfill(source, wish), source, frame, on_step)
 
 

@@ -113,7 +113,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
             self.engine.wake_messages()
 
     def tell(self, kind: EventKind, key: str, note: str = "") -> None:
-        if self.hooks.wants(kind):
+        if kind in self.hooks.wanted:
             at = from_us(self.clock.now_us())
             self.hooks.tell(Event(kind=kind, app=self.app, at=at, schedule_key=key, note=note))
 

@@ -49,7 +49,7 @@ async def cancel(context: Context, run: Run | str) -> bool:
         context.engine.cancel([run_id])
     if answer.answer == "ended":
         context.wake_runs()  # what it held up may start
-    if answer.answer == "ended" and context.hooks.wants("cancelled"):
+    if answer.answer == "ended" and "cancelled" in context.hooks.wanted:
         context.hooks.tell(ended_event(await get_run(context, run_id), from_us(context.clock.now_us())))
     return answer.answer != "done"
 

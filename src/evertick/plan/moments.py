@@ -20,7 +20,7 @@ __all__ = [
     "due_at",
     "gap_before",
     "gap_until",
-    "is_held",
+    "is_in_blackout",
     "is_noticed_in_time",
     "is_past_grace",
     "make_fire",
@@ -43,64 +43,64 @@ def cursor_after(
     return fire_at, due if blackout is None else blackout.next_open(due)
 
 
-def newest_begun(facts: PlanInputs, now: int) -> int | None:
+def newest_begun(inputs: PlanInputs, now: int) -> int | None:
     """The newest moment from the cursor on that has come, though jitter may still delay it."""
-    if facts.fire_at is None or facts.fire_at > now:
+    if inputs.fire_at is None or inputs.fire_at > now:
         return None
-    if facts.counts_from_end:
-        return facts.fire_at
-    newest = facts.rule.previous_us(now + 1)
+    if inputs.counts_from_end:
+        return inputs.fire_at
+    newest = inputs.rule.previous_us(now + 1)
     # The rules of the zone or the calendar may have changed: the promised moment is no longer one of the rule's, and is
     # owed all the same.
-    return facts.fire_at if newest is None else max(newest, facts.fire_at)
+    return inputs.fire_at if newest is None else max(newest, inputs.fire_at)
 
 
-def newest_owed(facts: PlanInputs, now: int) -> int | None:
-    newest = newest_begun(facts, now)
-    if newest is None or facts.fire_at is None or _due_at_latest(facts, newest) <= now:
+def newest_owed(inputs: PlanInputs, now: int) -> int | None:
+    newest = newest_begun(inputs, now)
+    if newest is None or inputs.fire_at is None or _due_at_latest(inputs, newest) <= now:
         return newest
     # Jitter is less than the distance between fires, so the one before it is due.
-    earlier = facts.rule.previous_us(newest) if newest > facts.fire_at else None
-    return None if earlier is None else max(earlier, facts.fire_at)
+    earlier = inputs.rule.previous_us(newest) if newest > inputs.fire_at else None
+    return None if earlier is None else max(earlier, inputs.fire_at)
 
 
-def _due_at_latest(facts: PlanInputs, moment: int) -> int:
+def _due_at_latest(inputs: PlanInputs, moment: int) -> int:
     """When the moment is due at the latest: a delay that is not drawn yet may be as long as its cap.
 
     Were it none at all, a tick a moment too late would take a drawn delay near its cap for a missed moment.
     """
-    if facts.rule.bounds.jitter_mode == "fresh" and moment != facts.fire_at and not is_held(facts, moment):
-        return moment + facts.rule.jitter_cap_us(moment)
-    return due_at(facts, moment)
+    if inputs.rule.bounds.jitter_mode == "fresh" and moment != inputs.fire_at and not is_in_blackout(inputs, moment):
+        return moment + inputs.rule.jitter_cap_us(moment)
+    return due_at(inputs, moment)
 
 
-def due_at(facts: PlanInputs, moment: int) -> int:
+def due_at(inputs: PlanInputs, moment: int) -> int:
     """When the moment is due: after its jitter, and not before a blackout that holds it has opened."""
-    blackout = facts.blackout
+    blackout = inputs.blackout
     if blackout is None:
-        return _delayed(facts, moment)
+        return _delayed(inputs, moment)
     if blackout.permits(moment):
         if (
-            moment == facts.fire_at
-            and facts.at is not None
-            and facts.at > moment
-            and not blackout.permits(facts.at - 1)
+            moment == inputs.fire_at
+            and inputs.at is not None
+            and inputs.at > moment
+            and not blackout.permits(inputs.at - 1)
         ):
-            return facts.at  # its drawn delay had led into the blackout that ended there
-        moment = _delayed(facts, moment)
+            return inputs.at  # its drawn delay had led into the blackout that ended there
+        moment = _delayed(inputs, moment)
     opens = blackout.next_open(moment)
     return LATEST if opens is None else opens
 
 
-def _delayed(facts: PlanInputs, moment: int) -> int:
+def _delayed(inputs: PlanInputs, moment: int) -> int:
     """The moment plus its jitter: drawn, it is in `at` for the cursor's own moment; stable, it is recomputed."""
-    bounds = facts.rule.bounds
+    bounds = inputs.rule.bounds
     if not bounds.jitter:
         return moment
     if bounds.jitter_mode == "stable":
-        return moment + facts.rule.jitter_us(moment, facts.key)
-    if moment == facts.fire_at and facts.at is not None and moment <= facts.at < moment + bounds.jitter:
-        return facts.at
+        return moment + inputs.rule.jitter_us(moment, inputs.key)
+    if moment == inputs.fire_at and inputs.at is not None and moment <= inputs.at < moment + bounds.jitter:
+        return inputs.at
     return moment
 
 
@@ -112,47 +112,47 @@ def drawn_jitter(rule: When, key: str, moment: int, uniform: Callable[[], float]
     return int(rule.jitter_cap_us(moment) * uniform())
 
 
-def is_held(facts: PlanInputs, moment: int) -> bool:
-    return facts.blackout is not None and not facts.blackout.permits(moment)
+def is_in_blackout(inputs: PlanInputs, moment: int) -> bool:
+    return inputs.blackout is not None and not inputs.blackout.permits(moment)
 
 
-def is_past_grace(facts: PlanInputs, moment: int, now: int) -> bool:
-    grace = facts.definition.grace
-    return grace is not None and now - due_at(facts, moment) > grace
+def is_past_grace(inputs: PlanInputs, moment: int, now: int) -> bool:
+    grace = inputs.definition.grace
+    return grace is not None and now - due_at(inputs, moment) > grace
 
 
-def is_noticed_in_time(facts: PlanInputs, moment: int, now: int) -> bool:
+def is_noticed_in_time(inputs: PlanInputs, moment: int, now: int) -> bool:
     """Whether catch-up "skip" lets the moment run; with a grace time that says so instead."""
-    return facts.definition.grace is not None or now - due_at(facts, moment) <= FRESH
+    return inputs.definition.grace is not None or now - due_at(inputs, moment) <= FRESH
 
 
-def make_fire(facts: PlanInputs, moment: int, now: int, *, is_blocked: bool, is_late: bool = False) -> Fire:
-    due = due_at(facts, moment)
-    is_late = is_late or now - due > LATE or is_held(facts, moment)
+def make_fire(inputs: PlanInputs, moment: int, now: int, *, is_blocked: bool, is_late: bool = False) -> Fire:
+    due = due_at(inputs, moment)
+    is_late = is_late or now - due > LATE or is_in_blackout(inputs, moment)
     return Fire(fire_at=moment, due_at=due, is_late=is_late, is_blocked=is_blocked)
 
 
-def gap_before(facts: PlanInputs, moment: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+def gap_before(inputs: PlanInputs, moment: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
     """The owed moments before this one, if there are any."""
-    assert facts.fire_at is not None
-    if moment <= facts.fire_at:
+    assert inputs.fire_at is not None
+    if moment <= inputs.fire_at:
         return ()
-    last = facts.rule.previous_us(moment)
-    return () if last is None or last < facts.fire_at else (make_gap(facts, facts.fire_at, last, verdict, reason),)
+    last = inputs.rule.previous_us(moment)
+    return () if last is None or last < inputs.fire_at else (make_gap(inputs, inputs.fire_at, last, verdict, reason),)
 
 
-def gap_until(facts: PlanInputs, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
+def gap_until(inputs: PlanInputs, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
     """All moments from the cursor up to and including `until`, if there are any."""
-    if facts.fire_at is None or facts.fire_at > until or facts.is_spent:
+    if inputs.fire_at is None or inputs.fire_at > until or inputs.is_spent:
         return ()
-    if facts.counts_from_end:
-        return (make_gap(facts, facts.fire_at, facts.fire_at, verdict, reason),)
-    last = facts.rule.previous_us(until + 1)
-    return (make_gap(facts, facts.fire_at, max(last or 0, facts.fire_at), verdict, reason),)
+    if inputs.counts_from_end:
+        return (make_gap(inputs, inputs.fire_at, inputs.fire_at, verdict, reason),)
+    last = inputs.rule.previous_us(until + 1)
+    return (make_gap(inputs, inputs.fire_at, max(last or 0, inputs.fire_at), verdict, reason),)
 
 
-def make_gap(facts: PlanInputs, first: int, last: int, verdict: Verdict, reason: Reason) -> NewGap:
-    count = 1 if first == last else max(facts.rule.count_us(first, last, COUNT_LIMIT), 1)
+def make_gap(inputs: PlanInputs, first: int, last: int, verdict: Verdict, reason: Reason) -> NewGap:
+    count = 1 if first == last else max(inputs.rule.count_us(first, last, COUNT_LIMIT), 1)
     return NewGap(
         first_at=first, last_at=last, count=count, verdict=verdict, reason=reason, is_exact=count < COUNT_LIMIT
     )

@@ -18,7 +18,8 @@ from collections.abc import Iterable
 import msgspec
 
 from evertick.model import NewGap, Occurrence, Reason, Verdict
-from evertick.plan.inputs import FRESH, LATE, Fire, Plan, PlanInputs, admit, takes_place
+from evertick.plan.inputs import FRESH, LATE, Fire, Plan, PlanInputs
+from evertick.plan.overlap import admit, takes_place
 from evertick.when.base import When
 from evertick.when.subset import Without
 
@@ -65,24 +66,24 @@ def pending(occurrences: Iterable[Occurrence]) -> list[Occurrence]:
 
 
 def without_decided(rule: When, occurrences: tuple[Occurrence, ...]) -> When:
-    """The rule without the moments that somebody decided about."""
+    """The rule without the moments that were decided by hand."""
     if not occurrences or rule.is_after_end:
         return rule
     return Without(rule, (each.fire_at for each in occurrences))
 
 
-def apart(facts: PlanInputs) -> PlanInputs:
-    """The facts without the decided moments. A moved one keeps its place in the count of `max_fires`."""
-    if facts.counts_from_end:
-        return facts
-    promised = sum(each.kind == "move" for each in facts.occurrences)
-    rule = without_decided(facts.rule, facts.occurrences)
-    return msgspec.structs.replace(facts, rule=rule, fires=facts.fires + promised, occurrences=())
+def apart(inputs: PlanInputs) -> PlanInputs:
+    """The inputs without the decided moments. A moved one keeps its place in the count of `max_fires`."""
+    if inputs.counts_from_end:
+        return inputs
+    promised = sum(each.kind == "move" for each in inputs.occurrences)
+    rule = without_decided(inputs.rule, inputs.occurrences)
+    return msgspec.structs.replace(inputs, rule=rule, fires=inputs.fires + promised, occurrences=())
 
 
-def skips_next(facts: PlanInputs) -> bool:
+def skips_next(inputs: PlanInputs) -> bool:
     """Whether the next moment of a rule that counts from the end of a run is to be skipped."""
-    return facts.counts_from_end and any(each.kind == "skip" for each in facts.occurrences)
+    return inputs.counts_from_end and any(each.kind == "skip" for each in inputs.occurrences)
 
 
 def is_past(occurrence: Occurrence, now: int, cursor: int | None) -> bool:
@@ -97,16 +98,16 @@ def has_moment(rule: When, moment: int) -> bool:
 # --- the tick ----------------------------------------------------------------------------------------------------
 
 
-def with_decisions(facts: PlanInputs, made: Plan, now: int) -> Plan:
+def with_decisions(inputs: PlanInputs, made: Plan, now: int) -> Plan:
     """The plan of the rest, and the decided moments whose time has come."""
-    if facts.pause is not None and not made.ends_pause:
+    if inputs.pause is not None and not made.ends_pause:
         return made
-    if facts.counts_from_end:
+    if inputs.counts_from_end:
         # The next moment was dealt with: whatever became of it, it is the one that was meant.
         return msgspec.structs.replace(made, occurrences=()) if made.gaps or made.fires else made
-    paused_until = 0 if facts.pause is None else facts.pause.until or 0
+    paused_until = 0 if inputs.pause is None else inputs.pause.until or 0
     fires, gaps, happened = list[Fire](), list[NewGap](), set[int]()
-    for each in pending(facts.occurrences):
+    for each in pending(inputs.occurrences):
         if time_of(each) > now:
             break
         if time_of(each) < paused_until:
@@ -114,35 +115,35 @@ def with_decisions(facts: PlanInputs, made: Plan, now: int) -> Plan:
         elif each.kind == "skip":
             row = _gap(each, Verdict.SKIPPED, Reason.BY_HAND)
         else:
-            row = _moved(facts, each, now, [*made.fires, *fires])
+            row = _moved(inputs, each, now, [*made.fires, *fires])
         if row is not None:
             happened.add(each.fire_at)
         if isinstance(row, Fire):
             fires.append(row)
         elif row is not None:
             gaps.append(row)
-    remaining = _remaining(facts.occurrences, happened, now, made.next_fire_at)
+    remaining = _remaining(inputs.occurrences, happened, now, made.next_fire_at)
     is_blocked = any(fire.is_blocked for fire in fires)
     return msgspec.structs.replace(
         made,
         fires=(*made.fires, *fires),
         gaps=(*made.gaps, *gaps),
-        next_at=_next_look(facts, made.next_at, remaining, now, has_fired=bool(made.fires or fires)),
+        next_at=_next_look(inputs, made.next_at, remaining, now, has_fired=bool(made.fires or fires)),
         replaces_live=made.replaces_live
-        or (bool(fires) and takes_place(facts.definition.overlap, facts.live, is_blocked=is_blocked)),
-        occurrences=None if remaining == facts.occurrences else remaining,
+        or (bool(fires) and takes_place(inputs.definition.overlap, inputs.live, is_blocked=is_blocked)),
+        occurrences=None if remaining == inputs.occurrences else remaining,
     )
 
 
-def _moved(facts: PlanInputs, moved: Occurrence, now: int, beside: list[Fire]) -> Fire | NewGap | None:
+def _moved(inputs: PlanInputs, moved: Occurrence, now: int, beside: list[Fire]) -> Fire | NewGap | None:
     """What becomes of a moved moment whose time has come; None: it waits for the next look.
 
     It is judged by the time it was moved to. Jitter does not delay it, and a blackout does not hold it: somebody has
     named that very time.
     """
-    definition, late = facts.definition, now - time_of(moved)
-    most = facts.rule.bounds.max_fires
-    if most is not None and facts.fires + len(beside) >= most:
+    definition, late = inputs.definition, now - time_of(moved)
+    most = inputs.rule.bounds.max_fires
+    if most is not None and inputs.fires + len(beside) >= most:
         return _gap(moved, Verdict.SKIPPED, Reason.LIMIT)
     if definition.grace is not None and late > definition.grace:
         return _gap(moved, Verdict.MISSED, Reason.GRACE)
@@ -150,7 +151,7 @@ def _moved(facts: PlanInputs, moved: Occurrence, now: int, beside: list[Fire]) -
         return _gap(moved, Verdict.MISSED, Reason.DOWNTIME)
     if beside and definition.overlap != "allow":
         return None
-    admitted = admit(definition.overlap, facts.live)
+    admitted = admit(definition.overlap, inputs.live)
     if admitted is None:
         is_behind = definition.catch_up == "all" and late > definition.pace
         return None if is_behind else _gap(moved, Verdict.SKIPPED, Reason.OVERLAP)
@@ -158,10 +159,10 @@ def _moved(facts: PlanInputs, moved: Occurrence, now: int, beside: list[Fire]) -
 
 
 def _next_look(
-    facts: PlanInputs, at: int | None, remaining: tuple[Occurrence, ...], now: int, *, has_fired: bool
+    inputs: PlanInputs, at: int | None, remaining: tuple[Occurrence, ...], now: int, *, has_fired: bool
 ) -> int | None:
     """What could not be recorded beside another fire is looked at again at once, what waits for a run every `pace`."""
-    again = now + (1 if has_fired else facts.definition.pace)
+    again = now + (1 if has_fired else inputs.definition.pace)
     times = [again if time_of(each) <= now else time_of(each) for each in remaining if each.kind != "done"]
     return min([*times, *([] if at is None else [at])], default=None)
 
@@ -182,7 +183,7 @@ def _remaining(
 
 
 def settle_decisions(
-    facts: PlanInputs, now: int, reason: Reason, *, rule: When | None, cursor: int | None, fresh: int, is_alone: bool
+    inputs: PlanInputs, now: int, reason: Reason, *, rule: When | None, cursor: int | None, fresh: int, is_alone: bool
 ) -> Settled:
     """Close the account of the decisions under a definition that is about to change.
 
@@ -190,16 +191,16 @@ def settle_decisions(
     new rule has it as well. `rule` None: there is no new rule; what has not come is given up, and what was moved away
     from a moment that has come is in the gap of the reason.
     """
-    if facts.counts_from_end:
-        has_come = facts.fire_at is not None and facts.fire_at <= now
+    if inputs.counts_from_end:
+        has_come = inputs.fire_at is not None and inputs.fire_at <= now
         stays = not has_come and rule is not None and rule.is_after_end
-        return Settled(occurrences=facts.occurrences if stays else ())
+        return Settled(occurrences=inputs.occurrences if stays else ())
     fires, gaps, kept = list[Fire](), list[NewGap](), list[Occurrence]()
-    for each in facts.occurrences:
+    for each in inputs.occurrences:
         if each.kind == "done":
             kept += [] if is_past(each, now, cursor) else [each]
         elif time_of(each) <= now:
-            row = _settled(facts, each, now, reason, fresh=fresh, is_alone=is_alone and not fires)
+            row = _settled(inputs, each, now, reason, fresh=fresh, is_alone=is_alone and not fires)
             kept += [] if is_past(each, now, cursor) else [done(each.fire_at)]
             if isinstance(row, Fire):
                 fires.append(row)
@@ -213,17 +214,17 @@ def settle_decisions(
 
 
 def _settled(
-    facts: PlanInputs, each: Occurrence, now: int, reason: Reason, *, fresh: int, is_alone: bool
+    inputs: PlanInputs, each: Occurrence, now: int, reason: Reason, *, fresh: int, is_alone: bool
 ) -> Fire | NewGap:
-    pause, definition, late = facts.pause, facts.definition, now - time_of(each)
+    pause, definition, late = inputs.pause, inputs.definition, now - time_of(each)
     if pause is not None and (pause.until is None or time_of(each) < pause.until):
         return _gap(each, Verdict.SKIPPED, Reason.UNDECLARED if pause.is_undeclared else Reason.PAUSED)
     if each.kind == "skip":
         return _gap(each, Verdict.SKIPPED, Reason.BY_HAND)
-    admitted = admit(definition.overlap, facts.live)
+    admitted = admit(definition.overlap, inputs.live)
     is_in_time = late <= fresh and (definition.grace is None or late <= definition.grace)
     may_run = is_alone or definition.overlap == "allow"
-    if admitted is None or not is_in_time or not may_run or facts.is_spent:
+    if admitted is None or not is_in_time or not may_run or inputs.is_spent:
         return _gap(each, Verdict.SKIPPED, reason)
     return _fire(each, now, is_blocked=admitted == "blocked")
 

@@ -24,7 +24,7 @@ __all__ = ["COUNT_MOST", "Expected", "Foreseen", "Prospect", "upcoming_fires"]
 # Beyond so many the moments of a closed stretch are not counted.
 COUNT_MOST = 100_000
 
-# What becomes of a moment that does not just run: skipped or moved by somebody; held by a blackout until that opens, or
+# What becomes of a moment that does not just run: skipped or moved by hand; held by a blackout until that opens, or
 # dropped by it.
 Prospect = Literal["skipped", "moved", "held", "dropped"]
 

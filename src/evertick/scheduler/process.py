@@ -112,7 +112,7 @@ def check_may_run() -> None:
     """Refuse to run where it cannot work, with what to write instead."""
     if _imported:
         # Whose top level has called it: of another module it would be only half there.
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the one way to the modules that call
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_name != "<module>":
             frame = frame.f_back
         if frame is not None and frame.f_globals.get("__name__") == _imported:

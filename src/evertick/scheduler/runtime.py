@@ -19,14 +19,12 @@ from evertick.definition.declarations import Declarations
 from evertick.definition.duties import Duties, make_duty
 from evertick.definition.settings import Settings, check_url
 from evertick.definition.task import Task
-from evertick.driver.base import Work
-from evertick.driver.dispatch import DispatchingDriver, ReportSource
-from evertick.driver.python.child_guard import check_may_open_store, check_may_start
+from evertick.driver.base import DispatchingDriver, ReportSource, Sender, Work
+from evertick.driver.python.child_import import check_may_open_store, check_may_start
 from evertick.driver.python.function import Threads
-from evertick.driver.python.pool import Children
-from evertick.driver.queue.nats_spec import nats_connection
+from evertick.driver.python.process import Children
+from evertick.driver.queue.spec import nats_connection
 from evertick.driver.secret import Secrets
-from evertick.driver.sender import Sender
 from evertick.driver.spec import DriverParts
 from evertick.engine.engine import Engine, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of

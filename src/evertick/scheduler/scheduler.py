@@ -22,8 +22,7 @@ from evertick.definition.options import CronOptions, EveryOptions, OnceOptions, 
 from evertick.definition.senders import SenderOptions, check_channel, make_sender
 from evertick.definition.settings import Settings, make_settings, refuse_bare, refuse_unknown
 from evertick.definition.task import Task, TaskOptions
-from evertick.driver.connection import connection_to
-from evertick.driver.registry import IN_PYTHON
+from evertick.driver.registry import IN_PYTHON, connection_to
 from evertick.driver.spec import Spec
 from evertick.errors import AlreadyDeclared, InvalidDuration, InvalidInput, InvalidSetting, Refused, StoreError
 from evertick.job.context import Context
@@ -427,7 +426,7 @@ def _once_meant(text: str) -> str:
 
 def _calling_module() -> str:
     """The module that makes the scheduler: what the program is called, however it was started."""
-    frame = sys._getframe(2)  # noqa: SLF001 - the one way to the module that calls
+    frame = sys._getframe(2)
     name = frame.f_globals.get("__name__", "python")
     main_file = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(main_file).stem if name == "__main__" and main_file else str(name)

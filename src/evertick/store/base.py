@@ -16,7 +16,7 @@ All times are integer microseconds. docs/explanation/protocol.md gives the reaso
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -24,6 +24,7 @@ import msgspec
 
 from evertick.model import (
     Attempt,
+    Cause,
     Claimed,
     ClaimedMessage,
     Definition,
@@ -66,6 +67,7 @@ __all__ = [
     "ChannelPulse",
     "Checked",
     "Claim",
+    "ClockRepair",
     "ClockTraces",
     "DeclaredBy",
     "DispatchesChecked",
@@ -84,11 +86,9 @@ __all__ = [
     "Freed",
     "GapAhead",
     "GapCut",
-    "Hearing",
     "HeartbeatSession",
-    "Maintained",
+    "Maintainable",
     "Maintenance",
-    "MendsTimes",
     "MessageClaim",
     "MessageFilter",
     "NewCalendar",
@@ -100,6 +100,7 @@ __all__ = [
     "Recorded",
     "Rehomed",
     "ReportAnswer",
+    "ReportWindow",
     "RunFilter",
     "ScheduleFilter",
     "Source",
@@ -111,6 +112,7 @@ __all__ = [
     "TaskTerms",
     "Ticks",
     "Within",
+    "fires_counted",
 ]
 
 MigrateMode = Literal["auto", "check"]
@@ -257,6 +259,20 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     messages: tuple[NewMessage, ...] = ()
 
 
+def fires_counted(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
+    """How many fires these runs are, those with the given ids left out: a moment that all nodes run is one."""
+    count = 0
+    on_all_nodes: set[int | None] = set()
+    for run in runs:
+        if run.id in without:
+            continue
+        if run.cause is Cause.FIRE:
+            count += 1
+        elif run.cause is Cause.EVERY_NODE:
+            on_all_nodes.add(run.fire_at)
+    return count + len(on_all_nodes)
+
+
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     # The fence under which claimed runs were inserted; 0 when none was.
@@ -396,7 +412,7 @@ class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
     ended: list[tuple[str, Verdict]]
 
 
-class Hearing(msgspec.Struct, frozen=True):
+class ReportWindow(msgspec.Struct, frozen=True):
     """A stretch of the store's time in which every word of the workers of a channel came through, and was written."""
 
     since: int
@@ -574,6 +590,9 @@ class DutyHolds(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     duties: list[DutyHold]
 
+    def are_all_held(self, names: Sequence[str]) -> bool:
+        return len(self.duties) == len(set(names)) and all(duty.node is not None for duty in self.duties)
+
 
 class DutyTick(msgspec.Struct, frozen=True, kw_only=True):
     """What the holder of a duty has to say about it."""
@@ -728,7 +747,7 @@ class Store(Protocol):
         """The store's time."""
         ...
 
-    async def beat_line(self) -> HeartbeatSession:
+    async def heartbeat_session(self) -> HeartbeatSession:
         """A line for the thread that calls it."""
         ...
 
@@ -879,7 +898,7 @@ class Store(Protocol):
         """
         ...
 
-    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, Hearing]) -> DispatchesChecked:
+    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, ReportWindow]) -> DispatchesChecked:
         """Settle up to `limit` dispatched runs that are overdue by the store's clock, and those to be cancelled.
 
         `heard`: by channel, when the caller heard all that workers said of what went by it. Who did not hear a worker
@@ -1136,7 +1155,7 @@ class ClockTraces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class MendsTimes(Protocol):
+class ClockRepair(Protocol):
     """A store that can put right what was written while its clock was ahead; it is not asked of every store."""
 
     async def clock_traces(self, app: str, *, limit: int) -> ClockTraces:
@@ -1257,10 +1276,10 @@ class Maintenance(Protocol):
 
 
 @runtime_checkable
-class Maintained(Protocol):
-    """A store that can be looked after; it is not asked of every store."""
+class Maintainable(Protocol):
+    """A store with maintenance; not every store has it."""
 
-    def care(self) -> Maintenance: ...
+    def maintenance(self) -> Maintenance: ...
 
 
 class OpensStore(Protocol):

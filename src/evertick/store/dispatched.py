@@ -12,23 +12,52 @@ nobody hears, somebody may be at work on it, and has a worker's time to stop.
 
 Silence is judged by those who would have heard: a queue that is away keeps from them what workers say, and makes no
 worker a silent one. When it is back, workers have all of their time to be heard again.
+
+The log lines that workers report are bounded: their beginning, and their end. A worker is a program of anybody's, and
+may never fall silent: what it says of one dispatch is bounded as what a job of our own says is. The head is written as
+it comes. When it is full, a line says so, and nothing more is kept but what comes with the report that ends the
+dispatch: the last words of a worker are often the ones that matter. A report may come twice, and out of order. So one
+is cut by itself first, which gives the same each time, and is then taken whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, assert_never
 
 import msgspec
 
-from evertick.model import LOSSES_MAX, DispatchTerms, NewMessage, Outcome, Reason, Report, Verdict
+from evertick.model import (
+    LINE_MAX_CHARS,
+    LINES_MAX,
+    LOSSES_MAX,
+    DispatchTerms,
+    NewMessage,
+    Outcome,
+    Reason,
+    Report,
+    Verdict,
+)
 from evertick.model.message import kill_message
-from evertick.store.base import Hearing, ReportAnswer
-from evertick.store.ending import DEADLINE_MARGIN, Ending, cancelled_instead
-from evertick.store.rows import Row, dispatch_terms_of
+from evertick.store.base import ReportAnswer, ReportWindow
+from evertick.store.rows import Row, dispatch_terms_of, lines_text
+from evertick.store.verdicts import DEADLINE_MARGIN, Ending, cancelled_outcome
 from evertick.when.moment import MINUTE, SECOND
 
-__all__ = ["STALE", "End", "Heard", "LogLines", "Mark", "Tended", "bare_report", "given_answers", "hear", "tend"]
+__all__ = [
+    "STALE",
+    "AppliedReports",
+    "LogLines",
+    "ReportedEnd",
+    "RunProgress",
+    "WorkerLog",
+    "WorkerLogLines",
+    "all_answers",
+    "apply_all",
+    "bare_report",
+    "check_runs",
+    "worker_log_lines",
+]
 
 STALE = ReportAnswer(answer="stale")
 # How long a worker that was told to stop may take, where nothing else says how often it speaks.
@@ -37,7 +66,7 @@ _PATIENCE = MINUTE
 _LOOK_AGAIN = SECOND
 
 
-class Mark(msgspec.Struct, frozen=True, gc=False):
+class RunProgress(msgspec.Struct, frozen=True, gc=False):
     """How a run stands after reports. Progress: None leaves it as it was."""
 
     id: str
@@ -60,7 +89,7 @@ class LogLines(msgspec.Struct, frozen=True, gc=False):
     is_last: bool = False
 
 
-class End(msgspec.Struct, frozen=True, gc=False):
+class ReportedEnd(msgspec.Struct, frozen=True, gc=False):
     """A verdict, when the work is said to have begun, and by whom, where that is told for the first time."""
 
     outcome: Outcome
@@ -68,33 +97,33 @@ class End(msgspec.Struct, frozen=True, gc=False):
     worker: str | None
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedReports(msgspec.Struct, frozen=True, kw_only=True):
     """What reports have come to. None among the answers: the run is not in these hands (any more)."""
 
     answers: list[ReportAnswer | None]
     # Also of those that leave these hands.
-    marks: list[Mark]
+    progress: list[RunProgress]
     # Runs of which it was not known before that a worker has them, and that are still in its hands.
     taken: list[str]
-    ends: list[End]
+    ends: list[ReportedEnd]
     # Back to waiting: retry and release.
     back: list[Outcome]
     lines: list[LogLines]
 
 
-def hear(reports: Sequence[Report], rows: Iterable[Row], now: int) -> Heard:
+def apply_all(reports: Sequence[Report], rows: Iterable[Row], now: int) -> AppliedReports:
     """`rows`: those of the runs that are dispatched, under whichever fence, and stay so until this is written."""
-    runs = {row["id"]: _Dispatched(row, now) for row in rows}
+    runs = {row["id"]: _DispatchedRun(row, now) for row in rows}
     answers: list[ReportAnswer | None] = []
     for report in reports:
         run = runs.get(report.id)
-        answers.append(None if run is None or run.fence != report.fence else run.hear(report))
-    return Heard(
+        answers.append(None if run is None or run.fence != report.fence else run.apply(report))
+    return AppliedReports(
         answers=answers,
-        marks=[run.mark for run in runs.values() if run.is_changed],
+        progress=[run.run_progress for run in runs.values() if run.is_changed],
         taken=[run.id for run in runs.values() if run.is_newly_taken and run.outcome is None],
         ends=[
-            End(each.outcome, each.started_at, each.worker)
+            ReportedEnd(each.outcome, each.started_at, each.worker)
             for each in runs.values()
             if each.ends and each.outcome is not None
         ],
@@ -103,7 +132,7 @@ def hear(reports: Sequence[Report], rows: Iterable[Row], now: int) -> Heard:
     )
 
 
-class _Dispatched:
+class _DispatchedRun:
     """A dispatched run while reports about it are read."""
 
     def __init__(self, row: Row, now: int) -> None:
@@ -111,7 +140,7 @@ class _Dispatched:
         self.fence: int = row["fence"]
         self._row = row
         self._now = now
-        self._hand: DispatchTerms = dispatch_terms_of(row["dispatch"])
+        self._terms: DispatchTerms = dispatch_terms_of(row["dispatch"])
         self._pushed_at: int | None = row["pushed_at"]
         self._taken_at: int | None = row["taken_at"]
         self._deadline: int | None = row["deadline"]
@@ -133,44 +162,44 @@ class _Dispatched:
         return self._taken_at or self._pushed_at or int(self._row["dispatched_at"])
 
     @property
-    def mark(self) -> Mark:
+    def run_progress(self) -> RunProgress:
         progress = (self._progress, self._progress_text)
-        return Mark(self.id, self._pushed_at, self._taken_at, self._deadline, *progress, self.worker)
+        return RunProgress(self.id, self._pushed_at, self._taken_at, self._deadline, *progress, self.worker)
 
-    def hear(self, report: Report) -> ReportAnswer:
+    def apply(self, report: Report) -> ReportAnswer:
         if self.outcome is not None:
             return ReportAnswer(answer="already")
         if report.kind == "pushed":
-            return self._hear_pushed()
+            return self._apply_pushed()
         if report.kind == "undelivered":
-            return self._hear_undelivered(report)
-        return self._hear_worker(report)
+            return self._apply_undelivered(report)
+        return self._apply_worker(report)
 
-    def _hear_pushed(self) -> ReportAnswer:
+    def _apply_pushed(self) -> ReportAnswer:
         if self._pushed_at is not None:
             return ReportAnswer(answer="already")
         self._pushed_at = self._now
         self.is_changed = True
-        if self._hand.mode == "forget":
+        if self._terms.mode == "forget":
             return self._end(Verdict.SUCCEEDED)
         # A worker that was faster has set the time between its words already.
         if self._taken_at is None and not self._row["is_cancel_requested"]:
-            self._deadline = None if self._hand.ack_timeout is None else self._now + self._hand.ack_timeout
+            self._deadline = None if self._terms.ack_timeout is None else self._now + self._terms.ack_timeout
         return ReportAnswer(answer="done")
 
-    def _hear_undelivered(self, report: Report) -> ReportAnswer:
+    def _apply_undelivered(self, report: Report) -> ReportAnswer:
         """Whoever brings a message may have got an error though it arrived: then it is delivered. As nobody can know,
         what must not run twice is not dispatched again."""
         if self._pushed_at is not None:
             return ReportAnswer(answer="already")
-        delay = None if self._row["at_most_once"] else self._hand.retry_delay
+        delay = None if self._row["at_most_once"] else self._terms.retry_delay
         return self._fail(report, Reason.UNDELIVERED, delay)
 
-    def _hear_worker(self, report: Report) -> ReportAnswer:
+    def _apply_worker(self, report: Report) -> ReportAnswer:
         if report.kind == "taken" and self._taken_at is not None:
             return ReportAnswer(answer="already")  # the same message once more: it tells nothing of what goes on now
         self._note(report)
-        if self._hand.mode != "finish":
+        if self._terms.mode != "finish":
             return self._end(Verdict.SUCCEEDED, report)
         match report.kind:
             case "taken" | "progress":
@@ -180,7 +209,7 @@ class _Dispatched:
             case "skip":
                 return self._end(Verdict.SKIPPED, report, report.reason or "skipped by its worker")
             case "fail":
-                return self._hear_failed(report)
+                return self._apply_failed(report)
             case "release":
                 return self._put_back(self._outcome("release", reason=report.reason, delay=report.retry_after or 0))
             case "pushed" | "undelivered":
@@ -195,14 +224,14 @@ class _Dispatched:
             self._taken_at = self._now
             self._pushed_at = self._pushed_at or self._now
             self.is_newly_taken = True
-        if self._hand.worker is None and self.worker is None:
+        if self._terms.worker is None and self.worker is None:
             self.worker = report.worker or None
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
         elif self.is_newly_taken and self._row["killed_at"] is not None:
             # It was told to stop before anybody knew of it.
-            self._deadline = self._now + _time_to_stop(self._hand)
-        is_end = report.kind not in ("taken", "progress") or self._hand.mode != "finish"
+            self._deadline = self._now + _time_to_stop(self._terms)
+        is_end = report.kind not in ("taken", "progress") or self._terms.mode != "finish"
         if report.took is not None and is_end:
             # Between what is heard of it lies the way of each word, and a broker that was away: its worker knows.
             # Counted back from the end, as the ledger has it, but not to before it was dispatched.
@@ -213,16 +242,16 @@ class _Dispatched:
             self.lines.append(LogLines(self.id, self.fence, report.seq, report.lines, is_end))
 
     def _silent_until(self) -> int | None:
-        dispatch, taken_at = self._hand, self._taken_at or self._now
+        dispatch, taken_at = self._terms, self._taken_at or self._now
         bounds = [] if dispatch.progress_timeout is None else [self._now + dispatch.progress_timeout]
         if dispatch.timeout is not None:
             bounds.append(taken_at + dispatch.timeout + DEADLINE_MARGIN)
         return min(bounds, default=None)
 
-    def _hear_failed(self, report: Report) -> ReportAnswer:
-        delay = self._hand.retry_delay
+    def _apply_failed(self, report: Report) -> ReportAnswer:
+        delay = self._terms.retry_delay
         if report.retry is not None:
-            delay = self._hand.asked_delay if report.retry else None
+            delay = self._terms.asked_delay if report.retry else None
         if report.retry and delay is not None and report.retry_after is not None:
             delay = report.retry_after
         return self._fail(report, report.reason or Reason.ERROR, delay)
@@ -234,7 +263,7 @@ class _Dispatched:
 
     def _put_back(self, outcome: Outcome) -> ReportAnswer:
         if self._row["is_cancel_requested"]:
-            self.outcome = cancelled_instead(outcome, self._row)
+            self.outcome = cancelled_outcome(outcome, self._row)
             return ReportAnswer(answer="done", verdict=Verdict.CANCELLED)
         self.outcome = outcome
         return ReportAnswer(answer="done", is_put_back=True)
@@ -281,20 +310,20 @@ def bare_report(report: Report, error: Exception) -> Report:
     )
 
 
-def given_answers(
-    heard: Sequence[ReportAnswer | None], reports: Sequence[Report], told: Collection[tuple[str, int]]
+def all_answers(
+    answers: Sequence[ReportAnswer | None], reports: Sequence[Report], answered: Collection[tuple[str, int]]
 ) -> list[ReportAnswer]:
-    """`told`: runs and fences of which the ledger has an end, or a way back, by their own word."""
+    """`answered`: runs and fences whose end, or way back, the ledger has by a report of theirs."""
     return [
-        answer or (ReportAnswer(answer="already") if (report.id, report.fence) in told else STALE)
-        for answer, report in zip(heard, reports, strict=True)
+        answer or (ReportAnswer(answer="already") if (report.id, report.fence) in answered else STALE)
+        for answer, report in zip(answers, reports, strict=True)
     ]
 
 
 # --- those whose time is over --------------------------------------------------------------------------------------
 
 
-class Tended(msgspec.Struct, frozen=True, kw_only=True):
+class CheckedRuns(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be written of dispatched runs whose time is over."""
 
     # Their claims are over, whatever becomes of them: their fence is worth nothing any more. How many losses they have.
@@ -303,38 +332,38 @@ class Tended(msgspec.Struct, frozen=True, kw_only=True):
     # Back to waiting, with the reason.
     released: list[tuple[str, str]]
     # Their workers were told just now, and have until then to stop.
-    told: list[tuple[str, int]]
+    stopping: list[tuple[str, int]]
     # Their workers may have spoken and not been heard: they are looked at again then.
     postponed: list[tuple[str, int]]
     kills: list[NewMessage]
 
 
-def tend(
+def check_runs(
     rows: Iterable[Row],
     now: int,
-    heard: Mapping[str, Hearing],
+    windows: Mapping[str, ReportWindow],
     unsent: Collection[str],
     new_ids: Iterable[str],
-) -> Tended:
+) -> CheckedRuns:
     """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: as many as there are rows, for
     messages."""
-    tended = Tended(revoked=[], ends=[], released=[], told=[], postponed=[], kills=[])
+    checked = CheckedRuns(revoked=[], ends=[], released=[], stopping=[], postponed=[], kills=[])
     for row, new_id in zip(rows, new_ids, strict=True):
         dispatch = dispatch_terms_of(row["dispatch"])
         if row["is_cancel_requested"]:
-            _cancel(tended, row, dispatch, now, heard.get(dispatch.to), new_id, is_unsent=row["id"] in unsent)
-        elif dispatch.to in heard:
-            _judge(tended, row, dispatch, heard[dispatch.to], new_id)
-    return tended
+            _cancel(checked, row, dispatch, now, windows.get(dispatch.to), new_id, is_unsent=row["id"] in unsent)
+        elif dispatch.to in windows:
+            _judge(checked, row, dispatch, windows[dispatch.to], new_id)
+    return checked
 
 
-def _judge(tended: Tended, row: Row, dispatch: DispatchTerms, hearing: Hearing, new_id: str) -> None:
+def _judge(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, window: ReportWindow, new_id: str) -> None:
     """It is silent if nothing came in all of its time, while there was somebody to hear it."""
-    over_at = max(row["deadline"], hearing.since + _time_to_speak(row, dispatch))
-    if over_at <= hearing.until:
-        _take_back(tended, row, dispatch, new_id)
+    over_at = max(row["deadline"], window.since + _time_to_speak(row, dispatch))
+    if over_at <= window.until:
+        _take_back(checked, row, dispatch, new_id)
     elif over_at > row["deadline"]:
-        tended.postponed.append((row["id"], over_at))
+        checked.postponed.append((row["id"], over_at))
 
 
 def _time_to_speak(row: Row, dispatch: DispatchTerms) -> int:
@@ -345,28 +374,28 @@ def _time_to_speak(row: Row, dispatch: DispatchTerms) -> int:
 
 
 def _cancel(
-    tended: Tended,
+    checked: CheckedRuns,
     row: Row,
     dispatch: DispatchTerms,
     now: int,
-    hearing: Hearing | None,
+    window: ReportWindow | None,
     new_id: str,
     *,
     is_unsent: bool,
 ) -> None:
     reason = row["cancel_reason"] or Reason.REQUESTED
     if is_unsent:
-        tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
+        checked.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
         return
     if row["killed_at"] is None:
-        _kill(tended, row, dispatch, new_id, reason)
+        _kill(checked, row, dispatch, new_id, reason)
     over_at = (row["killed_at"] or now) + _time_to_stop(dispatch)
-    if _is_with_nobody(row, hearing) or (row["killed_at"] is not None and over_at <= now):
-        tended.revoked.append((row["id"], _losses_after(row)))
-        tended.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
+    if _is_with_nobody(row, window) or (row["killed_at"] is not None and over_at <= now):
+        checked.revoked.append((row["id"], _losses_after(row)))
+        checked.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
         return
     look_at = over_at if row["taken_at"] is not None else min(over_at, now + _LOOK_AGAIN)
-    (tended.told if row["killed_at"] is None else tended.postponed).append((row["id"], look_at))
+    (checked.stopping if row["killed_at"] is None else checked.postponed).append((row["id"], look_at))
 
 
 def _time_to_stop(dispatch: DispatchTerms) -> int:
@@ -374,14 +403,14 @@ def _time_to_stop(dispatch: DispatchTerms) -> int:
     return dispatch.progress_timeout or dispatch.ack_timeout or _PATIENCE
 
 
-def _is_with_nobody(row: Row, hearing: Hearing | None) -> bool:
+def _is_with_nobody(row: Row, window: ReportWindow | None) -> bool:
     """Whether a run to be cancelled is in its queue, and no worker had said otherwise when that was asked for, or its
     workers were told. Whoever hears has read all that waited to be heard before."""
-    if row["pushed_at"] is None or row["taken_at"] is not None or hearing is None:
+    if row["pushed_at"] is None or row["taken_at"] is not None or window is None:
         return False
     # Nobody has moved the deadline yet since the request set it, if nobody was told.
     asked_at = row["deadline"] if row["killed_at"] is None else row["killed_at"]
-    return bool(hearing.since <= asked_at <= hearing.until)
+    return bool(window.since <= asked_at <= window.until)
 
 
 def _losses_after(row: Row) -> int:
@@ -390,20 +419,116 @@ def _losses_after(row: Row) -> int:
     return int(row["losses"]) + (row["taken_at"] is not None)
 
 
-def _take_back(tended: Tended, row: Row, dispatch: DispatchTerms, new_id: str) -> None:
+def _take_back(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: str) -> None:
     """From a worker that fell silent, or from a queue where nobody took it. It is dispatched again, as often as that
     takes while nobody takes it; but what must not run twice is given up, for somebody may have it all the same."""
     reason = Reason.NOT_TAKEN if row["taken_at"] is None else Reason.NO_PROGRESS
     losses = _losses_after(row)
-    tended.revoked.append((row["id"], losses))
+    checked.revoked.append((row["id"], losses))
     if row["at_most_once"] or losses >= LOSSES_MAX:
-        tended.ends.append(Ending(row["id"], Verdict.LOST, reason))
+        checked.ends.append(Ending(row["id"], Verdict.LOST, reason))
     else:
-        tended.released.append((row["id"], reason))
+        checked.released.append((row["id"], reason))
     # It may only be slow. What it does from now on is for nobody.
-    _kill(tended, row, dispatch, new_id, reason)
+    _kill(checked, row, dispatch, new_id, reason)
 
 
-def _kill(tended: Tended, row: Row, dispatch: DispatchTerms, new_id: str, why: str) -> None:
+def _kill(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: str, why: str) -> None:
     if dispatch.kill is not None:
-        tended.kills.append(kill_message(new_id, dispatch.kill, row["id"], row["fence"], why))
+        checked.kills.append(kill_message(new_id, dispatch.kill, row["id"], row["fence"], why))
+
+
+# --- the log of a worker ----------------------------------------------------------------------------------------------
+
+
+# As the ledger has them: all that a job of our own may say fits in.
+_MAX_BYTES = 512 * 1024
+# What is kept of the last words where the head is full.
+_LAST_LINES_MAX, _LAST_MAX_CHARS = 2_000, 96 * 1024
+_LEVEL_MAX_CHARS = 20
+_FULL = (
+    f"the log of this attempt is full ({LINES_MAX} lines, {_MAX_BYTES // 1024} KiB); what follows is left out, but for "
+    "the last lines, if they come with its end"
+)
+
+Line = tuple[int, str, str]
+
+
+class WorkerLog(msgspec.Struct):
+    """What the ledger has of the log of a dispatch. last: behind which line it goes on. size: in bytes."""
+
+    last: int = 0
+    count: int = 0
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= LINES_MAX or self.size >= _MAX_BYTES
+
+    def add(self, seq: int, lines: list[Line]) -> bool:
+        """Whether some of them are new: a report that comes again counts once."""
+        new = min(len(lines), seq + len(lines) - self.last)
+        if new <= 0:
+            return False
+        self.last = seq + len(lines)
+        self.count += new
+        self.size += len(lines_text(lines[-new:]).encode())
+        return True
+
+
+class WorkerLogLines(msgspec.Struct, frozen=True, gc=False):
+    """Lines that are to be written at their place, as the ledger has them."""
+
+    id: str
+    fence: int
+    seq: int
+    count: int
+    text: str
+
+
+def worker_log_lines(said: Iterable[LogLines], kept: Mapping[tuple[str, int], WorkerLog]) -> Iterator[WorkerLogLines]:
+    """What is to be written. `kept` is moved on by it."""
+    for each in said:
+        log = kept[each.id, each.fence]
+        lines = [_short(line) for line in each.lines]
+        if log.is_full and not each.is_last:
+            continue
+        # Behind the mark, of whose place among the lines no worker knows.
+        seq = log.last if log.is_full or each.seq is None else each.seq
+        lines = _end(lines) if log.is_full else _bounded(lines, is_last=each.is_last)
+        if log.add(seq, lines) and log.is_full and not each.is_last:
+            lines = _marked(lines)
+            log.last = max(log.last, seq + len(lines))
+        yield WorkerLogLines(each.id, each.fence, seq, len(lines), lines_text(lines))
+
+
+def _short(line: Line) -> Line:
+    at, level, text = line
+    cut = text if len(text) <= LINE_MAX_CHARS else text[:LINE_MAX_CHARS] + " … (line cut)"
+    return at, level[:_LEVEL_MAX_CHARS], cut
+
+
+def _bounded(lines: list[Line], *, is_last: bool) -> list[Line]:
+    """One report: its first lines, and its last ones if they are those of the whole."""
+    fitting = _fitting(lines, LINES_MAX, _MAX_BYTES)
+    if fitting == len(lines):
+        return lines
+    return _marked(lines[:fitting]) + (_end(lines[fitting:]) if is_last else [])
+
+
+def _end(lines: list[Line]) -> list[Line]:
+    return lines[len(lines) - _fitting(lines[::-1], _LAST_LINES_MAX, _LAST_MAX_CHARS) :]
+
+
+def _marked(lines: list[Line]) -> list[Line]:
+    at, _, text = lines[-1]
+    return lines if text == _FULL else [*lines, (at, "warning", _FULL)]
+
+
+def _fitting(lines: list[Line], most: int, chars: int) -> int:
+    """How many of the first of them fit. A line does: it is cut."""
+    for count, (_, _, text) in enumerate(lines[:most]):
+        chars -= len(text)
+        if chars < 0:
+            return count
+    return min(len(lines), most)

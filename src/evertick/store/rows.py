@@ -5,9 +5,9 @@ Reading never raises for one bad row: what cannot be decoded is left out, or sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -25,6 +25,7 @@ from evertick.model import (
     LogLine,
     Message,
     MessageState,
+    NewRun,
     Node,
     Occurrence,
     OccurrenceEdit,
@@ -38,15 +39,19 @@ from evertick.model import (
     Verdict,
 )
 from evertick.model.limits import shown_key
-from evertick.store.base import DeclaredBy, DueSchedule, DutyHold, StoredSchedule
+from evertick.store.base import ClockTraces, DeclaredBy, DueSchedule, DutyHold, GapAhead, StoredSchedule
 from evertick.text.surrogates import json_bytes
 from evertick.when.moment import SECOND, from_us
 
 __all__ = [
     "CLAIMED",
+    "DATED",
     "FORMAT",
     "LOST_DELIVERY",
+    "WAITING",
+    "MistimedRows",
     "Row",
+    "add_rows",
     "attempt_of",
     "claimed_from",
     "claimed_message_of",
@@ -56,22 +61,22 @@ __all__ = [
     "duty_hold_of",
     "duty_of",
     "gap_of",
+    "is_all_there",
     "json_text",
     "lines_of",
     "lines_text",
     "message_of",
-    "moment",
     "node_of",
     "overrides_of",
     "phases_text",
     "plain_text",
     "read_each",
+    "run_as_enqueued",
     "run_of",
     "schedule_of",
-    "shown",
     "stored_of",
+    "traces_of",
 ]
-
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -560,3 +565,94 @@ def _shown_phases(text: str | None) -> tuple[Phase, ...]:
         return () if text is None else _phases.decode(text)
     except msgspec.MsgspecError:
         return ()
+
+
+# --- a run right after it was enqueued, without reading it back -------------------------------------------------------
+
+
+def is_all_there(run: NewRun) -> bool:
+    """Whether nothing of its row comes from elsewhere: the key and arguments of a schedule, a run it is blocked on."""
+    return run.schedule_id is None and run.state is State.WAITING and not run.is_claimed
+
+
+def run_as_enqueued(app: str, now: int, run: NewRun) -> Run:
+    fire_at = run.fire_at if run.fire_at is not None else now + run.delay
+    due_at = run.due_at if run.due_at is not None else fire_at
+    shown_fire_at = from_us(fire_at)
+    shown_due_at = shown_fire_at if due_at == fire_at else from_us(due_at)
+    return Run(
+        id=run.id,
+        app=app,
+        schedule_key=None,
+        task=run.task,
+        args={} if run.args is None else shown(run.args.decode()),
+        fire_at=shown_fire_at,
+        due_at=shown_due_at,
+        state=run.state,
+        verdict=None,
+        reason=Reason.NEWER_FORMAT if run.format > FORMAT else plain_text(run.reason),
+        cause=run.cause,
+        attempts=0,
+        losses=0,
+        queue=run.queue,
+        priority=run.priority,
+        labels=dict(run.labels),
+        created_at=shown_fire_at if now == fire_at else from_us(now),
+        started_at=None,
+        finished_at=None,
+        expires_at=None if run.expires is None else from_us(due_at + run.expires),
+        node=None,
+        fence=None,
+        result=None,
+        error=None,
+        caused_by=run.caused_by,
+    )
+
+
+# --- rows that a wrong clock has left, by kind, in the order in which they are put right ------------------------------
+
+
+# What waits for a time that will not come. Keys first: their period counts from the making of their run.
+WAITING = ("keys", "messages", "runs")
+# What tells when the clock was wrong, by which the others are found.
+DATED = ("history", "attempts", "nodes", "duties", "events", "schedules")
+# What names a row of each kind.
+_NAMES = {"events": "seq", "duties": "name", "keys": "key"}
+
+
+class MistimedRows(NamedTuple):
+    """By kind, the names of rows that are to be put right, and the times at which they say that they were written."""
+
+    names: dict[str, list[Any]]
+    times: list[int]
+    gaps: list[GapAhead]
+
+
+def add_rows(found: MistimedRows, kind: str, rows: Sequence[Mapping[str, Any]] | Sequence[Any]) -> None:
+    found.times.extend(row["at"] for row in rows if row["at"] is not None)
+    if kind == "gaps":
+        found.gaps.extend(_gap(row) for row in rows)
+    elif rows:
+        name = _NAMES.get(kind, "id")
+        found.names[kind] = [(row["run"], row["fence"]) if kind == "attempts" else row[name] for row in rows]
+
+
+def _gap(row: Any) -> GapAhead:
+    return GapAhead(
+        id=row["id"],
+        schedule_id=row["schedule_id"],
+        key=row["schedule_key"],
+        first_at=row["first_at"],
+        last_at=row["last_at"],
+    )
+
+
+def traces_of(found: MistimedRows, now: int) -> ClockTraces:
+    rows = {kind: len(found.names[kind]) for kind in (*WAITING, *DATED) if kind in found.names}
+    return ClockTraces(
+        now=now,
+        first_at=min(found.times, default=None),
+        last_at=max(found.times, default=None),
+        rows={**rows, "gaps": len(found.gaps)} if found.gaps else rows,
+        gaps=tuple(found.gaps),
+    )

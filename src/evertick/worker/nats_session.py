@@ -1,4 +1,4 @@
-"""A worker's line to a queue in NATS JetStream."""
+"""A worker's session with a queue in NATS JetStream."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nats.js.errors import APIError, NotFoundError
 from evertick.clock import Clock
 from evertick.driver.queue.contract import DispatchMessage, Kill, WorkerReport, decode_kill, encode
 from evertick.driver.queue.nats_client import NatsSession
-from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.spec import NatsConnection
 from evertick.errors import InvalidInput
-from evertick.worker.broker_session import Fetched, Take
+from evertick.worker.broker_session import QueueMessage, Take
 
 __all__ = ["NatsBrokerSession"]
 
@@ -27,7 +27,7 @@ log = logging.getLogger("evertick.worker")
 # A message that its reader has neither taken nor dropped for so long goes to another: the reader is gone.
 ACK_SECONDS = 30.0
 _UNACKNOWLEDGED_MOST = 10_000
-# What the server says to whoever is not the first on a subject.
+# The server's error for a message that is not the first on its subject.
 _NOT_THE_FIRST = 10071
 
 
@@ -41,7 +41,7 @@ class NatsBrokerSession:
         self._session = NatsSession(connection, resolve_secret, self._subscribe)
         self._jobs: JetStreamContext.PullSubscription | None = None
         self._name = clock.new_token()
-        self._fetched = 0
+        self._count = 0
         self.on_kill: Callable[[Kill], None] = lambda _: None
 
     @property
@@ -49,7 +49,7 @@ class NatsBrokerSession:
         return f"{self._session.names.jobs(self._queue)} in {self._session.shown}"
 
     async def open(self) -> None:
-        with self._session.telling():
+        with self._session.unavailable_errors():
             await self._session.opened()
 
     async def close(self) -> None:
@@ -63,36 +63,36 @@ class NatsBrokerSession:
             stream=names.jobs_stream,
             config=ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MOST),
         )
-        await client.subscribe(names.all_kills, cb=self._heard)
+        await client.subscribe(names.all_kills, cb=self._on_message)
 
     # --- out of the queue
 
-    async def fetch(self, most: int, seconds: float) -> list[Fetched]:
-        with self._session.telling():
+    async def fetch(self, most: int, seconds: float) -> list[QueueMessage]:
+        with self._session.unavailable_errors():
             await self._session.opened()
             assert self._jobs is not None, "it is made with the line"
             try:
-                found = await self._session.asked(self._jobs.fetch(most, timeout=seconds))
+                found = await self._session.answer(self._jobs.fetch(most, timeout=seconds))
             except (nats.errors.TimeoutError, TimeoutError):
                 return []  # there was none
         return [self._marked(message) for message in found]
 
-    def _marked(self, message: Msg) -> Fetched:
-        self._fetched += 1
-        return Fetched(message.data, message, f"{self._name}:{self._fetched}")
+    def _marked(self, message: Msg) -> QueueMessage:
+        self._count += 1
+        return QueueMessage(message.data, message, f"{self._name}:{self._count}")
 
-    async def take(self, fetched: Fetched, dispatched: DispatchMessage) -> Take:
-        with self._session.telling():
+    async def take(self, message: QueueMessage, dispatched: DispatchMessage) -> Take:
+        with self._session.unavailable_errors():
             stream = await self._session.opened()
-            taken = await self._session.asked(self._take(stream, fetched, dispatched))
+            taken = await self._session.answer(self._take(stream, message, dispatched))
             with suppress(nats.errors.Error):  # it comes again then, and is a duplicate
-                await fetched.token.ack()
+                await message.token.ack()
         return taken
 
-    async def _take(self, stream: JetStreamContext, fetched: Fetched, dispatched: DispatchMessage) -> Take:
-        """Whoever is the first to say something on the subject of the dispatch has it."""
+    async def _take(self, stream: JetStreamContext, message: QueueMessage, dispatched: DispatchMessage) -> Take:
+        """The worker with the first message on the subject of the dispatch has it."""
         names = self._session.names
-        if not await self._is_first(stream, names.taken(dispatched.run, dispatched.fence), fetched.mark.encode()):
+        if not await self._is_first(stream, names.taken(dispatched.run, dispatched.fence), message.mark.encode()):
             return "duplicate"
         is_killed = await self._last(stream, names.kill(dispatched.run, dispatched.fence)) is not None
         return "killed" if is_killed else "taken"
@@ -113,20 +113,20 @@ class NatsBrokerSession:
         except NotFoundError:
             return None
 
-    async def drop(self, fetched: Fetched) -> None:
-        with self._session.telling():
-            await fetched.token.term()
+    async def drop(self, message: QueueMessage) -> None:
+        with self._session.unavailable_errors():
+            await message.token.term()
 
-    async def give_back(self, fetched: Fetched) -> None:
-        with self._session.telling():
-            await fetched.token.nak()
+    async def give_back(self, message: QueueMessage) -> None:
+        with self._session.unavailable_errors():
+            await message.token.nak()
 
     # --- back to the ledger
 
     async def report(self, dispatched: DispatchMessage, report: WorkerReport) -> bool:
-        with self._session.telling():
+        with self._session.unavailable_errors():
             stream = await self._session.opened()
-            return await self._session.asked(self._report(stream, dispatched, report))
+            return await self._session.answer(self._report(stream, dispatched, report))
 
     async def _report(self, stream: JetStreamContext, dispatched: DispatchMessage, report: WorkerReport) -> bool:
         if dispatched.reply is not None:
@@ -135,7 +135,7 @@ class NatsBrokerSession:
 
     # --- kills
 
-    async def _heard(self, message: Msg) -> None:
+    async def _on_message(self, message: Msg) -> None:
         try:
             self.on_kill(decode_kill(message.data))
         except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""A worker's line to a queue in Redis."""
+"""A worker's session with a queue in Redis."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from redis.exceptions import RedisError, ResponseError
 from evertick.aio.cancel import cancel_until_over
 from evertick.clock import Clock
 from evertick.driver.queue.contract import DispatchMessage, Kill, WorkerReport, decode_kill, encode
-from evertick.driver.queue.redis_client import connect, telling_of_redis
-from evertick.driver.queue.redis_keys import (
+from evertick.driver.queue.redis_broker import (
     FIELD,
     KILL_CHANNEL,
     REMEMBER_SECONDS,
     REPORTS_MOST,
     WORKERS,
+    RedisStream,
+    connect,
     kill_key,
     taken_key,
+    unavailable_errors,
 )
-from evertick.driver.queue.redis_spec import QUEUE_PREFIX, RedisConnection
-from evertick.driver.queue.redis_stream import RedisStream
+from evertick.driver.queue.spec import QUEUE_PREFIX, RedisConnection
 from evertick.errors import InvalidInput
 from evertick.text.redact import masked
-from evertick.worker.broker_session import Fetched, Take
+from evertick.worker.broker_session import QueueMessage, Take
 
 __all__ = ["RedisBrokerSession"]
 
 log = logging.getLogger("evertick.worker")
 
 _LISTEN_AGAIN_SECONDS = 1.0
-_LAST_WORDS_SECONDS = 5.0
+_CANCEL_SECONDS = 5.0
 
 
 class RedisBrokerSession:
@@ -56,7 +57,7 @@ class RedisBrokerSession:
         self._key = f"{prefix}{queue}"
         self._stream = RedisStream(self._key, WORKERS, clock) if kind == "stream" else None
         self._name = clock.new_token()
-        self._fetched = 0
+        self._count = 0
         self._client: Client = connect(connection, resolve_secret)
         self._listener: asyncio.Task[None] | None = None
         self.on_kill: Callable[[Kill], None] = lambda _: None
@@ -66,28 +67,28 @@ class RedisBrokerSession:
         return f"{self._key} in redis at {masked(self._connection.url)}"
 
     async def open(self) -> None:
-        with telling_of_redis(self._connection):
+        with unavailable_errors(self._connection):
             await self._client.ping()
         if self._listener is None:
             self._listener = asyncio.get_running_loop().create_task(self._listen(), name="evertick kills")
 
     async def close(self) -> None:
         if self._listener is not None:
-            await cancel_until_over([self._listener], seconds=_LAST_WORDS_SECONDS)
+            await cancel_until_over([self._listener], seconds=_CANCEL_SECONDS)
             self._listener = None
         await self._client.aclose()
 
     # --- out of the queue
 
-    async def fetch(self, most: int, seconds: float) -> list[Fetched]:
-        with telling_of_redis(self._connection), self._telling_of_kind():
+    async def fetch(self, most: int, seconds: float) -> list[QueueMessage]:
+        with unavailable_errors(self._connection), self._wrong_kind_errors():
             if self._stream is None:
                 return await self._pop(most, seconds)
             entries = await self._stream.read(self._client, most, seconds)
             return [self._marked(entry.data, entry.token) for entry in entries]
 
     @contextmanager
-    def _telling_of_kind(self) -> Iterator[None]:
+    def _wrong_kind_errors(self) -> Iterator[None]:
         """A queue of the other kind is no outage, and the words of Redis do not name the fix."""
         try:
             yield
@@ -100,11 +101,11 @@ class RedisBrokerSession:
                 what = 'a stream is wanted, and the key is none; where its jobs have kind = "list", leave out --stream'
             raise ResponseError(what) from error
 
-    async def _pop(self, most: int, seconds: float) -> list[Fetched]:
+    async def _pop(self, most: int, seconds: float) -> list[QueueMessage]:
         first: Any = await self._client.brpop([self._key], timeout=seconds)
         if first is None:
             return []
-        # What comes with an error now is lost here, and comes again by the ledger; the first must not be.
+        # Messages lost to an error here are dispatched again by the ledger; the first must not be lost.
         found = [self._marked(first[1])]
         if most > 1:
             with contextlib.suppress(RedisError, OSError):
@@ -112,49 +113,49 @@ class RedisBrokerSession:
                 found += [self._marked(data) for data in more or ()]
         return found
 
-    def _marked(self, data: bytes, token: Any = None) -> Fetched:
-        self._fetched += 1
-        return Fetched(data, token, f"{self._name}:{self._fetched}")
+    def _marked(self, data: bytes, token: Any = None) -> QueueMessage:
+        self._count += 1
+        return QueueMessage(data, token, f"{self._name}:{self._count}")
 
-    async def take(self, fetched: Fetched, dispatched: DispatchMessage) -> Take:
+    async def take(self, message: QueueMessage, dispatched: DispatchMessage) -> Take:
         key = taken_key(dispatched.run, dispatched.fence)
-        with telling_of_redis(self._connection):
+        with unavailable_errors(self._connection):
             async with self._client.pipeline(transaction=True) as pipe:
-                pipe.set(key, fetched.mark, nx=True, ex=REMEMBER_SECONDS)
+                pipe.set(key, message.mark, nx=True, ex=REMEMBER_SECONDS)
                 pipe.get(key)
                 pipe.exists(kill_key(dispatched.run, dispatched.fence))
-                self._forget(pipe, fetched)
+                self._forget(pipe, message)
                 _, holder, is_killed, *_ = await pipe.execute()
-        if holder != fetched.mark.encode():
+        if holder != message.mark.encode():
             return "duplicate"
         return "killed" if is_killed else "taken"
 
-    async def drop(self, fetched: Fetched) -> None:
+    async def drop(self, message: QueueMessage) -> None:
         if self._stream is not None:
-            with telling_of_redis(self._connection):
+            with unavailable_errors(self._connection):
                 async with self._client.pipeline(transaction=True) as pipe:
-                    self._forget(pipe, fetched)
+                    self._forget(pipe, message)
                     await pipe.execute()
 
-    async def give_back(self, fetched: Fetched) -> None:
-        with telling_of_redis(self._connection):
+    async def give_back(self, message: QueueMessage) -> None:
+        with unavailable_errors(self._connection):
             async with self._client.pipeline(transaction=True) as pipe:
                 if self._stream is None:
-                    pipe.rpush(self._key, fetched.data)  # the next to be popped
+                    pipe.rpush(self._key, message.data)  # the next to be popped
                 else:
-                    pipe.xadd(self._key, {FIELD: fetched.data})
-                self._forget(pipe, fetched)
+                    pipe.xadd(self._key, {FIELD: message.data})
+                self._forget(pipe, message)
                 await pipe.execute()
 
-    def _forget(self, pipe: Any, fetched: Fetched) -> None:
+    def _forget(self, pipe: Any, message: QueueMessage) -> None:
         """A list has forgotten it already."""
         if self._stream is not None:
-            self._stream.settle(pipe, fetched.token)
+            self._stream.settle(pipe, message.token)
 
     # --- back to the ledger
 
     async def report(self, dispatched: DispatchMessage, report: WorkerReport) -> bool:
-        with telling_of_redis(self._connection):
+        with unavailable_errors(self._connection):
             async with self._client.pipeline(transaction=False) as pipe:
                 if dispatched.reply is not None:
                     pipe.xadd(dispatched.reply, {FIELD: encode(report)}, maxlen=REPORTS_MOST, approximate=True)
@@ -173,12 +174,12 @@ class RedisBrokerSession:
                     while True:
                         message = await said.get_message(timeout=5.0)
                         if message is not None:
-                            self._heard(message["data"])
+                            self._on_message(message["data"])
             except (RedisError, OSError) as error:
                 log.debug("kills are not heard: %s", error)
                 await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
 
-    def _heard(self, data: bytes) -> None:
+    def _on_message(self, data: bytes) -> None:
         try:
             self.on_kill(decode_kill(data))
         except InvalidInput as error:

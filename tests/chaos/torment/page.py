@@ -27,7 +27,7 @@ is written by that run:
 $ sh run chaos --minutes {minutes:g} --seed {seed} --report docs/explanation
 ```
 
-A shorter storm of 90 seconds is part of the tests (`tests/chaos`).
+A storm of 40 seconds is part of the tests (`tests/chaos`).
 
 ## What is done
 

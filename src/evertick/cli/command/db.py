@@ -19,7 +19,7 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
 from evertick.operations.clock import ClockRepair
 from evertick.operations.clock import repair_clock as repair
-from evertick.store.base import Maintained, Maintenance, Store, StoreStatus, TableOptions, TableRows
+from evertick.store.base import Maintainable, Maintenance, Store, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
 from evertick.when import from_us
 
@@ -62,9 +62,9 @@ def db() -> None:
 
 def care_of(url: str) -> Maintenance:
     store = open_store(url, clock=system_clock)
-    if not isinstance(store, Maintained):
+    if not isinstance(store, Maintainable):
         raise Refused(f"the store of {url.partition('://')[0]}:// cannot be looked after from here; use its own tools")
-    return store.care()
+    return store.maintenance()
 
 
 def on_database(

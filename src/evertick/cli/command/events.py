@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from evertick.cli.candidates import complete_keys
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.parameters import MomentParameter
 from evertick.cli.show.node_names import known_names, node_of, shown_node
 from evertick.cli.show.output import as_json_option, hint, json_text, say, say_below, style_of
@@ -106,7 +106,7 @@ async def events(
 
 
 async def _hint_if_held_up(scheduler: Scheduler) -> None:
-    state = await (await store_of(scheduler)).feed_state(scheduler.app)
+    state = await (await scheduler.runtime.store()).feed_state(scheduler.app)
     if state is not None and state.held_at is not None and state.now - state.held_at > _HELD_LONG:
         hint(f"note: {held_words(state, state.held_at)}")
 

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from evertick.cli.candidates import complete_keys
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.parameters import ZoneParameter, labels_option
 from evertick.cli.show.heatmap import heatmap_svg, print_heatmap
 from evertick.cli.show.output import Column, as_json_option, hint, print_json, print_table, say
@@ -59,7 +59,7 @@ async def forecast(
       evertick forecast --svg forecast.svg
     """
     expected = await _expected(scheduler, keys, dict(labels), as_json)
-    since = await (await store_of(scheduler)).now()
+    since = await (await scheduler.runtime.store()).now()
     made = make_forecast(expected, since, days, lambda us: _shown(us, tz))
     spread = suggestions(made.collisions, expected, since)
     if svg is not None:
@@ -90,7 +90,7 @@ async def _expected(
 ) -> dict[str, Expected]:
     expected, found, unreadable = {}, set(), {}
     with progress("schedules read", is_quiet=as_json) as report:
-        async for each in survey(await store_of(scheduler), scheduler.app, keys=keys, labels=labels):
+        async for each in survey(await scheduler.runtime.store(), scheduler.app, keys=keys, labels=labels):
             found.add(each.schedule.key)
             report(len(found), None)
             if each.rule_error is not None:

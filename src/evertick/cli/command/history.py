@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from evertick.cli.candidates import complete_keys, complete_tasks
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.disabled import disabled_jobs, disabled_words
 from evertick.cli.named import schedule_or_run, task_word
 from evertick.cli.parameters import check_stretch, labels_option, since_option, until_option
@@ -22,7 +22,7 @@ from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import NotFound
 from evertick.explain.run import Facts, explain_run, explain_task
 from evertick.explain.schedule import Why
-from evertick.ledger.fan_out import overlap_on
+from evertick.ledger.planning import overlap_on
 from evertick.model import LIVE_STATES, Gap, Run, Schedule, State, Verdict
 from evertick.scheduler.scheduler import Scheduler
 
@@ -324,7 +324,7 @@ async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
       evertick why send_mail
     """
     found = await _schedule_run_or_task(scheduler, key)
-    store = await store_of(scheduler)
+    store = await scheduler.runtime.store()
     if isinstance(found, Run):
         told = await explain_run(store, found)
         _answer(told, told.facts(), as_json)

@@ -14,15 +14,13 @@ import msgspec
 
 from evertick.cli.parameters import ZoneParameter
 from evertick.cli.show.output import as_json_option, print_json, say, tell
-from evertick.driver.shell.account import is_user
+from evertick.driver.shell.spec import is_user
 from evertick.errors import InvalidInput, NotFound, Refused
-from evertick.imports.apscheduler import read_jobs
-from evertick.imports.crontab import CrontabOptions, read_crontab
-from evertick.imports.found import Imported
-from evertick.imports.job_table import read_table
-from evertick.imports.local_zone import local_zone
+from evertick.imports.apscheduler import read_jobs, read_table
+from evertick.imports.crontab import CrontabOptions, local_zone, read_crontab
+from evertick.imports.imported import ImportResult
+from evertick.imports.job_names import taken_beside
 from evertick.imports.python import to_python
-from evertick.imports.taken import taken_beside
 from evertick.imports.toml import to_toml
 from evertick.text.redact import masked
 from evertick.text.regular_file import read_regular
@@ -215,14 +213,14 @@ class _Giving(msgspec.Struct, frozen=True, kw_only=True):
     then: str
 
 
-def _then(imported: Imported) -> str:
+def _then(imported: ImportResult) -> str:
     if not imported.jobs:
         return "there is nothing to run in it"
     each = "with enabled = false" if len(imported.jobs) == 1 else "each with enabled = false"
     return f"{each}: look it over, and take that away where cron does not run the job any more"
 
 
-def _give(imported: Imported, write: Callable[[], str], giving: _Giving) -> None:
+def _give(imported: ImportResult, write: Callable[[], str], giving: _Giving) -> None:
     """Write it where it is wanted, and tell of what could not be carried over."""
     output = giving.output
     if not imported.jobs and not imported.notes:
@@ -242,7 +240,7 @@ def _give(imported: Imported, write: Callable[[], str], giving: _Giving) -> None
         raise click.exceptions.Exit(1)
 
 
-def _tell(imported: Imported) -> None:
+def _tell(imported: ImportResult) -> None:
     for note in imported.notes:
         said = note.text if note.kind == "check" else f"not carried over: {note.text}"
         tell(f"{note.where}: {said}", head="note: ")

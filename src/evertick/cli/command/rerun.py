@@ -24,7 +24,7 @@ from evertick.cli.show.progress import progress
 from evertick.cli.show.words import called, outcome, stamp
 from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import Refused
-from evertick.explain.schedule import reason_words
+from evertick.explain.words import reason_words
 from evertick.model import RERUN_OVERLAPS, RerunOverlap, Run, Verdict
 from evertick.operations.runs import check_one_task, why_not_rerun
 from evertick.scheduler.scheduler import Scheduler

@@ -37,8 +37,8 @@ from evertick.cli.show.words import (
 )
 from evertick.errors import Refused
 from evertick.explain.dispatched_run import is_heard
-from evertick.explain.no_node import driver_wanted, living_of
 from evertick.explain.run import phase_words
+from evertick.explain.words import driver_wanted, living_of
 from evertick.model import Attempt, Node, Phase, Reason, Run, State
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised

@@ -13,7 +13,7 @@ from evertick.cli.apps import hint_other_apps
 from evertick.cli.candidates import complete_keys
 from evertick.cli.command.history import print_ledger, row_of, timeline_data
 from evertick.cli.command.runs import hint_if_stuck, print_run, run_data
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.disabled import disabled_jobs, tell_disabled, try_disabled
 from evertick.cli.named import schedule_or_run
 from evertick.cli.parameters import ArgumentsParameter, labels_option
@@ -25,7 +25,7 @@ from evertick.cli.show.timeline import Question, timeline
 from evertick.cli.show.words import ahead, data_text, decision_words, now, stamp, times_of, zone_name
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
 from evertick.errors import EvertickError, NotFound
-from evertick.explain.drift import REMEDY, is_left_behind
+from evertick.explain.words import REMEDY, is_left_behind
 from evertick.model import Run, Schedule, State
 from evertick.model.every_node import is_own_queue
 from evertick.scheduler.scheduler import Scheduler
@@ -198,7 +198,7 @@ async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
     """Where it is defined, and whether the nodes that run say otherwise."""
     if not schedule.is_declared:
         return ["at run time"]
-    stored = await (await store_of(scheduler)).stored_schedules(scheduler.app, keys=[schedule.key])
+    stored = await (await scheduler.runtime.store()).stored_schedules(scheduler.app, keys=[schedule.key])
     living = [node for node in await scheduler.nodes() if node.died_at is None]
     is_stale = any(is_left_behind(each.key, each.declared, living) for each in stored)
     # What it does is no part of the ledger.

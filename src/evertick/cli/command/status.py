@@ -19,7 +19,6 @@ from evertick.cli.database import (
     database_option,
     killed_daemons_of,
     ledger_of,
-    store_of,
 )
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.show.output import Column, as_json_option, clean, print_facts, print_json, print_table, say
@@ -144,7 +143,7 @@ async def _look(ledger: Ledger, daemons: list[DaemonReport], timeout: timedelta)
     check_exists(scheduler.settings.url, ledger.searched)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
-            return await look(await store_of(scheduler), scheduler.app, daemons, killed_daemons_of(ledger))
+            return await look(await scheduler.runtime.store(), scheduler.app, daemons, killed_daemons_of(ledger))
     finally:
         await scheduler.close()
 

@@ -17,7 +17,7 @@ import msgspec
 from evertick.cli.apps import hint_other_apps
 from evertick.cli.command.duties import duty_columns, duty_row
 from evertick.cli.command.history import row_data
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.show.frame import Frame, NodeLine, look
 from evertick.cli.show.node_names import node_names
@@ -94,7 +94,7 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
       evertick top --interval 500ms
       evertick top --once
     """
-    store = await store_of(scheduler)
+    store = await scheduler.runtime.store()
     if as_json:
         print_json(_data(await look(store, scheduler.app)))
     elif once or not sys.stdout.isatty():
@@ -129,7 +129,7 @@ async def _watch(scheduler: Scheduler, seconds: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    store, ended, screen = await store_of(scheduler), asyncio.Event(), console()
+    store, ended, screen = await scheduler.runtime.store(), asyncio.Event(), console()
     with _ends(ended), Live(console=screen, screen=True, auto_refresh=False) as live:
         while not ended.is_set():
             try:

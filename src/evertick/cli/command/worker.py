@@ -24,9 +24,15 @@ from evertick.clock import Clock, host_name, system_clock
 from evertick.config.brokers import BROKERS, Brokers, load_brokers
 from evertick.config.build import SECRETS
 from evertick.config.find import find_file, searched_files
-from evertick.driver.queue.nats_spec import SUBJECT_PREFIX, NatsConnection, check_subject_prefix
-from evertick.driver.queue.redis_spec import QUEUE_PREFIX, RedisConnection, check_prefix
-from evertick.driver.queue.spec import check_queue_name
+from evertick.driver.queue.spec import (
+    QUEUE_PREFIX,
+    SUBJECT_PREFIX,
+    NatsConnection,
+    RedisConnection,
+    check_prefix,
+    check_queue_name,
+    check_subject_prefix,
+)
 from evertick.driver.secret import Secrets
 from evertick.errors import InvalidSetting
 from evertick.worker.broker_session import BrokerSession
@@ -232,13 +238,13 @@ def _chosen(found: Brokers, name: str | None, file: Path | None) -> RedisConnect
 def _craft(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -> Executor:
     codes = {name: given[name] for name in ("success_codes", "skip_codes", "retry_codes") if given[name]}
     if tasks is None:
-        from evertick.worker.command import CommandExecutor
+        from evertick.worker.executor import CommandExecutor
 
         if shutil.which(command[0]) is None:
             raise click.UsageError(f"there is no program {command[0]!r} that can be run here; is it spelt right?")
         return CommandExecutor(command, clock=system_clock, **codes)
     if codes:
         raise click.UsageError("exit codes are those of a command; leave them out with --tasks")
-    from evertick.worker.tasks import TasksExecutor
+    from evertick.worker.executor import TasksExecutor
 
     return TasksExecutor(find_scheduler(tasks))

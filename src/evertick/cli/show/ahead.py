@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from evertick.cli.database import store_of
 from evertick.errors import EvertickError
 from evertick.model import Schedule
 from evertick.operations.preview import Planned, expected_of
@@ -32,7 +31,7 @@ async def planned_fires(
     scheduler: Scheduler, schedules: Sequence[Schedule], *, count: int, until: datetime | None = None
 ) -> list[Ahead]:
     """The next so many fires of these schedules, and what does not run between them."""
-    store = await store_of(scheduler)
+    store = await scheduler.runtime.store()
     expected = await expected_of(store, scheduler.app, schedules)
     since, latest = await store.now(), LATEST if until is None else to_us(until)
     tasks = {each.key: each.task for each in schedules}
@@ -73,7 +72,7 @@ async def first_fires(scheduler: Scheduler, schedules: Sequence[Schedule]) -> di
     unlike = [each for each in schedules if each.blackout is not None or each.occurrences]
     if not unlike:
         return firsts
-    expected = await _readable(await store_of(scheduler), scheduler.app, unlike)
+    expected = await _readable(await scheduler.runtime.store(), scheduler.app, unlike)
     for schedule in unlike:
         if schedule.key in expected:
             firsts[schedule.key] = _first(expected[schedule.key], schedule.next_fire_at)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from evertick.explain.node_names import SHORT, known_names, node_names
+from evertick.explain.words import SHORT, known_names, node_names
 from evertick.model import Gap, Run
 from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.scheduler.scheduler import Scheduler

@@ -16,7 +16,7 @@ from evertick.cli.exits import EXIT_UNKNOWN
 from evertick.cli.show.words import span
 from evertick.daemon.report import DaemonReport
 from evertick.explain.dispatched_run import is_heard
-from evertick.explain.node_names import node_names
+from evertick.explain.words import node_names
 from evertick.ledger.clock_repair import astray_in, written_ahead
 from evertick.model import Dispatched, Duty, Node, State
 from evertick.store.base import FAILED_MOST, ChannelPulse, RunFilter, ScheduleFilter, Store

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.explain.dispatched_run import who_was_lost
+from evertick.explain.dispatched_run import owner_words
 from evertick.model import Cause, Dispatched, DispatchedTo, Gap, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.text.error_line import what_was_raised
 from evertick.when import from_us
@@ -194,7 +194,7 @@ def losses_words(run: Run) -> str:
         return ""
     often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
     is_over = run.verdict in (Verdict.LOST, Verdict.CANCELLED)
-    return f"{who_was_lost(run)} was lost {often}" + ("" if is_over else ", run again")
+    return f"{owner_words(run)} was lost {often}" + ("" if is_over else ", run again")
 
 
 def _run_remark(run: Run) -> str:

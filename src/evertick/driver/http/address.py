@@ -1,12 +1,12 @@
-"""Which addresses a job may talk to, for requests whose target a name server or another server has a say in.
+"""The addresses that a job may talk to: protection against requests forged by a name server or a redirect.
 
-A name is looked up once. What it stands for is judged, and the caller connects to an address that was judged, never to
-the name: whoever answers the look-up cannot answer something else a moment later. Judged is where a packet ends up, so
-an IPv6 address that carries an IPv4 address is judged by that one.
+A name is looked up once. Its addresses are judged, and the caller connects to one of them, never to the name: a second
+look-up could answer something else. An IPv6 address that carries an IPv4 address is judged by that one, where a packet
+ends up.
 
-Without permission only public addresses pass. `private` (private, shared and loopback) opens for a node by its
-setting, for a task by a name or a network in its list. Everything else (link-local, multicast, reserved, the metadata
-services of clouds, which hand out credentials) opens only by a network that somebody has written down.
+Without permission only public addresses pass. Private, shared and loopback addresses open for a node by its setting,
+for a task by a name or a network in its list. All others (link-local, multicast, reserved, the metadata services of
+clouds, which give out credentials) open only by a network in a list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evertick.errors import InvalidSetting, Refused
 __all__ = [
     "ADDRESSES_MAX",
     "Address",
-    "Allowed",
+    "AllowedAddresses",
     "LookUp",
     "allowed_of",
     "is_own_name",
@@ -36,7 +36,7 @@ __all__ = [
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-# What a name stands for; raises OSError when nobody knows.
+# The addresses of a name; raises OSError when there are none.
 LookUp = Callable[[str], Awaitable[Sequence[str]]]
 
 # Of one name; more are not tried.
@@ -44,7 +44,7 @@ ADDRESSES_MAX = 8
 _ALLOWED_MAX = 100
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
-# Credentials for the asking are given out at these; one of them looks like any public address.
+# Metadata services, which give out credentials; one of them looks like any public address.
 _METADATA = frozenset(
     map(
         ip_address,
@@ -102,15 +102,17 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _Kind = Literal["public", "private", "closed"]
 
 
-class Allowed(msgspec.Struct, frozen=True):
-    """What may be talked to besides public addresses."""
+class AllowedAddresses(msgspec.Struct, frozen=True):
+    """Addresses that are open besides the public ones."""
 
     is_private: bool = False
     networks: tuple[Network, ...] = ()
     names: frozenset[str] = frozenset()
 
-    def __or__(self, other: Allowed) -> Allowed:
-        return Allowed(self.is_private or other.is_private, self.networks + other.networks, self.names | other.names)
+    def __or__(self, other: AllowedAddresses) -> AllowedAddresses:
+        return AllowedAddresses(
+            self.is_private or other.is_private, self.networks + other.networks, self.names | other.names
+        )
 
     def admits(self, host: str, address: Address) -> bool:
         ends = (address, _carried(address))
@@ -120,8 +122,8 @@ class Allowed(msgspec.Struct, frozen=True):
         return kind == "public" or (kind == "private" and (self.is_private or _plain(host) in self.names))
 
 
-def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> Allowed:
-    """The list that somebody wrote: networks, addresses and names of hosts. Refused with the offending text."""
+def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> AllowedAddresses:
+    """A list of networks, addresses and names of hosts. Raises InvalidSetting with the offending text."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidSetting(f"{what}: {texts!r:.60} is no list; write it like ['10.0.0.0/8', 'localhost']")
     if len(texts) > _ALLOWED_MAX:
@@ -133,11 +135,11 @@ def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> Allowed:
             names.add(found)
         else:
             networks.append(found)
-    return Allowed(is_private, tuple(networks), frozenset(names))
+    return AllowedAddresses(is_private, tuple(networks), frozenset(names))
 
 
-def permitted(host: str, addresses: Sequence[str], allowed: Allowed) -> tuple[Address, ...]:
-    """Those of the addresses that may be connected to, in their order. Refused when there is none."""
+def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) -> tuple[Address, ...]:
+    """The addresses that are open, in their order. Raises Refused when there is none."""
     judged = [_unmapped(ip_address(text)) for text in dict.fromkeys(addresses)]
     open_ = tuple(address for address in judged if allowed.admits(host, address))
     if open_:

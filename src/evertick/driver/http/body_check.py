@@ -1,8 +1,8 @@
-"""What is looked for in the body of an answer, and the program that looks through what is long.
+"""Checks of the body of an answer, and the program that makes them where the body is long.
 
 A server chooses the body. To search it, or to read it as JSON, may take time that doubles with every letter, and memory
-of many times its size. Nothing stops that within a process, whose threads all wait for it: so a process of its own does
-it, which ends itself. That is started by the path of this file, and of what is installed it has msgspec alone.
+of many times its size. Nothing can stop that within a process, whose threads all wait for it: so a process of its own
+does it, with limits. It is started by the path of this file, and has the standard library and msgspec alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if __name__ == "__main__":
 
 import msgspec
 
-__all__ = ["CHECK_SECONDS", "Checks", "Missed", "check", "check_apart"]
+__all__ = ["CHECK_SECONDS", "CheckFailure", "Checks", "check", "check_apart"]
 
 CHECK_SECONDS = 2
 _MEMORY_MAX_BYTES = 2 * 1024**3
@@ -35,7 +35,7 @@ class Checks(msgspec.Struct, frozen=True):
     json: dict[str, Any] = {}
 
 
-class Missed(msgspec.Struct, frozen=True):
+class CheckFailure(msgspec.Struct, frozen=True):
     """The first of them that does not hold. text: the value that is there, as JSON, or why there is no JSON."""
 
     what: Literal["contains", "matches", "no json", "absent", "unequal", "endless"]
@@ -44,48 +44,48 @@ class Missed(msgspec.Struct, frozen=True):
     is_cut: bool = False
 
 
-_missed = msgspec.json.Decoder(Missed | None)
+_missed = msgspec.json.Decoder(CheckFailure | None)
 
 
-def check(wanted: Checks, body: str) -> Missed | None:
+def check(wanted: Checks, body: str) -> CheckFailure | None:
     """Here and now: for short bodies, and without an expression."""
     if wanted.contains is not None and wanted.contains not in body:
-        return Missed("contains")
+        return CheckFailure("contains")
     if wanted.matches is not None and re.search(wanted.matches, body) is None:
-        return Missed("matches")
+        return CheckFailure("matches")
     return _unequal(wanted.json, body) if wanted.json else None
 
 
-def check_apart(wanted: Checks, body: str) -> Missed | None:
+def check_apart(wanted: Checks, body: str) -> CheckFailure | None:
     """By a process of its own. Waits for it, so it is called in a thread."""
     said = msgspec.json.encode(wanted) + b"\n" + body.encode("utf-8", "surrogatepass")
     command = [sys.executable, "-I", "-S", str(Path(__file__)), str(Path(msgspec.__file__).parent.parent)]
     try:
         # Twice the time of its own: a machine may be busy.
         done = subprocess.run(command, input=said, capture_output=True, timeout=2 * CHECK_SECONDS)  # noqa: S603 - ours
-        return _missed.decode(done.stdout) if done.returncode == 0 else Missed("endless")
+        return _missed.decode(done.stdout) if done.returncode == 0 else CheckFailure("endless")
     except (subprocess.TimeoutExpired, msgspec.MsgspecError):
-        return Missed("endless")
+        return CheckFailure("endless")
 
 
-def _unequal(wanted: dict[str, Any], body: str) -> Missed | None:
+def _unequal(wanted: dict[str, Any], body: str) -> CheckFailure | None:
     try:
         document = msgspec.json.decode(body.encode(errors="replace"))
     except (msgspec.DecodeError, RecursionError) as error:
-        return Missed("no json", text=str(error))
+        return CheckFailure("no json", text=str(error))
     for pointer, value in wanted.items():
         try:
             found = _at(document, pointer)
         except LookupError:
-            return Missed("absent", pointer)
+            return CheckFailure("absent", pointer)
         if not _is_same(found, value):
             text = msgspec.json.encode(found).decode()
-            return Missed("unequal", pointer, text[:_SHOWN_MAX_CHARS], is_cut=len(text) > _SHOWN_MAX_CHARS)
+            return CheckFailure("unequal", pointer, text[:_SHOWN_MAX_CHARS], is_cut=len(text) > _SHOWN_MAX_CHARS)
     return None
 
 
 def _at(document: Any, pointer: str) -> Any:
-    """What a JSON pointer (RFC 6901) names."""
+    """The value at a JSON pointer (RFC 6901)."""
     for part in pointer.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(document, list):

@@ -1,7 +1,7 @@
 """Jobs that make HTTP requests: `Http(...)` carried out.
 
-What the server says is the result of the run, or, where it is not what was expected, its error. Nothing that the
-request keeps secret is in either, though a server may repeat it.
+The answer is the result of the run, or its error where it is not the expected one. Neither holds a secret of the
+request, though a server may repeat it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.driver.http.address import Allowed, LookUp, allowed_of, look_up_in
-from evertick.driver.http.exchange import Answer, Exchange, charset_of, decoded, trusting
-from evertick.driver.http.expect import statuses_of, unmet
-from evertick.driver.http.request import Outgoing, make_request
-from evertick.driver.http.spec import Http, HttpSettings, method_of
+from evertick.driver.http.address import AllowedAddresses, LookUp, allowed_of, look_up_in
+from evertick.driver.http.exchange import Exchange, Response, charset_of, decoded, trusting
+from evertick.driver.http.request import OutgoingRequest, make_request
+from evertick.driver.http.spec import Http, HttpSettings, expectation_error, method_of, statuses_of
 from evertick.driver.secret import Secret
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Refused, Retry
 from evertick.job.arguments import FreeArguments
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import SECOND
@@ -32,10 +31,10 @@ _KEPT_MAX_CHARS = 8_192
 _SHOWN_MAX_CHARS = 2_000
 _PHRASE_MAX_CHARS = 100
 _MOMENT_MAX_CHARS = 100
-# What is longer is decoded in a thread.
+# A longer body is decoded in a thread.
 _DECODED_HERE_BYTES = 64 * 1024
 _BUSY = (429, 503)
-# Who is asked to try again at once is asked to do so again and again.
+# Servers that ask for a retry at once do so again and again.
 _WAIT_LEAST = SECOND
 _KEPT_HEADERS = ("content-type", "content-length", "date", "etag", "last-modified", "retry-after")
 
@@ -60,29 +59,29 @@ class HttpDriver:
         return self._arguments.decode(args)
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        if context._clock is not system_clock:
-            # A server cannot live in virtual time, and a test of schedules must not call anybody.
+        if record_of(context).clock is not system_clock:
+            # A server cannot live in virtual time, and a test of schedules must not call one.
             context.log(f"not sent in virtual time: {method_of(self._spec)} {_written(self._spec)}")
             return None
-        parts, began = self._parts, context._clock.elapsed()
+        parts, began = self._parts, record_of(context).clock.elapsed()
         outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
         try:
             answer = await self._exchange(context).carry_out(outgoing)
         except (JobFailed, Refused) as error:
             # A server may repeat a secret in what it redirects to.
             raise type(error)(outgoing.hide(str(error))) from None
-        seconds = round(context._clock.elapsed() - began, 6)
+        seconds = round(record_of(context).clock.elapsed() - began, 6)
         more = " read, and there are more" if answer.is_cut else ""
         said = (
             f"{_status(outgoing, answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
         )
         context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {said}"))
         text = await self._text(answer)
-        result = context._kept = _result(outgoing, answer, text, seconds)
+        result = record_of(context).kept_result = _result(outgoing, answer, text, seconds)
         await self._check(outgoing, answer, text, context, result)
         return result
 
-    async def _text(self, answer: Answer) -> str:
+    async def _text(self, answer: Response) -> str:
         charset = charset_of(answer.headers)
         if len(answer.body) <= _DECODED_HERE_BYTES:
             return decoded(answer.body, charset)
@@ -98,14 +97,16 @@ class HttpDriver:
             redirects=spec.redirects,
             read_limit=size_bytes(spec.read_limit, what="read_limit"),
             awaited=self._statuses,
-            begin_phase=context._begin_phase,
+            begin_phase=record_of(context).begin_phase,
         )
 
-    async def _check(self, outgoing: Outgoing, answer: Answer, text: str, context: Context, result: object) -> None:
+    async def _check(
+        self, outgoing: OutgoingRequest, answer: Response, text: str, context: Context, result: object
+    ) -> None:
         doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
         if answer.status not in self._statuses:
             said = _quoted(outgoing, answer, text)
-            asked = _asked_to_wait(answer, context._clock.now_us()) if answer.status in _BUSY else None
+            asked = _asked_to_wait(answer, record_of(context).clock.now_us()) if answer.status in _BUSY else None
             if asked is None:
                 raise JobFailed(f"{doing}: {_status(outgoing, answer)}, which is not expected{said}", result=result)
             wait = min(max(asked, _WAIT_LEAST), max(self._longest_wait, _WAIT_LEAST))
@@ -113,7 +114,7 @@ class HttpDriver:
                 f"{doing}: {_status(outgoing, answer)}, and to be asked again after {duration_text(wait)}{said}",
                 after=wait / SECOND,
             )
-        wrong = await unmet(expect, text, self._parts.threads, outgoing.beginning)
+        wrong = await expectation_error(expect, text, self._parts.threads, outgoing.excerpt)
         if wrong is not None:
             cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
             said = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer, text)}"
@@ -137,24 +138,24 @@ def _node_settings(parts: DriverParts) -> HttpSettings:
     return HttpSettings(**{name: getattr(found, name) for name in named if hasattr(found, name)})
 
 
-def _allowed_by(node: HttpSettings) -> Allowed:
+def _allowed_by(node: HttpSettings) -> AllowedAddresses:
     return allowed_of(node.allow, "http: allow", is_private=node.allow_private)
 
 
-def _status(outgoing: Outgoing, answer: Answer) -> str:
-    return f"{answer.status} {outgoing.beginning(answer.phrase, _PHRASE_MAX_CHARS)}".rstrip()
+def _status(outgoing: OutgoingRequest, answer: Response) -> str:
+    return f"{answer.status} {outgoing.excerpt(answer.phrase, _PHRASE_MAX_CHARS)}".rstrip()
 
 
-def _quoted(outgoing: Outgoing, answer: Answer, text: str) -> str:
-    """The beginning of what the server said, for the error."""
+def _quoted(outgoing: OutgoingRequest, answer: Response, text: str) -> str:
+    """The beginning of the body, for the error."""
     whole = text.strip()
     if not whole:
         return ""
     more = "…" if len(whole) > _SHOWN_MAX_CHARS or answer.is_cut else ""
-    return f"; it says:\n{outgoing.beginning(whole, _SHOWN_MAX_CHARS, is_cut=answer.is_cut)}{more}"
+    return f"; it says:\n{outgoing.excerpt(whole, _SHOWN_MAX_CHARS, is_cut=answer.is_cut)}{more}"
 
 
-def _result(outgoing: Outgoing, answer: Answer, text: str, seconds: float) -> dict[str, Any]:
+def _result(outgoing: OutgoingRequest, answer: Response, text: str, seconds: float) -> dict[str, Any]:
     return {
         "status": answer.status,
         "url": outgoing.hide(answer.shown),
@@ -164,13 +165,13 @@ def _result(outgoing: Outgoing, answer: Answer, text: str, seconds: float) -> di
         "headers": {
             name: outgoing.hide(answer.headers[name])[:500] for name in _KEPT_HEADERS if name in answer.headers
         },
-        "body": outgoing.beginning(text, _KEPT_MAX_CHARS, is_cut=answer.is_cut),
+        "body": outgoing.excerpt(text, _KEPT_MAX_CHARS, is_cut=answer.is_cut),
         "is_cut": answer.is_cut or len(text) > _KEPT_MAX_CHARS,
     }
 
 
-def _asked_to_wait(answer: Answer, now_us: int) -> int | None:
-    """How long the server asks to be left alone, in microseconds: it says so in seconds, or by a moment."""
+def _asked_to_wait(answer: Response, now_us: int) -> int | None:
+    """Its Retry-After in microseconds: in seconds there, or as a moment."""
     text = answer.headers.get("retry-after", "").strip()
     if len(text) > _MOMENT_MAX_CHARS:
         return None

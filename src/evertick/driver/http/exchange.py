@@ -1,8 +1,8 @@
 """One exchange with a server: redirects followed, every address judged, everything bounded by one deadline.
 
-Each request goes to an address that was judged a moment before, on a connection of its own. The name stays what the
-server is asked for, and what its certificate is checked against. Proxies that the environment names are not used: what
-they connect to nobody here has judged.
+Each request goes to an address that was judged a moment before, on a connection of its own. The Host header has the
+name, and the certificate is checked against it. Proxies of the environment are not used: the addresses that they
+connect to cannot be judged here.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import httpcore
 import httpx
 import msgspec
 
-from evertick.driver.http.address import Address, Allowed, LookUp, permitted
-from evertick.driver.http.request import Outgoing
+from evertick.driver.http.address import Address, AllowedAddresses, LookUp, permitted
+from evertick.driver.http.request import OutgoingRequest
 from evertick.driver.http.spec import URL_MAX_CHARS
 from evertick.errors import InvalidSetting, JobFailed
 from evertick.job.context import OpenPhase
 from evertick.text.regular_file import open_regular
 
-__all__ = ["Answer", "Exchange", "charset_of", "decoded", "trusting"]
+__all__ = ["Exchange", "Response", "charset_of", "decoded", "trusting"]
 
 _FOLLOWED = (301, 302, 303, 307, 308)
 _SEND_AGAIN = ("GET", "HEAD")
@@ -37,11 +37,11 @@ _SEND_AGAIN = ("GET", "HEAD")
 _SIGNATURE = frozenset(("webhook-id", "webhook-timestamp", "webhook-signature"))
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _PORTS = {"http": 80, "https": 443}
-# What the network library says of every failure to connect: the reason is below it.
+# The network library's text for every failure to connect: the reason is below it.
 _ATTEMPTS = "All connection attempts failed"
 _SHOWN_MAX_CHARS = 500
 _HOST_MAX_CHARS = 100
-# What is read at once, handled without a turn for others, unpacked and decoded at once.
+# Read at once; handled without yielding to the event loop; unpacked and decoded at once.
 _READ_BYTES = 16 * 1024
 _PIECES_AT_ONCE = 100
 _UNPACKED_AT_ONCE = 1024 * 1024
@@ -68,8 +68,8 @@ _CHARSETS = {
 }
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server said, as much of it as is read."""
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a server, as much of it as is read."""
 
     status: int
     phrase: str
@@ -91,7 +91,7 @@ class Exchange:
     def __init__(
         self,
         *,
-        allowed: Allowed,
+        allowed: AllowedAddresses,
         look_up: LookUp,
         ca: str | None,
         timeout: float,
@@ -107,7 +107,7 @@ class Exchange:
         self._awaited = awaited
         self._begin_phase = begin_phase
 
-    async def carry_out(self, outgoing: Outgoing) -> Answer:
+    async def carry_out(self, outgoing: OutgoingRequest) -> Response:
         """The answer. Raises JobFailed when there is none, Refused when an address is not to be talked to."""
         try:
             hop = _Hop(outgoing, f"{outgoing.method} {_shown(outgoing)}", self._begin_phase)
@@ -131,7 +131,7 @@ class Exchange:
             hop.end(is_failed=True)
         raise JobFailed(f"{hop.doing}: it was sent elsewhere more than {self._redirects} times; see redirects")
 
-    async def _ask(self, hop: _Hop, until: float, count: int) -> Answer:
+    async def _ask(self, hop: _Hop, until: float, count: int) -> Response:
         """One request, to the first address that takes it."""
         url = httpx.URL(hop.outgoing.url)
         host = url.raw_host.decode("ascii")
@@ -141,7 +141,7 @@ class Exchange:
         except OSError as error:
             raise JobFailed(f"{hop.doing}: {host!r} cannot be looked up: {_cause(error)}") from None
         except UnicodeError:
-            name = hop.outgoing.beginning(repr(host), _HOST_MAX_CHARS)
+            name = hop.outgoing.excerpt(repr(host), _HOST_MAX_CHARS)
             raise JobFailed(f"{hop.doing}: {name} cannot be the name of a host") from None
         addresses = permitted(host, found, self._allowed)
         failed = ""
@@ -156,11 +156,11 @@ class Exchange:
                 hop.end(is_failed=True)
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
                 # It may repeat a line of the server's.
-                failed = f"{hop.stage}: {hop.outgoing.beginning(_cause(error), _SHOWN_MAX_CHARS)}"
+                failed = f"{hop.stage}: {hop.outgoing.excerpt(_cause(error), _SHOWN_MAX_CHARS)}"
                 break  # it may have been heard
         raise JobFailed(f"{hop.doing}: {failed}")
 
-    async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Answer:
+    async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Response:
         outgoing, received = hop.outgoing, _Received(self._read_limit)
         backend = _ToAddress(address, received)
 
@@ -192,7 +192,7 @@ class Exchange:
         finally:
             await backend.close()
         phrase = response.extensions.get("reason_phrase", b"").decode("latin-1")
-        return Answer(
+        return Response(
             status=response.status,
             phrase=phrase,
             headers=headers,
@@ -281,7 +281,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 class _Hop:
     """How far an exchange has come: for the words of its end, and in phases."""
 
-    def __init__(self, outgoing: Outgoing, doing: str, begin_phase: Callable[[str], OpenPhase]) -> None:
+    def __init__(self, outgoing: OutgoingRequest, doing: str, begin_phase: Callable[[str], OpenPhase]) -> None:
         self.outgoing, self.doing, self.stage = outgoing, doing, "beginning"
         self._begin_phase = begin_phase
         self._name = ""
@@ -303,7 +303,7 @@ class _Hop:
 
 
 def trusting(ca: str | None) -> ssl.SSLContext:
-    """TLS that trusts what the system trusts, or what is in the file, and nobody else."""
+    """TLS that trusts the certificates of the system, or only those in the file."""
     try:
         # A file that was changed is read anew: certificates are renewed while nodes live.
         if ca is not None:
@@ -320,7 +320,7 @@ def _context(ca: str | None, _changed: int | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca)
 
 
-def _head(outgoing: Outgoing, url: httpx.URL) -> list[tuple[str, str]]:
+def _head(outgoing: OutgoingRequest, url: httpx.URL) -> list[tuple[str, str]]:
     head = [("Host", url.netloc.decode("ascii")), *outgoing.headers.items(), ("Connection", "close")]
     if outgoing.body or outgoing.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
         head.append(("Content-Length", str(len(outgoing.body))))
@@ -337,7 +337,7 @@ async def _read(stream: AsyncIterable[bytes], headers: Mapping[str, str], most: 
         while rest:
             pieces += 1
             if pieces % _PIECES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # what has arrived already is dispatched out without a pause
+                await asyncio.sleep(0)  # data that has arrived already comes without a pause
             if unpack is None:
                 body, rest = body + rest[: most + 1 - len(body)], b""
             else:
@@ -368,7 +368,7 @@ def decoded(body: bytes, charset: str) -> str:
     return "".join([*parts, decoder.decode(b"", final=True)])
 
 
-def _further(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
+def _further(outgoing: OutgoingRequest, answer: Response) -> OutgoingRequest | None:
     """The request that a redirect asks for; None where it asks for none. Raises JobFailed where it is not made."""
     location = answer.headers.get("location")
     if answer.status not in _FOLLOWED or location is None:
@@ -393,7 +393,7 @@ def _further(outgoing: Outgoing, answer: Answer) -> Outgoing | None:
         method, body = "GET", b""
         headers = _without(headers, _SIGNATURE | {"content-type"})
     elif answer.status in (301, 302) and method not in _SEND_AGAIN:
-        # What most programs make of it, a GET without the body, would look like success and be none.
+        # Most programs send a GET without the body then, which would look like a success.
         raise JobFailed(
             f"{doing}: it redirects{shown} with status {answer.status}, by which {method} is not sent again; write the "
             "new address into the url"
@@ -411,15 +411,15 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
     return url.scheme, url.host, url.port or _PORTS[url.scheme]
 
 
-def _shown(outgoing: Outgoing) -> str:
+def _shown(outgoing: OutgoingRequest) -> str:
     url = httpx.URL(outgoing.url)
     return f"{url.scheme}://{url.netloc.decode('ascii')}/…" if outgoing.is_url_secret else _shown_url(outgoing, url)
 
 
-def _shown_url(outgoing: Outgoing, url: httpx.URL) -> str:
+def _shown_url(outgoing: OutgoingRequest, url: httpx.URL) -> str:
     """Without what follows the question mark: people put keys there."""
     more = "?…" if url.query else ""
-    return f"{url.scheme}://{url.netloc.decode('ascii')}{outgoing.beginning(url.path, _SHOWN_MAX_CHARS)}{more}"
+    return f"{url.scheme}://{url.netloc.decode('ascii')}{outgoing.excerpt(url.path, _SHOWN_MAX_CHARS)}{more}"
 
 
 def _with_port(address: Address, url: httpx.URL) -> str:
@@ -428,7 +428,7 @@ def _with_port(address: Address, url: httpx.URL) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """What is at the bottom of it, in a line."""
+    """Its first cause, in a line."""
     while (inner := error.__cause__ or error.__context__) is not None and str(error) in ("", str(inner), _ATTEMPTS):
         error = inner
     if isinstance(error, ssl.SSLCertVerificationError):

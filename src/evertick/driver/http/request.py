@@ -29,19 +29,19 @@ from evertick.driver.http.template import Template, fill
 from evertick.driver.secret import Secret
 from evertick.driver.shell.output import Mask
 from evertick.errors import InvalidArguments, JobFailed
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 from evertick.version import VERSION
 from evertick.when.moment import moment_text, to_us
 
-__all__ = ["Outgoing", "make_request", "signature"]
+__all__ = ["OutgoingRequest", "make_request", "signature"]
 
 _KEY_PREFIX = "whsec_"
 _HIDDEN = "***"
-# What is left of a header's value: printable ASCII.
+# Left as they are in a header's value: printable ASCII.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as it goes out. It holds secrets: it is never shown."""
 
     method: str
@@ -63,20 +63,18 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
             text = text.replace(secret, _HIDDEN)
         return text
 
-    def beginning(self, text: str, most: int, *, is_cut: bool = False) -> str:
-        """Up to so many characters of a text, without secrets; nor is the first part of one left where it was cut, here
-        or before.
-        """
+    def excerpt(self, text: str, most: int, *, is_cut: bool = False) -> str:
+        """Up to so many characters of a text, without secrets and without the first part of one at the cut."""
         if len(text) <= most and not is_cut:
             return self.hide(text)[:most]
-        # What ends inside of a character was decoded to a sign that no secret goes on with.
+        # A cut inside of a character was decoded to a replacement character, which is in no secret.
         data = text[:most].rstrip("\ufffd").encode(errors="surrogatepass")
-        # What the mask holds back for what might follow is left there.
+        # The mask holds the possible beginning of a secret back.
         return Mask(self.secrets).take(data).decode(errors="surrogatepass")[:most]
 
 
-class _Wallet:
-    """Looks secrets up, and remembers what must not be shown."""
+class _SecretValues:
+    """Looks secrets up, and remembers their values, which must not be shown."""
 
     def __init__(self, resolve: Callable[[str], str]) -> None:
         self._resolve = resolve
@@ -88,20 +86,20 @@ class _Wallet:
         return found
 
     def hide_parts(self, url: str) -> None:
-        """What makes an address secret: a server repeats it without its own name."""
+        """The parts of a secret address: a server repeats them without its own name."""
         parts = urlsplit(url)
         self.values += [part for part in (f"{parts.path}?{parts.query}", parts.path, parts.query) if len(part) > 1]
 
 
 def make_request(
     spec: Http, context: Context, arguments: dict[str, Any], app: str, resolve_secret: Callable[[str], str]
-) -> Outgoing:
-    values, wallet = _values(context, arguments, app), _Wallet(resolve_secret)
+) -> OutgoingRequest:
+    values, secrets = _values(context, arguments, app), _SecretValues(resolve_secret)
     what = f"task {context.task!r}: http"
     if isinstance(spec.url, Secret):
-        url = wallet.value(spec.url)
+        url = secrets.value(spec.url)
         check_url(url, f"{what}: url", is_shown=False)
-        wallet.hide_parts(url)
+        secrets.hide_parts(url)
     else:
         url = Template(spec.url, "url", f"{what}: url").fill(values)
         _refuse_steps(url, f"{what}: url")
@@ -109,21 +107,21 @@ def make_request(
     headers = _run_headers(context, app) if spec.run_headers else {}
     if kind is not None:
         headers["Content-Type"] = kind
-    own = {name: _header(name, value, values, wallet, what) for name, value in spec.headers.items()}
-    own |= _authorization(spec, wallet, what)
+    own = {name: _header(name, value, values, secrets, what) for name, value in spec.headers.items()}
+    own |= _authorization(spec, secrets, what)
     headers = _merged(headers, own)
     confidential = {name.lower() for name, value in spec.headers.items() if isinstance(value, Secret)}
     if spec.sign is not None:
-        keys = [wallet.value(secret) for secret in signing_keys_of(spec)]
-        headers |= signature(keys, context.run_id, context._clock.now_us() // 1_000_000, body)
-    return Outgoing(
+        keys = [secrets.value(secret) for secret in signing_keys_of(spec)]
+        headers |= signature(keys, context.run_id, record_of(context).clock.now_us() // 1_000_000, body)
+    return OutgoingRequest(
         method=method_of(spec),
         url=url,
         headers=headers,
         body=body,
         confidential=frozenset(confidential | {"authorization", "cookie"}),
         # The longest first: one may be a part of another.
-        secrets=tuple(sorted(set(wallet.values), key=len, reverse=True)),
+        secrets=tuple(sorted(set(secrets.values), key=len, reverse=True)),
         is_url_secret=isinstance(spec.url, Secret),
     )
 
@@ -169,7 +167,7 @@ def _run_headers(context: Context, app: str) -> dict[str, str]:
     headers = {
         "User-Agent": f"evertick/{VERSION}",
         "Accept": "*/*",
-        # What is read is bounded, and so it should not be small and become large.
+        # Reading is bounded, so a small body should not unpack to a large one.
         "Accept-Encoding": "identity",
         "Idempotency-Key": context.run_id,
         "Evertick-Run-Id": context.run_id,
@@ -208,23 +206,23 @@ def _body(spec: Http, values: dict[str, Any], what: str) -> tuple[bytes, str | N
     return body, None if named is not None else kind
 
 
-def _header(name: str, value: str | Secret, values: dict[str, Any], wallet: _Wallet, what: str) -> str:
+def _header(name: str, value: str | Secret, values: dict[str, Any], secrets: _SecretValues, what: str) -> str:
     where = f"{what}: headers: {name!r}"
-    filled = wallet.value(value) if isinstance(value, Secret) else Template(value, "text", where).fill(values)
+    filled = secrets.value(value) if isinstance(value, Secret) else Template(value, "text", where).fill(values)
     if not all(" " <= letter <= "~" or letter == "\t" for letter in filled):
         # Not shown, for it may be a secret. With a line break in it a value could add headers of its own.
         raise InvalidArguments(f"{where}: its value holds a character that cannot be in a header; use plain ASCII")
     return filled.strip()
 
 
-def _authorization(spec: Http, wallet: _Wallet, what: str) -> dict[str, str]:
+def _authorization(spec: Http, secrets: _SecretValues, what: str) -> dict[str, str]:
     if spec.bearer is not None:
-        token = _header("Authorization", spec.bearer, {}, wallet, f"{what}: bearer")
+        token = _header("Authorization", spec.bearer, {}, secrets, f"{what}: bearer")
         return {"Authorization": f"Bearer {token}"}
     if spec.basic is not None:
-        pair = f"{spec.basic.user}:{wallet.value(spec.basic.password)}"
+        pair = f"{spec.basic.user}:{secrets.value(spec.basic.password)}"
         coded = base64.b64encode(pair.encode()).decode()
-        wallet.values.append(coded)
+        secrets.values.append(coded)
         return {"Authorization": f"Basic {coded}"}
     return {}
 

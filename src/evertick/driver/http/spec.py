@@ -1,21 +1,22 @@
-"""A job that makes an HTTP request: what may be written about it, and what is refused."""
+"""A job that makes an HTTP request: its specification, the checks of that, and of the answer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, assert_never
 from urllib.parse import urlsplit
 
 import msgspec
 
 from evertick.driver.base import Driver
-from evertick.driver.faults import Faults
 from evertick.driver.http.address import allowed_of
-from evertick.driver.http.expect import HttpExpect, check_expect
+from evertick.driver.http.body_check import CHECK_SECONDS, CheckFailure, Checks, check, check_apart
 from evertick.driver.http.template import Escape, Template, places_in
+from evertick.driver.python.function import Threads
 from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
+from evertick.driver.spec_errors import Faults
 from evertick.errors import InvalidSetting
 from evertick.text.byte_size import size_bytes, size_text
 from evertick.when.duration import duration_text, duration_us
@@ -28,11 +29,14 @@ __all__ = [
     "HttpBasic",
     "HttpExpect",
     "HttpSettings",
+    "check_expect",
     "check_url",
     "content_type_of",
     "escape_of",
+    "expectation_error",
     "method_of",
     "signing_keys_of",
+    "statuses_of",
 ]
 
 BODY_MAX_BYTES = 1024 * 1024
@@ -55,6 +59,33 @@ _OWN_HEADERS = {
     "webhook-timestamp": "sign sets it",
     "webhook-signature": "sign sets it",
 }
+_EXPECT_MAX_CHARS = 1_000
+_CHECKS_MAX = 50
+_SHOWN_MAX_CHARS = 100
+_RANGE = re.compile(r"([1-5]\d\d)-([1-5]\d\d)")
+_CLASS = re.compile(r"([1-5])[xX]{2}")
+# A longer body is looked through by a process of its own.
+_LOOKED_THROUGH_HERE = 128 * 1024
+_NOTHING = Checks()
+
+
+class Excerpt(Protocol):
+    """The beginning of a text, without secrets."""
+
+    def __call__(self, text: str, most: int, *, is_cut: bool = False) -> str: ...
+
+
+class HttpExpect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Conditions for an answer; all of them must hold.
+
+    status: codes, classes and ranges: 200, "2xx", "200-204". contains: a text in the body.
+    matches: a regular expression that is found in the body. json: values by their JSON pointers: {"/state": "ok"}.
+    """
+
+    status: int | str | tuple[int | str, ...] = ("2xx",)
+    contains: str | None = None
+    matches: str | None = None
+    json: dict[str, Any] = {}
 
 
 class HttpBasic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +96,7 @@ class HttpBasic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What holds for all HTTP jobs of a node.
+    """Settings of all HTTP jobs of a node.
 
     allow_private: they may talk to private and loopback addresses. allow: networks and names that they may talk to.
     ca: a file of certificates that are trusted in place of those of the system.
@@ -88,8 +119,8 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a request: `Http("https://example.org/hook", json={"run": "{run_id}"})`.
 
     url: where; a `Secret` where the address itself is one. method: default GET, with a body POST.
-    headers: by name. bearer, basic: who asks. json, body: what is sent; places like {run_id}, {fire_at} and {args.NAME}
-    are filled. sign: the secret or secrets that the request is signed with.
+    headers: by name. bearer, basic: credentials. json, body: what is sent; places like {run_id}, {fire_at} and
+    {args.NAME} are filled. sign: the secret or secrets that the request is signed with.
     expect: what the answer must be. timeout: for all of it, redirects included. redirects: how many are followed.
     read_limit: so much of the answer is read. retry_after_max: how long a server may ask to wait.
     allow: networks and names that it may talk to although they are not public. ca: a file of trusted certificates.
@@ -228,7 +259,7 @@ def signing_keys_of(spec: Http) -> tuple[Secret, ...]:
 
 
 def content_type_of(spec: Http) -> str | None:
-    """What the headers say that the body is."""
+    """The type of the body by its headers."""
     values = (value for name, value in spec.headers.items() if name.lower() == "content-type")
     return next((value for value in values if isinstance(value, str)), None)
 
@@ -350,3 +381,99 @@ def _check_span(value: float | str, what: str, least: int, most: int) -> None:
 def _check_whole(value: int, what: str, least: int, most: int) -> None:
     if isinstance(value, bool) or not least <= value <= most:
         raise InvalidSetting(f"{what}: {value!r} must be a whole number from {least} to {most}")
+
+
+# --- expectations
+
+
+def check_expect(expect: HttpExpect, what: str, faults: Faults) -> None:
+    with faults.of("expect"):
+        statuses_of(expect.status, f"{what}: status")
+    for name, text in (("contains", expect.contains), ("matches", expect.matches)):
+        with faults.of("expect"):
+            if text is not None and not 1 <= len(text) <= _EXPECT_MAX_CHARS:
+                raise InvalidSetting(f"{what}: {name}: a text of 1 to {_EXPECT_MAX_CHARS} characters is looked for")
+    with faults.of("expect"):
+        _check_pattern(expect.matches, f"{what}: matches")
+    with faults.of("expect"):
+        if len(expect.json) > _CHECKS_MAX:
+            raise InvalidSetting(f"{what}: json: {len(expect.json)} checks are more than {_CHECKS_MAX}; keep the best")
+    for pointer in expect.json:
+        with faults.of("expect"):
+            if pointer and not pointer.startswith("/"):
+                raise InvalidSetting(
+                    f"{what}: json: {pointer!r:.60} is no JSON pointer; write it like '/{pointer:.60}'"
+                )
+
+
+def _check_pattern(pattern: str | None, what: str) -> None:
+    if pattern is None:
+        return
+    if "\0" in pattern:
+        raise InvalidSetting(f"{what}: a zero is not looked for; leave it out")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidSetting(f"{what}: {pattern[:_SHOWN_MAX_CHARS]!r} is no regular expression: {error}") from None
+
+
+def statuses_of(given: int | str | tuple[int | str, ...], what: str) -> frozenset[int]:
+    """All codes that are meant."""
+    several = given if isinstance(given, tuple) else (given,)
+    if not several:
+        raise InvalidSetting(f"{what}: no status at all is no answer; write ['2xx']")
+    found: set[int] = set()
+    for each in several:
+        found |= _codes(each, what)
+    return frozenset(found)
+
+
+def _codes(given: int | str, what: str) -> set[int]:
+    text = str(given).strip()
+    if re.fullmatch(r"[1-5]\d\d", text) and not isinstance(given, bool):
+        return {int(text)}
+    if found := _CLASS.fullmatch(text):
+        return set(range(int(found[1]) * 100, int(found[1]) * 100 + 100))
+    if (found := _RANGE.fullmatch(text)) and int(found[1]) <= int(found[2]):
+        return set(range(int(found[1]), int(found[2]) + 1))
+    raise InvalidSetting(f"{what}: {given!r:.60} is no status; write 204, '2xx' or '200-204'")
+
+
+async def expectation_error(expect: HttpExpect, body: str, threads: Threads, excerpt: Excerpt) -> str | None:
+    """Why the body is not what is expected; None when it is."""
+    wanted = Checks(expect.contains, expect.matches, expect.json)
+    if wanted == _NOTHING:
+        return None
+    if expect.matches is None and len(body) <= _LOOKED_THROUGH_HERE:
+        missed = check(wanted, body)
+    else:
+        missed = await threads.call(lambda: check_apart(wanted, body))
+    return None if missed is None else _words(missed, expect, excerpt)
+
+
+def _words(missed: CheckFailure, expect: HttpExpect, excerpt: Excerpt) -> str:
+    match missed.what:
+        case "contains":
+            return f"its body does not contain {(expect.contains or '')[:_SHOWN_MAX_CHARS]!r}"
+        case "matches":
+            return f"its body does not match {(expect.matches or '')[:_SHOWN_MAX_CHARS]!r}"
+        case "no json":
+            return f"its body is no JSON: {missed.text}"
+        case "absent":
+            return f"its body has nothing at {missed.pointer!r}"
+        case "unequal":
+            shown = excerpt(missed.text, _SHOWN_MAX_CHARS, is_cut=missed.is_cut)
+            wanted = msgspec.json.encode(expect.json[missed.pointer]).decode()[:_SHOWN_MAX_CHARS]
+            return f"its body has {shown} at {missed.pointer!r}, not {wanted}"
+        case "endless" if expect.matches is not None:
+            return (
+                f"whether its body matches {expect.matches[:_SHOWN_MAX_CHARS]!r} was not found out within "
+                f"{CHECK_SECONDS} s; write a simpler expression, without repeats within repeats"
+            )
+        case "endless":
+            return (
+                f"whether its body is what is expected was not found out within {CHECK_SECONDS} s; lower read_limit, "
+                "or have the server send less"
+            )
+        case _:
+            assert_never(missed.what)

@@ -1,4 +1,4 @@
-"""Texts with places for what a run knows: "{run_id}", "{fire_at}", "{args.customer}".
+"""Texts with places for values of a run: "{run_id}", "{fire_at}", "{args.customer}".
 
 A place is a name in braces and nothing else, so that JSON may be written as it is; `{{name}}` stands for `{name}`.
 Places are checked when the text is written, values are put in when it is used, escaped as their surroundings need it:
@@ -19,7 +19,7 @@ from evertick.errors import InvalidArguments, InvalidSetting
 
 __all__ = ["PLACES", "Escape", "Template", "fill", "places_in"]
 
-# What a run knows of itself.
+# The names that a run has values for.
 PLACES = ("run_id", "task", "schedule", "app", "fire_at", "due_at", "attempt", "fence", "args")
 
 Escape = Literal["text", "json", "url", "form"]

@@ -1,7 +1,7 @@
 """The first lines that a child runs. A program of its own: `python boot.py CHANNEL`.
 
-What the child needs to import anything comes through its channel, as the first frame: nothing of it is in the list of
-processes, and no limit on command lines holds.
+The import path of the child comes through its channel, as the first frame: it is not in the list of processes, and no
+limit on command lines holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
 
     from evertick.driver.python.child import serve
 
-    serve(channel, json.dumps(order["errand"]).encode())
+    serve(channel, order["child_call"])
 
 
 def _exactly(channel: socket.socket, count: int) -> bytes:

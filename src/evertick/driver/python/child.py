@@ -1,8 +1,10 @@
-"""What runs in a child: find the function once, then carry out calls until there are no more.
+"""The program of a child process: imports the function once, then carries out calls until there are no more.
 
 One call at a time, on the main thread; a coroutine gets an event loop of its own for each call. The node says stop by a
 message and a TERM that makes a busy child look for it. TERM alone stops nothing: a supervisor that tells every process
 of a service to stop must not cut off the work that its node is still draining.
+
+Log lines and phases leave at once: the last one before a crash is the one that explains it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import os
 import signal
 import socket
 import sys
@@ -22,59 +25,51 @@ from typing import Any
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.error_text import error_text
-from evertick.driver.place import Place, find, type_names
-from evertick.driver.python.child_guard import importing_for
-from evertick.driver.python.child_log import ChildProgressBuffer, LogCapture
-from evertick.driver.python.message import (
+from evertick.driver.python.child_import import import_function, importing_for, type_names
+from evertick.driver.python.child_protocol import (
     BadFrame,
     Call,
+    ChildCall,
     Frames,
     FromChild,
     FromNode,
+    FunctionMissing,
     JobRaised,
     JobReturned,
-    NotFoundThere,
+    OutgoingMessage,
+    Progress,
     Ready,
-    Sends,
     StopJob,
     pack,
     unpack,
 )
 from evertick.errors import InvalidDuration, Retry, Skip
 from evertick.job.arguments import Signature
-from evertick.job.context import Context, _current
+from evertick.job.context import Context, JobRecord, ProgressBuffer, current_context, record_of
+from evertick.model import Phase
+from evertick.text.error_text import error_text
 from evertick.when.duration import duration_us
 
-__all__ = ["ChildCall", "serve"]
+__all__ = ["ChildProgressBuffer", "LogCapture", "serve"]
 
 _REASON_MAX_CHARS = 500
+# Progress may be reported in a tight loop.
+_PROGRESS_SECONDS = 0.05
 _CHUNK = 65_536
 
 
-class ChildCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is there for."""
-
-    task: str
-    place: Place
-    # Where the node keeps its ledger: what a job enqueues goes there, too.
-    url: str
-    calls_max: int
-    log_level: int
-
-
-def serve(channel: socket.socket, errand: bytes) -> None:
-    Child(channel, msgspec.json.decode(errand, type=ChildCall)).serve()
+def serve(channel: socket.socket, child_call: object) -> None:
+    Child(channel, msgspec.convert(child_call, ChildCall)).serve()
 
 
 class Child:
-    """One child, from its first breath to its last call."""
+    """One child, from its start to its last call."""
 
-    def __init__(self, channel: socket.socket, errand: ChildCall) -> None:
+    def __init__(self, channel: socket.socket, child_call: ChildCall) -> None:
         self._channel = channel
-        self._errand = errand
+        self._child_call = child_call
         self._frames = Frames()
-        self._heard: deque[Call | StopJob] = deque()
+        self._received: deque[Call | StopJob] = deque()
         self._decoder = msgspec.json.Decoder(FromNode)
         self._sending = threading.RLock()
         self._capture = LogCapture()
@@ -86,12 +81,12 @@ class Child:
         for stream in (sys.stdout, sys.stderr):
             # Into a pipe Python would write in blocks, and a crash would lose the last one.
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-        logging.getLogger().setLevel(self._errand.log_level)
+        logging.getLogger().setLevel(self._child_call.log_level)
         try:
             function = self._find()
-            signature = Signature(function, self._errand.task)
+            signature = Signature(function, self._child_call.task)
         except BaseException as error:
-            self._send(NotFoundThere(error=_clean(error_text(error))))
+            self._send(FunctionMissing(error=_clean(error_text(error))))
             return
         self._capture.install()
         self._send(Ready())
@@ -99,32 +94,34 @@ class Child:
             self._send(self._carry_out(function, signature, call))
 
     def _find(self) -> Callable[..., Any]:
-        with importing_for(self._errand.task):
-            found = find(self._errand.place)
-        function: Callable[..., Any] = found._enter_child(self._errand.url) if hasattr(found, "_enter_child") else found
+        with importing_for(self._child_call.task):
+            found = import_function(self._child_call.location)
+        # Of a task, which opens the store of its node.
+        enter = getattr(found, "_enter_child", None)
+        function: Callable[..., Any] = found if enter is None else enter(self._child_call.url)
         return function
 
     def _calls(self) -> Iterator[Call]:
-        for _ in range(self._errand.calls_max):
+        for _ in range(self._child_call.calls_max):
             message = self._receive()
-            if not isinstance(message, Call) or self._heard:  # what follows a call at once is its stop
+            if not isinstance(message, Call) or self._received:  # a message right behind a call is its stop
                 return
             yield message
 
     def _carry_out(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
-        context = Context(call.run, system_clock, call.deadline)
-        context._said = notebook = ChildProgressBuffer(self._send)
-        _current.set(context)
+        context = Context(JobRecord(call.run, system_clock, call.deadline))
+        record_of(context).buffer = buffer = ChildProgressBuffer(self._send)
+        current_context.set(context)
         self._context = self._capture.context = context
-        signal.signal(signal.SIGTERM, self._heard_term)
+        signal.signal(signal.SIGTERM, self._on_term)
         try:
             answer = self._answer(function, signature, context)
         finally:
             self._context = self._capture.context = self._cancel = None
-        notebook.tell()
+        buffer.flush()
         if isinstance(answer, JobReturned):
-            for message in context._messages:
-                self._send(Sends(message))
+            for message in record_of(context).messages:
+                self._send(OutgoingMessage(message))
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # the job has closed or replaced it
                 stream.flush()
@@ -133,17 +130,17 @@ class Child:
     def _answer(self, function: Callable[..., Any], signature: Signature, context: Context) -> FromChild:
         positional = (context,) if signature.takes_context else ()
         try:
-            result = function(*positional, **signature.decode(context._run.args))
+            result = function(*positional, **signature.decode(record_of(context).run.args))
             if inspect.isawaitable(result):
                 result = self._await(result, context)
         except BaseException as error:
             return self._raised(error, context)
         if isinstance(result, _Raised):
             return self._raised(result.error, context)
-        data = context._encode_result(result)
+        data = record_of(context).encode_result(result)
         return JobReturned(
             result=msgspec.Raw(b"null" if data is None else data),
-            phases=context._phases,
+            phases=record_of(context).phases,
         )
 
     def _await(self, work: Awaitable[Any], context: Context) -> Any:
@@ -151,12 +148,12 @@ class Child:
             task, loop = asyncio.current_task(), asyncio.get_running_loop()
             assert task is not None, "this is a coroutine"
             self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
-            if context._stopped:
+            if record_of(context).stopped:
                 task.cancel()
             try:
                 return await work
             except BaseException as error:
-                # Dispatched out as a value: the frames of asyncio that it would pass through tell nobody anything.
+                # As a value: its traceback would get frames of asyncio that say nothing.
                 return _Raised(error)
 
         return asyncio.run(carry_out())
@@ -170,8 +167,8 @@ class Child:
                 text = f"{text}\n{invalid}"
         return JobRaised(
             text=_clean(text),
-            types=type_names(type(error), self._errand.place),
-            phases=context._phases,
+            types=type_names(type(error), self._child_call.location),
+            phases=record_of(context).phases,
             skip=_clean(str(error.reason)[:_REASON_MAX_CHARS]) if isinstance(error, Skip) else None,
             retry=_clean(str(error)[:_REASON_MAX_CHARS]) if isinstance(error, Retry) else None,
             retry_after=after,
@@ -179,38 +176,38 @@ class Child:
 
     # --- the channel
 
-    def _heard_term(self, *_: object) -> None:
-        """Between two steps of the job: has the node said stop, or died?"""
+    def _on_term(self, *_: object) -> None:
+        """Between two steps of the job: has the node sent a stop, or died?"""
         context = self._context
         if context is None:
             return
         try:
-            is_open = self._hear(socket.MSG_DONTWAIT)
+            is_open = self._read(socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except (OSError, BadFrame):
             is_open = False
-        words = [each.why for each in self._heard if isinstance(each, StopJob)]
-        if words or not is_open:
-            context._stopped = words[0] if words else "its node has died"
+        reasons = [each.why for each in self._received if isinstance(each, StopJob)]
+        if reasons or not is_open:
+            record_of(context).stopped = reasons[0] if reasons else "its node has died"
             if self._cancel is not None:
                 self._cancel()
 
     def _receive(self) -> Call | StopJob | None:
         """The next message; None when the node has closed the channel."""
-        while not self._heard:
+        while not self._received:
             try:
-                is_open = self._hear()
-            except ConnectionError:  # the node died in the middle of a word
+                is_open = self._read()
+            except ConnectionError:  # the node died in the middle of a message
                 is_open = False
             if not is_open:
                 return None
-        return self._heard.popleft()
+        return self._received.popleft()
 
-    def _hear(self, flags: int = 0) -> bool:
-        """Take in what has come; False when nothing will come any more."""
+    def _read(self, flags: int = 0) -> bool:
+        """False at the end of the channel."""
         data = self._channel.recv(_CHUNK, flags)
-        self._heard.extend(unpack(frame, self._decoder) for frame in self._frames.feed(data))
+        self._received.extend(unpack(frame, self._decoder) for frame in self._frames.feed(data))
         return bool(data)
 
     def _send(self, message: FromChild) -> None:
@@ -228,6 +225,86 @@ class _Raised:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+
+
+class ChildProgressBuffer(ProgressBuffer):
+    """A progress buffer that sends everything to the node. Bounded as any other."""
+
+    __slots__ = ("_flushing", "_process", "_send", "_sent_at", "_timer")
+
+    def __init__(self, send: Callable[[Progress], None]) -> None:
+        super().__init__()
+        self._send = send
+        self._flushing = threading.RLock()
+        self._timer: threading.Timer | None = None
+        self._sent_at = 0.0
+        self._process = os.getpid()
+
+    def write(self, at: int, level: str, text: str) -> None:
+        # Text that JSON cannot hold (half a character, a name from the file system) must not cost the line.
+        super().write(at, level, _clean(text))
+        self.flush()
+
+    def set_progress(self, fraction: float, text: str) -> None:
+        super().set_progress(fraction, _clean(text))
+        with self._flushing:
+            if system_clock.elapsed() - self._sent_at >= _PROGRESS_SECONDS:
+                self.flush()
+            elif self._timer is None:
+                self._timer = threading.Timer(_PROGRESS_SECONDS, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def begin_phase(self, phase: Phase) -> int | None:
+        place = super().begin_phase(msgspec.structs.replace(phase, name=_clean(phase.name)))
+        if place is not None:
+            self.flush()
+        return place
+
+    def end_phase(self, place: int, phase: Phase) -> None:
+        super().end_phase(place, msgspec.structs.replace(phase, name=_clean(phase.name)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what has not been sent yet."""
+        if os.getpid() != self._process:
+            return  # a fork made by the job: two writers would garble the channel
+        with self._flushing:
+            self._timer = None
+            self._sent_at = system_clock.elapsed()
+            taken, phases = self.take(), self.take_phases()
+            if taken is not None or phases is not None:
+                _, lines, progress = taken if taken is not None else (0, (), None)
+                self._send(Progress(lines=lines, progress=progress, phases=phases))
+
+
+class LogCapture:
+    """Keeps records of `logging` with the run, and not a second time as lines of stderr."""
+
+    def __init__(self) -> None:
+        self.context: Context | None = None
+        self._process = os.getpid()
+        self._make_record = logging.getLogRecordFactory()
+        self._emit = logging.StreamHandler.emit
+
+    def install(self) -> None:
+        logging.setLogRecordFactory(self._listen)
+        capture = self
+
+        def emit(self: logging.StreamHandler[Any], record: logging.LogRecord) -> None:
+            is_kept = getattr(record, "is_kept_by_evertick", False)
+            if not (is_kept and self.stream in (sys.stdout, sys.stderr)):
+                capture._emit(self, record)
+
+        logging.StreamHandler.emit = emit  # type: ignore[assignment,method-assign]
+
+    def _listen(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._make_record(*args, **kwargs)
+        context = self.context
+        if context is not None and os.getpid() == self._process:
+            record_of(context).log_record(record)
+            record.is_kept_by_evertick = True
+        return record
 
 
 def _clean(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from evertick.errors import InvalidSetting
 from evertick.job.arguments import Signature
-from evertick.job.context import Context, _current
+from evertick.job.context import Context, current_context
 
 __all__ = ["FunctionDriver", "Threads", "is_async", "refuse_generator"]
 
@@ -51,7 +51,7 @@ class FunctionDriver:
 
     def execute(self, context: Context, arguments: dict[str, Any]) -> Awaitable[Any]:
         # The run's task has a context of its own, so this reaches nothing else, and nothing has to be reset.
-        _current.set(context)
+        current_context.set(context)
         positional = (context,) if self.signature.takes_context else ()
         if self.can_be_cancelled:
             coroutine: Awaitable[Any] = self._function(*positional, **arguments)
@@ -64,7 +64,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._crew = _Crew()
+        self._group = _ThreadGroup()
         # Calls that have come back, by the event loop that waits for them and has been woken.
         self._back: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
         self.active = 0
@@ -72,7 +72,7 @@ class Threads:
     async def call(self, function: Callable[[], Any]) -> Any:
         """Run the function in a thread, with the context variables of the caller.
 
-        A cancelled caller leaves the thread to itself; its late answer is nobody's.
+        A cancelled caller leaves the thread to itself; its late answer is dropped.
         """
         loop = asyncio.get_running_loop()
         call = _Call(function, contextvars.copy_context(), loop, loop.create_future())
@@ -82,30 +82,30 @@ class Threads:
         return await result if inspect.isawaitable(result) else result
 
     def close(self) -> None:
-        """Let idle threads end; those that are busy end after their call. The next call hires a new crew."""
+        """Let idle threads end; those that are busy end after their call. The next call starts a new group."""
         with self._lock:
-            crew, self._crew = self._crew, _Crew()
-            for _ in range(crew.count):
-                crew.calls.put(None)
+            group, self._group = self._group, _ThreadGroup()
+            for _ in range(group.count):
+                group.calls.put(None)
 
     def _submit(self, call: _Call) -> None:
         with self._lock:
             self.active += 1
-            crew = self._crew
-            if crew.idle:
-                crew.idle -= 1
+            group = self._group
+            if group.idle:
+                group.idle -= 1
             else:
-                crew.count += 1
-                name = f"evertick job {crew.count}"
-                threading.Thread(target=self._serve, args=(crew,), name=name, daemon=True).start()
-            crew.calls.put(call)
+                group.count += 1
+                name = f"evertick job {group.count}"
+                threading.Thread(target=self._serve, args=(group,), name=name, daemon=True).start()
+            group.calls.put(call)
 
-    def _serve(self, crew: _Crew) -> None:
-        while (call := crew.calls.get()) is not None:
+    def _serve(self, group: _ThreadGroup) -> None:
+        while (call := group.calls.get()) is not None:
             call.make()
             with self._lock:
                 self.active -= 1
-                crew.idle += 1
+                group.idle += 1
                 self._bring_back(call)
             # The next call may be long in coming, and what this one has made may be large.
             del call
@@ -118,7 +118,7 @@ class Threads:
             return
         try:
             call.loop.call_soon_threadsafe(self._settle, call.loop)
-        except RuntimeError:  # the loop has ended; an abandoned thread has nobody left to tell
+        except RuntimeError:  # the loop has ended; the answer of an abandoned thread is dropped
             del self._back[call.loop]
 
     def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -128,7 +128,7 @@ class Threads:
             call.settle()
 
 
-class _Crew:
+class _ThreadGroup:
     """Threads that share a queue of calls, until they are let go together."""
 
     __slots__ = ("calls", "count", "idle")

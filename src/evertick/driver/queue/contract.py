@@ -1,4 +1,4 @@
-"""What goes over a broker between nodes and workers: the message that dispatches a run, the reports that come back.
+"""The messages over a broker between nodes and workers: dispatches, the reports that come back, kills.
 
 Versioned JSON, for programs in any language; `docs/reference/worker-contract.md` is this file in words. A field that is
 not known is left alone, so that either side may be the newer one; another `v` is refused. Everything that comes in is
@@ -49,11 +49,11 @@ Line = tuple[str, str, str]
 
 
 class DispatchMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in the hands of a broker. (run, fence) is the name of this dispatch: whoever works on it takes it first.
+    """A run for a worker. (run, fence) names this dispatch: a worker takes it before it works on it.
 
     Times are RFC 3339 in UTC, durations are seconds. A worker leaves alone what it gets after `take_by`: the ledger
     dispatches it again, under another fence. `timeout` is how long the work may take from then on, and `deadline` when
-    it is over at the latest. `reply` is where reports go, None: nobody wants any.
+    it is over at the latest. `reply` is where reports go, None: none are wanted.
     """
 
     v: int = VERSION
@@ -76,13 +76,13 @@ class DispatchMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker says about a run that it has taken, or could not do."""
+    """A report of a worker about a run that it has taken, or could not carry out."""
 
     v: int
     run: str
     fence: int
     kind: WorkerReportKind
-    # Who says so, for people.
+    # The name of the worker, for people.
     worker: str | None = None
     # Of progress.
     fraction: float | None = None
@@ -104,7 +104,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """A dispatch that nobody wants any more."""
+    """A dispatch that is not wanted any more."""
 
     v: int = VERSION
     run: str

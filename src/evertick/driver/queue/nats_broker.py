@@ -1,8 +1,8 @@
 """NATS as a node uses it: runs go out, reports come back.
 
-The server drops a dispatch that was sent twice by its message id; what comes later than its memory goes is recognised
-by the worker. Reports are read through one consumer by all nodes of a fleet, which is an app of one ledger: each goes
-to one of them, and again to any if it is not acknowledged in time.
+The server drops a dispatch that was sent twice by its message id; one that comes after its deduplication window is
+recognised by the worker. Reports are read through one consumer by all nodes of a fleet, which is an app of one ledger:
+each goes to one of them, and again to any if it is not acknowledged in time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,24 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, Header
 
 from evertick.clock import Clock
-from evertick.driver.queue.broker import BATCH, Incoming, envelope_of, stamped
 from evertick.driver.queue.contract import Kill, encode, pair_of
-from evertick.driver.queue.nats_client import NatsSession
-from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.driver import (
+    IncomingReport,
+    Queue,
+    QueueDriver,
+    broker_channel,
+    envelope_of,
+    push_in_batches,
+    stamped,
+    worker_command,
+)
+from evertick.driver.queue.nats_client import NatsNames, NatsSession
+from evertick.driver.queue.spec import SUBJECT_PREFIX, Nats, NatsConnection, nats_connection
+from evertick.driver.spec import DriverParts
 from evertick.errors import BrokerUnavailable
 from evertick.model import ClaimedMessage
 
-__all__ = ["CHANNEL", "NatsBroker"]
+__all__ = ["CHANNEL", "NatsBroker", "nats_driver"]
 
 CHANNEL = "nats"
 # A report that its reader has not acknowledged for so long comes again: the store was away, or the node died.
@@ -53,52 +63,44 @@ class NatsBroker:
     # --- to the workers
 
     async def push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        answers: list[Exception | None] = []
-        for first in range(0, len(messages), min(BATCH, _AT_ONCE)):
-            batch = messages[first : first + _AT_ONCE]
-            try:
-                answers += await self._journey(batch)
-            except BrokerUnavailable as error:
-                # It would be away for the others as well; each try would take its time.
-                return answers + [error] * (len(messages) - len(answers))
-        return answers
+        return await push_in_batches(messages, _AT_ONCE, self._push_batch)
 
-    async def _journey(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        """On a line that breaks under it once more, at once, on a new one: of a restart of the server nothing may tell
-        before the line is used. What did arrive is known by its id."""
+    async def _push_batch(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
+        """Once more on a new connection if the old one breaks: a restart of the server may show only when it is used.
+        Messages that did arrive are known by their ids."""
         was_open = self._session.is_open
         try:
-            return await self._tried(messages)
+            return await self._push_once(messages)
         except BrokerUnavailable:
             if not was_open or self._session.is_open:
                 raise
-        return await self._tried(messages)
+        return await self._push_once(messages)
 
-    async def _tried(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        with self._session.telling():
+    async def _push_once(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
+        with self._session.unavailable_errors():
             stream = await self._session.opened()
-            return await self._session.asked(self._push_all(stream, messages))
+            return await self._session.answer(self._push_all(stream, messages))
 
     async def _push_all(self, stream: JetStreamContext, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
         return await asyncio.gather(*(self._push(stream, message) for message in messages))
 
     async def _push(self, stream: JetStreamContext, message: ClaimedMessage) -> Exception | None:
-        parcel = envelope_of(message)
-        id_ = pair_of(parcel.message["run"], parcel.message["fence"])
+        envelope = envelope_of(message)
+        id_ = pair_of(envelope.message["run"], envelope.message["fence"])
         headers = {Header.MSG_ID.value: id_}
         try:
-            with self._session.telling():
-                subject = self._session.names.jobs(parcel.to)
-                await stream.publish(subject, stamped(parcel, self._clock.now_us()), headers=headers)
+            with self._session.unavailable_errors():
+                subject = self._session.names.jobs(envelope.to)
+                await stream.publish(subject, stamped(envelope, self._clock.now_us()), headers=headers)
         except BrokerUnavailable as error:
             return error
         return None
 
     async def kill(self, kills: Sequence[Kill]) -> None:
-        """Kept by its stream for whoever takes it later, and heard by whoever has it now: it is one message."""
-        with self._session.telling():
+        """Its stream keeps the message for a worker that takes the run later; the one that has it now hears it."""
+        with self._session.unavailable_errors():
             stream = await self._session.opened()
-            await self._session.asked(self._kill_all(stream, kills))
+            await self._session.answer(self._kill_all(stream, kills))
 
     async def _kill_all(self, stream: JetStreamContext, kills: Sequence[Kill]) -> None:
         subject = self._session.names.kill
@@ -106,22 +108,22 @@ class NatsBroker:
 
     # --- from the workers
 
-    async def read(self, most: int, seconds: float) -> list[Incoming]:
-        with self._session.telling():
+    async def read(self, most: int, seconds: float) -> list[IncomingReport]:
+        with self._session.unavailable_errors():
             await self._session.opened()
-            assert self._reports is not None, "it is made with the line"
+            assert self._reports is not None, "it is made with the connection"
             try:
-                found = await self._session.asked(self._reports.fetch(most, timeout=seconds))
+                found = await self._session.answer(self._reports.fetch(most, timeout=seconds))
             except (nats.errors.TimeoutError, TimeoutError):
                 return []  # there was none
-            return [Incoming(message, message.data) for message in found]
+            return [IncomingReport(message, message.data) for message in found]
 
-    async def acknowledge(self, reports: Sequence[Incoming]) -> None:
-        with self._session.telling():
+    async def acknowledge(self, reports: Sequence[IncomingReport]) -> None:
+        with self._session.unavailable_errors():
             for report in reports:
                 await report.token.ack()
 
-    # --- the line
+    # --- the connection
 
     async def _subscribe(self, _: Client, stream: JetStreamContext) -> None:
         names = self._session.names
@@ -134,3 +136,21 @@ class NatsBroker:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def nats_driver(spec: Nats, task: str, parts: DriverParts) -> QueueDriver:
+    def connection() -> NatsConnection:
+        return nats_connection(parts.connections.get("nats"))
+
+    def broker() -> NatsBroker:
+        return NatsBroker(connection(), parts.fleet(), parts.clock, parts.resolve_secret)
+
+    def reply() -> str:
+        return NatsNames(connection().prefix).reports(parts.fleet())
+
+    def served_by() -> str:
+        prefix = connection().prefix
+        return worker_command("nats", spec.queue, *(["--prefix", prefix] if prefix != SUBJECT_PREFIX else []))
+
+    queue = Queue(channel=CHANNEL, to=spec.queue, kind="subject", reply=reply, served_by=served_by)
+    return QueueDriver(spec, task, parts, queue, broker_channel(parts, CHANNEL, broker))

@@ -1,9 +1,9 @@
-"""What becomes of runs, published on NATS for others: in each app one subject for each verdict and kind of event.
+"""Events of runs, published on NATS for others: in each app one subject for each verdict and kind of event.
 
-One node does it at a time, from the feed of the app. Where to go on after a stop is not kept here: every message has
-the cursor of its event with it, so the last one in the stream says it, and what was published and what is remembered
-cannot come apart. Messages go one after the other for that reason. One that was published by a node that died before it
-heard so is published again under the same id, which the server knows.
+One node does it at a time, from the feed of the app. Every message carries the cursor of its event, and publishing goes
+on behind the last message of the stream: the cursor and the published events cannot come apart. Messages go one after
+the other for that reason. A node that died before it heard the server's answer had its message published; the next node
+publishes it again under the same id, which the server knows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nats.js.errors import NotFoundError
 
 from evertick.driver.queue.contract import VERSION
 from evertick.driver.queue.nats_client import NatsSession
-from evertick.driver.queue.nats_spec import NatsConnection
+from evertick.driver.queue.spec import NatsConnection
 from evertick.errors import BrokerUnavailable, CursorGone, EvertickError
 from evertick.model.feed import FeedEvent, FeedPage
 
@@ -47,17 +47,17 @@ class NatsEvents:
         self._kinds = connection.event_kinds
         self._read_page = read_page
         self._session = NatsSession(connection, resolve_secret, _no_subscriptions)
-        # Told once, until it works again.
-        self._trouble = ""
+        # The last error, logged once, until it works again.
+        self._last_error = ""
 
     async def run(self) -> None:
-        """Go on for ever; whoever holds this as a duty cancels it."""
+        """Endless; the duty that runs it cancels it."""
         try:
             while True:
                 try:
                     await self._publish_on()
                 except EvertickError as error:
-                    self._tell(error)
+                    self._log_once(error)
                     await asyncio.sleep(_AWAY_SECONDS)
         finally:
             await self._session.close()
@@ -68,7 +68,7 @@ class NatsEvents:
             page = await self._page_after(cursor)
             for event in page.events:
                 await self._publish(event)
-            self._trouble = ""
+            self._last_error = ""
             cursor = page.cursor
             if page.is_end:
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -81,12 +81,12 @@ class NatsEvents:
             return await self._read_page(gone.oldest, self._kinds)
 
     async def _last_cursor(self) -> str | None:
-        """Of the last event that was published, by whichever node."""
+        """Of the last event that any node has published."""
         names = self._session.names
-        with self._session.telling():
+        with self._session.unavailable_errors():
             stream = await self._session.opened()
             try:
-                last = await self._session.asked(stream.get_last_msg(names.events_stream, names.any_event(self._app)))
+                last = await self._session.answer(stream.get_last_msg(names.events_stream, names.any_event(self._app)))
             except NotFoundError:
                 return None
         return (last.headers or {}).get(CURSOR_HEADER)
@@ -94,13 +94,13 @@ class NatsEvents:
     async def _publish(self, event: FeedEvent) -> None:
         subject = self._session.names.event(self._app, _word(event))
         headers = {Header.MSG_ID.value: f"{self._app}:{event.cursor}", CURSOR_HEADER: event.cursor}
-        with self._session.telling():
+        with self._session.unavailable_errors():
             stream = await self._session.opened()
-            await self._session.asked(stream.publish(subject, _body(event), headers=headers))
+            await self._session.answer(stream.publish(subject, _body(event), headers=headers))
 
-    def _tell(self, error: EvertickError) -> None:
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+    def _log_once(self, error: EvertickError) -> None:
+        if str(error) != self._last_error:
+            self._last_error = str(error)
             level = logging.WARNING if isinstance(error, BrokerUnavailable) else logging.ERROR
             log.log(level, "events of app %r are not published for now: %s", self._app, error)
 
@@ -116,4 +116,4 @@ def _body(event: FeedEvent) -> bytes:
 
 
 async def _no_subscriptions(_: Client, __: JetStreamContext) -> None:
-    """Nothing is listened to."""
+    """Publishing needs none."""

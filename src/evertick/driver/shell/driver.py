@@ -14,21 +14,19 @@ from typing import Any
 
 from evertick.clock import system_clock
 from evertick.driver.secret import Secret
-from evertick.driver.shell.account import Account, account_to_become
-from evertick.driver.shell.output import Captured
-from evertick.driver.shell.run_variables import run_variables
-from evertick.driver.shell.spec import TEXT_MAX_BYTES, Shell, at_home
+from evertick.driver.shell.output import CapturedOutput
+from evertick.driver.shell.spec import TEXT_MAX_BYTES, Account, Shell, account_to_become, at_home, run_variables
 from evertick.driver.shell.supervised import Ending, Order, SupervisedCommand, stop_seconds
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
 from evertick.job.arguments import FreeArguments
-from evertick.job.context import Context
+from evertick.job.context import Context, record_of
 
 __all__ = ["ShellDriver"]
 
 log = logging.getLogger("evertick.process")
 
-# What a command does not get from the node: the node's own settings and secrets, and what its supervisor told it alone.
+# Variables of the node that a command does not get: its settings and secrets, and those that its supervisor set.
 _NOT_PASSED_ON = ("EVERTICK_", "LISTEN_", "WATCHDOG_")
 _NEITHER = frozenset({"NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID", "MAINPID"})
 # Of a clean environment these stay: without them times and texts would be those of another place.
@@ -52,45 +50,47 @@ class ShellDriver:
         return self._arguments.decode(args)
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
-        if context._clock is not system_clock:
+        if record_of(context).clock is not system_clock:
             # A process cannot live in virtual time, and a test of schedules must not run backups.
             context.log(f"not run in virtual time: {' '.join(self._spec.words)}")
             return None
         secrets = self._secrets()
-        output = Captured(context._notebook.write, context._clock.now_us, secrets.values())
+        output = CapturedOutput(
+            record_of(context).open_buffer().write, record_of(context).clock.now_us, secrets.values()
+        )
         phases = _Phases(context)
         try:
-            kept = self._start(context, secrets, output, phases)
+            command = self._start(context, secrets, output, phases)
         except BaseException:
             phases.fail()
             raise
         try:
-            await asyncio.wait([kept.ended])
+            await asyncio.wait([command.ended])
         except asyncio.CancelledError:
-            if not kept.ended.done():
-                await self._stop(kept, context, output)
-                phases.end(kept.ended.result(), output, is_failed=True)
-                # What ends after TERM has reached it may have done half of its work, whatever its exit code says.
+            if not command.ended.done():
+                await self._stop(command, context, output)
+                phases.end(command.ended.result(), output, is_failed=True)
+                # After TERM it may have done half of its work, whatever its exit code is.
                 raise
-        ending = kept.ended.result()
-        context._kept = _result(ending)
+        ending = command.ended.result()
+        record_of(context).kept_result = _result(ending)
         await self._close(output, is_cut=ending.code is None)
         good = self._spec.success_codes, self._spec.skip_codes
         phases.end(ending, output, is_failed=not any(ending.code in codes for codes in good))
         if ending.failure is None:
             context.log(f"{ending}{_used(ending)}")
         self._judge(ending, output)
-        return context._kept
+        return record_of(context).kept_result
 
-    async def _stop(self, kept: SupervisedCommand, context: Context, output: Captured) -> None:
-        why = context._stopped or "shutdown"
-        await kept.put_down(stop_seconds(why, self.kill_after / 1e6))
-        ending = kept.ended.result()
-        context._kept = _result(ending)
+    async def _stop(self, command: SupervisedCommand, context: Context, output: CapturedOutput) -> None:
+        why = record_of(context).stopped or "shutdown"
+        await command.stop_and_wait(stop_seconds(why, self.kill_after / 1e6))
+        ending = command.ended.result()
+        record_of(context).kept_result = _result(ending)
         await self._close(output, is_cut=True)
         context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
 
-    async def _close(self, output: Captured, *, is_cut: bool) -> None:
+    async def _close(self, output: CapturedOutput, *, is_cut: bool) -> None:
         """Write the end of the output. The command is gone, so a cancel that comes meanwhile changes nothing."""
         if not output.takes_long_to_close:
             output.close(is_cut=is_cut)
@@ -101,7 +101,9 @@ class ShellDriver:
                 await asyncio.wait([closing])
         closing.result()
 
-    def _start(self, context: Context, secrets: dict[str, str], output: Captured, phases: _Phases) -> SupervisedCommand:
+    def _start(
+        self, context: Context, secrets: dict[str, str], output: CapturedOutput, phases: _Phases
+    ) -> SupervisedCommand:
         spec = self._spec
         account = None if spec.user is None else account_to_become(spec.user)
         order = Order(
@@ -116,7 +118,7 @@ class ShellDriver:
         stdin = _value(spec.stdin, secrets)
         data = None if stdin is None else stdin.encode(errors="surrogateescape")
         try:
-            kept = SupervisedCommand(
+            command = SupervisedCommand(
                 spec.words,
                 output,
                 order=order,
@@ -126,7 +128,7 @@ class ShellDriver:
             )
         except OSError as error:  # out of processes, files or memory
             raise JobFailed(f"it could not be started: {error.strerror or error}") from None
-        return self._parts.children.watch(kept)
+        return self._parts.children.watch(command)
 
     def _environment(self, context: Context, account: Account | None, secrets: dict[str, str]) -> dict[str, str]:
         """Another user's command begins with nothing of the node's, as a login does."""
@@ -146,7 +148,7 @@ class ShellDriver:
         names = {each.name for each in named if isinstance(each, Secret)}
         return {name: self._parts.resolve_secret(name) for name in sorted(names)}
 
-    def _judge(self, ending: Ending, output: Captured) -> None:
+    def _judge(self, ending: Ending, output: CapturedOutput) -> None:
         """Raises what the ending means, if not success."""
         spec, code = self._spec, ending.code
         words = f": {output.last_words}" if output.last_words else ""
@@ -163,16 +165,16 @@ class _Phases:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._open = context._begin_phase("start")
+        self._open = record_of(context).begin_phase("start")
 
     def started(self, pid: int) -> None:
         self._open.end()
-        self._open = self._context._begin_phase("run", {"pid": pid})
+        self._open = record_of(self._context).begin_phase("run", {"pid": pid})
 
     def fail(self) -> None:
         self._open.end(is_failed=True)
 
-    def end(self, ending: Ending, output: Captured, *, is_failed: bool) -> None:
+    def end(self, ending: Ending, output: CapturedOutput, *, is_failed: bool) -> None:
         if ending.code is not None:
             self._open.metadata["exit_code"] = ending.code
         if ending.signal is not None:
@@ -183,7 +185,7 @@ class _Phases:
 
 
 def _warn(context: Context, words: str) -> None:
-    """To who looks at the run, and to who looks at the node."""
+    """Into the log of the run, and into that of the node."""
     context.log(words, level="warning")
     log.warning("run %s of %r: %s", context.run_id, context.task, words)
 
@@ -211,7 +213,7 @@ def _value(value: Any, secrets: dict[str, str]) -> Any:
 
 
 def _result(ending: Ending) -> dict[str, Any] | None:
-    """What is kept of a command, however its run ends; nothing of one that never began."""
+    """The result of a command, however its run ends; none of one that never began."""
     if ending.failure is not None:
         return None
     return {"exit_code": ending.code, "cpu_seconds": ending.cpu_seconds, "max_rss_bytes": ending.max_rss_bytes}

@@ -1,14 +1,14 @@
 """Runs one command line, and leaves nothing of it behind. A program of its own:
 
-    python -I -S keeper.py LINE GRACE [--order=FILE] COMMAND...
+    python -I -S keeper.py SOCKET GRACE [--order=FILE] COMMAND...
 
-LINE is a socket from the node. Its end, by whatever death of the node, or the word `stop SECONDS` on it, means: TERM to
-the command and all that came of it, and KILL after that time (GRACE seconds where the node has died without a word).
-What the command leaves running when it ends by itself goes the same way. The keeper says `started PID`, then
-`exited CODE CPU MEMORY`, `killed SIGNAL CPU MEMORY` or `failed WHY` on the line, and ends when nothing is left. CPU is
-the processor time of all that came of the command, in seconds; MEMORY the most that one process of it had, in bytes.
-Before that it says `stuck PID...` where KILL does not end something, which has more rights than the keeper or hangs in
-the kernel. It is looked at again, less and less often.
+SOCKET is connected to the node. Its end, by any death of the node, or `stop SECONDS` on it, means: TERM to the command
+and all its descendants, and KILL after that time (GRACE seconds where the node has died). Descendants that the command
+leaves running when it ends by itself end the same way. The keeper writes `started PID`, then `exited CODE CPU MEMORY`,
+`killed SIGNAL CPU MEMORY` or `failed WHY` to the socket, and ends when nothing is left. CPU is the processor time of
+the command and its descendants, in seconds; MEMORY the most that one of these processes had, in bytes. Before that it
+writes `stuck PID...` where KILL does not end a process, which has more rights than the keeper or hangs in the kernel.
+It is looked at again, less and less often.
 
 FILE says how to start the command, where not as the keeper was started: an open file of entries `name=value`, each
 ended by a zero. `cwd`, `uid`, `gid`, `groups`, `nice`, `memory` (the address space of each process, in bytes), and as
@@ -16,9 +16,9 @@ many `env` as the environment has variables. In a file, since an environment may
 command lines.
 
 It has the standard library only, and little of that: one runs beside every job, and starts before it. It passes every
-file it was given on to the command, and keeps none but the line: neither the store of the node nor the pipes of the job
-may stay open because of it. Signals do not end it: a supervisor that tells a whole group to stop must not be able to
-part a keeper from what it keeps.
+file it was given on to the command, and keeps none but the socket: neither the store of the node nor the pipes of the
+job may stay open because of it. Signals do not end it: a supervisor that stops a whole group must not end a keeper
+before its command.
 
 On Linux it adopts orphans (it is a "subreaper"), so that every descendant stays below it, whatever session or group it
 has made for itself: none is left exactly when it has no children any more. Elsewhere only the group is reached.
@@ -31,16 +31,16 @@ import resource
 import select
 import signal
 import sys
-from _collections_abc import Callable  # what `os` has loaded already; `typing` would double the time of the start
+from _collections_abc import Callable  # loaded by `os` already; `typing` would double the time of the start
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What Python ignores from its start on; a command would be born with it, and `yes | head` would complain.
+# Ignored by Python from its start on; a command would inherit that, and `yes | head` would complain.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 # A descendant that forks while it is looked for is found by the next look.
 _LOOK_AGAIN_SECONDS = 0.02
-# After so many looks at which nobody has ended (half a second), what is left is stuck; from then on each pause is twice
-# the one before it, up to 5 s. The end of a child is heard at once all the same.
+# After so many looks at which no process has ended (half a second), the rest is stuck; from then on each pause is twice
+# the one before it, up to 5 s. The end of a child is noticed at once all the same.
 _VAIN_LOOKS = 25
 _DOUBLINGS_MOST = 8
 _STUCK_SHOWN = 10
@@ -52,19 +52,19 @@ _ORDER = "--order="
 class Keeper:
     """One command, and what the node says about it."""
 
-    def __init__(self, line: int, grace: float, order: dict[str, list[str]]) -> None:
-        self._line = line
+    def __init__(self, socket: int, grace: float, order: dict[str, list[str]]) -> None:
+        self._socket = socket
         self._grace = grace
         self._order = order
         self._prctl = _find_prctl()
         self._adopts_orphans = self._prctl is not None and os.path.isdir("/proc/self")
-        self._is_line_open = True
+        self._is_socket_open = True
         self._is_time_up = False
         self._child = 0
         # How many have been waited for.
         self._gone = 0
-        # Who has had TERM.
-        self._told: set[int] = set()
+        # The processes that have had TERM.
+        self._terminated: set[int] = set()
         # How the command ended, as `waitpid` tells it.
         self._status: int | None = None
         self._wakes, self._waker = os.pipe()
@@ -76,17 +76,17 @@ class Keeper:
 
     def keep(self, command: list[str]) -> None:
         """Run the command to its end, or to the node's."""
-        os.set_inheritable(self._line, False)
+        os.set_inheritable(self._socket, False)
         try:
             self._start(command)
         except OSError as error:
-            self._tell(f"failed {error}")
+            self._report(f"failed {error}")
             return
-        self._tell(f"started {self._child}")
-        _let_go_of_files(but={self._line, self._wakes, self._waker})
+        self._report(f"started {self._child}")
+        _let_go_of_files(but={self._socket, self._wakes, self._waker})
         grace = self._watch()
         self._clear(grace)
-        self._tell(_words(self._status))
+        self._report(_words(self._status))
 
     def _start(self, command: list[str]) -> None:
         if self._prctl is not None:
@@ -144,24 +144,24 @@ class Keeper:
         """TERM to everything, KILL when the time is up, until nothing is left."""
         if self._adopts_orphans and not self._has_children():
             return
-        self._told |= self._signal_all(signal.SIGTERM)
+        self._terminated |= self._signal_all(signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, max(grace, 0.001))
         while self._has_children() and not self._is_time_up:
             word = self._wait(None)
             if word is not None:  # the node has less patience now, or is gone
                 left, _ = signal.getitimer(signal.ITIMER_REAL)
                 signal.setitimer(signal.ITIMER_REAL, max(min(word, left), 0.001))
-            self._tell_orphans_to_end()
+            self._terminate_orphans()
         self._kill_all()
         if not self._adopts_orphans:
             self._signal_group(signal.SIGKILL)
 
-    def _tell_orphans_to_end(self) -> None:
-        """TERM to those who were hidden behind a parent that has ended since, and have had none."""
+    def _terminate_orphans(self) -> None:
+        """TERM to processes without one that were hidden behind a parent that has ended since."""
         for pid in _children() if self._adopts_orphans else ():
-            if pid not in self._told and _group_of(pid) != self._child:
+            if pid not in self._terminated and _group_of(pid) != self._child:
                 _send(signal.SIGTERM, pid)
-                self._told.add(pid)
+                self._terminated.add(pid)
 
     def _kill_all(self) -> None:
         """KILL, until nothing is left."""
@@ -171,7 +171,7 @@ class Keeper:
             gone = self._gone
             left = self._signal_all(signal.SIGKILL)
             if vain_looks == _VAIN_LOOKS:
-                self._tell(" ".join(["stuck", *map(str, sorted(left)[:_STUCK_SHOWN])]))
+                self._report(" ".join(["stuck", *map(str, sorted(left)[:_STUCK_SHOWN])]))
             self._wait(_LOOK_AGAIN_SECONDS * 2 ** min(max(vain_looks - _VAIN_LOOKS, 0), _DOUBLINGS_MOST))
 
     def _has_children(self) -> bool:
@@ -188,22 +188,22 @@ class Keeper:
                 self._status = status
 
     def _wait(self, seconds: float | None) -> float | None:
-        """Until a signal, a word on the line, or the time is over. Answers the seconds that a word to stop gives."""
-        files = [self._wakes, self._line] if self._is_line_open else [self._wakes]
+        """Until a signal, a word on the socket, or the time is over. Answers the seconds that a word to stop gives."""
+        files = [self._wakes, self._socket] if self._is_socket_open else [self._wakes]
         ready, _, _ = select.select(files, [], [], seconds)
         if self._wakes in ready:
             self._is_time_up = self._is_time_up or signal.SIGALRM in os.read(self._wakes, 4096)
-        if self._line not in ready:
+        if self._socket not in ready:
             return None
         try:
-            said = os.read(self._line, 4096)
+            said = os.read(self._socket, 4096)
         except OSError:
             said = b""
-        self._is_line_open = bool(said)
+        self._is_socket_open = bool(said)
         return _seconds(said, self._grace)
 
     def _signal_all(self, number: signal.Signals) -> set[int]:
-        """The group in one call, which nobody can dodge by forking; and whoever has left it. Answers who is seen."""
+        """The group in one call, which no fork can dodge; and processes that have left it. Answers those seen."""
         self._signal_group(number)
         seen = {*_descendants(os.getpid()), *_children()} if self._adopts_orphans else set()
         for pid in seen:
@@ -217,10 +217,10 @@ class Keeper:
         except OSError:
             return
 
-    def _tell(self, words: str) -> None:
+    def _report(self, words: str) -> None:
         try:
-            os.write(self._line, f"{words}\n".encode())
-        except OSError:  # nobody is left to hear it
+            os.write(self._socket, f"{words}\n".encode())
+        except OSError:  # the node is gone
             return
 
 
@@ -346,7 +346,7 @@ def _become_user(order: dict[str, list[str]]) -> None:
 
 
 def _go_to(order: dict[str, list[str]]) -> None:
-    """As the user that runs it: who may not enter the folder does not."""
+    """As the user that runs it, who may have no access to the folder."""
     if "cwd" in order:
         os.chdir(order["cwd"][0])
 
@@ -354,12 +354,12 @@ def _go_to(order: dict[str, list[str]]) -> None:
 def _limit_memory(order: dict[str, list[str]]) -> None:
     if "memory" in order:
         most, (_, hard) = int(order["memory"][0]), resource.getrlimit(resource.RLIMIT_AS)
-        if hard != resource.RLIM_INFINITY:  # nobody but root may have more than he was given
+        if hard != resource.RLIM_INFINITY:  # only root may raise it
             most = min(most, hard)
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-# What the order may ask for, in the order in which it works, by the words that an error of it begins with.
+# The steps of an order, in the sequence that works, by the first words of their errors.
 _STEPS = (("nice", _be_nice), ("user", _become_user), ("cwd", _go_to))
 
 
@@ -398,11 +398,11 @@ def _used() -> str:
     return f"{used.ru_utime + used.ru_stime:.6f} {used.ru_maxrss * unit}"
 
 
-def main(line: str, grace: str, *command: str) -> None:
+def main(socket: str, grace: str, *command: str) -> None:
     order: dict[str, list[str]] = {}
     if command[0].startswith(_ORDER):
         order, command = _read_order(int(command[0].removeprefix(_ORDER))), command[1:]
-    Keeper(int(line), float(grace), order).keep(list(command))
+    Keeper(int(socket), float(grace), order).keep(list(command))
 
 
 if __name__ == "__main__":

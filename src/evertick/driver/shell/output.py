@@ -1,4 +1,4 @@
-"""What a command writes, as lines of a log: bounded, whatever comes, and without the secrets it was given.
+"""The output of a command as lines of a log: bounded, and without the secrets that the command was given.
 
 A command may write anything, in any amount: no text, no ends of lines, gigabytes. What is kept of it is text of lines,
 the first part and the last, with what was left out between them counted. Nothing grows with the output.
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from evertick.job.context import LINE_MAX_CHARS
 
-__all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "Captured", "LogLines", "Mask", "Output"]
+__all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "CapturedOutput", "LogLines", "Mask", "Output"]
 
 # Both parts, and what else a run may say, fit into the log of an attempt.
 HEAD_BYTES = TAIL_BYTES = 96 * 1024
@@ -44,7 +44,7 @@ class Output(Protocol):
     def take(self, stream: str, chunk: bytes) -> None: ...
 
     def flush(self) -> None:
-        """What has come so far is whole: a line without an end is one, too."""
+        """Take a line without an end as one."""
         ...
 
 
@@ -90,19 +90,13 @@ class Mask:
         """How many bytes the longest secret has; 0 without any."""
         return len(self._secrets[0]) if self._secrets else 0
 
-    def anew(self) -> Mask:
-        """Another for the same secrets, to which nothing has come yet."""
-        other = copy(self)
-        other._held = b""
-        return other
-
     def give_back(self) -> bytes:
-        """What was held back, as it came."""
+        """The bytes that were held back, unmasked."""
         data, self._held = self._held, b""
         return data
 
     def take(self, chunk: bytes) -> bytes:
-        """What may be shown by now. The beginning of what may become a secret is held back."""
+        """The bytes that may be shown by now. The possible beginning of a secret is held back."""
         if not self._secrets:
             return chunk
         data = self._held + chunk
@@ -118,7 +112,7 @@ class Mask:
         return bytes(shown + data[done:held])
 
     def flush(self) -> bytes:
-        """What was held back, and did not go on."""
+        """The bytes that were held back, masked: nothing follows."""
         data, self._held = self._held, b""
         shown, done = bytearray(), 0
         for start, end in self._found(data):
@@ -196,7 +190,7 @@ def _pattern(parts: list[bytes], depth: int = 0) -> bytes:
     )
 
 
-class Captured:
+class CapturedOutput:
     """The output of one run of a command: its head as it comes, its tail when it has ended.
 
     Secrets are looked for in what is kept alone. What lies between head and tail is counted, and nothing else.
@@ -209,7 +203,7 @@ class Captured:
     ) -> None:
         self._write, self._now = write, now
         mask = Mask(secrets)
-        self._masks = {stream: mask.anew() for stream in ("stdout", "stderr")}
+        self._masks = {stream: copy(mask) for stream in ("stdout", "stderr")}
         # Bytes that have come, by stream.
         self.counts = dict.fromkeys(self._masks, 0)
         self._head = LogLines(self._say_now)
@@ -218,7 +212,7 @@ class Captured:
         self._is_head_full = False
         # As it came. A secret may begin before it and end in it.
         self._has_secrets = mask.longest > 0
-        self._tail = _Tail(margin=max(mask.longest - 1, 0))
+        self._tail = _OutputTail(margin=max(mask.longest - 1, 0))
         self._last: dict[str, str] = {}
 
     @property
@@ -276,7 +270,7 @@ class Captured:
                 self._end_head()
 
     def _end_head(self) -> None:
-        """What follows comes after what did not fit; of secrets, also what may be the beginning of one."""
+        """From now on all goes to the tail, the possible beginnings of secrets first."""
         self._is_head_full = True
         for stream, mask in self._masks.items():
             self._keep_last(stream, mask.give_back())
@@ -290,8 +284,8 @@ class Captured:
             self._head.flush()
             self._write(self._now(), "info", "… there is more output; its end follows when the command has ended …")
 
-    def _masked_tail(self, *, is_cut: bool) -> _Tail:
-        """What it holds, without secrets, and no part of one that began before it."""
+    def _masked_tail(self, *, is_cut: bool) -> _OutputTail:
+        """The tail without secrets, and without the rest of one that began before it."""
         parts: dict[str, list[bytes]] = {}
         for _, stream, piece in self._tail.pieces:
             parts.setdefault(stream, []).append(bytes(piece))
@@ -299,7 +293,7 @@ class Captured:
             stream: iter(self._masks[stream].masked_parts(self._tail.before.get(stream, b""), own, is_cut=is_cut))
             for stream, own in parts.items()
         }
-        tail = _Tail()
+        tail = _OutputTail()
         tail.bytes_gone, tail.lines_gone = self._tail.bytes_gone, self._tail.lines_gone
         for at, stream, _ in self._tail.pieces:
             tail.add(at, stream, next(masked[stream]))
@@ -325,7 +319,7 @@ class Captured:
         self._write(at, stream, text)
 
 
-class _Tail:
+class _OutputTail:
     """The last so many bytes, in the order in which they came.
 
     margin: how many bytes of each stream are known that came right before what is kept of it.

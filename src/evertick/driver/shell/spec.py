@@ -1,24 +1,37 @@
-"""What a shell job is: a command, and how it is started and judged."""
+"""A shell job: its command, how it is started and judged, as which user, and the variables of its run."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
 from evertick.driver.base import Driver
-from evertick.driver.faults import Faults
 from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
-from evertick.errors import InvalidSetting
+from evertick.driver.spec_errors import Faults
+from evertick.errors import InvalidSetting, JobFailed
+from evertick.job.context import Context, record_of
 from evertick.text.byte_size import size_bytes
 from evertick.when.duration import duration_text, duration_us
-from evertick.when.moment import MINUTE
+from evertick.when.moment import MINUTE, moment_text
 
-__all__ = ["Shell", "at_home", "is_at_home"]
+if TYPE_CHECKING:
+    from pwd import struct_passwd
+
+__all__ = [
+    "RUN_VARIABLES",
+    "Account",
+    "Shell",
+    "account_to_become",
+    "at_home",
+    "is_at_home",
+    "is_user",
+    "run_variables",
+]
 
 # Of one argument or variable the kernel takes 128 KiB.
 TEXT_MAX_BYTES = 100 * 1024
@@ -31,6 +44,18 @@ _MEMORY_LEAST = 16 * 1024 * 1024
 _CODE_MOST = 255
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 _OURS = "EVERTICK_"
+# All that `run_variables` sets.
+RUN_VARIABLES = (
+    "EVERTICK_APP",
+    "EVERTICK_TASK",
+    "EVERTICK_RUN_ID",
+    "EVERTICK_IDEMPOTENCY_KEY",
+    "EVERTICK_FIRE_AT",
+    "EVERTICK_ATTEMPT",
+    "EVERTICK_FENCE",
+    "EVERTICK_ARGS",
+    "EVERTICK_SCHEDULE",
+)
 
 
 class Shell(Spec, frozen=True):
@@ -184,7 +209,7 @@ class Shell(Spec, frozen=True):
 
 
 def is_at_home(path: str) -> bool:
-    """Whether it is said from the home of a user on: of that of the command, whoever runs the node."""
+    """Whether it begins in the home of the user: that of the command, not of the node."""
     return path == "~" or path.startswith("~/")
 
 
@@ -230,3 +255,78 @@ def _size(text: str, what: str) -> int:
         return len(text.encode(errors="surrogateescape"))
     except UnicodeEncodeError:
         raise InvalidSetting(f"{what}: {text!r:.60} holds half a character; write it anew") from None
+
+
+# --- the user
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """A user of the machine that a command runs as."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+    @property
+    def folder(self) -> str:
+        """Where its commands start. Users of services often have a home that does not exist."""
+        return self.home if os.path.isdir(self.home) else "/"
+
+
+def account_to_become(user: str | int) -> Account | None:
+    """The account of the user; None if this node is that user already. Raises `JobFailed` where it cannot be."""
+    try:
+        found = _entry_of(user)
+    except (KeyError, ValueError, OverflowError):
+        raise JobFailed(f"user: there is no user {user!r} on this machine; make it, or name another") from None
+    if found.pw_uid == os.geteuid():
+        return None
+    if os.geteuid() != 0:
+        raise JobFailed(
+            f"user: only root may run commands as {found.pw_name!r}, and this node runs as user {os.geteuid()}; start "
+            "the node as root, or leave user out"
+        )
+    return Account(
+        name=found.pw_name,
+        uid=found.pw_uid,
+        gid=found.pw_gid,
+        groups=tuple(os.getgrouplist(found.pw_name, found.pw_gid)),
+        home=found.pw_dir,
+    )
+
+
+def is_user(user: str | int) -> bool:
+    """Whether this machine has a user of that name or number."""
+    try:
+        _entry_of(user)
+    except (KeyError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _entry_of(user: str | int) -> struct_passwd:
+    import pwd  # POSIX only, like the jobs; specifications are read everywhere
+
+    return pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)
+
+
+# --- the variables of a run
+
+
+def run_variables(context: Context, app: str) -> dict[str, str]:
+    """The variables of one attempt. A run that belongs to no schedule has no EVERTICK_SCHEDULE."""
+    variables = {
+        "EVERTICK_APP": app,
+        "EVERTICK_TASK": context.task,
+        "EVERTICK_RUN_ID": context.run_id,
+        "EVERTICK_IDEMPOTENCY_KEY": context.run_id,
+        "EVERTICK_FIRE_AT": moment_text(record_of(context).run.fire_at),
+        "EVERTICK_ATTEMPT": str(context.attempt),
+        "EVERTICK_FENCE": str(context.fence),
+        "EVERTICK_ARGS": record_of(context).run.args.decode(),
+    }
+    if context.schedule_key is not None:
+        variables["EVERTICK_SCHEDULE"] = context.schedule_key
+    return variables

@@ -1,9 +1,9 @@
-"""A command line under its keeper, as the node holds it.
+"""The node's side of a command line under its keeper.
 
-The node's end of the keeper's line is all that holds the command alive: letting go of it, also by dying, ends the
-command and everything that came of it. `ended` is answered when nothing is left, not before.
+The command lives as long as the node's end of the keeper's socket is open: closing it, also by dying, ends the command
+and all its descendants. `ended` is answered when nothing is left, not before.
 
-All of it happens on the event loop: files that are ready are read, no thread waits for anything.
+All of it happens on the event loop: files that are ready are read, and no thread waits.
 """
 
 from __future__ import annotations
@@ -22,35 +22,46 @@ from typing import IO
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.driver.shell.leftovers import MARK, can_find, end_marked, sees_all
 from evertick.driver.shell.output import Output
 
-__all__ = ["DEATH_GRACE_SECONDS", "Ending", "Order", "SupervisedCommand", "stop_seconds"]
+__all__ = [
+    "DEATH_GRACE_SECONDS",
+    "MARK",
+    "Ending",
+    "Order",
+    "SupervisedCommand",
+    "can_find",
+    "end_marked",
+    "sees_all",
+    "stop_seconds",
+]
 
+# A variable of the environment that every descendant of a command inherits.
+MARK = "EVERTICK_KEPT"
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
-# What a command gets between TERM and KILL when its node has died. Short: its run is given to another node when the
+# The time between TERM and KILL when the node has died. Short: its run is given to another node when the
 # lease is over, and nothing of it may be left then.
 DEATH_GRACE_SECONDS = 0.5
 _CHUNK = 65_536
-_WORDS_MAX_BYTES = 4_096
+_REPORT_MAX_BYTES = 4_096
 # A command that floods its output must not keep the node from its other work.
 _CHUNKS_AT_ONCE = 4
 _REAP_AGAIN_SECONDS = 0.002
-# What a killed keeper has left is looked for until two looks in a row find nothing: one that forks may dodge the first.
+# Leftovers of a killed keeper are looked for until two looks in a row find none: one that forks may dodge the first.
 _LOOK_AGAIN_SECONDS = 0.02
 _LOOKS_MOST = 250
 _EMPTY_LOOKS = 2
 _PIDS_SHOWN = 10
-_BUT_FOR_THE_HIDDEN = "but for what lets nobody see its environment (ssh-agent, sudo, processes of other users)"
+_EXCEPT_HIDDEN = "but for processes that hide their environment (ssh-agent, sudo, processes of other users)"
 
 
-# Why an attempt is stopped while there is time: somebody wants its run to end. Every other stop is about a claim that
-# is, or is about to be, no longer ours: then what a dead node's children get must do.
+# Stops that leave the command its time: the run is to end. At every other stop the claim is, or soon will be, no longer
+# ours, and the time of a dead node's children must do.
 _UNHURRIED = frozenset({"requested", "replaced", "timeout"})
 
 
 def stop_seconds(why: str, kill_after_seconds: float) -> float:
-    """How long what is stopped for this reason gets between TERM and KILL."""
+    """The time between TERM and KILL for this reason."""
     return kill_after_seconds if why in _UNHURRIED else DEATH_GRACE_SECONDS
 
 
@@ -60,7 +71,7 @@ class Ending(msgspec.Struct, frozen=True):
     code: int | None = None
     signal: int | None = None
     failure: str | None = None
-    # What it took: processor time of all its processes, and the most memory that one of them had.
+    # Processor time of all its processes, and the most memory that one of them had.
     cpu_seconds: float | None = None
     max_rss_bytes: int | None = None
 
@@ -77,7 +88,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """How a command is started, where not as the node itself was."""
 
     cwd: str | None = None
-    # All variables, not only others.
+    # All variables, in place of the node's.
     env: Mapping[str, str] | None = None
     # User, group, and the groups beside it: all three or none.
     uid: int | None = None
@@ -87,7 +98,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
 
     def entries(self) -> bytes:
-        """As the keeper reads it. No value holds a zero: that was looked at where it was written."""
+        """As the keeper reads it. No value holds a zero: the specification was checked for that."""
         found = {"cwd": self.cwd, "memory": self.memory, "nice": self.nice or None}
         if self.uid is not None:
             found |= {"uid": self.uid, "gid": self.gid, "groups": ",".join(map(str, self.groups))}
@@ -100,7 +111,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class SupervisedCommand:
     """One command. Made on a running event loop; `files` are passed on to the command under their own numbers.
 
-    on_stuck: is told, in words, that something of the command cannot be ended; `ended` waits for it all the same.
+    on_stuck: called with a text when something of the command cannot be ended; `ended` waits for it all the same.
     on_started: called with its process id.
     """
 
@@ -116,16 +127,16 @@ class SupervisedCommand:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Ending] = self._loop.create_future()
-        self._words = b""
+        self._report = b""
         self._on_stuck, self._on_started = on_stuck, on_started
         self._is_stuck = False
         self._group: int | None = None
-        # Everything that comes of the command carries it.
+        # All descendants of the command carry it.
         self._mark = system_clock.new_token()
         if order is not None and order.env is not None:
             order = msgspec.structs.replace(order, env={**order.env, MARK: self._mark})
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            self._line, line = (
+            self._socket, line = (
                 stack.enter_context(end) for stack, end in zip((ours, theirs), socket.socketpair(), strict=True)
             )
             out, outs_end = _pipe(ours, theirs)
@@ -146,10 +157,10 @@ class SupervisedCommand:
                 start_new_session=True,  # Ctrl-C at a terminal is for the node, which stops its work in its own way
             )
             ours.pop_all()  # it has begun: they are closed at its end
-        self._line.setblocking(False)
+        self._socket.setblocking(False)
         self._output = output
         self._pipes = [_Pipe(out, "stdout", output), _Pipe(err, "stderr", output)]
-        self._loop.add_reader(self._line, self._hear)
+        self._loop.add_reader(self._socket, self._read_report)
 
     @property
     def pid(self) -> int | None:
@@ -157,9 +168,9 @@ class SupervisedCommand:
         return self._group
 
     def stop(self, seconds: float) -> None:
-        """TERM now, KILL after so many seconds. A second word counts, too, if it leaves less time."""
+        """TERM now, KILL after so many seconds. A second call counts if it leaves less time."""
         with contextlib.suppress(OSError):  # it has ended already
-            self._line.send(f"stop {seconds:.3f}\n".encode())
+            self._socket.send(f"stop {seconds:.3f}\n".encode())
 
     def catch_up(self) -> None:
         """Read what the command has written so far; a line without an end is one, too."""
@@ -167,13 +178,13 @@ class SupervisedCommand:
             pipe.catch_up()
         self._output.flush()
 
-    async def put_down(self, seconds: float) -> None:
+    async def stop_and_wait(self, seconds: float) -> None:
         """Stop it, and come back only when nothing of it is left. Cancelled meanwhile, it makes haste."""
         self.stop(seconds)
         while not self.ended.done():
             try:
                 await asyncio.wait([self.ended])
-            except asyncio.CancelledError:  # told a second time: the claim is lost, or the program ends
+            except asyncio.CancelledError:  # a second stop: the claim is lost, or the program ends
                 self.stop(DEATH_GRACE_SECONDS)
 
     async def end(self) -> None:
@@ -181,36 +192,36 @@ class SupervisedCommand:
         self.stop(DEATH_GRACE_SECONDS)
         await asyncio.wait([self.ended])
 
-    def _hear(self) -> None:
+    def _read_report(self) -> None:
         try:
-            words = self._line.recv(_WORDS_MAX_BYTES)
+            words = self._socket.recv(_REPORT_MAX_BYTES)
         except BlockingIOError:
             return
         except OSError:
             words = b""
-        self._words = (self._words + words)[-_WORDS_MAX_BYTES:]
-        if self._group is None and self._words.startswith(b"started ") and b"\n" in self._words:
-            self._group = int(self._words.split()[1])
+        self._report = (self._report + words)[-_REPORT_MAX_BYTES:]
+        if self._group is None and self._report.startswith(b"started ") and b"\n" in self._report:
+            self._group = int(self._report.split()[1])
             self._on_started(self._group)
-        if not self._is_stuck and (stuck := _read_stuck(self._words)) is not None:
+        if not self._is_stuck and (stuck := _read_stuck(self._report)) is not None:
             self._is_stuck = True
             self._on_stuck(stuck)
         if not words:
-            self._loop.remove_reader(self._line)
+            self._loop.remove_reader(self._socket)
             self._reap()
 
     def _reap(self) -> None:
-        """The keeper has closed its line: it has ended, or is about to."""
+        """The keeper has closed its socket: it has ended, or is about to."""
         if self._keeper.poll() is None:
             # By a timer, not by a task: a program that ends cancels its tasks, and waits for what waits for this.
             self._loop.call_later(_REAP_AGAIN_SECONDS, self._reap)
             return
-        self._line.close()
-        ending = _read_ending(self._words)
+        self._socket.close()
+        ending = _read_ending(self._report)
         if ending is not None:
             self._end(ending)
             return
-        # The keeper itself was killed, and could not clear up. The command goes with it; what came of that does not.
+        # The keeper itself was killed. The command goes with it; its descendants do not.
         if self._group is not None:
             with contextlib.suppress(OSError):
                 os.killpg(self._group, signal.SIGKILL)
@@ -223,7 +234,7 @@ class SupervisedCommand:
         if empty and looks:
             self._loop.call_later(_LOOK_AGAIN_SECONDS, self._clear_up, looks - 1, empty)
         else:
-            self._end(Ending(failure=_words_without_keeper(left)))
+            self._end(Ending(failure=_text_without_keeper(left)))
 
     def _end(self, ending: Ending) -> None:
         for pipe in self._pipes:
@@ -300,7 +311,7 @@ def _read_ending(words: bytes) -> Ending | None:
 
 
 def _read_stuck(words: bytes) -> str | None:
-    """What a keeper that cannot end everything has said, for people; None: it has not."""
+    """For people, the report of a keeper that cannot end everything; None: there is none."""
     for line in words.splitlines(keepends=True):
         if line.startswith(b"stuck") and line.endswith(b"\n"):
             pids = ", ".join(line.decode(errors="replace").split()[1:])
@@ -309,14 +320,14 @@ def _read_stuck(words: bytes) -> str | None:
     return None
 
 
-def _words_without_keeper(left: Sequence[int]) -> str:
+def _text_without_keeper(left: Sequence[int]) -> str:
     if left:
         pids = ", ".join(map(str, left[:_PIDS_SHOWN]))
         return f"its keeper was killed, and not all of it could be ended: see the processes {pids}"
     if not can_find():
         return "its keeper was killed, so its process group was ended, too; what has left that may still run"
     if not sees_all():
-        return f"its keeper was killed, so it was ended, too, {_BUT_FOR_THE_HIDDEN}"
+        return f"its keeper was killed, so it was ended, too, {_EXCEPT_HIDDEN}"
     return "its keeper was killed, so it was ended, too"
 
 
@@ -325,3 +336,46 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)
+
+
+# --- leftovers of a keeper that was killed
+
+
+def can_find() -> bool:
+    """Whether this system shows the environment of processes."""
+    return os.path.exists("/proc/self/environ")
+
+
+def sees_all() -> bool:
+    """Whether we may look into every process, the first one included."""
+    try:
+        with open("/proc/1/environ", "rb") as file:
+            file.read(1)
+    except OSError:
+        return False
+    return True
+
+
+def end_marked(mark: str) -> list[int]:
+    """KILL to all processes that carry it; answers their ids. One that forks meanwhile is found by the next look.
+
+    Not found is a process with another environment on purpose (`env -i`), and one whose environment we may not read: it
+    has more rights than we have, belongs to another user, or hides its memory, like ssh-agent. Root finds those.
+    """
+    entry, found = f"{MARK}={mark}".encode(), []
+    for name in os.listdir("/proc") if can_find() else ():
+        if name.isdigit() and _has(name, entry):
+            found.append(int(name))
+            try:
+                os.kill(int(name), signal.SIGKILL)
+            except OSError:  # gone meanwhile, or not ours to signal: then the next look finds it again
+                continue
+    return found
+
+
+def _has(pid: str, entry: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return entry in file.read().split(b"\0")
+    except OSError:  # gone meanwhile, or another user's
+        return False

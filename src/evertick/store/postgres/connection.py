@@ -1,22 +1,31 @@
-"""Opening connections to PostgreSQL, and saying in Evertick's words what went wrong with one.
+"""Connections to PostgreSQL, the statements that go over them, and what goes wrong, in Evertick's words.
 
-No reliance on what a connection was before: statements name their schema, and where a pooler hands connections around
-the settings below hold for one transaction at a time.
+The statements live in `queries.sql`, where each says what it is for. There the schema is called `evertick`; its real
+name is put in here, quoted. Nothing relies on the search path or on what a connection was before, which behind a pooler
+is unknown: there the settings below hold for one transaction at a time.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import asyncpg
 
+from evertick.clock import Clock
 from evertick.errors import StoreError, StoreRefused, StoreUnavailable
+from evertick.store.base import News
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.pgbouncer import PooledConnection
 from evertick.store.rows import Row
+from evertick.store.sql_files import load_statements
+
+if TYPE_CHECKING:
+    from evertick.store.postgres.wakeup import Notifier
 
 __all__ = [
     "BEGIN",
@@ -26,19 +35,73 @@ __all__ = [
     "PLAIN_PLANS",
     "Connection",
     "OutOfOrder",
-    "Speaks",
+    "QueryConnection",
+    "Statements",
+    "add_news",
+    "columns_of",
     "connect",
+    "disconnect",
+    "in_schema",
     "is_taken",
     "is_unwritable",
     "limits_of",
-    "part_from",
+    "once_if_alike",
+    "quoted",
     "refused",
     "sqlstate_of",
+    "statements_for",
     "translated",
+    "unless_all",
 ]
 
+_SCHEMA = re.compile(r"\bevertick\.")
 
-class Speaks(Protocol):
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def in_schema(text: str, schema: str) -> str:
+    name = f"{quoted(schema)}."
+    return _SCHEMA.sub(lambda _: name, text)
+
+
+@lru_cache(maxsize=16)
+def statements_for(schema: str) -> dict[str, str]:
+    statements = load_statements(Path(__file__).with_name("queries.sql"))
+    return {name: in_schema(text, schema) for name, text in statements.items()}
+
+
+# --- behind PgBouncer -------------------------------------------------------------------------------------------------
+
+
+class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types of its own
+    async def fetch(self, query: str, *values: object, **options: Any) -> Any:
+        async with self._in_transaction():
+            return await super().fetch(query, *values, **options)
+
+    async def fetchrow(self, query: str, *values: object, **options: Any) -> Any:
+        async with self._in_transaction():
+            return await super().fetchrow(query, *values, **options)
+
+    async def execute(self, query: str, *values: object, **options: Any) -> Any:
+        if not values:
+            # Sent as it is, in one message; also how transactions begin and end.
+            return await super().execute(query, **options)
+        async with self._in_transaction():
+            return await super().execute(query, *values, **options)
+
+    def _in_transaction(self) -> AbstractAsyncContextManager[Any]:
+        if self.is_in_transaction():
+            return nullcontext()
+        begun: AbstractAsyncContextManager[Any] = self.transaction(isolation="read_committed")
+        return begun
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+class QueryConnection(Protocol):
     """What statements are sent on: a connection of asyncpg, or of a user's own driver."""
 
     async def fetch(self, query: str, *values: object) -> list[Row]: ...
@@ -52,7 +115,7 @@ class Speaks(Protocol):
     def is_in_transaction(self) -> bool: ...
 
 
-class Connection(Speaks, Protocol):
+class Connection(QueryConnection, Protocol):
     """What the store uses of a connection of asyncpg, which has no types of its own."""
 
     async def add_listener(self, channel: str, callback: Callable[[Any, int, str, str], None]) -> None: ...
@@ -185,7 +248,7 @@ async def _connect(where: Location, settings: Mapping[str, str]) -> Connection:
     return connection
 
 
-async def part_from(connection: Connection) -> None:
+async def disconnect(connection: Connection) -> None:
     """Say goodbye to the server, but do not wait for it for long."""
     with suppress(Exception):
         await connection.close(timeout=CLOSE_SECONDS)
@@ -230,15 +293,15 @@ def is_taken(error: Exception) -> bool:
 def _trouble(error: Exception, where: Location) -> str | None:
     state = sqlstate_of(error)
     if _is_of_pooler(error):
-        return f"is behind a pooler, which takes no settings; add pooler=transaction to the URL ({_said(error)})"
+        return f"is behind a pooler, which takes no settings; add pooler=transaction to the URL ({_first_line(error)})"
     if state:
         fits = [name for name in _TROUBLES if state.startswith(name)]
         if not fits:
             return None
         user = "this user" if where.user is None else f"the user {where.user}"
-        bounded = [words for who, words in _BOUNDED.items() if state == "53300" and who in _said(error)]
+        bounded = [words for who, words in _BOUNDED.items() if state == "53300" and who in _first_line(error)]
         trouble = bounded[0] if bounded else _TROUBLES[max(fits, key=len)]
-        return f"{trouble.format(user=user, restore=_RESTORE)} ({_said(error)})"
+        return f"{trouble.format(user=user, restore=_RESTORE)} ({_first_line(error)})"
     match error:
         case ConnectionError() if _is_without_tls(error):
             return (
@@ -279,5 +342,103 @@ def sqlstate_of(error: BaseException | None) -> str:
     return state if isinstance(state, str) else ""
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+# --- statements on a connection ---------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+def add_news(known: dict[str, News], app: str, news: News) -> None:
+    """Who looks at anything looks at runs, too."""
+    if known.get(app) != "anything":
+        known[app] = news
+
+
+class Statements:
+    """A connection, and the statements of the store by name."""
+
+    __slots__ = ("_connection", "_sql", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "notifier", "woken")
+
+    def __init__(
+        self, connection: QueryConnection, sql: Mapping[str, str], clock: Clock, notifier: Notifier | None = None
+    ) -> None:
+        self._connection = connection
+        self._sql = sql
+        # Only to guess where something may be; what is due is the store's to say.
+        self.clock = clock
+        # Of a statement that is a transaction by itself, and so may say with its commit what it has to say.
+        self.notifier = notifier
+        # Apps whose nodes are woken after the commit, and by what.
+        self.woken: dict[str, News] = {}
+        # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
+        self.has_feed: bool | None = None
+        # Whether the transaction holds the gate of the limits.
+        self.is_in_gate = False
+        # Whether runs that somebody else is inserting at this very moment are left out; else that is an error, which is
+        # cheaper for those who can begin again.
+        self.is_careful = True
+        # Whether the transaction is one that we began, and end as soon as we can; not a user's.
+        self.is_ours = False
+
+    def wake(self, app: str, news: News = "anything") -> None:
+        """Something of this app has become due, or somebody is to hear of a cancel."""
+        add_news(self.woken, app, news)
+
+    async def rows(self, name: str, *values: object) -> list[Row]:
+        return await self._connection.fetch(self._sql[name], *values)
+
+    async def row(self, name: str, *values: object) -> Row | None:
+        return await self._connection.fetchrow(self._sql[name], *values)
+
+    async def only_row(self, name: str, *values: object) -> Row:
+        """Of a statement that always answers one."""
+        row = await self._connection.fetchrow(self._sql[name], *values)
+        assert row is not None, f"{name} answered nothing"
+        return row
+
+    async def count(self, name: str, *values: object) -> int:
+        """How many rows a statement has written."""
+        status = await self._connection.execute(self._sql[name], *values)
+        return int(status.rpartition(" ")[2])
+
+    async def select(self, text: str, *values: object) -> list[Row]:
+        """A statement that was put together from the parts of a named one."""
+        return await self._connection.fetch(text, *values)
+
+    def text(self, name: str) -> str:
+        return self._sql[name]
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        was_in_gate = self.is_in_gate
+        await self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except Exception:
+            await self._connection.execute("ROLLBACK TO part; RELEASE part")
+            self.is_in_gate = was_in_gate
+            raise
+        await self._connection.execute("RELEASE part")
+
+
+def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows as statements take them: an array for each column.
+
+    A column of nothing but None is sent as an empty array, which `unnest` fills up with NULL: asyncpg looks at every
+    element of an array before it sends it, and most columns of most runs are empty.
+    """
+    return [[] if all(value is None for value in column) else list(column) for column in zip(*rows, strict=True)]
+
+
+def unless_all(usual: Any, values: list[T]) -> list[T]:
+    """What is as usual for all of them is not sent. `unnest` fills it up with NULL, for which the statement has it."""
+    return [] if values.count(usual) == len(values) else values
+
+
+def once_if_alike(values: list[T]) -> list[T]:
+    """Of columns that are never empty. What `unnest` fills up is the first for the statement."""
+    return values[:1] if values.count(values[0]) == len(values) else values

@@ -11,49 +11,59 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from evertick.model import Reason, Report
-from evertick.model.message import hand_key
-from evertick.store.base import DispatchesChecked, Hearing, ReportAnswer
-from evertick.store.dispatched import STALE, End, Heard, LogLines, bare_report, given_answers, hear, tend
-from evertick.store.postgres.connection import is_unwritable
+from evertick.model.message import dispatch_key
+from evertick.store.base import DispatchesChecked, ReportAnswer, ReportWindow
+from evertick.store.dispatched import (
+    STALE,
+    AppliedReports,
+    LogLines,
+    ReportedEnd,
+    WorkerLog,
+    WorkerLogLines,
+    all_answers,
+    apply_all,
+    bare_report,
+    check_runs,
+    worker_log_lines,
+)
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
 from evertick.store.postgres.endings import (
     end,
     free,
     lock_before,
     lock_runs,
+    publish_put_back,
     put_back,
-    tell_back,
-    warn_of_doubles,
+    warn_of_dropped,
 )
-from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.ids import is_run_id
+from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import make_room
-from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import those, write_messages
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, dispatch_terms_of, json_text, plain_text
-from evertick.store.worker_log import WorkerLog, WorkerLogLines, worker_log_lines
 
 __all__ = ["apply_reports", "check_dispatched", "drop_messages"]
 
 log = logging.getLogger("evertick.store")
 
 
-async def apply_reports(line: StoreSession, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
+async def apply_reports(session: StoreSession, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
     try:
-        return await line.write(lambda db: _apply(db, app, reports))
+        return await session.write(lambda db: _apply(db, app, reports))
     except Exception as error:
         if not is_unwritable(error):
             raise
     # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
-    return [await _apply_one(line, app, report) for report in reports]
+    return [await _apply_one(session, app, report) for report in reports]
 
 
-async def _apply_one(line: StoreSession, app: str, report: Report) -> ReportAnswer:
+async def _apply_one(session: StoreSession, app: str, report: Report) -> ReportAnswer:
     """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
     told = report
     for _ in range(2):
         try:
-            return (await line.write(functools.partial(_apply, app=app, reports=[told])))[0]
+            return (await session.write(functools.partial(_apply, app=app, reports=[told])))[0]
         except Exception as error:
             if not is_unwritable(error):
                 raise
@@ -69,47 +79,47 @@ async def _apply(db: Statements, app: str, reports: Sequence[Report]) -> list[Re
     await lock_before(db, app, ids)
     rows = {row["id"]: row for row in await db.rows("apply_reports.lock", app, ids)}
     db.has_feed = next(iter(rows.values()))["has_feed"] if rows else db.has_feed
-    heard = hear(reports, rows.values(), max((row["now"] for row in rows.values()), default=0))
-    await _mark(db, heard)
-    await _write_lines(db, app, heard.lines, rows)
-    await tell_runs(db, app, "run.taken", heard.taken)
-    await _let_go(db, app, heard, rows)
-    return given_answers(heard.answers, reports, await _told_before(db, app, heard, reports))
+    applied = apply_all(reports, rows.values(), max((row["now"] for row in rows.values()), default=0))
+    await _write_progress(db, applied)
+    await _write_lines(db, app, applied.lines, rows)
+    await publish_runs(db, app, "run.taken", applied.taken)
+    await _let_go(db, app, applied, rows)
+    return all_answers(applied.answers, reports, await _answered_before(db, app, applied, reports))
 
 
-async def _mark(db: Statements, heard: Heard) -> None:
+async def _write_progress(db: Statements, applied: AppliedReports) -> None:
     """Not of those that end: their end says it."""
-    over = {each.outcome.id for each in heard.ends}
-    marks = [
+    over = {each.outcome.id for each in applied.ends}
+    progress = [
         (
-            mark.id,
-            mark.pushed_at,
-            mark.taken_at,
-            mark.deadline,
-            mark.progress,
-            plain_text(mark.progress_text),
-            plain_text(mark.worker),
+            each.id,
+            each.pushed_at,
+            each.taken_at,
+            each.deadline,
+            each.progress,
+            plain_text(each.progress_text),
+            plain_text(each.worker),
         )
-        for mark in heard.marks
-        if mark.id not in over
+        for each in applied.progress
+        if each.id not in over
     ]
-    if marks:
-        await db.count("apply_reports.mark", *columns_of(marks))
+    if progress:
+        await db.count("apply_reports.progress", *columns_of(progress))
 
 
-async def _let_go(db: Statements, app: str, heard: Heard, rows: Mapping[str, Row]) -> None:
+async def _let_go(db: Statements, app: str, applied: AppliedReports, rows: Mapping[str, Row]) -> None:
     """Those that leave these hands: to history, or back to waiting."""
-    await put_back(db, heard.back)
-    await tell_back(db, app, heard.back)
-    ended = await _end(db, app, heard.ends)
-    freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(heard.back)
-    gone = [*ended, *(outcome.id for outcome in heard.back)]
+    await put_back(db, applied.back)
+    await publish_put_back(db, app, applied.back)
+    ended = await _end(db, app, applied.ends)
+    freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(applied.back)
+    gone = [*ended, *(outcome.id for outcome in applied.back)]
     freed = await make_room(db, app, [rows[id_]["limit_key"] for id_ in gone]) or freed
     if freed:
         db.wake(app)
 
 
-async def _end(db: Statements, app: str, ends: Sequence[End]) -> list[str]:
+async def _end(db: Statements, app: str, ends: Sequence[ReportedEnd]) -> list[str]:
     if not ends:
         return []
     values = [
@@ -131,7 +141,7 @@ async def _end(db: Statements, app: str, ends: Sequence[End]) -> list[str]:
     others = (reasons, errors, results, once_if_alike(began), workers)
     gone = await db.only_row("apply_reports.done", app, given, *same, *others)
     ids: list[str] = gone["ids"] or []
-    warn_of_doubles(app, len(ids) - gone["kept"], ids)
+    warn_of_dropped(app, len(ids) - gone["kept"], ids)
     return ids
 
 
@@ -153,14 +163,16 @@ async def _write_lines(db: Statements, app: str, said: Sequence[LogLines], rows:
         await db.count("note.lines", app, *columns_of(written))
 
 
-async def _told_before(db: Statements, app: str, heard: Heard, reports: Sequence[Report]) -> set[tuple[str, int]]:
-    unheard = [report for report, answer in zip(reports, heard.answers, strict=True) if answer is None]
+async def _answered_before(
+    db: Statements, app: str, applied: AppliedReports, reports: Sequence[Report]
+) -> set[tuple[str, int]]:
+    unheard = [report for report, answer in zip(reports, applied.answers, strict=True) if answer is None]
     asked = [(report.id, report.fence) for report in unheard if is_run_id(report.id)]
     told: set[tuple[str, int]] = set()
     for first, last in days_to_ask([id_ for id_, _ in asked]):
         left = [claim for claim in asked if claim not in told]
         if left:
-            rows = await db.rows("apply_reports.told_before", app, *columns_of(left), first, last)
+            rows = await db.rows("apply_reports.answered_before", app, *columns_of(left), first, last)
             told |= {(row["id"], row["fence"]) for row in rows}
     return told
 
@@ -168,10 +180,12 @@ async def _told_before(db: Statements, app: str, heard: Heard, reports: Sequence
 # --- those whose time is over -----------------------------------------------------------------------------------------
 
 
-async def check_dispatched(db: Statements, app: str, limit: int, heard: Mapping[str, Hearing]) -> DispatchesChecked:
+async def check_dispatched(
+    db: Statements, app: str, limit: int, windows: Mapping[str, ReportWindow]
+) -> DispatchesChecked:
     found = [row["id"] for row in await db.rows("check_dispatched.find_cancelled", app, limit)]
-    if heard and len(found) < limit:
-        until = json_text({channel: hearing.until for channel, hearing in heard.items()})
+    if windows and len(found) < limit:
+        until = json_text({channel: window.until for channel, window in windows.items()})
         found += [row["id"] for row in await db.rows("check_dispatched.find_overdue", app, limit - len(found), until)]
     rows: list[Row] = []
     if found:
@@ -181,35 +195,35 @@ async def check_dispatched(db: Statements, app: str, limit: int, heard: Mapping[
         now = (await db.only_row("now"))["now"]
         return DispatchesChecked(now=now, released=[], ended=[], freed=False, has_killed=False)
     now = max(row["now"] for row in rows)
-    tended = tend(rows, now, heard, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
-    if tended.revoked:
-        await db.count("check_dispatched.revoke", *columns_of(tended.revoked))
-    has_freed = await end(db, app, tended.ends)
-    released = [id_ for id_, _ in tended.released]
-    await tell_runs(db, app, "run.released", released, [reason for _, reason in tended.released])
+    checked = check_runs(rows, now, windows, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
+    if checked.revoked:
+        await db.count("check_dispatched.revoke", *columns_of(checked.revoked))
+    has_freed = await end(db, app, checked.ends)
+    released = [id_ for id_, _ in checked.released]
+    await publish_runs(db, app, "run.released", released, [reason for _, reason in checked.released])
     if released:
         await db.count("rehome.release", released)
         db.wake(app)
     keys = {row["id"]: row["limit_key"] for row in rows}
     has_freed = await make_room(db, app, [keys[id_] for id_ in released]) or has_freed
-    if tended.told:
-        await db.count("check_dispatched.told", *columns_of(tended.told))
-    if tended.postponed:
-        await db.count("check_dispatched.postpone", *columns_of(tended.postponed))
-    await write_messages(db, app, tended.kills)
+    if checked.stopping:
+        await db.count("check_dispatched.stopping", *columns_of(checked.stopping))
+    if checked.postponed:
+        await db.count("check_dispatched.postpone", *columns_of(checked.postponed))
+    await write_messages(db, app, checked.kills)
     return DispatchesChecked(
         now=now,
         released=released,
-        ended=[(ending.id, ending.verdict) for ending in tended.ends],
+        ended=[(ending.id, ending.verdict) for ending in checked.ends],
         freed=has_freed,
-        has_killed=bool(tended.kills),
+        has_killed=bool(checked.kills),
     )
 
 
 async def _withdraw(db: Statements, app: str, rows: Sequence[Row]) -> Collection[str]:
     """Runs to be cancelled that nobody will ever get: their message was not sent, and is not on its way."""
     waiting = {
-        hand_key(row["id"], row["fence"]): row
+        dispatch_key(row["id"], row["fence"]): row
         for row in rows
         if row["is_cancel_requested"] and row["pushed_at"] is None
     }

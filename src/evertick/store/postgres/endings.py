@@ -14,16 +14,14 @@ from collections.abc import Iterable, Sequence
 
 from evertick.model import Outcome
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.ending import Ending, bare_instead, cancelled_instead
-from evertick.store.feed_kinds import PUT_BACK_TOLD
-from evertick.store.postgres.connection import is_unwritable
-from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.ids import is_run_id
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
+from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import enter_gate, make_room
-from evertick.store.postgres.lookup import days_to_ask
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, phases_text, plain_text
+from evertick.store.verdicts import PUT_BACK_KINDS, Ending, bare_outcome, cancelled_outcome
 
 __all__ = [
     "count_from_end",
@@ -34,26 +32,26 @@ __all__ = [
     "free",
     "lock_before",
     "lock_runs",
+    "publish_put_back",
     "put_back",
-    "tell_back",
-    "warn_of_doubles",
+    "warn_of_dropped",
 ]
 
 log = logging.getLogger("evertick.store")
 
 
-async def finish(line: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
+async def finish(session: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
     # Each run once: the first of several.
     places = {outcome.id: place for place, outcome in reversed([*enumerate(outcomes)])}
     alike, others = _parted([outcomes[place] for place in places.values()])
     done: set[str] = set()
     try:
         if alike:
-            done |= await line.ask(lambda db: end_alike(db, app, node, alike))
+            done |= await session.ask(lambda db: end_alike(db, app, node, alike))
         if others:
-            done |= await line.ask(lambda db: _end_as_told(db, app, node, others, with_freeing=False))
+            done |= await session.ask(lambda db: _end_reported(db, app, node, others, with_freeing=False))
         if dispatched := [outcomes[place] for place in places.values() if _only_dispatches(outcomes[place])]:
-            done |= await line.ask(lambda db: _dispatch(db, app, node, dispatched))
+            done |= await session.ask(lambda db: _dispatch(db, app, node, dispatched))
     except Exception as error:
         # One of them cannot be written. None of its statement was, so all of that go the longer way.
         if not is_unwritable(error):
@@ -62,7 +60,7 @@ async def finish(line: StoreSession, app: str, node: str, outcomes: Sequence[Out
     if len(done) == len(outcomes):
         return Finished(answers=answers, freed=False)
     rest = [place for place, outcome in enumerate(outcomes) if outcome.id not in done or places[outcome.id] != place]
-    answered, freed = await _finish_rest(line, app, node, [outcomes[place] for place in rest])
+    answered, freed = await _finish_rest(session, app, node, [outcomes[place] for place in rest])
     for place, answer in zip(rest, answered, strict=True):
         answers[place] = answer
     return Finished(answers=answers, freed=freed)
@@ -127,30 +125,30 @@ async def _dispatch(db: Statements, app: str, node: str, outcomes: Sequence[Outc
 
 
 async def _finish_rest(
-    line: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]
+    session: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]
 ) -> tuple[list[FinishAnswer], bool]:
     try:
-        return await line.write(lambda db: finish_in(db, app, node, outcomes))
+        return await session.write(lambda db: finish_in(db, app, node, outcomes))
     except Exception as error:
         if not is_unwritable(error):
             raise
     # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
-    finished = [await _finish_one(line, app, node, outcome) for outcome in outcomes]
+    finished = [await _finish_one(session, app, node, outcome) for outcome in outcomes]
     return [answer for answer, _ in finished], any(freed for _, freed in finished)
 
 
-async def _finish_one(line: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
+async def _finish_one(session: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
     """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
     told = outcome
     for _ in range(2):
         try:
-            answers, freed = await line.write(functools.partial(finish_in, app=app, node=node, outcomes=[told]))
+            answers, freed = await session.write(functools.partial(finish_in, app=app, node=node, outcomes=[told]))
             return answers[0], freed
         except Exception as error:
             if not is_unwritable(error):
                 raise
             log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
-            told = bare_instead(outcome, error)
+            told = bare_outcome(outcome, error)
     return "lost", False
 
 
@@ -172,7 +170,7 @@ def _said_by(outcome: Outcome) -> tuple[object, ...]:
     )
 
 
-async def _end_as_told(
+async def _end_reported(
     db: Statements, app: str, node: str, outcomes: Sequence[Outcome], *, with_freeing: bool
 ) -> set[str]:
     """The same of outcomes that differ."""
@@ -184,11 +182,11 @@ async def _end_as_told(
     ]
     gone = await db.only_row("finish.done", app, node, with_freeing, *columns_of(rows))
     ids = gone["ids"] or []
-    warn_of_doubles(app, len(ids) - gone["kept"], ids)
+    warn_of_dropped(app, len(ids) - gone["kept"], ids)
     return set(ids)
 
 
-def warn_of_doubles(app: str, count: int, ids: Iterable[str]) -> None:
+def warn_of_dropped(app: str, count: int, ids: Iterable[str]) -> None:
     if count:
         log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
 
@@ -209,9 +207,9 @@ async def finish_in(
         answers.append("done" if is_taken else None)
     back = [outcome for outcome in taken.values() if outcome.kind != "done"]
     await put_back(db, back)
-    await tell_back(db, app, back)
+    await publish_put_back(db, app, back)
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
-    ended = await _end_as_told(db, app, node, ending, with_freeing=True)
+    ended = await _end_reported(db, app, node, ending, with_freeing=True)
     freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "dispatch" for outcome in back)
     # What is in other hands runs under its limit still.
     left = [id_ for id_, outcome in taken.items() if outcome.kind != "dispatch"]
@@ -219,7 +217,9 @@ async def finish_in(
     if freed:
         db.wake(app)
     await write_messages(db, app, [message for outcome in taken.values() for message in outcome.messages])
-    told = await _told_before(db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None])
+    told = await _answered_before(
+        db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None]
+    )
     return [
         answer or ("already" if (outcome.id, outcome.fence) in told else "lost")
         for outcome, answer in zip(outcomes, answers, strict=True)
@@ -234,7 +234,7 @@ def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
     """A cancel that was asked for meanwhile comes before going back."""
     if outcome.kind == "done" or not held["is_cancel_requested"]:
         return outcome
-    return cancelled_instead(outcome, held)
+    return cancelled_outcome(outcome, held)
 
 
 async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
@@ -275,20 +275,20 @@ async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
         await db.count("finish.park", *columns_of(parked))
 
 
-async def tell_back(db: Statements, app: str, back: Sequence[Outcome]) -> None:
-    for kind, told in PUT_BACK_TOLD.items():
+async def publish_put_back(db: Statements, app: str, back: Sequence[Outcome]) -> None:
+    for kind, told in PUT_BACK_KINDS.items():
         those = [outcome for outcome in back if outcome.kind == kind]
-        await tell_runs(db, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
+        await publish_runs(db, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
-async def _told_before(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
+async def _answered_before(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
     """Runs that are not held any more by this very claim's own word; the others are lost to somebody else."""
     asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
     told: set[tuple[str, int]] = set()
     for first, last in days_to_ask([id_ for id_, _ in asked]):
         left = [claim for claim in asked if claim not in told]
         if left:
-            rows = await db.rows("finish.told_before", app, node, *columns_of(left), first, last)
+            rows = await db.rows("finish.answered_before", app, node, *columns_of(left), first, last)
             told |= {(row["id"], row["fence"]) for row in rows}
     return told
 
@@ -320,7 +320,7 @@ async def end(db: Statements, app: str, endings: Sequence[Ending]) -> bool:
     await db.count("run.leave_line", app, [ending.id for ending in endings])
     columns = columns_of([(ending.id, ending.verdict.value, plain_text(ending.reason)) for ending in endings])
     gone = await db.rows("run.end", app, *columns)
-    warn_of_doubles(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
+    warn_of_dropped(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
     freed = await free(db, app, gone)
     freed = await make_room(db, app, [row["limit_key"] for row in gone]) or freed
     if freed:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
-from evertick.store.postgres.session import Statements, StoreSession
+from evertick.store.postgres.connection import Statements
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, plain_text
 
-__all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "tell", "tell_runs"]
+__all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "publish", "publish_runs"]
 
 # Of 32 hexadecimal digits: it stands in every row.
 _EPOCH_DIGITS = 16
@@ -24,18 +25,18 @@ _EPOCH_DIGITS = 16
 # --- telling -----------------------------------------------------------------------------------------------------
 
 
-async def tell(db: Statements, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
+async def publish(db: Statements, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
     """Facts in the form that `evertick.feed` reads."""
     if items and db.has_feed is not False:
-        await db.count("feed.tell", app, kind, [json_text(part) for part in in_rows(items)])
+        await db.count("feed.publish", app, kind, [json_text(part) for part in in_rows(items)])
 
 
-async def tell_runs(
+async def publish_runs(
     db: Statements, app: str, kind: FeedKind, ids: Sequence[str], reasons: Sequence[str | None] = ()
 ) -> None:
     """What became of live runs. Runs that end are told by the statement that ends them."""
     if ids and db.has_feed is not False:
-        await db.count("feed.tell_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
+        await db.count("feed.publish_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
 
 
 # --- keeping and reading -----------------------------------------------------------------------------------------
@@ -43,9 +44,9 @@ async def tell_runs(
 
 async def keep_feed(db: Statements, app: str, kept: int | None) -> None:
     if kept is None:
-        await db.count("feed.end", app)
+        await db.count("keep_feed.end", app)
     else:
-        await db.count("feed.keep", app, _new_epoch(db), kept)
+        await db.count("keep_feed", app, _new_epoch(db), kept)
 
 
 def _new_epoch(db: Statements) -> str:
@@ -53,14 +54,20 @@ def _new_epoch(db: Statements) -> str:
 
 
 async def feed(
-    line: StoreSession, app: str, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
+    session: StoreSession,
+    app: str,
+    *,
+    start: Cursor | None,
+    since: int | None,
+    kinds: Sequence[str] | None,
+    limit: int,
 ) -> FeedRead | None:
     place = (str(0 if start is None else start.txid), 0 if start is None else start.seq)
     wanted = (since or 0, None if kinds is None else list(kinds), limit)
-    rows = await line.ask(lambda db: db.rows("feed", app, *place, *wanted))
+    rows = await session.ask(lambda db: db.rows("feed", app, *place, *wanted))
     if rows and not rows[0]["is_in_order"]:
-        await line.ask(lambda db: db.count("feed.renew", app, _new_epoch(db)))
-        rows = await line.ask(lambda db: db.rows("feed", app, *place, *wanted))
+        await session.ask(lambda db: db.count("feed.renew", app, _new_epoch(db)))
+        rows = await session.ask(lambda db: db.rows("feed", app, *place, *wanted))
     return _read(rows) if rows else None
 
 

@@ -46,8 +46,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evertick.model.limits import Concurrency, Rate
 from evertick.store.base import TaskTerms
-from evertick.store.postgres.connection import OutOfOrder
-from evertick.store.postgres.session import Statements, columns_of
+from evertick.store.postgres.connection import OutOfOrder, Statements, columns_of
 from evertick.store.rows import Row
 from evertick.when.moment import SECOND
 

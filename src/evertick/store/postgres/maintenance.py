@@ -16,9 +16,18 @@ import asyncpg
 from evertick.clock import Clock
 from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Checked, Freed, StoreStatus, TableOptions, TableRows
-from evertick.store.postgres.connection import Connection, connect, part_from, refused, translated
+from evertick.store.postgres.connection import (
+    Connection,
+    Statements,
+    connect,
+    disconnect,
+    in_schema,
+    quoted,
+    refused,
+    statements_for,
+    translated,
+)
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.queries import in_schema, quoted, statements_for
 from evertick.store.postgres.schema import (
     MIGRATE_SECONDS,
     OBJECTS,
@@ -28,7 +37,6 @@ from evertick.store.postgres.schema import (
     migrations,
     missing,
 )
-from evertick.store.postgres.session import Statements
 
 __all__ = ["SchemaMaintenance"]
 
@@ -37,9 +45,9 @@ T = TypeVar("T")
 _COUNT_MOST = 100_000
 _PROBLEMS_MOST = 20
 _LEDGER = {
-    "care.both": "{} runs are both live and done",
-    "care.no_cursor": "{} schedules have no cursor, so they never fire",
-    "care.no_schedule": "{} cursors have no schedule",
+    "maintenance.both": "{} runs are both live and done",
+    "maintenance.no_cursor": "{} schedules have no cursor, so they never fire",
+    "maintenance.no_schedule": "{} cursors have no schedule",
 }
 _TABLE = re.compile(r"CREATE TABLE evertick\.(\w+)")
 _DAY = re.compile(r"history_\d{8}")
@@ -98,7 +106,7 @@ class SchemaMaintenance:
                         check_server(connection, self._where)
                         return await act(connection)
                     finally:
-                        await part_from(connection)
+                        await disconnect(connection)
         except StoreUnavailable as error:
             raise refused(error) from error.__cause__
 
@@ -121,8 +129,8 @@ class SchemaMaintenance:
         if len(lacking) == len(migrations()):
             return status
         db = self._session(connection)
-        there = {row["name"] for row in await db.rows("care.objects", self._where.schema)}
-        about = await db.only_row("care.about", self._where.schema)
+        there = {row["name"] for row in await db.rows("maintenance.objects", self._where.schema)}
+        about = await db.only_row("maintenance.about", self._where.schema)
         return StoreStatus(
             description=status.description,
             engine=status.engine,
@@ -133,7 +141,7 @@ class SchemaMaintenance:
             bytes=about["bytes"],
             tables=tuple([await self._rows_of(db, name) for name in _tables() if name in there]),
             options=tuple(_compared(await self._options_there(db))),
-            oldest_at=(await db.only_row("care.oldest"))["oldest_at"] if "history" in there else None,
+            oldest_at=(await db.only_row("maintenance.oldest"))["oldest_at"] if "history" in there else None,
         )
 
     async def _rows_of(self, db: Statements, table: str) -> TableRows:
@@ -155,7 +163,7 @@ class SchemaMaintenance:
             return
         gone = await self._gone(db)
         problems += gone
-        for row in await db.rows("care.invalid_indexes", self._where.schema):
+        for row in await db.rows("maintenance.invalid_indexes", self._where.schema):
             problems.append(f"the index {row['name']} is not valid; write it anew with REINDEX INDEX")
         problems += await self._lost_options(db)
         if is_quick or gone:
@@ -167,11 +175,11 @@ class SchemaMaintenance:
 
     async def _gone(self, db: Statements) -> list[str]:
         """What the migrations have made, and is not there any more."""
-        about = await db.only_row("care.about", self._where.schema)
+        about = await db.only_row("maintenance.about", self._where.schema)
         if about["version"] > SCHEMA_VERSION:
             # Newer code may have made it otherwise.
             return []
-        there = {(row["kind"], row["name"]) for row in await db.rows("care.objects", self._where.schema)}
+        there = {(row["kind"], row["name"]) for row in await db.rows("maintenance.objects", self._where.schema)}
         gone = [(kind, name) for kind, name in _objects() if (kind, name) not in there]
         # With a table go its columns, and with these their indexes.
         kinds = {kind for kind, _ in gone}
@@ -199,7 +207,7 @@ class SchemaMaintenance:
         return problems
 
     async def _options_there(self, db: Statements) -> dict[str, dict[str, str]]:
-        rows = await db.rows("care.options", self._where.schema)
+        rows = await db.rows("maintenance.options", self._where.schema)
         return {row["name"]: dict(option.split("=", 1) for option in row["options"]) for row in rows}
 
 

@@ -1,26 +1,83 @@
-"""Nodes: joining, beating, dying, and what becomes of the runs of the dead.
+"""Nodes: joining, beating, dying, and what becomes of the runs of the dead; and the duties that they hold.
 
-Death is written down once (`died_at`), by the node itself or by whoever sees that its lease has run out. Re-homing is a
-later step that looks at what is written, so it may be repeated by anybody at any time.
+Death is written down once (`died_at`), by the node itself or by any node that sees that its lease has run out.
+Re-homing is a later step that looks at what is written, so any node may repeat it at any time.
+
+A duty is held by being written down for a node that lives; it is never extended. So a death frees all duties of its
+node without a write of its own, and the next node that asks takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
-from evertick.model import Node, Reason, Verdict
+from evertick.clock import Clock
+from evertick.errors import StoreUnavailable
+from evertick.model import Duty, Node, Reason, Verdict
 from evertick.model.feed import FeedKind
-from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
-from evertick.store.ending import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
+from evertick.store.base import EVER, NO_TICKS, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.postgres.connection import Connection, Statements, columns_of, connect, disconnect, translated
 from evertick.store.postgres.endings import end, lock_before
-from evertick.store.postgres.feed import tell_runs
+from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import enter_gate, make_room
+from evertick.store.postgres.location import Location
 from evertick.store.postgres.runs import take_runs
-from evertick.store.postgres.session import Statements, columns_of
 from evertick.store.postgres.wakeup import EVERY_APP
-from evertick.store.rows import Row, json_text, node_of
+from evertick.store.rows import Row, duty_hold_of, duty_of, json_text, node_of, plain_text
+from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 
-__all__ = ["beat", "die", "join", "judge", "nodes", "rehome"]
+__all__ = [
+    "OwnHeartbeatSession",
+    "beat",
+    "die",
+    "duties",
+    "hold_duties",
+    "join",
+    "judge",
+    "named_duties",
+    "nodes",
+    "rehome",
+    "resign",
+    "resign_duties",
+    "tick_duty",
+]
+
+# --- duties -----------------------------------------------------------------------------------------------------------
+
+
+async def named_duties(db: Statements, app: str, names: Sequence[str]) -> DutyHolds:
+    rows = await db.rows("duties.named", app, list(names))
+    return DutyHolds(now=rows[0]["now"], duties=[duty_hold_of(row) for row in rows if row["name"] is not None])
+
+
+async def hold_duties(db: Statements, app: str, node: str, names: Sequence[str]) -> DutyHolds:
+    await db.count("hold_duties.begin", app, node, list(names))
+    await db.rows("hold_duties.lock", app, list(names))
+    await db.count("hold_duties.take", app, node, list(names))
+    return await named_duties(db, app, names)
+
+
+async def tick_duty(db: Statements, app: str, node: str, tick: DutyTick) -> bool:
+    said = (tick.has_acted, tick.next_at, plain_text(tick.error))
+    return await db.count("tick_duty", app, tick.name, node, tick.term, *said) > 0
+
+
+async def resign_duties(db: Statements, app: str, node: str, terms: Mapping[str, int]) -> None:
+    if await db.count("resign_duties", app, node, list(terms), list(terms.values())):
+        db.wake(app)
+
+
+async def resign(db: Statements, node: str) -> None:
+    await db.count("resign", node)
+
+
+async def duties(db: Statements, app: str) -> list[Duty]:
+    return [duty_of(row) for row in await db.rows("duties", app)]
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
 
 
 async def join(db: Statements, node: NodeJoin) -> int:
@@ -67,7 +124,11 @@ async def die(db: Statements, node: str, kind: FeedKind) -> None:
         db.wake(EVERY_APP)
 
 
-async def judge(db: Statements, until: int) -> list[str]:
+async def leave(db: Statements, node: str) -> None:
+    await die(db, node, "node.left")
+
+
+async def judge(db: Statements, until: int = EVER) -> list[str]:
     dead = await db.rows("judge", until)
     if any(row["has_news"] for row in dead):
         db.wake(EVERY_APP)
@@ -75,7 +136,13 @@ async def judge(db: Statements, until: int) -> list[str]:
 
 
 async def rehome(
-    db: Statements, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int, until: int
+    db: Statements,
+    app: str,
+    node: str,
+    queues: Sequence[str],
+    tasks: Mapping[str, TaskTerms],
+    limit: int,
+    until: int = EVER,
 ) -> Rehomed:
     lost, bound = await _lock_lost(db, app, node, until)
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
@@ -92,13 +159,13 @@ async def rehome(
         await db.count("rehome.lose", [row["id"] for row in lost])
     has_freed = await end(db, app, endings)
     # Before anything is written over the dead node; also of those that start here at once.
-    await tell_runs(db, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
+    await publish_runs(db, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     if others:
         await db.count("rehome.release", others)
         db.wake(app)
     has_room = await make_room(db, app, [row["limit_key"] for row in lost if row["id"] not in over])
     fence, claimed = await take_runs(db, app, node, mine, tasks)
-    await tell_runs(db, app, "run.started", [each.id for each in claimed])
+    await publish_runs(db, app, "run.started", [each.id for each in claimed])
     now = claimed[0].claimed_at if claimed else (await db.only_row("now"))["now"]
     ended = [(ending.id, ending.verdict) for ending in endings]
     return Rehomed(now=now, fence=fence, claimed=claimed, released=others, freed=has_room or has_freed, ended=ended)
@@ -123,3 +190,67 @@ async def _lock_lost(db: Statements, app: str, node: str, until: int) -> tuple[l
 
 async def nodes(db: Statements, app: str) -> list[Node]:
     return [node_of(row) for row in await db.rows("nodes", app)]
+
+
+# --- the heartbeat ----------------------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+# A beat that cannot get through must fail while there is still time for others.
+_WAITS_PER_LEASE = 4
+_LEAST_SECONDS = 0.5
+_MICROSECONDS = 1_000_000
+
+
+class OwnHeartbeatSession:
+    """Opened by the first beat, and opened anew by the beat after one that failed.
+
+    `on_return`: the server answers again after it had not. What others asked it before may never be answered.
+    """
+
+    def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, on_return: Callable[[], None]) -> None:
+        self._where = where
+        self._sql = sql
+        self._clock = clock
+        self._on_return = on_return
+        self._connection: Connection | None = None
+        self._was_silent = False
+
+    async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
+        seconds = max(_LEAST_SECONDS, lease / _MICROSECONDS / _WAITS_PER_LEASE)
+        try:
+            answer = await self._perform(seconds, lambda db: beat(db, node, lease, ticks))
+        except StoreUnavailable as error:
+            # Where it was refused or cut off, the others have heard that, too.
+            self._was_silent = self._was_silent or isinstance(error.__cause__, TimeoutError)
+            raise
+        if self._was_silent:
+            self._was_silent = False
+            self._on_return()
+        return answer
+
+    async def die(self, node: str) -> None:
+        await self._perform(self._where.timeout, lambda db: die(db, node, "node.died"))
+
+    async def resign(self, node: str) -> None:
+        await self._perform(self._where.timeout, lambda db: resign(db, node))
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await disconnect(connection)
+
+    async def _perform(self, seconds: float, act: Callable[[Statements], Awaitable[T]]) -> T:
+        with translated(self._where):
+            try:
+                async with asyncio.timeout(min(seconds, self._where.timeout)):
+                    if self._connection is None or self._connection.is_closed():
+                        self._connection = await connect(self._where)
+                    return await act(Statements(self._connection, self._sql, self._clock))
+            except BaseException:
+                # Whatever it was: the next beat must not wait for the rest of this one.
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.terminate()
+                raise

@@ -14,10 +14,11 @@ from typing import Any
 from evertick.errors import StoreUnavailable
 from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
-from evertick.store.postgres.ids import ids_that_begin, is_run_id
-from evertick.store.postgres.session import Statements, StoreSession, columns_of, once_if_alike
+from evertick.store.postgres.connection import Statements, columns_of, once_if_alike
+from evertick.store.postgres.run_ids import ids_that_begin, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
-from evertick.store.unreadable import unreadable_messages
+from evertick.store.verdicts import unreadable_messages
 
 __all__ = [
     "channels",
@@ -62,16 +63,16 @@ def _columns(new: Iterable[NewMessage]) -> list[list[Any]]:
     return [ids, once_if_alike(channels), *others]
 
 
-async def send(db: Statements, app: str, new: Sequence[NewMessage]) -> list[Message]:
+async def send(db: Statements, app: str, messages: Sequence[NewMessage]) -> list[Message]:
     answers: dict[int, Message] = {}
     for _ in range(_ROUNDS_MOST):
-        missing = {place: new[place] for place in range(len(new)) if place not in answers}
+        missing = {place: messages[place] for place in range(len(messages)) if place not in answers}
         if not missing:
             break
         answers |= await _send(db, app, missing)
-    if len(answers) < len(new):
+    if len(answers) < len(messages):
         raise StoreUnavailable("messages with the same keys come and go too fast; try again")
-    return [answers[place] for place in range(len(new))]
+    return [answers[place] for place in range(len(messages))]
 
 
 async def _send(db: Statements, app: str, wanted: Mapping[int, NewMessage]) -> dict[int, Message]:
@@ -103,36 +104,36 @@ async def _send(db: Statements, app: str, wanted: Mapping[int, NewMessage]) -> d
 
 
 async def claim_messages(
-    line: StoreSession, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
+    session: StoreSession, app: str, node: str, channels: Mapping[str, int], held: Sequence[str]
 ) -> MessageClaim:
-    claim, left = await _claim(line, app, node, room, held)
+    claim, left = await _claim(session, app, node, channels, held)
     if not left:
         return claim
-    released = await line.ask(
+    released = await session.ask(
         lambda db: db.count("claim_messages.release", app, node, *columns_of(left), LOST_DELIVERY)
     )
     taken = claim.messages
     if not released:
         return claim
     # They are due with the others now; what was taken before is held by us, and takes its part of the room.
-    still = {channel: most - sum(each.channel == channel for each in taken) for channel, most in room.items()}
-    more, _ = await _claim(line, app, node, still, [*held, *(message.id for message in taken)])
+    still = {channel: most - sum(each.channel == channel for each in taken) for channel, most in channels.items()}
+    more, _ = await _claim(session, app, node, still, [*held, *(message.id for message in taken)])
     return MessageClaim(now=more.now, messages=taken + more.messages, next_due_at=more.next_due_at)
 
 
 async def _claim(
-    line: StoreSession, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
+    session: StoreSession, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
 ) -> tuple[MessageClaim, list[tuple[str, int]]]:
     """What was taken, and what was left behind: (id, fence)."""
     wanted = (app, node, list(room), [max(most, 0) for most in room.values()], list(held))
-    rows = await line.ask(lambda db: db.rows("claim_messages", *wanted))
+    rows = await session.ask(lambda db: db.rows("claim_messages", *wanted))
     head = rows[0]
     taken, unreadable = read_each([row for row in rows if row["id"] is not None], claimed_message_of)
     if unreadable:
         dead = unreadable_messages(unreadable)
         # The claim is committed: nothing may hide it. The next one finds what could not be buried.
         with suppress(StoreUnavailable):
-            await line.write(lambda db: settle_messages(db, app, node, dead))
+            await session.write(lambda db: settle_messages(db, app, node, dead))
     left = list(zip(head["left_ids"], head["left_fences"], strict=True))
     return MessageClaim(now=head["now"], messages=taken, next_due_at=head["next_due_at"]), left
 
@@ -151,7 +152,7 @@ async def settle_messages(
     if any(outcome.kind in ("retry", "release") for outcome in done.values()):
         db.wake(app)
     rest = [(outcome.id, outcome.fence) for outcome in outcomes if outcome.id in first and outcome.id not in done]
-    told = await db.rows("settle_messages.told_before", app, node, *columns_of(rest)) if rest else []
+    told = await db.rows("settle_messages.answered_before", app, node, *columns_of(rest)) if rest else []
     before = {(row["id"], row["fence"]) for row in told} | {(id_, outcome.fence) for id_, outcome in done.items()}
     return [_answer(outcome, done, before) for outcome in outcomes]
 

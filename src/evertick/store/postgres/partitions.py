@@ -23,8 +23,7 @@ from functools import partial
 
 import asyncpg
 
-from evertick.store.postgres.connection import BEGIN, Connection
-from evertick.store.postgres.queries import in_schema, quoted, statements_for
+from evertick.store.postgres.connection import BEGIN, Connection, in_schema, quoted, statements_for
 from evertick.when.moment import DAY, from_us
 
 __all__ = ["drop_days", "goes_by_rows_before", "keep_partitions"]

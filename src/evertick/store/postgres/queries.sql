@@ -984,7 +984,7 @@ SET state = 'parked', parked_for = t.reason, error = coalesce(t.error, r.error),
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS t(id, reason, error, task_hash)
 WHERE r.id = ANY(ARRAY[t.id]);
 
--- name: finish.told_before
+-- name: finish.answered_before
 -- Was this very claim the one that ended it, put it back, or spent an attempt on it? Asked of the days around its making
 -- first ($5 to $6).
 SELECT t.id::text AS id, t.fence FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
@@ -1425,7 +1425,7 @@ SELECT id::text AS id, fence, attempts, at_most_once, is_cancel_requested, cance
     evertick.now_us() AS now
 FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND dispatched_at IS NOT NULL ORDER BY id FOR UPDATE;
 
--- name: apply_reports.mark
+-- name: apply_reports.progress
 -- How they stand now.
 UPDATE evertick.runs r
 SET pushed_at = m.pushed_at, taken_at = m.taken_at, deadline = m.deadline, progress = coalesce(m.progress, r.progress),
@@ -1479,7 +1479,7 @@ told AS (
     WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
 SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
 
--- name: apply_reports.told_before
+-- name: apply_reports.answered_before
 -- Which of these dispatches have ended or gone back by their own word. Asked of the days around their making first ($4 to
 -- $5).
 SELECT t.id::text AS id, t.fence FROM unnest($2::uuid[], $3::bigint[]) AS t(id, fence)
@@ -1538,7 +1538,7 @@ FROM unnest($1::uuid[], $2::int[]) AS t(id, losses) WHERE r.id = ANY(ARRAY[t.id]
 UPDATE evertick.runs r SET deadline = t.until
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
 
--- name: check_dispatched.told
+-- name: check_dispatched.stopping
 -- Their workers are told to stop, and have until then.
 UPDATE evertick.runs r SET killed_at = (SELECT evertick.now_us()), deadline = t.until
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
@@ -1818,7 +1818,7 @@ SELECT app FROM apps WHERE app <> '' LIMIT $1;
 
 -- ================================================================================================= care
 
--- name: care.about
+-- name: maintenance.about
 -- Which store it is, how far it has come, and how much room it takes.
 SELECT m.store_id, m.version, (
     SELECT coalesce(sum(pg_catalog.pg_total_relation_size(c.oid)), 0)::bigint
@@ -1826,7 +1826,7 @@ SELECT m.store_id, m.version, (
     WHERE n.nspname = $1 AND c.relkind = 'r') AS bytes
 FROM evertick.meta m;
 
--- name: care.objects
+-- name: maintenance.objects
 -- What there is, but for the days of history and what hangs on them: tables, columns, indexes, sequences, functions.
 SELECT CASE WHEN c.relkind IN ('r', 'p') THEN 'table' WHEN c.relkind = 'S' THEN 'sequence'
         WHEN i.indisunique THEN 'unique index' ELSE 'index' END AS kind, c.relname::text AS name
@@ -1843,18 +1843,18 @@ UNION ALL
 SELECT 'function', p.proname::text FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 WHERE n.nspname = $1;
 
--- name: care.options
+-- name: maintenance.options
 -- Which options of storage each table has.
 SELECT c.relname AS name, coalesce(c.reloptions, '{}') AS options
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind = 'r';
 
--- name: care.invalid_indexes
+-- name: maintenance.invalid_indexes
 -- Left behind by a REINDEX that was broken off.
 SELECT c.relname AS name FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND NOT i.indisvalid ORDER BY c.relname;
 
--- name: care.oldest
+-- name: maintenance.oldest
 -- The oldest moment in history, by one seek per app.
 WITH RECURSIVE apps(app) AS (
     SELECT min(app) FROM evertick.history
@@ -1863,18 +1863,18 @@ WITH RECURSIVE apps(app) AS (
 SELECT min((SELECT min(h.fire_at + 0) FROM evertick.history h WHERE h.app = apps.app)) AS oldest_at
 FROM apps WHERE apps.app IS NOT NULL;
 
--- name: care.both
+-- name: maintenance.both
 -- A run is live or done, never both.
 SELECT count(*) AS count FROM (
     SELECT FROM evertick.runs r JOIN evertick.history h ON h.id = r.id LIMIT $1) b;
 
--- name: care.no_cursor
+-- name: maintenance.no_cursor
 -- A schedule without its cursor never fires.
 SELECT count(*) AS count FROM (
     SELECT FROM evertick.schedules s
     WHERE NOT EXISTS (SELECT FROM evertick.due d WHERE d.schedule_id = s.id) LIMIT $1) b;
 
--- name: care.no_schedule
+-- name: maintenance.no_schedule
 -- A cursor without its schedule is looked at for ever.
 SELECT count(*) AS count FROM (
     SELECT FROM evertick.due d
@@ -1985,7 +1985,7 @@ settled AS (
     RETURNING m.id)
 SELECT CASE WHEN count(*) < cardinality($3) THEN coalesce(array_agg(id::text), '{}') END AS ids FROM settled;
 
--- name: settle_messages.told_before
+-- name: settle_messages.answered_before
 -- Settled by these very claims.
 SELECT m.id::text AS id, m.fence FROM unnest($3::uuid[], $4::bigint[]) AS s(id, fence)
 JOIN evertick.outbox m ON m.id = ANY(ARRAY[s.id]) AND m.fence = s.fence AND m.node = $2
@@ -2107,13 +2107,13 @@ UPDATE evertick.nodes SET channels = $2, leaves = $3 WHERE id = $1;
 
 -- ================================================================================================= feed
 
--- name: feed.tell
+-- name: feed.publish
 -- Facts as they are given.
 INSERT INTO evertick.feed (app, epoch, at, kind, body)
 SELECT $1, @feed_epoch, (SELECT evertick.now_us()), $2::text, w.body FROM unnest($3::text[]) AS w(body)
 WHERE @feed_epoch IS NOT NULL;
 
--- name: feed.tell_runs
+-- name: feed.publish_runs
 -- Live runs as they are now; without a reason their own.
 INSERT INTO evertick.feed (app, epoch, at, kind, body)
 SELECT $1, @feed_epoch, (SELECT evertick.now_us()), $2::text, json_agg(json_build_array(r.id, r.schedule_key, r.task,
@@ -2123,13 +2123,13 @@ FROM unnest($3::uuid[], $4::text[]) WITH ORDINALITY AS w(id, reason, place)
 JOIN evertick.runs r ON r.id = ANY(ARRAY[w.id]) AND r.app = $1
 WHERE @feed_epoch IS NOT NULL GROUP BY (w.place - 1) / 500;
 
--- name: feed.keep
+-- name: keep_feed
 -- One that is on goes on, with the time it is kept for from now on.
 INSERT INTO evertick.feeds AS f (app, epoch, kept, cluster)
 SELECT $1, $2, $3, c.system_identifier FROM pg_control_system() c
 ON CONFLICT (app) DO UPDATE SET kept = excluded.kept;
 
--- name: feed.end
+-- name: keep_feed.end
 -- What is left of it is pruned.
 DELETE FROM evertick.feeds WHERE app = $1;
 

@@ -1,4 +1,4 @@
-"""Runs on their way: enqueued, claimed, noted about, cancelled, and what a node holds.
+"""Runs: enqueued, claimed, noted about, cancelled, held by a node, and as people read them.
 
 A claim takes the highest priority first, then the longest due. It goes down the priorities in use by one seek each, so
 that a hundred thousand future runs of a high priority cost nothing. What others are claiming is skipped, not waited
@@ -11,40 +11,68 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from evertick.errors import StoreUnavailable
-from evertick.model import LIVE_STATES, Cause, Claimed, NewRun, Outcome, Reason, Run, State, Verdict
+from evertick.model import (
+    LIVE_STATES,
+    Attempt,
+    Cause,
+    Claimed,
+    Gap,
+    LogLine,
+    NewRun,
+    Outcome,
+    Reason,
+    Run,
+    State,
+    Verdict,
+)
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
-from evertick.store.ending import Ending
-from evertick.store.enqueued import is_all_there, run_as_enqueued
-from evertick.store.postgres.connection import is_taken, is_unwritable
+from evertick.store.postgres.connection import Statements, columns_of, is_taken, is_unwritable
 from evertick.store.postgres.endings import end, end_alike, finish_in, lock_runs
-from evertick.store.postgres.feed import tell_runs
-from evertick.store.postgres.ids import is_run_id
-from evertick.store.postgres.insertion import Inserted, insert_runs
+from evertick.store.postgres.feed import publish_runs
+from evertick.store.postgres.fires import Inserted, duplicates_among, insert_runs, keep_for_periods, moments_of
 from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
-from evertick.store.postgres.lookup import days_to_ask, moments_of
-from evertick.store.postgres.reading import runs as read_runs
-from evertick.store.postgres.session import Statements, StoreSession, columns_of
-from evertick.store.postgres.unique import duplicates_among, keep_for_periods
+from evertick.store.postgres.run_ids import days_to_ask, ids_that_begin, is_run_id
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import (
     CLAIMED,
     Row,
+    attempt_of,
     claimed_from,
     claimed_of,
+    gap_of,
+    is_all_there,
     json_text,
+    lines_of,
     lines_text,
     phases_text,
     plain_text,
     read_each,
+    run_as_enqueued,
+    run_of,
 )
-from evertick.store.unreadable import unreadable_runs
+from evertick.store.verdicts import Ending, unreadable_runs
 
-__all__ = ["cancel", "claim", "enqueue", "enqueue_in", "note", "owned", "rehearse", "take_runs"]
+__all__ = [
+    "attempts",
+    "cancel",
+    "claim",
+    "enqueue",
+    "enqueue_in",
+    "gaps",
+    "log",
+    "note",
+    "owned",
+    "recorded_moments",
+    "rehearse",
+    "take_runs",
+]
 
-log = logging.getLogger("evertick.store")
+_logger = logging.getLogger("evertick.store")
 
 # How often an insert is tried again that somebody was in the way of who has left since.
 _ROUNDS_MOST = 5
@@ -54,13 +82,13 @@ _PASSED_MOST = 1_000
 _HELD = (State.RUNNING, State.DISPATCHED)
 
 
-async def enqueue(line: StoreSession, app: str, runs: Sequence[NewRun]) -> list[Run]:
+async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> list[Run]:
     """Nearly always they are new, have no unique keys, and all there is to know of them is here: then it is one
     statement."""
     new: dict[str, Run] = {}
     if len({run.id for run in runs}) == len(runs) and all(is_all_there(run) and run.unique_key is None for run in runs):
         try:
-            inserted = await line.ask(lambda db: _insert_boldly(db, app, runs))
+            inserted = await session.ask(lambda db: _insert_boldly(db, app, runs))
             # After the others were woken: they do not wait for what our caller gets to read.
             new = {run.id: run_as_enqueued(app, inserted.now, run) for run in runs if run.id in inserted.ids}
         except Exception as error:
@@ -69,7 +97,7 @@ async def enqueue(line: StoreSession, app: str, runs: Sequence[NewRun]) -> list[
     if len(new) == len(runs):
         return [new[run.id] for run in runs]
     left = [run for run in runs if run.id not in new]
-    answers = iter(await line.write(lambda db: enqueue_in(db, app, left)))
+    answers = iter(await session.write(lambda db: enqueue_in(db, app, left)))
     return [new.get(run.id) or next(answers) for run in runs]
 
 
@@ -152,24 +180,24 @@ async def _enqueue_known(db: Statements, app: str, runs: Sequence[NewRun], place
 
 
 async def claim(
-    line: StoreSession, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
+    session: StoreSession, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int
 ) -> Claim:
     if any(terms.is_limited for terms in tasks.values()):
-        return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
-    head = await line.ask(lambda db: _claim_now(db, app, node, queues, tasks, limit))
+        return await session.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
+    head = await session.ask(lambda db: _claim_now(db, app, node, queues, tasks, limit))
     if head["has_to_look"]:
-        return await line.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
+        return await session.write(lambda db: _claim_under_limits(db, app, node, queues, tasks, limit))
     runs, unreadable = _read_claimed(head)
     runs.sort(key=lambda run: (-run.priority, run.due_at))
     expired: list[str] = []
     # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
     with suppress(StoreUnavailable):
         if unreadable:
-            await line.write(lambda db: finish_in(db, app, node, unreadable_runs(unreadable, head["fence"])))
+            await session.write(lambda db: finish_in(db, app, node, unreadable_runs(unreadable, head["fence"])))
         if head["too_old"]:
-            expired = await line.write(lambda db: _expire(db, app, head["too_old"]))
+            expired = await session.write(lambda db: _expire(db, app, head["too_old"]))
         if head["old_limits"]:
-            await line.write(lambda db: _forget_limits(db, app, head["old_limits"]))
+            await session.write(lambda db: _forget_limits(db, app, head["old_limits"]))
     return Claim(
         now=head["now"],
         fence=head["fence"] or 0,
@@ -239,7 +267,7 @@ async def _claim_under_limits(
         # At the time by which its rates have counted it.
         fence, taken = await take_runs(db, app, node, through, tasks, fence=fence, now=now, limit_keys=keys)
         claimed += taken
-        await tell_runs(db, app, "run.started", [each.id for each in taken])
+        await publish_runs(db, app, "run.started", [each.id for each in taken])
         passed += len(rows) - len(through) + len(gone)
         has_let_through = await gate.settle(limit - len(claimed))
         if len(through) == len(rows) and not gone and not has_let_through:
@@ -301,23 +329,23 @@ async def owned(db: Statements, app: str, node: str) -> list[Owned]:
     return [Owned(id=row["id"], fence=row["fence"]) for row in await db.rows("owned", app, node)]
 
 
-async def note(line: StoreSession, app: str, node: str, notes: Sequence[Note]) -> list[str]:
+async def note(session: StoreSession, app: str, node: str, notes: Sequence[Note]) -> list[str]:
     try:
-        return await line.write(lambda db: _note_all(db, app, node, notes))
+        return await session.write(lambda db: _note_all(db, app, node, notes))
     except Exception as error:
         if not is_unwritable(error):
             raise
     # One of them cannot be written, and the others do not wait for it.
-    return [id_ for one in notes for id_ in await _note_one(line, app, node, one)]
+    return [id_ for one in notes for id_ in await _note_one(session, app, node, one)]
 
 
-async def _note_one(line: StoreSession, app: str, node: str, one: Note) -> list[str]:
+async def _note_one(session: StoreSession, app: str, node: str, one: Note) -> list[str]:
     try:
-        return await line.write(lambda db: _note_all(db, app, node, [one]))
+        return await session.write(lambda db: _note_all(db, app, node, [one]))
     except Exception as error:
         if not is_unwritable(error):
             raise
-        log.error("what run %s of app %s has said cannot be written, and is left out: %s", one.id, app, error)
+        _logger.error("what run %s of app %s has said cannot be written, and is left out: %s", one.id, app, error)
         return []
 
 
@@ -410,3 +438,117 @@ async def _done(db: Statements, app: str, ids: Sequence[str]) -> set[str]:
         if left:
             done |= {row["id"] for row in await db.rows("cancel.done", app, left, first, last)}
     return done
+
+
+# --- as people read them ----------------------------------------------------------------------------------------------
+
+
+_FIRST, _LAST = -(2**63), 2**63 - 1
+
+# What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
+_CLAUSES = {
+    "ids": "r.id = ANY({}::uuid[])",
+    "first_id": "r.id >= {}::uuid",
+    "last_id": "r.id <= {}::uuid",
+    "schedule_id": "r.schedule_id = {}",
+    "task": "r.task = {}",
+    "states": "r.state = ANY({}::text[])",
+    "verdicts": "r.verdict = ANY({}::text[])",
+    # Once for the days that have to be opened, once for the index of times.
+    "since": "r.fire_at >= {0} AND r.fire_at + 0 >= {0}",
+    "until": "r.fire_at <= {0} AND r.fire_at + 0 <= {0}",
+    "labels": "r.labels @> {}::jsonb",
+    # All reruns, listed once per question: people make few.
+    "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
+}
+# What is live has no verdict; in history there are no states.
+_LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
+
+
+async def read_runs(db: Statements, app: str, wanted: RunFilter) -> list[Run]:
+    rows = [
+        row
+        for values in await _filters(db, app, wanted)
+        for table in _tables(wanted)
+        for row in await _read(db, table, app, values, wanted)
+    ]
+    rows.sort(key=lambda row: (row["fire_at"], row["id"]), reverse=not wanted.is_oldest_first)
+    return read_each(rows[: wanted.limit], run_of)[0]
+
+
+async def _filters(db: Statements, app: str, wanted: RunFilter) -> list[dict[str, Any]]:
+    """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
+    labels = {plain_text(name): plain_text(value) for name, value in wanted.labels.items()}
+    given = {
+        "ids": None if wanted.ids is None else [id_ for id_ in wanted.ids if is_run_id(id_)],
+        "task": plain_text(wanted.task),
+        "states": None if wanted.states is None else [state.value for state in wanted.states],
+        "verdicts": None if wanted.verdicts is None else [verdict.value for verdict in wanted.verdicts],
+        "since": wanted.since,
+        "until": wanted.until,
+        "labels": json_text(labels) if labels else None,
+        "was_rerun": wanted.was_rerun,
+    }
+    values = {name: value for name, value in given.items() if value is not None}
+    if wanted.id_prefix:
+        bounds = ids_that_begin(wanted.id_prefix)
+        if bounds is None:
+            return []
+        values["first_id"], values["last_id"] = bounds
+    if wanted.schedule_key is None:
+        return [values]
+    rows = await db.rows("runs.schedules_of_key", app, plain_text(wanted.schedule_key))
+    return [{**values, "schedule_id": row["schedule_id"]} for row in rows]
+
+
+def _tables(wanted: RunFilter) -> list[str]:
+    return ["runs.live"] * wanted.fits_live + ["runs.done"] * wanted.fits_done
+
+
+async def _read(db: Statements, table: str, app: str, values: dict[str, Any], wanted: RunFilter) -> list[Row]:
+    parameters: list[Any] = [app]
+    clauses = ""
+    for name, value in values.items():
+        if name not in _LEFT_OUT[table]:
+            parameters.append(value)
+            clauses += f" AND {_CLAUSES[name].format(f'${len(parameters)}')}"
+    parameters.append(wanted.limit)
+    # Where runs or a schedule are asked for, the index of times is the wrong one.
+    is_found_otherwise = not values.keys().isdisjoint(("ids", "first_id", "schedule_id"))
+    moment = "r.fire_at" if is_found_otherwise else "r.fire_at + 0"
+    direction = "" if wanted.is_oldest_first else " DESC"
+    order = f"ORDER BY {moment}{direction}, r.id{direction} LIMIT ${len(parameters)}"
+    text = f"{db.text(table)}{clauses} {order}".replace("{reruns}", db.text("runs.reruns"))
+    return await db.select(text, *parameters)
+
+
+async def recorded_moments(
+    db: Statements, app: str, schedule_id: int, *, first: int, last: int, limit: int
+) -> list[int]:
+    return [row["fire_at"] for row in await db.rows("recorded_moments", schedule_id, first, last, limit, app)]
+
+
+async def gaps(db: Statements, app: str, wanted: RunFilter) -> list[Gap]:
+    of_runs = (wanted.ids, wanted.id_prefix, wanted.task, wanted.states, wanted.labels or None, wanted.was_rerun)
+    if any(filter_ is not None for filter_ in of_runs):
+        return []
+    values: tuple[object, ...] = (
+        app,
+        _FIRST if wanted.since is None else wanted.since,
+        _LAST if wanted.until is None else wanted.until,
+        None if wanted.verdicts is None else [verdict.value for verdict in wanted.verdicts],
+        wanted.limit,
+    )
+    if wanted.schedule_key is None:
+        rows = await db.rows("gaps", *values)
+    else:
+        rows = await db.rows("gaps.of_key", *values, plain_text(wanted.schedule_key))
+    return [gap_of(row) for row in rows]
+
+
+async def attempts(db: Statements, app: str, run: str) -> list[Attempt]:
+    return [attempt_of(row) for row in await db.rows("attempts", app, run)] if is_run_id(run) else []
+
+
+async def log(db: Statements, app: str, run: str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+    return lines_of(await db.rows("log", app, run), after, limit) if is_run_id(run) else []

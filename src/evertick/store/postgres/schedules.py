@@ -1,17 +1,31 @@
-"""Schedules as read: due ones for the tick, stored ones for planning and editing, listed ones for people; calendars."""
+"""Schedules as read (due, stored, failing, for people), their calendars, and people's changes to them.
+
+A change (add, edit, pause, resume, remove) first settles the account of the old definition (see `fires.take`), guarded
+like every fire, and raises the version. A definition that is replaced is kept for the runs that were recorded under it.
+Changes of one kind that follow each other are written together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
 
-from evertick.model import Schedule, Verdict
-from evertick.store.base import Due, DuePlace, Failing, ScheduleFilter, StoredSchedule
-from evertick.store.postgres.session import Statements
+from evertick.model import Definition, Reason, Schedule, State, Verdict
+from evertick.store.base import VERY_FIRST, Change, Due, DuePlace, Failing, NewCalendar, ScheduleFilter, StoredSchedule
+from evertick.store.postgres.connection import Statements, columns_of
+from evertick.store.postgres.endings import count_from_end, end
+from evertick.store.postgres.feed import publish
+from evertick.store.postgres.fires import lock_in_order, take
+from evertick.store.postgres.outbox import write_messages
+from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
+from evertick.store.verdicts import CHANGE_KINDS, Ending, change_facts
 
 __all__ = [
     "calendar_users",
     "calendars",
+    "change_schedules",
     "computed_with",
     "declared_schedules",
     "due_schedules",
@@ -22,7 +36,6 @@ __all__ = [
     "schedules",
     "stored_schedules",
 ]
-
 
 # What a tick reads, a column each.
 _DUE = (
@@ -42,7 +55,7 @@ _DUE = (
 )
 
 
-async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace) -> Due:
+async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
     found = await db.only_row("due_schedules", app, FORMAT, limit, *after)
     columns = [found[name] or () for name in _DUE]
     ids, ats = found["ids"] or [], found["ats"] or []
@@ -55,7 +68,9 @@ async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace) -
     )
 
 
-async def stored_schedules(db: Statements, app: str, ids: Sequence[int], keys: Sequence[str]) -> list[StoredSchedule]:
+async def stored_schedules(
+    db: Statements, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()
+) -> list[StoredSchedule]:
     if not ids and not keys:
         return []
     names = [plain_text(key) for key in keys]
@@ -70,7 +85,7 @@ async def fingerprints(db: Statements, app: str) -> dict[str, int]:
     return {row["fingerprint"]: row["id"] for row in await db.rows("fingerprints", app, FORMAT)}
 
 
-async def computed_with(db: Statements, app: str, fingerprint: str, after: int, limit: int) -> list[StoredSchedule]:
+async def computed_with(db: Statements, app: str, fingerprint: str, *, after: int, limit: int) -> list[StoredSchedule]:
     return _readable(await db.rows("computed_with", app, plain_text(fingerprint), after, FORMAT, limit))
 
 
@@ -102,7 +117,7 @@ async def calendars(db: Statements, app: str) -> dict[str, bytes]:
     return {row["name"]: bytes(row["content"]) for row in await db.rows("calendars", app)}
 
 
-async def calendar_users(db: Statements, app: str, name: str, limit: int) -> list[str]:
+async def calendar_users(db: Statements, app: str, name: str, *, limit: int = 1000) -> list[str]:
     return [row["key"] for row in await db.rows("calendar_users", app, plain_text(name), limit)]
 
 
@@ -110,7 +125,7 @@ async def remove_calendar(db: Statements, app: str, name: str) -> bool:
     return await db.count("remove_calendar", app, plain_text(name)) > 0
 
 
-async def failing(db: Statements, app: str, ids: Sequence[int] | None, limit: int) -> list[Failing]:
+async def failing(db: Statements, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000) -> list[Failing]:
     return [
         Failing(
             schedule_id=row["id"],
@@ -130,3 +145,196 @@ async def put_calendar(db: Statements, app: str, name: str, version: str, conten
     await db.rows("put_calendar.lock", app, name)
     await db.count("put_calendar.forget", app, name, version, content)
     await db.count("put_calendar", app, name, version, content)
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+_IDLE = ("waiting", "blocked", "parked")
+
+
+class AnyRefused(Exception):
+    """Thrown to roll back: all or none was asked for, and this is what would have been taken."""
+
+    def __init__(self, taken: list[bool]) -> None:
+        super().__init__(taken)
+        self.taken = taken
+
+
+async def change_schedules(
+    session: StoreSession,
+    app: str,
+    changes: Sequence[Change],
+    *,
+    all_or_none: bool = False,
+    calendars: Sequence[NewCalendar] = (),
+) -> list[bool]:
+    try:
+        return await session.write(lambda db: change_in(db, app, changes, all_or_none, calendars))
+    except AnyRefused as refusal:
+        return refusal.taken
+
+
+async def change_in(
+    db: Statements, app: str, changes: Sequence[Change], all_or_none: bool, calendars: Sequence[NewCalendar]
+) -> list[bool]:
+    """With `all_or_none` a True beside a False means: this one would have been taken."""
+    taken = [False] * len(changes)
+    # Before any row is locked, as where a calendar is kept by itself; by name, so that two do not wait crosswise.
+    for calendar in sorted(calendars, key=lambda each: each.name):
+        await put_calendar(db, app, calendar.name, calendar.version, calendar.content)
+    await _lock_in_order(db, app, changes)
+    for places in _stretches(changes):
+        stretch = [changes[place] for place in places]
+        if stretch[0].kind == "add":
+            answers = await _add(db, app, stretch)
+        else:
+            answers = await _change(db, app, stretch)
+        for place, answer in zip(places, answers, strict=True):
+            taken[place] = answer
+    accepted = [change for change, answer in zip(changes, taken, strict=True) if answer]
+    await _publish(db, app, accepted)
+    await write_messages(db, app, [message for change in accepted for message in change.messages])
+    if all_or_none and not all(taken):
+        raise AnyRefused(taken)
+    if any(taken):
+        db.wake(app)
+    return taken
+
+
+async def _lock_in_order(db: Statements, app: str, changes: Sequence[Change]) -> None:
+    settles = [change.settle for change in changes if change.settle is not None]
+    if settles:
+        removed = [c.settle.schedule_id for c in changes if c.settle is not None and c.kind == "remove"]
+        await lock_in_order(db, app, settles, removed=removed)
+
+
+async def _publish(db: Statements, app: str, changes: Sequence[Change]) -> None:
+    """In their order, one kind after the other."""
+    for kind, those in groupby(changes, key=lambda change: change.kind):
+        await publish(db, app, CHANGE_KINDS[kind], [change_facts(change) for change in those])
+
+
+def _stretches(changes: Sequence[Change]) -> list[list[int]]:
+    """Places of changes that can be written together: all adds or none, and no schedule twice."""
+    stretches: list[list[int]] = []
+    keys: set[str] = set()
+    for place, change in enumerate(changes):
+        last = changes[place - 1] if place else None
+        if last is None or (last.kind == "add") != (change.kind == "add") or change.key in keys:
+            stretches.append([])
+            keys = set()
+        stretches[-1].append(place)
+        keys.add(change.key)
+    return stretches
+
+
+async def _add(db: Statements, app: str, changes: Sequence[Change]) -> list[bool]:
+    # By key: of two processes that add the same, neither waits for the other crosswise.
+    rows = [_added(change) for change in sorted(changes, key=lambda change: change.key)]
+    added = {row["key"]: row["id"] for row in await db.rows("change_schedules.add", app, *columns_of(rows))}
+    new = [(added[change.key], change, _defined(change)) for change in changes if change.key in added]
+    if new:
+        cursors = [(id_, of.format, change.fire_at, change.at, change.fingerprint) for id_, change, of in new]
+        await db.count("change_schedules.add_due", app, *columns_of(cursors))
+        versions = [(id_, change.key, json_text(of), json_text(of.args)) for id_, change, of in new]
+        await db.count("change_schedules.keep_version", app, *columns_of(versions))
+    return [change.key in added for change in changes]
+
+
+def _defined(change: Change) -> Definition:
+    assert change.definition is not None, "an add brings a definition"
+    return change.definition
+
+
+def _added(change: Change) -> tuple[object, ...]:
+    text, format_, *filters = _definition_columns(_defined(change))
+    return (
+        change.key,
+        change.created_at or None,
+        format_,
+        text,
+        *filters,
+        None if change.pause is None else json_text(change.pause),
+        None if change.declared is None else json_text(change.declared),
+    )
+
+
+def _definition_columns(definition: Definition) -> tuple[Any, ...]:
+    """Its text and format, and what stands beside them to be searched by."""
+    labels = {plain_text(name): plain_text(value) for name, value in definition.labels.items()}
+    return (
+        json_text(definition),
+        definition.format,
+        json_text(labels) if labels else None,
+        definition.pause_after,
+        plain_text(definition.when),
+        plain_text(definition.blackout),
+    )
+
+
+async def _change(db: Statements, app: str, changes: Sequence[Change]) -> list[bool]:
+    settles = []
+    for change in changes:
+        assert change.settle is not None, f"{change.kind} settles what was owed before"
+        settles.append(change.settle)
+    ids = [settle.schedule_id for settle in settles]
+    found = {
+        row["id"]: row["definition"]
+        for row in await db.rows("change_schedules.find", app, ids, [change.key for change in changes])
+    }
+    known = [settle for settle in settles if settle.schedule_id in found]
+    taken_advances = await take(db, app, known, [1] * len(known))
+    taken = {
+        settle.schedule_id: change
+        for settle, change in zip(settles, changes, strict=True)
+        if settle.schedule_id in taken_advances.taken
+    }
+    await _remove(db, app, [id_ for id_, change in taken.items() if change.kind == "remove"])
+    staying = {id_: change for id_, change in taken.items() if change.kind != "remove"}
+    await _define(db, app, staying, found)
+    await _declare_and_pause(db, staying)
+    await count_from_end(db, list(staying))
+    return [settle.schedule_id in taken_advances.taken for settle in settles]
+
+
+async def _define(db: Statements, app: str, changes: dict[int, Change], before: dict[int, str]) -> None:
+    rows = []
+    for id_, change in changes.items():
+        if change.definition is None or json_text(change.definition) == before[id_]:
+            continue
+        rows.append((id_, change.key, *_definition_columns(change.definition), json_text(change.definition.args)))
+    if not rows:
+        return
+    ids, keys, texts, formats, *filters, args = columns_of(rows)
+    await db.count("change_schedules.define", ids, texts, formats, *filters)
+    await db.count("change_schedules.define_due", ids, formats)
+    await db.count("change_schedules.keep_version", app, ids, keys, texts, args)
+
+
+async def _declare_and_pause(db: Statements, changes: dict[int, Change]) -> None:
+    declared = [(id_, json_text(change.declared)) for id_, change in changes.items() if change.declared is not None]
+    if declared:
+        await db.count("change_schedules.declare", *columns_of(declared))
+    resumed = [(id_, None) for id_, change in changes.items() if change.kind == "resume"]
+    paused = [
+        (id_, json_text(change.pause))
+        for id_, change in changes.items()
+        if change.kind != "resume" and change.pause is not None
+    ]
+    if resumed or paused:
+        await db.count("change_schedules.pause", *columns_of([*resumed, *paused]))
+    if resumed:
+        await db.count("change_schedules.count_failures_anew", [id_ for id_, _ in resumed])
+
+
+async def _remove(db: Statements, app: str, schedules: Sequence[int]) -> None:
+    if not schedules:
+        return
+    live = await db.rows("schedule.live_runs", schedules)
+    await db.count("change_schedules.remove", schedules)
+    dispatched = [row["id"] for row in live if row["state"] == State.DISPATCHED]
+    if dispatched:
+        await db.count("change_schedules.give_up_untaken", dispatched, Reason.REMOVED)
+    idle = [row["id"] for row in live if row["state"] in _IDLE]
+    await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.REMOVED) for id_ in idle])

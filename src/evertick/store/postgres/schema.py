@@ -14,7 +14,9 @@ import asyncpg
 from evertick.clock import Clock
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
-from evertick.store.migrations import (
+from evertick.store.postgres.connection import BEGIN, OLDEST, Connection, in_schema, quoted
+from evertick.store.postgres.location import Location
+from evertick.store.sql_files import (
     Migration,
     pending,
     read_migrations,
@@ -22,9 +24,6 @@ from evertick.store.migrations import (
     without_meta,
     without_migrations,
 )
-from evertick.store.postgres.connection import BEGIN, OLDEST, Connection
-from evertick.store.postgres.location import Location
-from evertick.store.postgres.queries import in_schema, quoted
 
 __all__ = ["MIGRATE_SECONDS", "OBJECTS", "SCHEMA_VERSION", "check_server", "migrate", "migrations", "missing"]
 

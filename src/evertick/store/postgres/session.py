@@ -2,30 +2,176 @@
 
 An intent is a coroutine function of a `Statements`. After a deadlock or a serialization failure the whole transaction
 is tried again. Every other failure of server or network has an unknown outcome: `StoreUnavailable`.
+
+A connection belongs to the event loop that opened it, and the store is used from several: the engine's, the one behind
+`.sync`, those of users; each has a pool of a few. What may have broken a connection (a deadline, a cancelled caller, a
+lost network) ends it; the next caller gets a new one. A loop that ends by itself closes its connections with it. After
+an outage of the network old connections may never answer, and a deadline may be longer than a lease. So all of them are
+given up once the server answers on a new one (`renew`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from evertick.clock import Clock
-from evertick.store.base import News
-from evertick.store.postgres.connection import BEGIN, CONFLICTS, PLAIN_PLANS, Connection, Speaks, limits_of, translated
+from evertick.errors import StoreUnavailable
+from evertick.store.postgres.connection import (
+    BEGIN,
+    CLOSE_SECONDS,
+    CONFLICTS,
+    PLAIN_PLANS,
+    Connection,
+    Statements,
+    disconnect,
+    limits_of,
+    statements_for,
+    translated,
+)
 from evertick.store.postgres.location import Location
-from evertick.store.postgres.pool import Pools
-from evertick.store.postgres.queries import statements_for
-from evertick.store.postgres.wakeup import Notifier, add_news
-from evertick.store.rows import Row
+from evertick.store.postgres.wakeup import Listener, Notifier
 
-__all__ = ["Act", "Statements", "StoreSession", "columns_of", "once_if_alike", "unless_all"]
+__all__ = ["Pools", "StoreSession"]
+
+T = TypeVar("T")
+Connect = Callable[[], Awaitable[Connection]]
+
+
+class Pool:
+    """The connections of one event loop."""
+
+    def __init__(self, connect: Connect, size: int, description: str) -> None:
+        self._connect = connect
+        self._description = description
+        self._idle: list[Connection] = []
+        self._slots = asyncio.Semaphore(size)
+        self._deadlines: set[asyncio.Timeout] = set()
+        self._is_closed = False
+        # Whether some connections have done already what must be quick.
+        self.is_warm = False
+        # Whoever waits for wake-ups on this loop does so together.
+        self.listener: Listener | None = None
+        self._ends_with_loop = self._until_closed()
+
+    async def start(self) -> None:
+        await anext(self._ends_with_loop)
+
+    async def lend(self, seconds: float, use: Callable[[Connection], Awaitable[T]]) -> T:
+        """A connection for all that one caller does with it, the wait for one included. No context managers made of
+        generators: every statement comes through here."""
+        async with asyncio.timeout(seconds) as deadline:
+            self._deadlines.add(deadline)
+            try:
+                async with self._slots:
+                    return await self._use(use)
+            finally:
+                self._deadlines.discard(deadline)
+
+    async def _use(self, use: Callable[[Connection], Awaitable[T]]) -> T:
+        if self._is_closed:
+            raise StoreUnavailable(f"the {self._description} is closed; open it before using it")
+        connection = self._newest_idle() or await self._connect()
+        is_sure = False
+        try:
+            answer = await use(connection)
+            is_sure = True
+            return answer
+        except Exception:
+            # An error that the server has answered leaves the line as it was, once the transaction is rolled back.
+            is_sure = not connection.is_closed() and not connection.is_in_transaction()
+            raise
+        finally:
+            if is_sure and not self._is_closed:
+                self._idle.append(connection)
+            else:
+                connection.terminate()
+
+    def renew(self) -> None:
+        """Nobody waits any longer on a line that is there now."""
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(asyncio.get_running_loop().time())
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.terminate()
+        if self.listener is not None:
+            self.listener.renew()
+
+    async def close(self) -> None:
+        await self._ends_with_loop.aclose()
+
+    def _newest_idle(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    async def _until_closed(self) -> AsyncGenerator[None, None]:
+        # The end of a loop closes its asynchronous generators, and that is all it tells anybody about its end.
+        try:
+            yield
+        finally:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            for connection in idle:
+                await disconnect(connection)
+            if self.listener is not None:
+                await self.listener.close()
+
+
+class Pools:
+    """A pool for each event loop."""
+
+    def __init__(self, connect: Connect, size: int, description: str) -> None:
+        self._connect = connect
+        self._size = size
+        self._description = description
+        self.pools: dict[asyncio.AbstractEventLoop, Pool] = {}
+        self._lock = threading.Lock()
+
+    async def here(self) -> Pool:
+        loop = asyncio.get_running_loop()
+        pool = self.pools.get(loop)
+        if pool is not None:
+            return pool
+        with self._lock:
+            # Loops that came, asked and went; their connections have gone with them.
+            self.pools = {known: pool for known, pool in self.pools.items() if not known.is_closed()}
+            pool = self.pools[loop] = Pool(self._connect, self._size, self._description)
+        await pool.start()
+        return pool
+
+    def renew(self) -> None:
+        """From any thread: give up every line that is there."""
+        with self._lock:
+            pools = dict(self.pools)
+        for loop, pool in pools.items():
+            with suppress(RuntimeError):  # a loop that has ended
+                loop.call_soon_threadsafe(pool.renew)
+
+    async def close(self) -> None:
+        with self._lock:
+            pools, self.pools = self.pools, {}
+        for loop, pool in pools.items():
+            if loop is asyncio.get_running_loop():
+                await pool.close()
+            elif loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(pool.close(), loop)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.wrap_future(closing), CLOSE_SECONDS)
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger("evertick.store")
 
-T = TypeVar("T")
 
 _TRIES_MOST = 8
 # Times the number of tries, and a random share of it.
@@ -35,82 +181,17 @@ _PAUSE_SECONDS = 0.01
 _WARM_MOST = 4
 
 
-class Statements:
-    """A connection, and the statements of the store by name."""
-
-    __slots__ = ("_connection", "_sql", "bell", "clock", "has_feed", "is_careful", "is_in_gate", "is_ours", "woken")
-
-    def __init__(self, connection: Speaks, sql: Mapping[str, str], clock: Clock, bell: Notifier | None = None) -> None:
-        self._connection = connection
-        self._sql = sql
-        # Only to guess where something may be; what is due is the store's to say.
-        self.clock = clock
-        # Of a statement that is a transaction by itself, and so may say with its commit what it has to say.
-        self.bell = bell
-        # Apps whose nodes are woken after the commit, and by what.
-        self.woken: dict[str, News] = {}
-        # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
-        self.has_feed: bool | None = None
-        # Whether the transaction holds the gate of the limits.
-        self.is_in_gate = False
-        # Whether runs that somebody else is inserting at this very moment are left out; else that is an error, which is
-        # cheaper for those who can begin again.
-        self.is_careful = True
-        # Whether the transaction is one that we began, and end as soon as we can; not a user's.
-        self.is_ours = False
-
-    def wake(self, app: str, news: News = "anything") -> None:
-        """Something of this app has become due, or somebody is to hear of a cancel."""
-        add_news(self.woken, app, news)
-
-    async def rows(self, name: str, *values: object) -> list[Row]:
-        return await self._connection.fetch(self._sql[name], *values)
-
-    async def row(self, name: str, *values: object) -> Row | None:
-        return await self._connection.fetchrow(self._sql[name], *values)
-
-    async def only_row(self, name: str, *values: object) -> Row:
-        """Of a statement that always answers one."""
-        row = await self._connection.fetchrow(self._sql[name], *values)
-        assert row is not None, f"{name} answered nothing"
-        return row
-
-    async def count(self, name: str, *values: object) -> int:
-        """How many rows a statement has written."""
-        status = await self._connection.execute(self._sql[name], *values)
-        return int(status.rpartition(" ")[2])
-
-    async def select(self, text: str, *values: object) -> list[Row]:
-        """A statement that was put together from the parts of a named one."""
-        return await self._connection.fetch(text, *values)
-
-    def text(self, name: str) -> str:
-        return self._sql[name]
-
-    @asynccontextmanager
-    async def savepoint(self) -> AsyncIterator[None]:
-        was_in_gate = self.is_in_gate
-        await self._connection.execute("SAVEPOINT part")
-        try:
-            yield
-        except Exception:
-            await self._connection.execute("ROLLBACK TO part; RELEASE part")
-            self.is_in_gate = was_in_gate
-            raise
-        await self._connection.execute("RELEASE part")
-
-
 Act = Callable[[Statements], Awaitable[T]]
 
 
 class StoreSession:
     """The way to the database."""
 
-    def __init__(self, where: Location, clock: Clock, pools: Pools, bell: Notifier) -> None:
+    def __init__(self, where: Location, clock: Clock, pools: Pools, notifier: Notifier) -> None:
         self._where = where
         self._clock = clock
-        self._pools = pools
-        self._bell = bell
+        self.pools = pools
+        self.notifier = notifier
         self._sql = statements_for(where.schema)
         # Behind a pooler no setting outlives a transaction.
         settings = PLAIN_PLANS | limits_of(where.timeout) if where.is_pooled else {}
@@ -142,7 +223,7 @@ class StoreSession:
         Once for each event loop. Nobody depends on it: what fails, or is not ready in time, is opened and planned at
         its first use, as connections are that are opened later.
         """
-        pool = await self._pools.here()
+        pool = await self.pools.here()
         if pool.is_warm or self._where.is_pooled:
             return
         pool.is_warm = True
@@ -165,7 +246,7 @@ class StoreSession:
             while True:
                 tries += 1
                 try:
-                    pool = await self._pools.here()
+                    pool = await self.pools.here()
                     return await pool.lend(self._where.timeout, perform)
                 except CONFLICTS:
                     if tries == _TRIES_MOST:
@@ -173,43 +254,24 @@ class StoreSession:
                 await asyncio.sleep(_PAUSE_SECONDS * tries * (1 + self._clock.uniform()))
 
     async def _at_once(self, connection: Connection, act: Act[T]) -> T:
-        session = Statements(connection, self._sql, self._clock, self._bell)
-        answer = await act(session)
-        await self._bell.ring(connection, session.woken)
+        db = Statements(connection, self._sql, self._clock, self.notifier)
+        answer = await act(db)
+        await self.notifier.notify(connection, db.woken)
         return answer
 
     async def _in_transaction(self, connection: Connection, begin: str, act: Act[T]) -> T:
-        session = Statements(connection, self._sql, self._clock)
-        session.is_ours = True
+        db = Statements(connection, self._sql, self._clock)
+        db.is_ours = True
         await connection.execute(begin)
         try:
-            answer = await act(session)
+            answer = await act(db)
             await _commit(connection)
         except Exception:
             if not connection.is_closed():
                 await connection.execute("ROLLBACK")
             raise
-        await self._bell.ring(connection, session.woken)
+        await self.notifier.notify(connection, db.woken)
         return answer
-
-
-def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as statements take them: an array for each column.
-
-    A column of nothing but None is sent as an empty array, which `unnest` fills up with NULL: asyncpg looks at every
-    element of an array before it sends it, and most columns of most runs are empty.
-    """
-    return [[] if all(value is None for value in column) else list(column) for column in zip(*rows, strict=True)]
-
-
-def unless_all(usual: Any, values: list[T]) -> list[T]:
-    """What is as usual for all of them is not sent. `unnest` fills it up with NULL, for which the statement has it."""
-    return [] if values.count(usual) == len(values) else values
-
-
-def once_if_alike(values: list[T]) -> list[T]:
-    """Of columns that are never empty. What `unnest` fills up is the first for the statement."""
-    return values[:1] if values.count(values[0]) == len(values) else values
 
 
 async def _commit(connection: Connection) -> None:

@@ -1,18 +1,20 @@
-"""Keeping the store small and honest: parking what nobody can run, pruning the past in bites, taking the pulse."""
+"""Upkeep: parking what no node can run, pruning in bites, the pulse, and mending the times of a wrong clock."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from evertick.model import Verdict
-from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
-from evertick.store.postgres.feed import prune_feed, tell_runs
+from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATELY, LATELY_DUE, GapCut, Pulse
+from evertick.store.postgres.connection import Statements, columns_of
+from evertick.store.postgres.feed import prune_feed, publish_runs
 from evertick.store.postgres.limits import enter_gate, let_stuck_through, make_room
 from evertick.store.postgres.partitions import goes_by_rows_before
-from evertick.store.postgres.session import Statements, columns_of
+from evertick.store.rows import DATED, WAITING, MistimedRows, add_rows
 from evertick.when.moment import DAY
 
-__all__ = ["LimitsCursor", "PruneCursor", "apps", "park_unknown", "prune", "pulse"]
+__all__ = ["LimitsCursor", "PruneCursor", "apps", "find_mistimed", "mend_mistimed", "park_unknown", "prune", "pulse"]
 
 # Counts of live runs and of schedules stop here.
 _COUNT_MOST, _SCHEDULES_MOST = 10_000, 1_000_000
@@ -34,7 +36,7 @@ async def park_unknown(db: Statements, app: str, limit: int, limits_cursor: Limi
         await enter_gate(db, app)
     limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
     parked = await db.rows("park_unknown", app, limit, db.is_in_gate)
-    await tell_runs(db, app, "run.parked", [row["id"] for row in parked])
+    await publish_runs(db, app, "run.parked", [row["id"] for row in parked])
     await make_room(db, app, [row["limit_key"] for row in parked])
     if await db.count("park_unknown.free", app, limit):
         db.wake(app)
@@ -44,7 +46,7 @@ async def park_unknown(db: Statements, app: str, limit: int, limits_cursor: Limi
 # --- pruning -----------------------------------------------------------------------------------------------------
 
 
-class _Bite:
+class _PruneBatch:
     """Counts what a call has deleted against its limit."""
 
     def __init__(self, db: Statements, app: str, limit: int) -> None:
@@ -72,7 +74,7 @@ class _Bite:
 async def prune(
     db: Statements, app: str, before: int, keep_per_schedule: int | None, limit: int, cursor: PruneCursor
 ) -> int:
-    bite = _Bite(db, app, limit)
+    bite = _PruneBatch(db, app, limit)
     now = (await db.only_row("now"))["now"]
     steps: tuple[Callable[[], Awaitable[None]], ...] = (
         lambda: bite.runs("prune.old_runs", app, goes_by_rows_before(before, now), before),
@@ -93,13 +95,13 @@ async def prune(
     return bite.eaten
 
 
-async def _prune_surplus(bite: _Bite, keep: int | None, cursor: PruneCursor) -> None:
+async def _prune_surplus(bite: _PruneBatch, add_rows: int | None, cursor: PruneCursor) -> None:
     """Look through the next schedules: what they have too much of, and versions that nothing refers to any more."""
     after = cursor.get(bite.app, ("", 0))
     rows = await bite.db.rows("prune.schedules", bite.app, *after, _SCHEDULES_PER_BITE)
     if rows:
-        if keep is not None:
-            await bite.runs("prune.surplus_runs", [row["schedule_id"] for row in rows], keep)
+        if add_rows is not None:
+            await bite.runs("prune.surplus_runs", [row["schedule_id"] for row in rows], add_rows)
         gone = columns_of([(row["key"], row["schedule_id"]) for row in rows])
         await bite.db.count("prune.versions", bite.app, *gone)
         if bite.left <= 0:
@@ -110,18 +112,18 @@ async def _prune_surplus(bite: _Bite, keep: int | None, cursor: PruneCursor) -> 
         cursor.pop(bite.app, None)
 
 
-async def _prune_duties(bite: _Bite, before: int) -> None:
+async def _prune_duties(bite: _PruneBatch, before: int) -> None:
     rows = await bite.db.rows("prune.duties", bite.app, before, _FREE_DUTIES_KEPT, bite.left)
     if rows:
         await bite.db.count("prune.duty_terms", bite.app, max(row["term"] for row in rows))
     bite.count(len(rows))
 
 
-async def _prune_feed(bite: _Bite) -> None:
+async def _prune_feed(bite: _PruneBatch) -> None:
     bite.count(await prune_feed(bite.db, bite.app, bite.left))
 
 
-async def _prune_finished(bite: _Bite, before: int) -> None:
+async def _prune_finished(bite: _PruneBatch, before: int) -> None:
     finished = [row["id"] for row in await bite.db.rows("prune.finished_schedules", bite.app, before, bite.left)]
     if not finished:
         return
@@ -153,5 +155,75 @@ async def pulse(db: Statements, app: str) -> Pulse:
     )
 
 
-async def apps(db: Statements, limit: int) -> list[str]:
+async def apps(db: Statements, *, limit: int = 100) -> list[str]:
     return [row["app"] for row in await db.rows("apps", limit)]
+
+
+# --- what was written while the clock of the server was ahead ---------------------------------------------------------
+
+
+async def find_mistimed(db: Statements, app: str, limit: int, since: int | None = None) -> tuple[MistimedRows, int]:
+    """`since`: the earliest wrong time, where it is known from a look before. Beside it the store's time."""
+    now: int = (await db.only_row("now"))["now"]
+    found, ahead = MistimedRows({}, [], []), now + CLOCK_AHEAD
+    for kind in (*DATED, "gaps", "keys"):
+        add_rows(found, kind, await db.rows(f"clock.{kind}", app, ahead, limit))
+    # Runs that were made at a wrong time tell it, too: what else waits is found by that.
+    for kind in ("runs", "messages"):
+        rows = await db.rows(f"clock.{kind}", app, ahead, EVER, now + CLOCK_FAR, limit)
+        found.times.extend(row["at"] for row in rows if row["at"] is not None)
+    earliest = min([*found.times, *([] if since is None else [since])], default=EVER)
+    for kind in ("runs", "messages"):
+        add_rows(found, kind, await db.rows(f"clock.{kind}", app, ahead, earliest, now + CLOCK_FAR, limit))
+    return found, now
+
+
+async def mend_mistimed(
+    db: Statements, app: str, found: MistimedRows, gaps: Sequence[GapCut], limit: int
+) -> dict[str, int]:
+    """What was found by a look before this transaction; a row that is right by now stays as it is."""
+    now: int = (await db.only_row("now"))["now"]
+    mended: dict[str, int] = {}
+    for kind in WAITING:
+        await _mend(db, mended, kind, found, app, now)
+        if len(found.names.get(kind, ())) >= limit:
+            break  # more of them may wait
+    else:
+        for kind in DATED:
+            await _mend(db, mended, kind, found, app, now)
+        if cut := await _cut(db, app, gaps, now):
+            mended["gaps"] = cut
+    if mended:
+        db.wake(app)
+    return mended
+
+
+async def _mend(db: Statements, mended: dict[str, int], kind: str, found: MistimedRows, app: str, now: int) -> None:
+    names, ahead = found.names.get(kind, []), now + CLOCK_AHEAD
+    if not names:
+        return
+    values: tuple[Any, ...] = (app, names, now)
+    match kind:
+        case "runs":
+            held = [row["id"] for row in await db.rows("clock.lock_runs", app, names)]
+            mended[kind] = (await db.only_row("clock.mend_runs", app, held, now, ahead))["count"]
+        case "history":
+            mended[kind] = (await db.only_row("clock.mend_history", *values, ahead))["count"]
+        case "attempts":
+            runs, fences = [run for run, _ in names], [fence for _, fence in names]
+            mended[kind] = await db.count("clock.mend_attempts", app, runs, fences, now, ahead)
+        case "messages" | "duties":
+            mended[kind] = await db.count(f"clock.mend_{kind}", *values, ahead)
+        case _:
+            mended[kind] = await db.count(f"clock.mend_{kind}", *values)
+
+
+async def _cut(db: Statements, app: str, gaps: Sequence[GapCut], now: int) -> int:
+    cut = 0
+    for gap in gaps:
+        if gap.count:
+            values = (app, gap.id, gap.last_at, gap.count, gap.is_exact, now, now + CLOCK_AHEAD)
+            cut += await db.count("clock.mend_gap", *values)
+        else:
+            cut += await db.count("clock.drop_gap", app, gap.id, now + CLOCK_AHEAD)
+    return cut

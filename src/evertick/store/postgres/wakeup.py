@@ -1,7 +1,7 @@
 """Wake-ups: NOTIFY after the commit that made something due, LISTEN on a connection of its own.
 
 A hint, never relied on: whoever misses one finds runs at the next poll, and a schedule that was changed at its next
-look from the very first (engine/scan_position.py). At most a hundred a second are sent by one store object; the last of
+look from the very first (engine/fire.py). At most a hundred a second are sent by one store object; the last of
 a burst is always sent, a little later.
 
 Not inside of the transaction: those that notify are committed one after the other by the server, and would wait for
@@ -25,10 +25,18 @@ from typing import NamedTuple
 from evertick.clock import Clock
 from evertick.errors import StoreError
 from evertick.store.base import News
-from evertick.store.postgres.connection import CLOSE_SECONDS, Connection, Speaks, connect, part_from, translated
+from evertick.store.postgres.connection import (
+    CLOSE_SECONDS,
+    Connection,
+    QueryConnection,
+    add_news,
+    connect,
+    disconnect,
+    translated,
+)
 from evertick.store.postgres.location import Location
 
-__all__ = ["EVERY_APP", "UNHEARD_SECONDS", "Listener", "Notifier", "WithCommit", "add_news", "channel_of"]
+__all__ = ["EVERY_APP", "POLL_SECONDS", "Listener", "Notifier", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
@@ -49,7 +57,7 @@ _PROBE = "SELECT 1"
 _PROBE_SECONDS = 30.0
 _CHANNEL_LONGEST = 63
 # How often to look where no wake-up can be heard.
-UNHEARD_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 def channel_of(schema: str) -> str:
@@ -59,13 +67,7 @@ def channel_of(schema: str) -> str:
     return f"evertick:{blake2b(schema.encode(), digest_size=16).hexdigest()}"
 
 
-def add_news(known: dict[str, News], app: str, news: News) -> None:
-    """Who looks at anything looks at runs, too."""
-    if known.get(app) != "anything":
-        known[app] = news
-
-
-class WithCommit(NamedTuple):
+class CommitNotice(NamedTuple):
     """What a statement says with its commit, and when it was sent."""
 
     channel: str
@@ -81,61 +83,61 @@ class Notifier:
         self._clock = clock
         self._send = send
         self.name = clock.new_token()
-        self._rung_at = -_INTERVAL_SECONDS
+        self._notified_at = -_INTERVAL_SECONDS
         # How many that said something with their commit were slow, in a row; until when nothing is said so.
         self._slow = 0
         self._apart_until = -_APART_SECONDS
         # By app, what was committed too soon after the last ring.
-        self._unsaid: dict[str, News] = {}
+        self._pending: dict[str, News] = {}
         self._later: asyncio.Task[None] | None = None
 
-    def with_commit(self, app: str, what: News) -> WithCommit | None:
+    def with_commit(self, app: str, what: News) -> CommitNotice | None:
         """For a statement that is about to be sent, if it may notify by itself. None: ring after it.
 
         What is rung for and never committed leaves nobody waiting but those who come in the next moment, a little.
         """
         now = self._clock.elapsed()
-        if self._wait() > 0 or self._unsaid or now < self._apart_until:
+        if self._wait() > 0 or self._pending or now < self._apart_until:
             return None
-        self._rung_at = now
-        return WithCommit(self._channel, _said(self.name, what, app), now)
+        self._notified_at = now
+        return CommitNotice(self._channel, _payload(self.name, what, app), now)
 
-    def note_commit(self, said: WithCommit) -> None:
+    def note_commit(self, said: CommitNotice) -> None:
         """What was said with a commit is out. Others may have been said meanwhile: each is timed by itself."""
         now = self._clock.elapsed()
         self._slow = self._slow + 1 if now - said.since > _SLOW_SECONDS else 0
         if self._slow >= _SLOW_MOST:
             self._slow, self._apart_until = 0, now + _APART_SECONDS
 
-    async def ring(self, connection: Connection, news: Mapping[str, News]) -> None:
+    async def notify(self, connection: Connection, news: Mapping[str, News]) -> None:
         """After a commit, on its connection. Not before: who is woken looks once, and would find nothing."""
         if not news:
             return
         if self._wait() > 0:
-            self._ring_later(news)
+            self._notify_later(news)
             return
-        self._rung_at = self._clock.elapsed()
+        self._notified_at = self._clock.elapsed()
         saying = dict(news)
         for app in news:
-            if app in self._unsaid:  # what was to be said later is said by this
-                add_news(saying, app, self._unsaid.pop(app))
+            if app in self._pending:  # what was to be said later is said by this
+                add_news(saying, app, self._pending.pop(app))
         try:
             for app, what in saying.items():
-                await connection.execute(_NOTIFY, self._channel, _said(self.name, what, app))
+                await connection.execute(_NOTIFY, self._channel, _payload(self.name, what, app))
         except Exception:
             # What was written is written, whatever comes of the hint.
-            self._ring_later(saying)
+            self._notify_later(saying)
 
-    def _ring_later(self, news: Mapping[str, News]) -> None:
+    def _notify_later(self, news: Mapping[str, News]) -> None:
         for app, what in news.items():
-            add_news(self._unsaid, app, what)
+            add_news(self._pending, app, what)
         if self._later is None or self._later.done():
-            self._later = asyncio.get_running_loop().create_task(self._ring_unsaid(), name="evertick wake-up")
+            self._later = asyncio.get_running_loop().create_task(self._send_pending_later(), name="evertick wake-up")
 
-    async def ring_in(self, connection: Speaks, news: Mapping[str, News]) -> None:
+    async def notify_in(self, connection: QueryConnection, news: Mapping[str, News]) -> None:
         """Inside a transaction of somebody else, who may commit it at any time: now or never, and to everybody."""
         for app, what in news.items():
-            await connection.execute(_NOTIFY, self._channel, _said(_FOR_ALL, what, app))
+            await connection.execute(_NOTIFY, self._channel, _payload(_FOR_ALL, what, app))
 
     async def close(self) -> None:
         """What was to be said a little later is said now: a node that leaves hands its work over by it."""
@@ -147,28 +149,28 @@ class Notifier:
             await later
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._say_unsaid()
+                await self._send_pending()
 
-    async def _ring_unsaid(self) -> None:
+    async def _send_pending_later(self) -> None:
         # What is committed while it waits is covered by the next ring; while it rings, by the one after that.
-        while self._unsaid:
+        while self._pending:
             await asyncio.sleep(self._wait())
-            self._rung_at = self._clock.elapsed()
-            await self._say_unsaid()
+            self._notified_at = self._clock.elapsed()
+            await self._send_pending()
 
-    async def _say_unsaid(self) -> None:
-        saying, self._unsaid = self._unsaid, {}
+    async def _send_pending(self) -> None:
+        saying, self._pending = self._pending, {}
         try:
             with suppress(StoreError):
                 for app, what in saying.items():
-                    await self._send(_NOTIFY, self._channel, _said(self.name, what, app))
+                    await self._send(_NOTIFY, self._channel, _payload(self.name, what, app))
         except asyncio.CancelledError:
             for app, what in saying.items():
-                add_news(self._unsaid, app, what)  # whoever closes the store says it
+                add_news(self._pending, app, what)  # whoever closes the store says it
             raise
 
     def _wait(self) -> float:
-        return max(self._rung_at + _INTERVAL_SECONDS - self._clock.elapsed(), 0.0)
+        return max(self._notified_at + _INTERVAL_SECONDS - self._clock.elapsed(), 0.0)
 
 
 class Listener:
@@ -179,11 +181,11 @@ class Listener:
         self._channel = channel_of(where.schema)
         self._own_name = own_name
         # By app, of those that somebody has waited for; and what was said since.
-        self._heard: dict[str, asyncio.Event] = {}
+        self._events: dict[str, asyncio.Event] = {}
         self._news: dict[str, News] = {}
-        self._has_line = False
+        self._is_connected = False
         # Whether it was said that there is none.
-        self._is_said = False
+        self._is_reported = False
         self._listening: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
@@ -191,21 +193,21 @@ class Listener:
         """What news of an app there may be: something was said, or nothing could have been heard."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="evertick wake-ups")
-        heard = self._heard_of(app)
+        heard = self._event_of(app)
         try:
-            async with asyncio.timeout(timeout if self._has_line else min(timeout, UNHEARD_SECONDS)):
+            async with asyncio.timeout(timeout if self._is_connected else min(timeout, POLL_SECONDS)):
                 await heard.wait()
         except TimeoutError:
-            return None if self._has_line else "anything"
+            return None if self._is_connected else "anything"
         heard.clear()
         # Of several who wait together, the others do not know what was said.
         return self._news.pop(app, "anything")
 
-    def _heard_of(self, app: str) -> asyncio.Event:
-        heard = self._heard.get(app)
+    def _event_of(self, app: str) -> asyncio.Event:
+        heard = self._events.get(app)
         if heard is None:
-            heard = self._heard[app] = asyncio.Event()
-            if self._has_line:
+            heard = self._events[app] = asyncio.Event()
+            if self._is_connected:
                 heard.set()  # what was said of it before was not kept
         return heard
 
@@ -228,8 +230,8 @@ class Listener:
             except Exception as error:
                 # Whatever it is (a certificate that is being replaced), it may pass; and nobody else listens for us.
                 level = logging.INFO if isinstance(error, StoreError) else logging.WARNING
-                log.log(logging.DEBUG if self._is_said else level, "no wake-ups for now: %s", error)
-                self._is_said = True
+                log.log(logging.DEBUG if self._is_reported else level, "no wake-ups for now: %s", error)
+                self._is_reported = True
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _listen_once(self) -> None:
@@ -238,19 +240,19 @@ class Listener:
         lost = self._lost = asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener(self._channel, self._hear)
-            self._has_line = True
-            if self._is_said:
+            await connection.add_listener(self._channel, self._on_notify)
+            self._is_connected = True
+            if self._is_reported:
                 log.info("wake-ups are heard again")
-                self._is_said = False
+                self._is_reported = False
             # Whatever was said before there was a line was not heard.
             self._wake_all()
             await self._until_lost(connection, lost)
         finally:
             # Whoever waits must look by itself from now on.
-            self._has_line = False
+            self._is_connected = False
             self._wake_all()
-            await part_from(connection)
+            await disconnect(connection)
 
     async def _until_lost(self, connection: Connection, lost: asyncio.Event) -> None:
         while not lost.is_set():
@@ -261,22 +263,22 @@ class Listener:
                 async with asyncio.timeout(self._where.timeout):
                     await connection.execute(_PROBE)
 
-    def _hear(self, _connection: object, _pid: int, _channel: str, said: str) -> None:
+    def _on_notify(self, _connection: object, _pid: int, _channel: str, said: str) -> None:
         name, _, rest = said.partition(" ")
         what, _, app = rest.partition(" ")
         if name == self._own_name:
             return
         if app == EVERY_APP:
             self._wake_all()
-        elif app in self._heard:
+        elif app in self._events:
             add_news(self._news, app, "runs" if what == "runs" else "anything")
-            self._heard[app].set()
+            self._events[app].set()
 
     def _wake_all(self) -> None:
-        for app, heard in self._heard.items():
+        for app, heard in self._events.items():
             add_news(self._news, app, "anything")
             heard.set()
 
 
-def _said(name: str, what: News, app: str) -> str:
+def _payload(name: str, what: News, app: str) -> str:
     return f"{name} {what} {app}"

@@ -1,34 +1,117 @@
 """Claims: a node becomes the owner of due runs.
 
 The highest priority comes first, then the longest due. Runs that wait in one queue with one priority are a lane; the
-lanes in use are found by one seek each, so that a hundred thousand future runs of a high priority cost nothing. What is
-taken is taken by a few statements, however many runs there are.
+lanes in use are found by one seek each, so that a hundred thousand future runs of a high priority cost nothing. Runs
+are read and taken by a few statements, however many there are, and one that makes no sense does not hide the others.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from evertick.model import Claimed, Reason, Verdict
+from evertick.model import Cause, Claimed, Reason, Verdict
 from evertick.store.base import Claim, TaskTerms
-from evertick.store.ending import Ending
-from evertick.store.rows import Row, json_text
-from evertick.store.sqlite.candidates import Candidate, claimed_of, read_candidates
+from evertick.store.rows import NO_ARGS, Row, json_text
+from evertick.store.sqlite.connection import SQL, draw_fence, in_parts
 from evertick.store.sqlite.endings import end, finish
-from evertick.store.sqlite.feed import tell_runs
-from evertick.store.sqlite.fence import draw_fence
+from evertick.store.sqlite.feed import publish_runs
 from evertick.store.sqlite.limits import Gate, look_again
-from evertick.store.sqlite.queries import SQL
-from evertick.store.unreadable import unreadable_runs
+from evertick.store.verdicts import Ending, unreadable_runs
 
-__all__ = ["ClaimQuery", "claim"]
+__all__ = ["Candidate", "ClaimQuery", "claim", "read_candidates"]
+
+# --- runs that a claim may take ---------------------------------------------------------------------------------------
+
+
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
+    """In the order of `claim.read`."""
+
+    id: str
+    task: str
+    fire_at: int
+    due_at: int
+    attempts: int
+    losses: int
+    schedule_id: int | None
+    schedule_key: str | None
+    cause: Cause
+    queue: str
+    priority: int
+    labels: dict[str, str] | None
+    traceparent: str | None
+    expires: int | None
+    limit_key: str | None
+    # Whether taking it changes more than its owner: its limit, or a unique key that lasts until the start.
+    has_marks: int
+    args: str | None
+
+
+class CandidateRows(NamedTuple):
+    """What can be read, and the rest with what is wrong with it."""
+
+    candidates: list[Candidate]
+    unreadable: list[tuple[Row, str]]
+
+    def without(self, ids: Collection[str]) -> list[Candidate]:
+        return [run for run in self.candidates if run.id not in ids] if ids else self.candidates
+
+
+_all = msgspec.json.Decoder(list[Candidate])
+_one = msgspec.json.Decoder(Candidate)
+_each = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def read_candidates(db: sqlite3.Connection, app: str, ids: Sequence[str]) -> CandidateRows:
+    """In the order of the ids."""
+    found = CandidateRows([], [])
+    for part in in_parts(ids):
+        text = db.execute(SQL["claim.read"], (app, json_text(part))).fetchone()[0]
+        try:
+            found.candidates.extend(_all.decode(text))
+        except msgspec.MsgspecError:
+            _read_each(text, found)
+    return found
+
+
+def _read_each(text: str, found: CandidateRows) -> None:
+    for raw in _each.decode(text):
+        try:
+            found.candidates.append(_one.decode(raw))
+        except msgspec.MsgspecError as error:
+            id_, task, *_ = msgspec.json.decode(raw, type=list[Any])
+            found.unreadable.append(({"id": id_, "task": task}, str(error)))
+
+
+def claimed_of(run: Candidate, fence: int, now: int) -> Claimed:
+    return Claimed(
+        id=run.id,
+        fence=fence,
+        task=run.task,
+        args=NO_ARGS if run.args is None else run.args.encode(),
+        fire_at=run.fire_at,
+        due_at=run.due_at,
+        claimed_at=now,
+        attempts=run.attempts,
+        losses=run.losses,
+        schedule_id=run.schedule_id,
+        schedule_key=run.schedule_key,
+        cause=run.cause,
+        queue=run.queue,
+        priority=run.priority,
+        labels=run.labels or {},
+        traceparent=run.traceparent,
+    )
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
 
 # Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
 # transaction; what is behind them is there for the next claim, which follows at once.
@@ -66,11 +149,11 @@ def claim(
     gate = Gate.of(db, now, app, tasks)
     if gate is not None:
         gate.open_due()
-    taker = ClaimQuery(db, now, app, node, tasks)
+    query = ClaimQuery(db, now, app, node, tasks)
     expired: list[str] = []
     passed = 0
     while passed < _PASSED_MOST:
-        ids = _due(db, now, wanted, limit - len(taker.claimed))
+        ids = _due(db, now, wanted, limit - len(query.claimed))
         found = read_candidates(db, app, ids)
         too_old = [run.id for run in found.candidates if _is_expired(run, now)]
         # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
@@ -80,16 +163,16 @@ def claim(
             # Held back under a limit that the code no longer has. Those behind them are not to wait for it either, and
             # are taken here, before a node that still has the limit holds them back again.
             gate = Gate(db, now, app, tasks)
-        taken = taker.take(found.without(set(too_old)), gate)
-        taker.set_aside(found.unreadable)
+        taken = query.take(found.without(set(too_old)), gate)
+        query.set_aside(found.unreadable)
         passed += len(ids) - taken
-        has_let_through = gate is not None and gate.settle(limit - len(taker.claimed))
+        has_let_through = gate is not None and gate.settle(limit - len(query.claimed))
         if taken == len(ids) and not has_let_through:
             break
     # More may be waiting than there were slots for; how much more is for the next claim to see.
-    has_more = has_more_to_look_at or len(taker.claimed) == limit > 0
+    has_more = has_more_to_look_at or len(query.claimed) == limit > 0
     next_due_at = now if has_more else _next_due(db, wanted, gate)
-    return Claim(now=now, fence=taker.fence, runs=taker.claimed, expired=expired, next_due_at=next_due_at)
+    return Claim(now=now, fence=query.fence, runs=query.claimed, expired=expired, next_due_at=next_due_at)
 
 
 class ClaimQuery:
@@ -121,7 +204,7 @@ class ClaimQuery:
             marks = [(self._app, run.id, keys.get(run.id)) for run in marked]
             self._db.executemany(SQL["claim.mark"], marks)
         self.claimed += [claimed_of(run, self.fence, self._now) for run in passed]
-        tell_runs(self._db, self._now, self._app, "run.started", [run.id for run in passed])
+        publish_runs(self._db, self._now, self._app, "run.started", [run.id for run in passed])
         return len(passed)
 
     def set_aside(self, unreadable: Sequence[tuple[Row, str]]) -> None:

@@ -1,7 +1,8 @@
-"""Opening connections to a SQLite file, and saying in Evertick's words what went wrong with one.
+"""Connections to a SQLite file, the statements that go over them, and what goes wrong, in Evertick's words.
 
-Every connection is in autocommit (`isolation_level=None`): a transaction begins where the code says so. A write begins
-with BEGIN IMMEDIATE, because a read transaction that turns into a write fails at once, whatever the busy timeout.
+The statements live in `queries.sql`, where each says what it is for. Every connection is in autocommit
+(`isolation_level=None`): a transaction begins where the code says so. A write begins with BEGIN IMMEDIATE, because a
+read transaction that turns into a write fails at once, whatever the busy timeout.
 """
 
 from __future__ import annotations
@@ -11,31 +12,47 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import warnings
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
 from evertick.clock import Clock
 from evertick.errors import StoreError, StoreRefused, StoreUnavailable
-from evertick.store.sqlite.guard import refuse_deleted_log, refuse_second_name
+from evertick.store.sql_files import load_statements
+from evertick.store.sqlite.file_system import (
+    NETWORK_FILE_SYSTEMS,
+    file_system_of,
+    refuse_deleted_log,
+    refuse_second_name,
+)
 from evertick.store.sqlite.location import Location
-from evertick.store.sqlite.mount import NETWORK_FILE_SYSTEMS, file_system_of
-from evertick.store.sqlite.numbered import STORE_CONNECTION
 from evertick.text.regular_file import kind_of
 
 __all__ = [
     "FILE_MODE",
+    "PART_MOST",
+    "SQL",
     "UNWRITABLE",
+    "NumberedConnection",
     "StoreTime",
     "as_it_can_be_opened",
+    "as_numbers",
+    "by_number",
     "check_version",
     "connect",
     "connect_to_read",
     "data_version",
+    "draw_fence",
+    "each_by_number",
     "file_is_there",
+    "in_parts",
+    "is_alive",
+    "numbered",
     "open_file",
     "refuse_other_files",
     "savepoint",
@@ -44,6 +61,107 @@ __all__ = [
     "warn_of_network",
     "why_read_only",
 ]
+
+SQL = load_statements(Path(__file__).with_name("queries.sql"))
+
+
+# --- parameters by their numbers --------------------------------------------------------------------------------------
+
+
+def _wants_names() -> bool:
+    db = sqlite3.connect(":memory:")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            db.execute("SELECT ?1", (0,))
+    except (DeprecationWarning, sqlite3.Error):
+        return True
+    finally:
+        db.close()
+    return False
+
+
+_WANTS_NAMES = _wants_names()
+_OURS = frozenset(text for text in SQL.values() if "?1" in text)
+_NAMES = tuple(map(str, range(1, 100)))
+
+
+def by_number(sql: str, parameters: Any) -> Any:
+    """As this Python wants the parameters of a statement of ours; those of others, and those that have their names
+    already, stay as they are."""
+    is_asked = _WANTS_NAMES and sql in _OURS and not isinstance(parameters, dict)
+    return dict(zip(_NAMES, parameters, strict=False)) if is_asked else parameters
+
+
+def each_by_number(sql: str, many: Iterable[Any]) -> Iterable[Any]:
+    return (by_number(sql, each) for each in many) if _WANTS_NAMES and sql in _OURS else many
+
+
+class NumberedConnection(sqlite3.Connection):
+    """Takes the parameters of our statements in their order."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().execute(sql, by_number(sql, parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        return super().executemany(sql, each_by_number(sql, parameters))
+
+
+class _Numbered:
+    """The same on a connection that somebody else has made."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return self._db.execute(sql, by_number(sql, parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        return self._db.executemany(sql, each_by_number(sql, parameters))
+
+
+def numbered(db: sqlite3.Connection) -> sqlite3.Connection:
+    """A connection of the user's, for our statements."""
+    return cast("sqlite3.Connection", _Numbered(db)) if _WANTS_NAMES else db
+
+
+STORE_CONNECTION = NumberedConnection if _WANTS_NAMES else sqlite3.Connection
+
+
+# --- rows that go in and come out many at a time, as JSON texts -------------------------------------------------------
+
+
+T = TypeVar("T")
+
+# SQLite takes and gives texts of up to a gigabyte; the largest arguments or results of so many runs are half of that.
+PART_MOST = 1_000
+
+
+def in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[first : first + PART_MOST] for first in range(0, len(items), PART_MOST))
+
+
+# --- what every claim asks first --------------------------------------------------------------------------------------
+
+
+def as_numbers(numbers: Iterable[int]) -> None:
+    """Raises OverflowError for what no column of numbers holds; in a JSON text it would become an inexact one."""
+    array("q", numbers)
+
+
+def is_alive(db: sqlite3.Connection, node: str) -> bool:
+    return db.execute(SQL["node.is_alive"], (node,)).fetchone() is not None
+
+
+def draw_fence(db: sqlite3.Connection) -> int:
+    return int(db.execute(SQL["fence.draw"]).fetchone()[0])
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger("evertick.store")
 

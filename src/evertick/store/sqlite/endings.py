@@ -16,22 +16,18 @@ import msgspec
 
 from evertick.model import Outcome, Verdict
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.ending import Ending, bare_instead, cancelled_instead
-from evertick.store.feed_kinds import PUT_BACK_TOLD
 from evertick.store.rows import json_text, phases_text, plain_text
-from evertick.store.sqlite.connection import UNWRITABLE, savepoint
-from evertick.store.sqlite.feed import tell_ended, tell_runs
-from evertick.store.sqlite.json_chunks import PART_MOST
+from evertick.store.sqlite.connection import PART_MOST, SQL, UNWRITABLE, savepoint
+from evertick.store.sqlite.feed import publish_ended, publish_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
+from evertick.store.verdicts import PUT_BACK_KINDS, Ending, bare_outcome, cancelled_outcome
 
 __all__ = [
-    "Ended",
-    "Held",
+    "EndedRun",
     "count_from_end",
     "end",
-    "end_as_told",
+    "end_reported",
     "finish",
     "finish_each",
     "forget",
@@ -42,7 +38,7 @@ __all__ = [
 log = logging.getLogger("evertick.store")
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True):
+class EndedRun(msgspec.Struct, frozen=True, array_like=True):
     """A run on its way into history, as `run.ending` reads it: what waits for it, and what it leaves room in."""
 
     id: str
@@ -50,7 +46,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     limit_key: str | None
 
 
-class Held(Ended, frozen=True, array_like=True):
+class HeldRun(EndedRun, frozen=True, array_like=True):
     """A run that its claim still holds, as `finish.held` reads it."""
 
     attempts: int
@@ -58,8 +54,8 @@ class Held(Ended, frozen=True, array_like=True):
     cancel_reason: str | None
 
 
-_ended = msgspec.json.Decoder(list[Ended])
-_held = msgspec.json.Decoder(list[Held])
+_ended = msgspec.json.Decoder(list[EndedRun])
+_held = msgspec.json.Decoder(list[HeldRun])
 
 
 def finish(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
@@ -85,7 +81,7 @@ def _parts(outcomes: Sequence[Outcome]) -> Iterator[dict[str, Outcome]]:
 
 
 def _finish_part(db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Mapping[str, Outcome]) -> Finished:
-    held = still_held(db, app, node, {id_: outcome.fence for id_, outcome in outcomes.items()})
+    held, has_feed = still_held(db, app, node, {id_: outcome.fence for id_, outcome in outcomes.items()})
     ends: list[Outcome] = []
     back: list[Outcome] = []
     for id_, run in held.items():
@@ -94,16 +90,18 @@ def _finish_part(db: sqlite3.Connection, now: int, app: str, node: str, outcomes
             ends.append(outcome)
         elif run.is_cancel_requested:
             # Asked for meanwhile: it comes first.
-            ends.append(cancelled_instead(outcome, msgspec.structs.asdict(run)))
+            ends.append(cancelled_outcome(outcome, msgspec.structs.asdict(run)))
         else:
             back.append(outcome)
-    end_as_told(db, now, app, ends)
-    has_freed = forget(db, now, app, [held[outcome.id] for outcome in ends])
+    end_reported(db, now, app, ends)
+    has_freed = forget(db, now, app, [held[outcome.id] for outcome in ends], has_feed=has_feed)
     put_back(db, now, app, back)
-    has_freed |= make_room(db, app, _limits_left(held, back))
-    write_messages(db, now, app, [message for outcome in (*ends, *back) for message in outcome.messages])
+    if left := _limits_left(held, back):
+        has_freed |= make_room(db, app, left)
+    if messages := [message for outcome in (*ends, *back) for message in outcome.messages]:
+        write_messages(db, now, app, messages)
     answers: list[FinishAnswer] = [
-        "done" if outcome.id in held else _told_before(db, app, node, outcome) for outcome in outcomes.values()
+        "done" if outcome.id in held else _answered_before(db, app, node, outcome) for outcome in outcomes.values()
     ]
     return Finished(answers=answers, freed=has_freed or any(outcome.kind != "dispatch" for outcome in back))
 
@@ -123,7 +121,7 @@ def _finish_one(db: sqlite3.Connection, now: int, app: str, node: str, outcome: 
                 return finish(db, now, app, node, [told])
         except UNWRITABLE as error:
             log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
-            told = bare_instead(outcome, error)
+            told = bare_outcome(outcome, error)
     return Finished(answers=["lost"], freed=False)
 
 
@@ -147,14 +145,18 @@ def count_from_end(db: sqlite3.Connection, now: int, schedules: Iterable[int]) -
     return db.execute(SQL["schedule.count_from_end"], (json_text(list(schedules)), now)).rowcount > 0
 
 
-def forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[Ended]) -> bool:
+def forget(
+    db: sqlite3.Connection, now: int, app: str, ended: Sequence[EndedRun], *, has_feed: bool | None = None
+) -> bool:
     """Take runs that are in history out of the live table, and free what waited for them; True if anything did."""
     if not ended:
         return False
     ids = [run.id for run in ended]
-    tell_ended(db, now, app, ids)
+    if has_feed is not False:
+        publish_ended(db, now, app, ids)
     db.execute(SQL["run.forget"], (app, json_text(ids)))
-    has_freed = make_room(db, app, [run.limit_key for run in ended])
+    left = [run.limit_key for run in ended if run.limit_key is not None]
+    has_freed = bool(left) and make_room(db, app, left)
     schedules = {run.id: run.schedule_id for run in ended if run.schedule_id is not None}
     if schedules:
         has_freed |= db.execute(SQL["run.unblock"], (app, json_text(schedules), now)).rowcount > 0
@@ -162,13 +164,16 @@ def forget(db: sqlite3.Connection, now: int, app: str, ended: Sequence[Ended]) -
     return has_freed
 
 
-def still_held(db: sqlite3.Connection, app: str, node: str, fences: Mapping[str, int]) -> dict[str, Held]:
-    """Which of these runs the node still holds under that fence. Nobody takes one away before the transaction ends."""
-    rows = db.execute(SQL["finish.held"], (app, json_text(fences), node)).fetchone()[0]
-    return {run.id: run for run in _held.decode(rows)}
+def still_held(
+    db: sqlite3.Connection, app: str, node: str, fences: Mapping[str, int]
+) -> tuple[dict[str, HeldRun], bool]:
+    """Which of these runs the node still holds under that fence, until the transaction ends; whether the app has a
+    feed."""
+    rows, has_feed = db.execute(SQL["finish.held"], (app, json_text(fences), node)).fetchone()
+    return {run.id: run for run in _held.decode(rows)}, bool(has_feed)
 
 
-def end_as_told(db: sqlite3.Connection, now: int, app: str, ends: Sequence[Outcome]) -> None:
+def end_reported(db: sqlite3.Connection, now: int, app: str, ends: Sequence[Outcome]) -> None:
     alike: defaultdict[tuple[Verdict | None, int], dict[str, object]] = defaultdict(dict)
     for outcome in ends:
         alike[outcome.verdict, outcome.attempts][outcome.id] = _details(outcome)
@@ -192,6 +197,8 @@ def _warn_of_dropped(app: str, ids: Collection[str], written: int) -> None:
 
 
 def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]) -> None:
+    if not back:
+        return
     dispatched: dict[str, str] = {}
     for outcome in back:
         reason, error = plain_text(outcome.reason), plain_text(outcome.error)
@@ -211,17 +218,18 @@ def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]
                 dispatched[outcome.id] = json_text(outcome.dispatch)
     if dispatched:
         db.execute(SQL["finish.dispatch"], (app, json_text(dispatched), now))
-    for kind, told in PUT_BACK_TOLD.items():
+    for kind, told in PUT_BACK_KINDS.items():
         those = [outcome for outcome in back if outcome.kind == kind]
-        tell_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
+        publish_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
-def _limits_left(held: Mapping[str, Held], back: Sequence[Outcome]) -> list[str | None]:
-    """Limits that runs which were put back do not run under any more; one in other hands still does."""
-    return [held[outcome.id].limit_key for outcome in back if outcome.kind != "dispatch"]
+def _limits_left(held: Mapping[str, HeldRun], back: Sequence[Outcome]) -> list[str]:
+    """Limits that runs which were put back do not run under any more; one that is dispatched still does."""
+    keys = [held[outcome.id].limit_key for outcome in back if outcome.kind != "dispatch"]
+    return [key for key in keys if key is not None]
 
 
-def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:
+def _answered_before(db: sqlite3.Connection, app: str, node: str, outcome: Outcome) -> FinishAnswer:
     """A run that is not held any more: by this very claim's own word, or lost to another."""
     known = db.execute(SQL["finish.is_done_already"], (app, outcome.id, node, outcome.fence)).fetchone()
     return "already" if known[0] else "lost"

@@ -12,31 +12,31 @@ from collections.abc import Sequence
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
 from evertick.store.rows import json_text, plain_text
-from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.connection import SQL
 
 __all__ = [
     "feed",
     "feed_state",
     "keep_feed",
     "prune_feed",
-    "tell",
-    "tell_ended",
-    "tell_gaps",
-    "tell_nodes",
-    "tell_runs",
+    "publish",
+    "publish_ended",
+    "publish_gaps",
+    "publish_nodes",
+    "publish_runs",
 ]
 
 
 # --- telling -----------------------------------------------------------------------------------------------------
 
 
-def tell(db: sqlite3.Connection, now: int, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
+def publish(db: sqlite3.Connection, now: int, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
     """Facts in the form that `evertick.feed` reads."""
-    if items and _is_kept(db, app):
-        db.executemany(SQL["feed.tell"], [(app, now, kind, json_text(part)) for part in in_rows(items)])
+    if items and _has_feed(db, app):
+        db.executemany(SQL["feed.publish"], [(app, now, kind, json_text(part)) for part in in_rows(items)])
 
 
-def tell_runs(
+def publish_runs(
     db: sqlite3.Connection,
     now: int,
     app: str,
@@ -45,50 +45,51 @@ def tell_runs(
     reasons: Sequence[str | None] | None = None,
 ) -> None:
     """What became of live runs; without a reason their own."""
-    if not ids or not _is_kept(db, app):
+    if not ids or not _has_feed(db, app):
         return
     said = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
     for part in in_rows(list(zip(ids, said, strict=True))):
-        db.execute(SQL["feed.tell_runs"], (app, now, kind, json_text(part)))
+        db.execute(SQL["feed.publish_runs"], (app, now, kind, json_text(part)))
 
 
-def tell_ended(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> None:
+def publish_ended(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> None:
     """Runs that have gone into history, each with its own reason."""
-    if ids and _is_kept(db, app):
+    if ids and _has_feed(db, app):
         for part in in_rows([(id_, None) for id_ in ids]):
-            db.execute(SQL["feed.tell_ended"], (app, now, "run.finished", json_text(part)))
+            db.execute(SQL["feed.publish_ended"], (app, now, "run.finished", json_text(part)))
 
 
-def tell_gaps(db: sqlite3.Connection, now: int, app: str, ids: Sequence[int]) -> None:
-    if ids and _is_kept(db, app):
+def publish_gaps(db: sqlite3.Connection, now: int, app: str, ids: Sequence[int]) -> None:
+    if ids and _has_feed(db, app):
         for part in in_rows(list(dict.fromkeys(ids))):
-            db.execute(SQL["feed.tell_gaps"], (app, now, json_text(part)))
+            db.execute(SQL["feed.publish_gaps"], (app, now, json_text(part)))
 
 
-def tell_nodes(db: sqlite3.Connection, now: int, kind: FeedKind, ids: Sequence[str]) -> None:
+def publish_nodes(db: sqlite3.Connection, now: int, kind: FeedKind, ids: Sequence[str]) -> None:
     """Nodes of whichever apps, those that have a feed."""
     for part in in_rows(ids):
-        db.execute(SQL["feed.tell_nodes"], (now, kind, json_text(part)))
+        db.execute(SQL["feed.publish_nodes"], (now, kind, json_text(part)))
 
 
-def _is_kept(db: sqlite3.Connection, app: str) -> bool:
-    return db.execute(SQL["feed.is_kept"], (app,)).fetchone() is not None
+def _has_feed(db: sqlite3.Connection, app: str) -> bool:
+    return db.execute(SQL["feed.exists"], (app,)).fetchone() is not None
 
 
 # --- keeping and reading -----------------------------------------------------------------------------------------
 
 
-def keep_feed(db: sqlite3.Connection, now: int, app: str, kept: int | None, epoch: str) -> None:
+def keep_feed(db: sqlite3.Connection, app: str, kept: int | None, epoch: str) -> None:
     if kept is None:
-        db.execute(SQL["feed.end"], (app,))
+        db.execute(SQL["keep_feed.end"], (app,))
     else:
-        db.execute(SQL["feed.keep"], (app, epoch, kept))
+        db.execute(SQL["keep_feed"], (app, epoch, kept))
 
 
 def feed(
     db: sqlite3.Connection,
     now: int,
     app: str,
+    *,
     start: Cursor | None,
     since: int | None,
     kinds: Sequence[str] | None,

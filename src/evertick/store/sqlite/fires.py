@@ -1,39 +1,198 @@
 """Recording fires: runs and gaps into the ledger and the cursor forward, guarded, many schedules in one batch.
 
-The guard reads the narrow row `due`: it is what the plan was made from, or nothing of the plan is written. Nobody else
-can write before the transaction ends. Plans that only move the cursor and bring runs and gaps are taken together, by a
-few statements for all; the others one by one. The unique index on (schedule, fire_at) stands behind the guard.
+The guard reads the narrow row `due`: it is what the plan was made from, or nothing of the plan is written. No other
+connection can write before the transaction ends. Plans that only move the cursor and bring runs and gaps are taken
+together, by a few statements for all; the others one by one. The unique index on (schedule, fire_at) stands behind it.
+
+Runs that have all but their moment, arguments and schedule in common are inserted by one statement. What has a unique
+key, or waits for a run before it, is looked at alone: what became of the one before counts.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
-from evertick.model import Cause, NewGap, Reason, Verdict
-from evertick.store.base import Advance, Recorded
-from evertick.store.duplicates import fires_counted, gaps_with_duplicates
-from evertick.store.ending import Ending
+from evertick.model import Cause, NewGap, NewRun, Reason, State, Verdict
+from evertick.store.base import Advance, Recorded, fires_counted
 from evertick.store.rows import json_text, plain_text
+from evertick.store.sqlite.connection import SQL, as_numbers, draw_fence, in_parts, is_alive, savepoint
 from evertick.store.sqlite.endings import count_from_end, end
-from evertick.store.sqlite.feed import tell
-from evertick.store.sqlite.json_chunks import in_parts
-from evertick.store.sqlite.new_runs import (
-    Claimant,
-    as_numbers,
-    goes_together,
-    insert_run,
-    insert_together,
-    is_duplicate,
-)
+from evertick.store.sqlite.feed import publish, publish_gaps, publish_runs
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.sqlite.queries import SQL
+from evertick.store.verdicts import Ending, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
-__all__ = ["record_fires", "take"]
+__all__ = ["Claimant", "insert_run", "insert_together", "key_holder", "record_fires", "take"]
+
+# --- new runs into the live table -------------------------------------------------------------------------------------
+
+
+Inserted = Literal["new", "known", "duplicate"]
+# A run with the state it gets, and the one that it is blocked on.
+_Placed = tuple[NewRun, State, str | None]
+
+# What `_claim_of` tells of a run that nobody has.
+_UNCLAIMED = (None, None, None, None, 0)
+
+
+class _NotAllNew(Exception):
+    """Some of the runs are in the ledger already: each has to be looked at."""
+
+
+class Claimant:
+    """The node that records, if it lives; its fence is drawn when the first run is claimed."""
+
+    def __init__(self, db: sqlite3.Connection, node: str | None) -> None:
+        self._db = db
+        self.node = node if node is not None and is_alive(db, node) else None
+        self._fence = 0
+        # The fence that was really given to a run, else 0.
+        self.fence = 0
+        self.left_out: list[str] = []
+        self.duplicates: list[str] = []
+        # Whether the app has a feed, where a statement has said so.
+        self.has_feed: bool | None = None
+        # What was written and is not in the feed yet.
+        self._runs: list[str] = []
+        self._gaps: list[int] = []
+
+    def draw(self) -> int:
+        self._fence = self._fence or draw_fence(self._db)
+        return self._fence
+
+    def has(self, run: NewRun, state: State) -> bool:
+        """Whether the run is claimed as it is inserted."""
+        return run.is_claimed and state is State.WAITING and self.node is not None
+
+    def wrote_run(self, run: NewRun, state: State) -> None:
+        self._runs.append(run.id)
+        if self.has(run, state):
+            self.fence = self._fence
+
+    def wrote_gaps(self, gaps: Iterable[int]) -> None:
+        self._gaps += gaps
+
+    def publish(self, now: int, app: str) -> None:
+        """Into the feed, as few rows for many schedules; before anything becomes of these runs."""
+        if self.has_feed is not False:
+            publish_runs(self._db, now, app, "run.recorded", self._runs)
+            publish_gaps(self._db, now, app, self._gaps)
+        self._runs, self._gaps = [], []
+
+
+def goes_together(run: NewRun) -> bool:
+    """Whether it can be inserted beside others, without a look at what became of the one before."""
+    return run.unique_key is None and run.state is not State.BLOCKED
+
+
+def insert_together(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun], claimant: Claimant) -> bool:
+    """All of them at once. False: nothing is written, for one of them is known, or has to be looked at alone."""
+    if not runs:
+        return True
+    if not all(map(goes_together, runs)):
+        return False
+    if any(claimant.has(run, run.state) for run in runs):
+        # Before the savepoint, or rolling back would give the same fence twice.
+        claimant.draw()
+    try:
+        with savepoint(db):
+            written = sum(
+                _insert(db, now, app, [(run, run.state, None) for run in part], claimant) for part in in_parts(runs)
+            )
+            if written < len(runs):
+                raise _NotAllNew
+    except _NotAllNew:
+        return False
+    for run in runs:
+        claimant.wrote_run(run, run.state)
+    return True
+
+
+def insert_run(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant: Claimant) -> Inserted:
+    """known: the ledger has it, or its moment, already. duplicate: another run has its unique key."""
+    if run.unique_key is not None and is_duplicate(db, now, app, run):
+        return "duplicate"
+    state, blocked_on = _state_of(db, app, run)
+    if _insert(db, now, app, [(run, state, blocked_on)], claimant) == 0:
+        return "known"
+    claimant.wrote_run(run, state)
+    if run.unique_key is not None and run.unique_for is not None:
+        db.execute(SQL["enqueue.keep_unique_for"], (app, run.unique_key, run.id, now + run.unique_for))
+    return "new"
+
+
+def key_holder(db: sqlite3.Connection, now: int, app: str, key: str) -> str | None:
+    """The run that has a unique key: a live one, or one whose period is not over."""
+    found = db.execute(SQL["enqueue.find_unique"], (app, key)).fetchone()
+    if found is None:
+        found = db.execute(SQL["enqueue.find_unique_for"], (app, key, now)).fetchone()
+    return None if found is None else str(found["id"])
+
+
+def is_duplicate(db: sqlite3.Connection, now: int, app: str, run: NewRun) -> bool:
+    """Whether another run has its key; a run that is sent again is no duplicate of itself."""
+    assert run.unique_key is not None, "asked of runs with a unique key"
+    if key_holder(db, now, app, run.unique_key) in (None, run.id):
+        return False
+    return db.execute(SQL["cancel.find"], (app, run.id)).fetchone() is None
+
+
+def _insert(db: sqlite3.Connection, now: int, app: str, placed: Sequence[_Placed], claimant: Claimant) -> int:
+    """How many of them were new."""
+    alike: defaultdict[tuple[object, ...], dict[str, tuple[object, ...]]] = defaultdict(dict)
+    times: list[int] = []
+    for run, state, blocked_on in placed:
+        fire_at = run.fire_at if run.fire_at is not None else now + run.delay
+        due_at = run.due_at if run.due_at is not None else fire_at
+        args = None if run.args is None else run.args.decode()
+        is_claimed = claimant.has(run, state)
+        shared = (
+            run.task,
+            run.cause,
+            run.queue,
+            run.priority,
+            State.RUNNING if is_claimed else state,
+            plain_text(run.reason),
+            json_text(run.labels) if run.labels else None,
+            run.expires,
+            run.unique_key if run.unique_for is None else None,
+            None if run.unique_key is None else run.unique_until,
+            run.caused_by,
+            run.traceparent,
+            now,
+            *(_claim_of(now, run, claimant) if is_claimed else _UNCLAIMED),
+            blocked_on,
+            run.format,
+        )
+        alike[shared][run.id] = (run.schedule_id, run.version, fire_at, due_at, args)
+        times += fire_at, due_at
+    as_numbers(times)
+    return sum(
+        db.execute(SQL["record_fires.run"], (app, json_text(own), *shared)).rowcount for shared, own in alike.items()
+    )
+
+
+def _claim_of(now: int, run: NewRun, claimant: Claimant) -> tuple[object, ...]:
+    """Node, fence, start, deadline, and whether it runs at most once."""
+    deadline = None if run.timeout is None else now + run.timeout
+    return claimant.node, claimant.draw(), now, deadline, int(run.at_most_once)
+
+
+def _state_of(db: sqlite3.Connection, app: str, run: NewRun) -> tuple[State, str | None]:
+    """A blocked run waits for the last in line of its schedule; if that has ended meanwhile it waits for nothing."""
+    if run.state is not State.BLOCKED:
+        return run.state, None
+    last = db.execute(SQL["record_fires.last_in_line"], (run.schedule_id, app)).fetchone()
+    return (State.WAITING, None) if last is None else (State.BLOCKED, last["id"])
+
+
+# --- fires ------------------------------------------------------------------------------------------------------------
+
 
 # When to look again at a schedule whose rows could not be written.
 _UNWRITABLE_PAUSE = MINUTE
@@ -67,7 +226,7 @@ def _record_all(db: sqlite3.Connection, now: int, app: str, node: str | None, ad
         else _record_one(db, now, app, advance, claimant)
         for advance in advances
     ]
-    claimant.tell(now, app)
+    claimant.publish(now, app)
     return _recorded(now, claimant, taken)
 
 
@@ -89,7 +248,7 @@ def _take_together(
     db: sqlite3.Connection, now: int, app: str, advances: Sequence[Advance], claimant: Claimant
 ) -> Mapping[int, bool]:
     """Which schedules' advances were taken. Empty: nothing is written, for one of their runs is known already."""
-    fitting = {schedule for part in in_parts(advances) for schedule in _fitting(db, app, part)}
+    fitting = {schedule for part in in_parts(advances) for schedule in _fitting(db, app, part, claimant)}
     taken = [advance for advance in advances if advance.schedule_id in fitting]
     if not insert_together(db, now, app, [run for advance in taken for run in advance.runs], claimant):
         return {}
@@ -121,7 +280,7 @@ def _record_each(db: sqlite3.Connection, now: int, app: str, node: str | None, a
             _note_failure(db, app, advance, f"its rows cannot be written: {error}", now + _UNWRITABLE_PAUSE)
             taken.append(False)
         db.execute("RELEASE fire")
-    claimant.tell(now, app)
+    claimant.publish(now, app)
     return _recorded(now, claimant, taken)
 
 
@@ -135,7 +294,7 @@ def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
         db.execute(SQL["change_schedules.pause"], (advance.schedule_id, None))
         db.execute(SQL["change_schedules.count_failures_anew"], (advance.schedule_id,))
         key = db.execute(SQL["schedule.key"], (advance.schedule_id,)).fetchone()["key"]
-        tell(db, now, app, "schedule.resumed", [(key,)])
+        publish(db, now, app, "schedule.resumed", [(key,)])
     if advance.after_end is not None:
         count_from_end(db, now, [advance.schedule_id])
     return True
@@ -156,28 +315,31 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
         return False
     of_nodes = {run.id for run in duplicates if run.cause is Cause.EVERY_NODE}
     fires = fires_counted(advance.runs, of_nodes) - (advance.takes_back is not None)
-    if not _fitting(db, app, [advance]):
+    if not _fitting(db, app, [advance], claimant):
         return False
     _move_cursors(db, [(advance, bump or int(advance.occurrences is not None), fires)])
     if advance.occurrences is not None:
         decided = json_text(advance.occurrences) if advance.occurrences else None
         db.execute(SQL["record_fires.decide"], (advance.schedule_id, decided))
     if advance.takes_back is not None or advance.replaces_live:
-        claimant.tell(now, app)
+        claimant.publish(now, app)
     if advance.takes_back is not None:
         _take_back(db, now, app, advance.schedule_id, advance.takes_back)
     # Nobody is replaced for a run that is not to be.
     if advance.replaces_live and not duplicates and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
     _write_rows(db, now, app, advance, claimant)
-    write_messages(db, now, app, advance.messages)
+    if advance.messages:
+        write_messages(db, now, app, advance.messages)
     return True
 
 
-def _fitting(db: sqlite3.Connection, app: str, advances: Sequence[Advance]) -> list[int]:
+def _fitting(db: sqlite3.Connection, app: str, advances: Sequence[Advance], claimant: Claimant) -> list[int]:
     """The guard: the schedules that are as their plan was made from."""
     plans = [(advance.schedule_id, advance.version, advance.fire_at, advance.at, advance.live) for advance in advances]
-    return _ids.decode(db.execute(SQL["record_fires.fitting"], (app, json_text(plans))).fetchone()[0])
+    fitting, has_feed = db.execute(SQL["record_fires.fitting"], (app, json_text(plans))).fetchone()
+    claimant.has_feed = bool(has_feed)
+    return _ids.decode(fitting)
 
 
 def _move_cursors(db: sqlite3.Connection, moves: Sequence[tuple[Advance, int, int]]) -> None:

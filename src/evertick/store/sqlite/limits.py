@@ -39,12 +39,15 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from evertick.model.limits import Rate
 from evertick.store.base import TaskTerms
-from evertick.store.sqlite.candidates import Candidate
-from evertick.store.sqlite.queries import SQL
+from evertick.store.sqlite.connection import SQL
 from evertick.when.moment import SECOND
+
+if TYPE_CHECKING:
+    from evertick.store.sqlite.claims import Candidate
 
 __all__ = ["Gate", "let_next", "let_stuck_through", "look_again", "make_room"]
 

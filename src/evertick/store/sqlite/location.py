@@ -15,7 +15,7 @@ import msgspec
 from evertick.errors import InvalidDuration, InvalidSetting
 from evertick.when.duration import duration_us
 
-__all__ = ["Access", "Location", "location_of"]
+__all__ = ["Location", "location_of"]
 
 # "beside": only reading, beside processes that may write. "alone": only reading what no process writes.
 Access = Literal["write", "beside", "alone"]

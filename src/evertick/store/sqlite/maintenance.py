@@ -21,6 +21,7 @@ from evertick.errors import Refused, StoreRefused, StoreUnavailable
 from evertick.store.base import Checked, Freed, StoreStatus, TableRows
 from evertick.store.sqlite.connection import (
     FILE_MODE,
+    SQL,
     as_it_can_be_opened,
     check_version,
     connect,
@@ -30,9 +31,8 @@ from evertick.store.sqlite.connection import (
     translated,
     why_read_only,
 )
+from evertick.store.sqlite.file_system import NETWORK_FILE_SYSTEMS, file_system_of
 from evertick.store.sqlite.location import Location
-from evertick.store.sqlite.mount import NETWORK_FILE_SYSTEMS, file_system_of
-from evertick.store.sqlite.queries import SQL
 from evertick.store.sqlite.schema import SCHEMA_VERSION, migrate, missing
 from evertick.store.sqlite.upkeep import free_pages
 
@@ -47,9 +47,9 @@ _APPS_MOST = 1_000
 _STEPS_PER_LOOK = 100_000
 _VACUUMS: dict[int, Literal["none", "full", "incremental"]] = {0: "none", 1: "full", 2: "incremental"}
 _LEDGER = {
-    "care.both": "{} runs are both live and done",
-    "care.no_cursor": "{} schedules have no cursor, so they never fire",
-    "care.no_schedule": "{} cursors have no schedule",
+    "maintenance.both": "{} runs are both live and done",
+    "maintenance.no_cursor": "{} schedules have no cursor, so they never fire",
+    "maintenance.no_schedule": "{} cursors have no schedule",
 }
 
 
@@ -115,9 +115,9 @@ class FileMaintenance:
     # --- status
 
     def _status(self, db: sqlite3.Connection) -> StoreStatus:
-        tables = [row["name"] for row in db.execute(SQL["care.tables"])]
+        tables = [row["name"] for row in db.execute(SQL["maintenance.tables"])]
         has_meta = "evertick_meta" in tables
-        meta = db.execute(SQL["care.meta"]).fetchone() if has_meta else None
+        meta = db.execute(SQL["maintenance.meta"]).fetchone() if has_meta else None
         file_system = None if self._path is None else file_system_of(self._path)
         is_alone = as_it_can_be_opened(self._where).access == "alone"
         return StoreStatus(
@@ -261,21 +261,21 @@ def _size(path: Path) -> int:
 def _rows(db: sqlite3.Connection, table: str) -> TableRows:
     # The name comes from the file's own list of tables.
     quoted = '"' + table.replace('"', '""') + '"'
-    rows = db.execute(SQL["care.rows"].format(table=quoted), (_COUNT_MOST + 1,)).fetchone()[0]
+    rows = db.execute(SQL["maintenance.rows"].format(table=quoted), (_COUNT_MOST + 1,)).fetchone()[0]
     return TableRows(name=table, rows=min(rows, _COUNT_MOST), is_exact=rows <= _COUNT_MOST)
 
 
 def _oldest(db: sqlite3.Connection) -> int | None:
     oldest: list[int] = []
-    app = db.execute(SQL["care.next_app"], ("",)).fetchone()[0]
+    app = db.execute(SQL["maintenance.next_app"], ("",)).fetchone()[0]
     while app is not None and len(oldest) < _APPS_MOST:
-        oldest.append(db.execute(SQL["care.oldest"], (app,)).fetchone()[0])
-        app = db.execute(SQL["care.next_app"], (app,)).fetchone()[0]
+        oldest.append(db.execute(SQL["maintenance.oldest"], (app,)).fetchone()[0])
+        app = db.execute(SQL["maintenance.next_app"], (app,)).fetchone()[0]
     return min(oldest, default=None)
 
 
 def _objects(db: sqlite3.Connection) -> dict[tuple[str, str], str]:
-    return {(row["type"], row["name"]): " ".join(row["sql"].split()) for row in db.execute(SQL["care.objects"])}
+    return {(row["type"], row["name"]): " ".join(row["sql"].split()) for row in db.execute(SQL["maintenance.objects"])}
 
 
 def _damage(db: sqlite3.Connection, *, is_quick: bool) -> list[str]:

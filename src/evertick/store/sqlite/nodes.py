@@ -1,7 +1,10 @@
-"""Nodes: joining, beating, dying, and what becomes of the runs of the dead.
+"""Nodes: joining, beating, dying, and what becomes of the runs of the dead; and the duties that they hold.
 
-Death is written down once (`died_at`), by the node itself or by whoever sees that its lease has run out. Re-homing is a
-later step that looks at what is written, so it may be repeated by anybody at any time.
+Death is written down once (`died_at`), by the node itself or by any node that sees that its lease has run out.
+Re-homing is a later step that looks at what is written, so any node may repeat it at any time.
+
+A duty is held by being written down for a node that lives; it is never extended. So a death frees all duties of its
+node without a write of its own, and the next node that asks takes them.
 """
 
 from __future__ import annotations
@@ -9,20 +12,31 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from evertick.model import Node, Reason, Verdict
+from evertick.model import Duty, Node, Reason, Verdict
 from evertick.model.feed import FeedKind
-from evertick.store.base import Beat, NodeJoin, Rehomed, TaskTerms, Ticks
-from evertick.store.ending import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
-from evertick.store.rows import json_text, node_of
-from evertick.store.sqlite.candidates import read_candidates
-from evertick.store.sqlite.claims import ClaimQuery
+from evertick.store.base import EVER, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.rows import duty_hold_of, duty_of, json_text, node_of, plain_text
+from evertick.store.sqlite.claims import ClaimQuery, read_candidates
+from evertick.store.sqlite.connection import SQL, is_alive
 from evertick.store.sqlite.endings import end
-from evertick.store.sqlite.feed import tell, tell_nodes, tell_runs
-from evertick.store.sqlite.fence import is_alive
+from evertick.store.sqlite.feed import publish, publish_nodes, publish_runs
 from evertick.store.sqlite.limits import make_room
-from evertick.store.sqlite.queries import SQL
+from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
 
-__all__ = ["beat", "die", "join", "judge", "nodes", "rehome"]
+__all__ = [
+    "beat",
+    "die",
+    "duties",
+    "hold_duties",
+    "join",
+    "judge",
+    "named_duties",
+    "nodes",
+    "rehome",
+    "resign",
+    "resign_duties",
+    "tick_duty",
+]
 
 
 def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
@@ -36,7 +50,7 @@ def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
         db.execute(SQL["join.look_again"], (node.id, limits))
         db.execute(SQL["join.forget"], (node.id, limits))
     else:
-        tell(db, now, node.app, "node.joined", [(node.id, node.name)])
+        publish(db, now, node.app, "node.joined", [(node.id, node.name)])
     if node.channels or node.leaves or is_known:
         db.execute(SQL["join.channels"], (node.id, json_text(node.channels), json_text(node.leaves)))
     for name, terms in node.tasks.items():
@@ -73,15 +87,19 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
 def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:
     """`kind`: as what the feed hears of it."""
     if db.execute(SQL["die"], (node, now)).rowcount:
-        tell_nodes(db, now, kind, [node])
+        publish_nodes(db, now, kind, [node])
     _forget_tasks(db, [node])
 
 
-def judge(db: sqlite3.Connection, now: int, until: int) -> list[str]:
+def leave(db: sqlite3.Connection, now: int, node: str) -> None:
+    die(db, now, node, "node.left")
+
+
+def judge(db: sqlite3.Connection, now: int, until: int = EVER) -> list[str]:
     if now > until:
         return []
     dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
-    tell_nodes(db, now, "node.died", dead)
+    publish_nodes(db, now, "node.died", dead)
     _forget_tasks(db, dead)
     return dead
 
@@ -99,7 +117,7 @@ def rehome(
     queues: Sequence[str],
     tasks: Mapping[str, TaskTerms],
     limit: int,
-    until: int,
+    until: int = EVER,
 ) -> Rehomed:
     if not is_alive(db, node):
         return Rehomed(now=now, fence=0, claimed=[], released=[], ended=[])
@@ -117,16 +135,47 @@ def rehome(
     mine = [row["id"] for row in left if row["queue"] in queues and may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
     # Before anything is written over the dead node; also of those that start here at once.
-    tell_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
+    publish_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
     has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
-    taker = ClaimQuery(db, now, app, node, tasks)
+    query = ClaimQuery(db, now, app, node, tasks)
     found = read_candidates(db, app, mine)
-    taker.take(found.candidates)
-    taker.set_aside(found.unreadable)
+    query.take(found.candidates)
+    query.set_aside(found.unreadable)
     ended = [(ending.id, ending.verdict) for ending in endings]
-    return Rehomed(now=now, fence=taker.fence, claimed=taker.claimed, released=others, freed=has_freed, ended=ended)
+    return Rehomed(now=now, fence=query.fence, claimed=query.claimed, released=others, freed=has_freed, ended=ended)
 
 
 def nodes(db: sqlite3.Connection, now: int, app: str) -> list[Node]:
     return [node_of(row) for row in db.execute(SQL["nodes"], (app,))]
+
+
+# --- duties -----------------------------------------------------------------------------------------------------------
+
+
+def named_duties(db: sqlite3.Connection, now: int, app: str, names: Sequence[str]) -> DutyHolds:
+    rows = db.execute(SQL["duties.named"], (app, json_text(names)))
+    return DutyHolds(now=now, duties=[duty_hold_of(row) for row in rows])
+
+
+def hold_duties(db: sqlite3.Connection, now: int, app: str, node: str, names: Sequence[str]) -> DutyHolds:
+    for statement in ("hold_duties.begin", "hold_duties.take"):
+        db.execute(SQL[statement], (app, node, json_text(names), now))
+    return named_duties(db, now, app, names)
+
+
+def tick_duty(db: sqlite3.Connection, now: int, app: str, node: str, tick: DutyTick) -> bool:
+    said = (tick.has_acted, tick.next_at, plain_text(tick.error), now)
+    return db.execute(SQL["tick_duty"], (app, tick.name, node, tick.term, *said)).rowcount > 0
+
+
+def resign_duties(db: sqlite3.Connection, now: int, app: str, node: str, terms: Mapping[str, int]) -> None:
+    db.executemany(SQL["resign_duties"], [(app, name, node, term) for name, term in terms.items()])
+
+
+def resign(db: sqlite3.Connection, now: int, node: str) -> None:
+    db.execute(SQL["resign"], (node,))
+
+
+def duties(db: sqlite3.Connection, now: int, app: str) -> list[Duty]:
+    return [duty_of(row) for row in db.execute(SQL["duties"], (app,))]

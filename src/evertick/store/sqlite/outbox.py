@@ -16,11 +16,8 @@ import msgspec
 from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState, NewMessage, Reason
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
-from evertick.store.sqlite.fence import draw_fence, is_alive
-from evertick.store.sqlite.json_chunks import in_parts
-from evertick.store.sqlite.new_runs import as_numbers
-from evertick.store.sqlite.queries import SQL
-from evertick.store.unreadable import unreadable_messages
+from evertick.store.sqlite.connection import SQL, as_numbers, draw_fence, in_parts, is_alive
+from evertick.store.verdicts import unreadable_messages
 
 __all__ = [
     "channels",
@@ -46,8 +43,8 @@ def write_messages(db: sqlite3.Connection, now: int, app: str, new: Sequence[New
     return sum(_insert(db, now, app, part) for part in in_parts(new))
 
 
-def send(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> list[Message]:
-    return [_sent(db, now, app, message) for message in new]
+def send(db: sqlite3.Connection, now: int, app: str, messages: Sequence[NewMessage]) -> list[Message]:
+    return [_sent(db, now, app, message) for message in messages]
 
 
 def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Message:
@@ -79,20 +76,20 @@ def _insert(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage
 
 
 def claim_messages(
-    db: sqlite3.Connection, now: int, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
+    db: sqlite3.Connection, now: int, app: str, node: str, channels: Mapping[str, int], held: Sequence[str]
 ) -> MessageClaim:
     if not is_alive(db, node):
         return MessageClaim(now=now, messages=[], next_due_at=None)
-    for channel in room:
+    for channel in channels:
         db.execute(SQL["claim_messages.release_lost"], (app, channel, now, LOST_DELIVERY))
         db.execute(SQL["claim_messages.release_strays"], (app, channel, node, now, json_text(held)))
     picked = [
         id_
-        for channel, most in room.items()
+        for channel, most in channels.items()
         for id_ in _ids.decode(db.execute(SQL["claim_messages.pick"], (app, channel, now, max(most, 0))).fetchone()[0])
     ]
     taken = _take(db, now, app, node, picked)
-    waiting = [db.execute(SQL["claim_messages.next_due"], (app, channel)).fetchone() for channel in room]
+    waiting = [db.execute(SQL["claim_messages.next_due"], (app, channel)).fetchone() for channel in channels]
     next_due_at = min((row["due_at"] for row in waiting if row is not None), default=None)
     return MessageClaim(now=now, messages=taken, next_due_at=next_due_at)
 
@@ -129,14 +126,14 @@ def settle_messages(
             tries = attempts if kind == "retry" else None
             db.execute(SQL["settle_messages.put_back"], (json_text(ids), now + delay, tries, error))
     return [
-        "done" if outcome.id in held and first[outcome.id] is outcome else _told_before(db, app, node, outcome)
+        "done" if outcome.id in held and first[outcome.id] is outcome else _answered_before(db, app, node, outcome)
         for outcome in outcomes
     ]
 
 
-def _told_before(db: sqlite3.Connection, app: str, node: str, outcome: MessageOutcome) -> FinishAnswer:
+def _answered_before(db: sqlite3.Connection, app: str, node: str, outcome: MessageOutcome) -> FinishAnswer:
     guard = (app, outcome.id, node, outcome.fence)
-    return "already" if db.execute(SQL["settle_messages.told_before"], guard).fetchone() is not None else "lost"
+    return "already" if db.execute(SQL["settle_messages.answered_before"], guard).fetchone() is not None else "lost"
 
 
 # --- for people --------------------------------------------------------------------------------------------------

@@ -173,8 +173,9 @@ WHERE s.app = ?1 AND s.declared IS NOT NULL AND s.format <= ?2
 ORDER BY s.key;
 
 -- name: record_fires.fitting
--- The guard, of plans given as rows of what they were made from: version, cursor and live runs must still be that.
-SELECT json_group_array(d.schedule_id)
+-- The guard, of plans given as rows of what they were made from: version, cursor and live runs must still be that. Beside
+-- them whether the app has a feed.
+SELECT json_group_array(d.schedule_id), EXISTS (SELECT 1 FROM evertick_feeds WHERE app = ?1)
 FROM json_each(?2) plan CROSS JOIN evertick_due d ON d.schedule_id = json_extract(plan.value, '$[0]')
 WHERE d.app = ?1 AND d.version = json_extract(plan.value, '$[1]') AND d.fire_at IS json_extract(plan.value, '$[2]')
     AND d.at IS json_extract(plan.value, '$[3]')
@@ -496,8 +497,9 @@ WHERE true ON CONFLICT DO NOTHING;
 
 -- name: finish.held
 -- The guard of every outcome, given as an object of ids with their fences: which of them are still held under that very
--- claim, whether somebody wants them cancelled, and what their end sets free.
-SELECT json_group_array(json_array(r.id, r.schedule_id, r.limit_key, r.attempts, r.is_cancel_requested, r.cancel_reason))
+-- claim, whether their cancel was asked for, and what their end sets free. Beside them whether the app has a feed.
+SELECT json_group_array(json_array(r.id, r.schedule_id, r.limit_key, r.attempts, r.is_cancel_requested, r.cancel_reason)),
+    EXISTS (SELECT 1 FROM evertick_feeds WHERE app = ?1)
 FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
 WHERE r.state = 'running' AND r.node = ?3 AND r.fence = o.value;
 
@@ -864,7 +866,7 @@ SELECT json_group_array(json_object('id', id, 'fence', fence, 'attempts', attemp
     'limit_key', limit_key))
 FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'dispatched';
 
--- name: apply_reports.mark
+-- name: apply_reports.progress
 -- How those stand now of which the same is known.
 UPDATE evertick_runs
 SET pushed_at = ?3, taken_at = ?4, deadline = ?5, progress = coalesce(?6, progress),
@@ -880,7 +882,7 @@ CROSS JOIN evertick_log_chunks l
     ON l.app = ?1 AND l.run = json_extract(w.value, '$[0]') AND l.fence = json_extract(w.value, '$[1]')
 GROUP BY run, fence;
 
--- name: apply_reports.told_before
+-- name: apply_reports.answered_before
 -- Which of these dispatches, given as pairs of run and fence, have ended or gone back by their own word.
 SELECT json_extract(w.value, '$[0]') AS id, json_extract(w.value, '$[1]') AS fence FROM json_each(?2) w
 WHERE EXISTS (SELECT 1 FROM evertick_history h
@@ -922,7 +924,7 @@ DELETE FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3 AND sta
 -- Whether the message of a run is not in the outbox any more.
 SELECT NOT EXISTS (SELECT 1 FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3) AS is_unsent;
 
--- name: check_dispatched.told
+-- name: check_dispatched.stopping
 -- Its worker is told to stop, and has until then.
 UPDATE evertick_runs SET killed_at = ?3, deadline = ?4 WHERE app = ?1 AND id = ?2;
 
@@ -1150,42 +1152,42 @@ SELECT min(app) AS app FROM (
 
 -- ================================================================================================= care
 
--- name: care.tables
+-- name: maintenance.tables
 -- Which there are, whatever the version of the store.
 SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'evertick\_%' ESCAPE '\' ORDER BY name;
 
--- name: care.objects
+-- name: maintenance.objects
 -- Tables and indexes as they were made, to be compared with those that this code would make.
 SELECT type, name, sql FROM sqlite_master WHERE tbl_name LIKE 'evertick\_%' ESCAPE '\' AND sql IS NOT NULL;
 
--- name: care.rows
+-- name: maintenance.rows
 -- Counted up to a bound; the table is put in by `care.py`.
 SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?1)
 
--- name: care.meta
+-- name: maintenance.meta
 -- Which store it is, and how far it has come.
 SELECT store_id, version FROM evertick_meta;
 
--- name: care.next_app
+-- name: maintenance.next_app
 -- One seek per app.
 SELECT min(app) FROM evertick_history INDEXED BY evertick_history_time WHERE app > ?1;
 
--- name: care.oldest
+-- name: maintenance.oldest
 -- One seek to the oldest moment of an app.
 SELECT min(fire_at) FROM evertick_history INDEXED BY evertick_history_time WHERE app = ?1;
 
--- name: care.both
+-- name: maintenance.both
 -- A run is live or done, never both.
 SELECT count(*) FROM (
     SELECT 1 FROM evertick_runs r JOIN evertick_history h ON h.app = r.app AND h.id = r.id LIMIT ?1);
 
--- name: care.no_cursor
+-- name: maintenance.no_cursor
 -- A schedule without its cursor never fires.
 SELECT count(*) FROM (
     SELECT 1 FROM evertick_schedules s
     WHERE NOT EXISTS (SELECT 1 FROM evertick_due d WHERE d.schedule_id = s.id) LIMIT ?1);
 
--- name: care.no_schedule
+-- name: maintenance.no_schedule
 -- A cursor without its schedule is looked at for ever.
 SELECT count(*) FROM (
     SELECT 1 FROM evertick_due d
@@ -1263,7 +1265,7 @@ UPDATE evertick_outbox
 SET state = 'waiting', due_at = ?2, attempts = coalesce(?3, attempts), error = coalesce(?4, error), claimed_at = NULL
 WHERE id IN (SELECT value FROM json_each(?1));
 
--- name: settle_messages.told_before
+-- name: settle_messages.answered_before
 -- Settled by this very claim.
 SELECT 1 FROM evertick_outbox WHERE id = ?2 AND app = ?1 AND node = ?3 AND fence = ?4 AND claimed_at IS NULL;
 
@@ -1363,11 +1365,11 @@ UPDATE evertick_nodes SET channels = ?2, leaves = ?3 WHERE id = ?1;
 
 -- ================================================================================================= feed
 
--- name: feed.is_kept
+-- name: feed.exists
 -- Whether anybody wants to know; asked once per intent.
 SELECT 1 FROM evertick_feeds WHERE app = ?1;
 
--- name: feed.tell
+-- name: feed.publish
 -- Facts as they are given.
 INSERT INTO evertick_feed (app, at, kind, body) VALUES (?1, ?2, ?3, ?4);
 
@@ -1378,17 +1380,17 @@ SELECT ?1, ?2, ?3, json_group_array(json_array(r.id, r.schedule_key, r.task, r.f
     coalesce(json_extract(w.value, '$[1]'), r.parked_for, r.reason), r.attempts, r.node))
 FROM json_each(?4) w
 
--- name: feed.tell_runs
+-- name: feed.publish_runs
 -- Live runs as they are now.
 @told_runs CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
 HAVING count(*) > 0;
 
--- name: feed.tell_ended
+-- name: feed.publish_ended
 -- Runs that have just gone into history.
 @told_runs CROSS JOIN evertick_history r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
 HAVING count(*) > 0;
 
--- name: feed.tell_gaps
+-- name: feed.publish_gaps
 -- Gaps that were recorded just now.
 INSERT INTO evertick_feed (app, at, kind, body)
 SELECT ?1, ?2, 'gap.recorded',
@@ -1396,7 +1398,7 @@ SELECT ?1, ?2, 'gap.recorded',
 FROM json_each(?3) w CROSS JOIN evertick_gaps g ON g.id = w.value
 HAVING count(*) > 0;
 
--- name: feed.tell_nodes
+-- name: feed.publish_nodes
 -- Nodes of any apps that have ended.
 INSERT INTO evertick_feed (app, at, kind, body)
 SELECT n.app, ?1, ?2, json_group_array(json_array(n.id, n.name))
@@ -1407,12 +1409,12 @@ WHERE n.app IN (SELECT app FROM evertick_feeds) GROUP BY n.app;
 -- The last row that was ever written.
 coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'evertick_feed'), 0)
 
--- name: feed.keep
+-- name: keep_feed
 -- One that is on goes on, with the time it is kept for from now on.
 INSERT INTO evertick_feeds (app, epoch, kept, pruned_seq) VALUES (?1, ?2, ?3, @feed_last)
 ON CONFLICT (app) DO UPDATE SET kept = excluded.kept;
 
--- name: feed.end
+-- name: keep_feed.end
 -- What is left of it is pruned.
 DELETE FROM evertick_feeds WHERE app = ?1;
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evertick.clock import Clock
 from evertick.store.base import MigrateMode
-from evertick.store.migrations import (
+from evertick.store.sql_files import (
     Migration,
     pending,
     read_migrations,

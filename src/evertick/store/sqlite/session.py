@@ -2,41 +2,385 @@
 
 A file has a thread that writes and one that reads. Memory has one connection, so one thread does both. Inline there are
 no threads: an intent runs at once in the calling coroutine, which makes a simulation repeatable.
+
+A `Worker` is a thread with a connection and a queue of calls. The writer takes all calls that wait, at most
+`GROUP_MOST`, does each in a savepoint of one transaction, and answers after the COMMIT: fifty callers pay for one sync
+of the disk. A call that raises is rolled back alone; a COMMIT that fails fails all of its group. The reader has its own
+connection, so that looking never waits for writing.
+
+Callers are coroutines of any event loop. One that was cancelled, or whose loop has closed, gets no answer; it must
+never stop the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import queue
 import sqlite3
-from typing import Protocol, TypeVar
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
-from evertick.errors import StoreRefused
+import msgspec
+
+from evertick.clock import Clock, system_clock
+from evertick.errors import StoreRefused, StoreReplaced, StoreUnavailable
 from evertick.store.base import NO_TICKS, Beat, News, Ticks
 from evertick.store.sqlite.connection import (
     StoreTime,
     connect,
     connect_to_read,
     data_version,
+    transaction,
     translated,
     why_read_only,
 )
-from evertick.store.sqlite.duties import resign
+from evertick.store.sqlite.file_system import LockWatch, file_size
 from evertick.store.sqlite.foreign_commits import ForeignCommits
-from evertick.store.sqlite.guard import LockWatch, SameFiles
 from evertick.store.sqlite.location import Location
-from evertick.store.sqlite.nodes import beat, die
-from evertick.store.sqlite.writer import Intent, Worker, commit_group, read_each, write_now
+from evertick.store.sqlite.nodes import beat, die, resign
 
 __all__ = [
+    "GROUP_MOST",
     "FileHeartbeatSession",
     "FileSession",
     "InlineSession",
     "MemorySession",
     "SharedHeartbeatSession",
     "StoreSession",
+    "Worker",
 ]
 
+log = logging.getLogger("evertick.store")
+
 T = TypeVar("T")
+# What an intent is to a thread: a function of the connection and the store's now.
+Intent = Callable[[sqlite3.Connection, int], T]
+
+# Bounds how long one transaction keeps other processes from writing.
+GROUP_MOST = 200
+
+
+# The -wal and -shm are looked at this often at most; the file itself, where a commit would be lost, at each group.
+_LOOK_SECONDS = 0.1
+_Identity = tuple[int, int]
+_NO_FILE: _Identity = (0, 0)
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """What was found in place of the files that were opened."""
+
+    error: StoreUnavailable
+    # No other process can have committed anything since: what we hold may go into the file.
+    may_fold: bool = False
+    # No other process can come in before we have left: what has begun here may be written to its end.
+    may_end: bool = False
+
+
+class SameFiles:
+    """The files of a ledger as they were when it was opened; made while a connection has them open."""
+
+    def __init__(self, where: Location, *, is_wal: bool, clock: Clock = system_clock) -> None:
+        self._where = where
+        self._clock = clock
+        self._real = None if where.path is None else os.path.realpath(where.path)
+        self._opened = _identity(where.path)
+        names = [f"{self._real}-wal", f"{self._real}-shm"] if is_wal and not where.is_read_only else []
+        # One that is gone already differs from whatever is found later.
+        self._beside = {name: _identity(name) or _NO_FILE for name in names}
+        self._look_at = 0.0
+        self._beside_loss: Loss | None = None
+        self._lock = threading.Lock()
+        self._is_rescued = False
+
+    def check(self) -> None:
+        """Refuse where the files are others than those that were opened."""
+        if (loss := self.loss()) is not None:
+            raise loss.error
+
+    def check_beside(self) -> None:
+        """Refuse where the log is another one, for who looks at the file itself by other means."""
+        if (loss := self.loss()) is not None and isinstance(loss.error, StoreReplaced):
+            raise loss.error
+
+    def loss(self) -> Loss | None:
+        if self._where.path is None:
+            return None
+        found = _identity(self._where.path)
+        if found != self._opened:
+            what = "was removed" if found is None else "was replaced by another file"
+            return Loss(
+                StoreUnavailable(
+                    f"the {self._where.description} {what} while it was in use; nothing is kept any more: "
+                    "put the file back and restart"
+                )
+            )
+        now = self._clock.elapsed()
+        if now >= self._look_at:
+            self._look_at, self._beside_loss = now + _LOOK_SECONDS, self._look_beside()
+        return self._beside_loss
+
+    def _look_beside(self) -> Loss | None:
+        found = {name: _identity(name) for name in self._beside}
+        if found == self._beside:
+            return None
+        changed = [name for name, identity in found.items() if identity != self._beside[name]]
+        replaced = [name for name in changed if found[name] is not None]
+        what = f"{' and '.join(changed)} {'was' if len(changed) == 1 else 'were'}"
+        begin = f"{what} {'replaced' if replaced else 'deleted'} while the {self._where.description} was in use"
+        never = "Never delete or move them while a program has the file open"
+        if not replaced:
+            fix = "restart this process, which keeps all that was committed"
+            return Loss(StoreReplaced(f"{begin}: {fix}. {never}"), may_fold=True, may_end=True)
+        # A program that only reads leaves an empty log. One that has our log, but not its -shm, may write to it.
+        wal = f"{self._real}-wal"
+        if wal in changed and not file_size(wal):
+            return Loss(StoreReplaced(f"{begin}, by a program that only reads: restart. {never}"), may_fold=True)
+        fix = f"stop all programs that use the file, compare it with {self.rescue_path}, and restart"
+        return Loss(StoreReplaced(f"{begin}, and another program writes there now: {fix}. {never}"))
+
+    # --- what was committed, and only this process can reach
+
+    @property
+    def rescue_path(self) -> str:
+        """Where a copy of our ledger goes when another program keeps a second one under its name."""
+        return f"{self._real}.rescued-{os.getpid()}"
+
+    def save_deleted_log(self, db: sqlite3.Connection) -> None:
+        """Put what a deleted log holds into the file, or beside it where the file has another log by now."""
+        loss = self.loss()
+        if loss is None or not isinstance(loss.error, StoreReplaced) or db.in_transaction:
+            return
+        try:
+            if db.execute("PRAGMA query_only").fetchone()[0]:
+                return
+            if loss.may_fold:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            else:
+                self._rescue(db)
+        except sqlite3.Error as error:
+            log.error("what the deleted log of the %s holds could not be kept: %s", self._where.description, error)
+
+    def _rescue(self, db: sqlite3.Connection) -> None:
+        with self._lock:
+            if self._is_rescued:
+                return
+            self._is_rescued = True
+        db.execute("VACUUM INTO ?", (self.rescue_path,))
+        log.error("the ledger as this process has it was saved as %s", self.rescue_path)
+
+
+def _identity(path: str | None) -> _Identity | None:
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# --- threads ----------------------------------------------------------------------------------------------------------
+
+
+class Call:
+    """An intent on its way, and whom to answer."""
+
+    __slots__ = ("answer", "error", "future", "intent", "is_end", "loop")
+
+    def __init__(self, intent: Intent[Any], *, is_end: bool) -> None:
+        self.intent = intent
+        # Writes how something has ended that has begun already.
+        self.is_end = is_end
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Read from another thread, so it may be late; an outcome is unknown to a cancelled caller anyway."""
+        return self.future.cancelled()
+
+    def settle(self) -> None:
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.answer)
+        else:
+            self.future.set_exception(self.error)
+
+
+Perform = Callable[[sqlite3.Connection, StoreTime, Location, list[Call]], None]
+
+
+class Worker:
+    """A thread that opens a connection, performs calls on it, and closes it."""
+
+    def __init__(
+        self, name: str, where: Location, time: StoreTime, perform: Perform, files: SameFiles | None = None
+    ) -> None:
+        self._where = where
+        self._files = files
+        self._time = time
+        self._perform = perform
+        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        # A daemon: a process that ends without closing its store must not hang. What was answered is on disk.
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._db: sqlite3.Connection | None = None
+        # Guards the end: after it nothing is queued that nobody would answer.
+        self._lock = threading.Lock()
+        self._is_closing = False
+        # Groups, counted by the thread itself; it commits somewhere in between.
+        self.begun = self.ended = 0
+
+    def start(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._thread.start()
+
+    async def call(self, intent: Intent[T], *, is_end: bool = False) -> T:
+        call = Call(intent, is_end=is_end)
+        with self._lock:
+            if self._is_closing:
+                raise StoreUnavailable(f"the {self._where.description} is closed; open it before using it")
+            self._queue.put(call)
+        answer: T = await call.future
+        return answer
+
+    async def close(self) -> None:
+        """End after what is queued."""
+        with self._lock:
+            self._is_closing = True
+            self._queue.put(None)
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _main(self) -> None:
+        assert self._db is not None
+        is_open = True
+        while is_open:
+            group, is_open = self._next_group()
+            calls = [call for call in group if not call.is_abandoned]
+            if calls:
+                self.begun += 1
+                self._perform_safely(self._db, calls)
+                self.ended += 1
+                _answer(calls)
+        if self._files is not None:
+            self._files.save_deleted_log(self._db)
+        self._db.close()
+
+    def _perform_safely(self, db: sqlite3.Connection, calls: list[Call]) -> None:
+        try:
+            if allowed := self._allowed(db, calls):
+                self._perform(db, self._time, self._where, allowed)
+        except BaseException as error:
+            # Whatever it was, somebody waits for an answer and others will come.
+            _fail(calls, error)
+
+    def _allowed(self, db: sqlite3.Connection, calls: list[Call]) -> list[Call]:
+        """All of them, as long as the files are those that were opened; the others are answered with what is wrong."""
+        loss = None if self._files is None else self._files.loss()
+        if self._files is None or loss is None:
+            return calls
+        self._files.save_deleted_log(db)
+        allowed = [call for call in calls if call.is_end and loss.may_end]
+        _fail([call for call in calls if call not in allowed], loss.error)
+        return allowed
+
+    def _next_group(self) -> tuple[list[Call], bool]:
+        first = self._queue.get()
+        if first is None:
+            return [], False
+        group = [first]
+        while len(group) < GROUP_MOST:
+            try:
+                call = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if call is None:
+                return group, False
+            group.append(call)
+        return group, True
+
+
+def commit_group(db: sqlite3.Connection, time: StoreTime, where: Location, calls: list[Call]) -> None:
+    """One transaction for all, a savepoint for each; one that comes alone needs none."""
+    if len(calls) == 1:
+        _commit_one(db, time, where, calls[0])
+        return
+    try:
+        with translated(where), transaction(db):
+            for call in calls:
+                _perform_one(db, time, where, call)
+    except StoreUnavailable as error:
+        _fail(calls, error)
+
+
+def _commit_one(db: sqlite3.Connection, time: StoreTime, where: Location, call: Call) -> None:
+    try:
+        call.answer = write_now(db, time, where, call.intent)
+    except Exception as error:
+        call.error = error
+
+
+def _perform_one(db: sqlite3.Connection, time: StoreTime, where: Location, call: Call) -> None:
+    db.execute("SAVEPOINT intent")
+    try:
+        with translated(where):
+            call.answer = call.intent(db, time.now())
+    except Exception as error:
+        if not db.in_transaction:
+            # A full disk or an I/O error may make SQLite give up the whole transaction, and with it the whole group.
+            raise
+        call.error = error
+        db.execute("ROLLBACK TO intent")
+    db.execute("RELEASE intent")
+
+
+def read_each(db: sqlite3.Connection, time: StoreTime, where: Location, calls: list[Call]) -> None:
+    """Each in a read transaction of its own: one snapshot for all of its statements."""
+    for call in calls:
+        try:
+            with translated(where), transaction(db, "DEFERRED"):
+                call.answer = call.intent(db, time.now())
+        except Exception as error:
+            call.error = error
+
+
+def write_now(db: sqlite3.Connection, time: StoreTime, where: Location, intent: Intent[T]) -> T:
+    """An intent in a transaction of its own, in the calling thread."""
+    with translated(where), transaction(db):
+        return intent(db, time.now())
+
+
+def _fail(calls: Sequence[Call], error: BaseException) -> None:
+    for call in calls:
+        # One that failed by itself keeps its own reason.
+        call.error = call.error or error
+
+
+def _answer(calls: Sequence[Call]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[Call]] = {}
+    for call in calls:
+        by_loop.setdefault(call.loop, []).append(call)
+    for loop, settled in by_loop.items():
+        try:
+            # One wake-up per loop, however many wait there.
+            loop.call_soon_threadsafe(_settle_all, settled)
+        except RuntimeError:
+            # The loop has closed, and its callers with it.
+            continue
+
+
+def _settle_all(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call.settle()
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
 
 # A beat that cannot get through must fail while there is still time for others.
 _WAITS_PER_LEASE = 4
@@ -59,15 +403,16 @@ class FileSession:
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
         self._where = where
+        self._is_read_only = where.is_read_only
         self.files = SameFiles(where, is_wal=db.execute("PRAGMA journal_mode").fetchone()[0] == "wal")
         self._writer = Worker("evertick-sqlite-writer", where, time, commit_group, self.files)
         self._reader = Worker("evertick-sqlite-reader", where, time, read_each, self.files)
-        self._others = ForeignCommits(where, self._writer, data_version(db))
+        self._foreign_commits = ForeignCommits(where, self._writer, data_version(db))
         self._writer.start(db)
         self._reader.start(connect_to_read(where))
 
     async def write(self, intent: Intent[T], *, is_end: bool = False) -> T:
-        if self._where.is_read_only:
+        if self._is_read_only:
             raise StoreRefused(f"the {self._where.description} cannot be written: {why_read_only(self._where)}")
         return await self._writer.call(intent, is_end=is_end)
 
@@ -75,20 +420,20 @@ class FileSession:
         return await self._reader.call(intent)
 
     async def changed(self, app: str, timeout: float) -> News | None:
-        return await self._others.changed(app, timeout)
+        return await self._foreign_commits.changed(app, timeout)
 
     async def close(self) -> None:
         loss = self.files.loss()
         if loss is None or loss.may_fold:
             # The writer last: the last connection to close folds the WAL into the file, and must be able to write.
             await self._reader.close()
-            self._others.close()
+            self._foreign_commits.close()
             await self._writer.close()
         else:
             # Another program has a log of its own by now, which ours must not overwrite: one that only reads last.
             await self._writer.close()
             await self._reader.close()
-            self._others.close()
+            self._foreign_commits.close()
 
 
 class MemorySession:

@@ -1,18 +1,29 @@
-"""Keeping the store small and honest: parking what nobody can run, pruning the past in bites, taking the pulse."""
+"""Upkeep: parking what no node can run, pruning in bites, the pulse, and mending the times of a wrong clock."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evertick.model import Verdict
-from evertick.store.base import FAILED_MOST, LATELY, LATELY_DUE, Pulse
-from evertick.store.sqlite.feed import prune_feed, tell_runs
+from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATELY, LATELY_DUE, GapCut, Pulse
+from evertick.store.rows import DATED, WAITING, MistimedRows, add_rows, json_text
+from evertick.store.sqlite.connection import SQL
+from evertick.store.sqlite.feed import prune_feed, publish_runs
 from evertick.store.sqlite.limits import let_stuck_through, make_room
-from evertick.store.sqlite.queries import SQL
 from evertick.when.moment import DAY
 
-__all__ = ["LimitsCursor", "PruneCursor", "apps", "free_pages", "park_unknown", "prune", "pulse"]
+__all__ = [
+    "LimitsCursor",
+    "PruneCursor",
+    "apps",
+    "find_mistimed",
+    "free_pages",
+    "mend_mistimed",
+    "park_unknown",
+    "prune",
+    "pulse",
+]
 
 _ABOVE_ALL = 2**63 - 1
 # Counts of live runs stop here.
@@ -37,7 +48,7 @@ LimitsCursor = dict[str, str]
 def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
     unknown = db.execute(SQL["park_unknown"], (app, now, limit)).fetchall()
     db.executemany(SQL["park_unknown.park"], [(app, row["id"]) for row in unknown])
-    tell_runs(db, now, app, "run.parked", [row["id"] for row in unknown])
+    publish_runs(db, now, app, "run.parked", [row["id"] for row in unknown])
     make_room(db, app, [row["limit_key"] for row in unknown])
     limits_cursor[app] = let_stuck_through(db, now, app, limits_cursor.get(app, ""), limit)
     known = db.execute(SQL["park_unknown.known_again"], (app, limit)).fetchall()
@@ -48,7 +59,7 @@ def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int, limits_
 # --- pruning -----------------------------------------------------------------------------------------------------
 
 
-class _Bite:
+class _PruneBatch:
     """Counts what a call has deleted against its limit."""
 
     def __init__(self, db: sqlite3.Connection, app: str, limit: int) -> None:
@@ -81,11 +92,11 @@ def prune(
     limit: int,
     cursor: PruneCursor,
 ) -> int:
-    bite = _Bite(db, app, limit)
-    keep = _KEPT_PER_SCHEDULE if keep_per_schedule is None else keep_per_schedule
+    bite = _PruneBatch(db, app, limit)
+    add_rows = _KEPT_PER_SCHEDULE if keep_per_schedule is None else keep_per_schedule
     steps: tuple[Callable[[], None], ...] = (
         lambda: bite.runs("prune.old_runs", app, before),
-        lambda: _prune_surplus(bite, keep, cursor),
+        lambda: _prune_surplus(bite, add_rows, cursor),
         lambda: bite.rows("prune.gaps", app, before),
         lambda: bite.rows("prune.starts", app, now),
         lambda: bite.rows("prune.unique", app, now),
@@ -113,28 +124,28 @@ def free_pages(db: sqlite3.Connection, most: int) -> None:
         db.execute("PRAGMA incremental_vacuum(1)")
 
 
-def _prune_surplus(bite: _Bite, keep: int, cursor: PruneCursor) -> None:
+def _prune_surplus(bite: _PruneBatch, add_rows: int, cursor: PruneCursor) -> None:
     """Look through the next schedules: what they have too much of, and versions that nothing refers to any more."""
     after = cursor.get(bite.app, ("", 0))
     rows = bite.db.execute(SQL["prune.schedules"], (bite.app, *after, _SCHEDULES_PER_BITE)).fetchall()
     for row in rows:
         if bite.left <= 0:
             return
-        bite.runs("prune.surplus_runs", row["schedule_id"], keep)
+        bite.runs("prune.surplus_runs", row["schedule_id"], add_rows)
         bite.db.execute(SQL["prune.versions"], (bite.app, row["key"], row["schedule_id"]))
         cursor[bite.app] = (row["key"], row["schedule_id"])
     if len(rows) < _SCHEDULES_PER_BITE:
         cursor.pop(bite.app, None)
 
 
-def _prune_duties(bite: _Bite, now: int, before: int) -> None:
+def _prune_duties(bite: _PruneBatch, now: int, before: int) -> None:
     terms = [row["term"] for row in bite.db.execute(SQL["prune.duties"], (bite.app, before, bite.left)).fetchall()]
     if terms:
         bite.db.execute(SQL["prune.duty_terms"], (bite.app, max(terms), now))
     bite.count(len(terms))
 
 
-def _prune_finished(bite: _Bite, before: int) -> None:
+def _prune_finished(bite: _PruneBatch, before: int) -> None:
     finished = bite.db.execute(SQL["prune.finished_schedules"], (bite.app, before, bite.left)).fetchall()
     ids = [(row["id"],) for row in finished]
     bite.db.executemany(SQL["change_schedules.remove"], ids)
@@ -168,7 +179,7 @@ def _counts(rows: Iterable[sqlite3.Row], verdict: Verdict) -> dict[str, int]:
     return {row["name"]: row["count"] for row in rows if row["verdict"] == verdict}
 
 
-def apps(db: sqlite3.Connection, now: int, limit: int) -> list[str]:
+def apps(db: sqlite3.Connection, now: int, *, limit: int = 100) -> list[str]:
     found: list[str] = []
     app = ""
     while len(found) < limit and (app := db.execute(SQL["apps.next"], (app,)).fetchone()["app"]) is not None:
@@ -190,3 +201,53 @@ def _priorities(db: sqlite3.Connection, app: str, queue: str) -> Iterator[int]:
     priority = _ABOVE_ALL
     while (priority := db.execute(SQL["pulse.next_priority"], (app, queue, priority)).fetchone()[0]) is not None:
         yield priority
+
+
+# --- what was written while the clock of the machine was ahead --------------------------------------------------------
+
+
+def find_mistimed(
+    db: sqlite3.Connection, now: int, app: str, limit: int, since: int | None = None
+) -> tuple[MistimedRows, int]:
+    """`since`: the earliest wrong time, where it is known from a look before. Reads all rows without a lock.
+    Beside them the store's time."""
+    found, ahead = MistimedRows({}, [], []), now + CLOCK_AHEAD
+    for kind in (*DATED, "gaps", "keys"):
+        add_rows(found, kind, db.execute(SQL[f"clock.{kind}"], (app, ahead, limit)).fetchall())
+    # Runs that were made at a wrong time tell it, too: what else waits is found by that.
+    for kind in ("runs", "messages"):
+        values = (app, ahead, EVER, now + CLOCK_FAR, limit)
+        found.times.extend(row["at"] for row in db.execute(SQL[f"clock.{kind}"], values) if row["at"] is not None)
+    earliest = min([*found.times, *([] if since is None else [since])], default=EVER)
+    for kind in ("runs", "messages"):
+        values = (app, ahead, earliest, now + CLOCK_FAR, limit)
+        add_rows(found, kind, db.execute(SQL[f"clock.{kind}"], values).fetchall())
+    return found, now
+
+
+def mend_mistimed(
+    db: sqlite3.Connection, now: int, app: str, found: MistimedRows, gaps: Sequence[GapCut], limit: int
+) -> dict[str, int]:
+    """What was found by a look before this transaction; a row that is right by now stays as it is."""
+    ahead, mended = now + CLOCK_AHEAD, dict[str, int]()
+
+    def mend(kind: str) -> None:
+        if names := found.names.get(kind):
+            statement = SQL[f"clock.mend_{kind}"]
+            values = (app, json_text(names), now, ahead)[: 4 if "?4" in statement else 3]
+            mended[kind] = db.execute(statement, values).rowcount
+
+    for kind in WAITING:
+        mend(kind)
+        if len(found.names.get(kind, ())) >= limit:
+            return mended  # more of them may wait
+    for kind in DATED:
+        mend(kind)
+    cut = 0
+    for gap in gaps:
+        if gap.count:
+            values = (app, gap.id, gap.last_at, gap.count, gap.is_exact, now, ahead)
+            cut += db.execute(SQL["clock.mend_gap"], values).rowcount
+        else:
+            cut += db.execute(SQL["clock.drop_gap"], (app, gap.id, ahead)).rowcount
+    return {**mended, "gaps": cut} if cut else mended

@@ -25,44 +25,19 @@ A store that takes part in the transactions of others (`within`, `transaction`) 
 one more class with the same fixture, and a fixture `users` that gives a `Users`. Any other raises `Refused` there.
 
 The tests are arranged by promise, one file per group, and speak only to the protocol in `evertick.store.base`. After
-each test the whole ledger is checked against what must always hold (`laws`).
+each test the whole ledger is checked against what must always hold (`check_ledger`).
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
 # Without it a failing assertion of these files would not say what it saw.
-pytest.register_assert_rewrite(
-    *(
-        f"{__name__}.{name}"
-        for name in (
-            "bench",
-            "claims",
-            "duties",
-            "endings",
-            "every_node",
-            "feed",
-            "finishing",
-            "fires",
-            "dispatched",
-            "laws",
-            "managing",
-            "limits",
-            "nodes",
-            "occurrences",
-            "outbox",
-            "queries",
-            "schedules",
-            "unreadable",
-            "upkeep",
-            "within",
-        )
-    )
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 from evertick.testing.conformance.bench import (  # noqa: E402
     Bench,
@@ -73,6 +48,7 @@ from evertick.testing.conformance.bench import (  # noqa: E402
     a_run,
     an_advance,
     an_outcome,
+    check_ledger,
 )
 from evertick.testing.conformance.claims import Claims  # noqa: E402
 from evertick.testing.conformance.dispatched import Dispatched  # noqa: E402
@@ -81,15 +57,12 @@ from evertick.testing.conformance.every_node import EveryNode  # noqa: E402
 from evertick.testing.conformance.feed import Feed, FeedWithin  # noqa: E402
 from evertick.testing.conformance.finishing import Finishing  # noqa: E402
 from evertick.testing.conformance.fires import Fires  # noqa: E402
-from evertick.testing.conformance.laws import check_ledger  # noqa: E402
 from evertick.testing.conformance.limits import Limits  # noqa: E402
 from evertick.testing.conformance.managing import Managing  # noqa: E402
 from evertick.testing.conformance.nodes import Nodes  # noqa: E402
-from evertick.testing.conformance.occurrences import Occurrences  # noqa: E402
 from evertick.testing.conformance.outbox import Outbox, OutboxWithin  # noqa: E402
-from evertick.testing.conformance.queries import Queries  # noqa: E402
-from evertick.testing.conformance.schedules import Schedules  # noqa: E402
-from evertick.testing.conformance.unreadable import Unreadable  # noqa: E402
+from evertick.testing.conformance.queries import Queries, Unreadable  # noqa: E402
+from evertick.testing.conformance.schedules import Occurrences, Schedules  # noqa: E402
 from evertick.testing.conformance.upkeep import Upkeep  # noqa: E402
 from evertick.testing.conformance.within import Users, UserTransaction, Within  # noqa: E402
 

@@ -27,8 +27,8 @@ from evertick.model import (
     Verdict,
 )
 from evertick.model.limits import make_concurrency
-from evertick.model.message import hand_key
-from evertick.store.base import DispatchesChecked, Hearing, MessageFilter, ReportAnswer, TaskTerms
+from evertick.model.message import dispatch_key
+from evertick.store.base import DispatchesChecked, MessageFilter, ReportAnswer, ReportWindow, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -57,17 +57,17 @@ def a_dispatch(held: Claimed, dispatch: DispatchTerms = _PATIENT, **fields: Any)
     message = NewMessage(
         id=a_run().id,
         channel=dispatch.to,
-        key=hand_key(held.id, held.fence),
+        key=dispatch_key(held.id, held.fence),
         body=b'{"v":1}',
         caused_by=held.id,
         dispatches=held.fence,
     )
     return an_outcome(
-        held, "hand", **{"dispatch": dispatch, "messages": (message,), "attempts": held.attempts, **fields}
+        held, "dispatch", **{"dispatch": dispatch, "messages": (message,), "attempts": held.attempts, **fields}
     )
 
 
-def said(held: Claimed, kind: str, **fields: Any) -> Report:
+def report_of(held: Claimed, kind: str, **fields: Any) -> Report:
     return Report(id=held.id, fence=held.fence, kind=kind, **fields)  # type: ignore[arg-type]
 
 
@@ -84,17 +84,17 @@ async def report(bench: Bench, *reports: Report) -> list[str]:
     return [answer.answer for answer in answers]
 
 
-async def told(bench: Bench, one: Report) -> ReportAnswer:
+async def answer_to(bench: Bench, one: Report) -> ReportAnswer:
     [answer] = await bench.store.apply_reports(APP, [one])
     return answer
 
 
-async def tend(
-    bench: Bench, *, app: str = APP, limit: int = 100, heard: Mapping[str, Hearing] | None = None
+async def check(
+    bench: Bench, *, app: str = APP, limit: int = 100, windows: Mapping[str, ReportWindow] | None = None
 ) -> DispatchesChecked:
-    """By somebody who has heard all of it, unless it is told what."""
-    all_of_it = {CHANNEL: Hearing(0, await bench.now() + HOUR)}
-    return await bench.store.check_dispatched(app, limit, all_of_it if heard is None else heard)
+    """By a node that has read all reports, unless `windows` says which."""
+    always = {CHANNEL: ReportWindow(0, await bench.now() + HOUR)}
+    return await bench.store.check_dispatched(app, limit, always if windows is None else windows)
 
 
 async def messages(bench: Bench, channel: str = CHANNEL) -> list[tuple[str, MessageState]]:
@@ -102,7 +102,7 @@ async def messages(bench: Bench, channel: str = CHANNEL) -> list[tuple[str, Mess
     return [(message.key, message.state) for message in reversed(found)]
 
 
-async def how_it_stands(bench: Bench, run: str) -> Run:
+async def dispatched_run(bench: Bench, run: str) -> Run:
     found = await bench.run(run)
     assert found.state is State.DISPATCHED
     return found
@@ -114,16 +114,16 @@ class Dispatched:
     async def test_whose_hands_a_run_ended_in_is_known_with_its_end(self, bench: Bench) -> None:
         node = await bench.node()
         known, at_once, nameless = [await dispatch(bench, node, queue="docker") for _ in range(3)]
-        await report(bench, said(known, "taken", worker="w1"))
-        assert (await how_it_stands(bench, known.id)).dispatched_to == DispatchedTo(
+        await report(bench, report_of(known, "taken", worker="w1"))
+        assert (await dispatched_run(bench, known.id)).dispatched_to == DispatchedTo(
             to=CHANNEL, queue="docker", worker="w1"
         )
         await report(
             bench,
-            said(known, "finish", worker="another name"),
-            said(at_once, "taken", worker="w2"),
-            said(at_once, "fail", worker="w2", retry=False, error="no"),
-            said(nameless, "finish"),
+            report_of(known, "finish", worker="another name"),
+            report_of(at_once, "taken", worker="w2"),
+            report_of(at_once, "fail", worker="w2", retry=False, error="no"),
+            report_of(nameless, "finish"),
         )
         found = [(await bench.run(held.id)).dispatched_to for held in (known, at_once, nameless)]
         assert found == [DispatchedTo(to=CHANNEL, queue="docker", worker=worker) for worker in ("w1", "w2", None)]
@@ -131,16 +131,16 @@ class Dispatched:
     async def test_a_run_that_goes_to_another_worker_forgets_the_first(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        await report(bench, said(held, "taken", worker="w1"), said(held, "release"))
+        await report(bench, report_of(held, "taken", worker="w1"), report_of(held, "release"))
         assert (await bench.run(held.id)).dispatched_to is None
         again = await dispatch(bench, node, held.id)
-        assert (await how_it_stands(bench, held.id)).dispatched_to == DispatchedTo(to=CHANNEL)
-        await report(bench, said(again, "finish", worker="w2"))
+        assert (await dispatched_run(bench, held.id)).dispatched_to == DispatchedTo(to=CHANNEL)
+        await report(bench, report_of(again, "finish", worker="w2"))
         assert (await bench.run(held.id)).dispatched_to == DispatchedTo(to=CHANNEL, worker="w2")
 
     async def test_a_worker_whose_name_no_database_takes_is_heard(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
-        await report(bench, said(held, "finish", worker="w\x00\ud800"))
+        await report(bench, report_of(held, "finish", worker="w\x00\ud800"))
         assert (await bench.run(held.id)).dispatched_to == DispatchedTo(to=CHANNEL, worker="w\ufffd?")
 
     async def test_a_run_that_was_done_here_was_in_no_other_hands(self, bench: Bench) -> None:
@@ -155,7 +155,7 @@ class Dispatched:
         node = await bench.node()
         before = await bench.now()
         held = await dispatch(bench, node)
-        run = await how_it_stands(bench, held.id)
+        run = await dispatched_run(bench, held.id)
         assert (run.node, run.fence, run.attempts, run.losses, run.started_at) == (None, held.fence, 0, 0, None)
         assert run.dispatched is not None
         assert (run.dispatched.to, run.dispatched.mode) == (CHANNEL, "finish")
@@ -169,7 +169,7 @@ class Dispatched:
         node = await bench.node()
         held = await dispatch(bench, node)
         [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
-        assert (message.key, message.caused_by) == (hand_key(held.id, held.fence), held.id)
+        assert (message.key, message.caused_by) == (dispatch_key(held.id, held.fence), held.id)
         [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 9}, ())).messages
         assert (claimed.caused_by, claimed.dispatches) == (held.id, held.fence)
 
@@ -189,7 +189,7 @@ class Dispatched:
         assert await bench.finish(node, outcome) == ["done"]
         assert await bench.finish(node, outcome) == ["already"]
         assert len(await messages(bench)) == 1
-        await report(bench, said(held, "finish"))
+        await report(bench, report_of(held, "finish"))
         assert await bench.finish(node, outcome) == ["already"]
 
     async def test_a_cancel_that_was_asked_for_comes_before_a_dispatch(self, bench: Bench) -> None:
@@ -221,7 +221,7 @@ class Dispatched:
         outcomes = [a_dispatch(dispatched), a_dispatch(cancelled), stale, a_dispatch(twice), a_dispatch(twice)]
         assert await bench.finish(node, *outcomes) == ["done", "done", "lost", "done", "already"]
         sent = await messages(bench)
-        assert {key for key, _ in sent} == {hand_key(each.id, each.fence) for each in (dispatched, twice)}
+        assert {key for key, _ in sent} == {dispatch_key(each.id, each.fence) for each in (dispatched, twice)}
         assert (await bench.run(cancelled.id)).verdict is Verdict.CANCELLED
         assert (await bench.run(other.id)).state is State.RUNNING
 
@@ -231,8 +231,8 @@ class Dispatched:
         await bench.store.leave(node)
         rehomed = await bench.rehome(heir)
         assert (rehomed.claimed, rehomed.released, rehomed.ended) == ([], [], [])
-        assert (await how_it_stands(bench, held.id)).losses == 0
-        assert await report(bench, said(held, "finish")) == ["done"]
+        assert (await dispatched_run(bench, held.id)).losses == 0
+        assert await report(bench, report_of(held, "finish")) == ["done"]
 
     async def test_what_was_dispatched_in_the_own_queue_of_a_node_outlives_it(self, bench: Bench) -> None:
         node, heir = await bench.node(), await bench.node()
@@ -241,7 +241,7 @@ class Dispatched:
         await bench.finish(node, a_dispatch(held))
         await bench.store.leave(node)
         assert (await bench.rehome(heir)).ended == []
-        assert await report(bench, said(held, "finish")) == ["done"]
+        assert await report(bench, report_of(held, "finish")) == ["done"]
         assert (await bench.run(run.id)).verdict is Verdict.SUCCEEDED
 
     async def test_whoever_dispatched_a_run_over_may_not_write_about_it_any_more(self, bench: Bench) -> None:
@@ -249,7 +249,7 @@ class Dispatched:
         held = await dispatch(bench, node)
         assert await bench.note(node, held, progress=0.5, lines=((1, "info", "hello"),)) == [held.id]
         assert await bench.finish(node, an_outcome(held)) == ["already"]
-        run = await how_it_stands(bench, held.id)
+        run = await dispatched_run(bench, held.id)
         assert (run.progress, await bench.store.log(APP, held.id)) == (None, [])
 
     # --- reports
@@ -257,20 +257,20 @@ class Dispatched:
     async def test_a_worker_takes_a_run_speaks_of_it_and_ends_it(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        assert await report(bench, said(held, "pushed")) == ["done"]
-        pushed = (await how_it_stands(bench, held.id)).dispatched
+        assert await report(bench, report_of(held, "pushed")) == ["done"]
+        pushed = (await dispatched_run(bench, held.id)).dispatched
         assert pushed is not None
         assert pushed.until is not None
         assert us(pushed.until) == us(pushed.pushed_at) + HOUR
-        assert await report(bench, said(held, "taken")) == ["done"]
-        run = await how_it_stands(bench, held.id)
+        assert await report(bench, report_of(held, "taken")) == ["done"]
+        run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert run.started_at == run.dispatched.taken_at
         assert us(run.dispatched.until) == us(run.dispatched.taken_at) + HOUR
-        assert await report(bench, said(held, "progress", progress=0.5, progress_text="half")) == ["done"]
-        run = await how_it_stands(bench, held.id)
+        assert await report(bench, report_of(held, "progress", progress=0.5, progress_text="half")) == ["done"]
+        run = await dispatched_run(bench, held.id)
         assert (run.progress, run.progress_text) == (0.5, "half")
-        answer = await told(bench, said(held, "finish", result=b'{"n":1}'))
+        answer = await answer_to(bench, report_of(held, "finish", result=b'{"n":1}'))
         assert (answer.answer, answer.verdict) == ("done", Verdict.SUCCEEDED)
         ended = await bench.run(held.id)
         assert (ended.verdict, ended.result, ended.attempts, ended.fence) == (
@@ -284,7 +284,7 @@ class Dispatched:
     async def test_reports_of_one_batch_are_taken_in_their_order(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        words = [said(held, kind) for kind in ("pushed", "taken", "progress", "finish", "progress", "finish")]
+        words = [report_of(held, kind) for kind in ("pushed", "taken", "progress", "finish", "progress", "finish")]
         assert await report(bench, *words) == ["done"] * 4 + ["already"] * 2
         run = await bench.run(held.id)
         assert run.verdict is Verdict.SUCCEEDED
@@ -295,14 +295,16 @@ class Dispatched:
         node, took = await bench.node(), bench.short // 3
         held = await dispatch(bench, node, retry_delay=0)
         await bench.pass_time(bench.short)
-        await report(bench, said(held, "pushed"), said(held, "taken"), said(held, "fail", error="no", took=took))
+        await report(
+            bench, report_of(held, "pushed"), report_of(held, "taken"), report_of(held, "fail", error="no", took=took)
+        )
         [attempt] = await bench.store.attempts(APP, held.id)
         assert took <= us(attempt.finished_at) - us(attempt.started_at) < took + SECOND
         again = await dispatch(bench, node, held.id)
-        await report(bench, said(again, "taken"))
-        heard = await how_it_stands(bench, held.id)
+        await report(bench, report_of(again, "taken"))
+        heard = await dispatched_run(bench, held.id)
         await bench.pass_time(bench.short)
-        await report(bench, said(again, "finish", took=took))
+        await report(bench, report_of(again, "finish", took=took))
         run = await bench.run(held.id)
         assert took <= us(run.finished_at) - us(run.started_at) < took + SECOND
         assert us(run.started_at) > us(heard.started_at)
@@ -310,9 +312,9 @@ class Dispatched:
     async def test_no_work_began_before_it_was_dispatched(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        dispatched = (await how_it_stands(bench, held.id)).dispatched
+        dispatched = (await dispatched_run(bench, held.id)).dispatched
         assert dispatched is not None
-        await report(bench, said(held, "finish", took=HOUR))
+        await report(bench, report_of(held, "finish", took=HOUR))
         assert (await bench.run(held.id)).started_at == dispatched.at
 
     async def test_reports_about_many_runs_go_together(self, bench: Bench) -> None:
@@ -323,13 +325,13 @@ class Dispatched:
         first, second, third, fourth, fifth = (held[run.id] for run in runs)
         answers = await report(
             bench,
-            said(first, "finish"),
-            said(second, "fail", error="no"),
-            said(third, "skip", reason="nothing new"),
-            said(fourth, "taken"),
-            said(msgspec.structs.replace(fifth, fence=fifth.fence + 7), "finish"),
-            said(msgspec.structs.replace(fifth, id=a_run().id), "finish"),
-            said(msgspec.structs.replace(fifth, id="no id"), "finish"),
+            report_of(first, "finish"),
+            report_of(second, "fail", error="no"),
+            report_of(third, "skip", reason="nothing new"),
+            report_of(fourth, "taken"),
+            report_of(msgspec.structs.replace(fifth, fence=fifth.fence + 7), "finish"),
+            report_of(msgspec.structs.replace(fifth, id=a_run().id), "finish"),
+            report_of(msgspec.structs.replace(fifth, id="no id"), "finish"),
         )
         assert answers == ["done"] * 4 + ["stale"] * 3
         found = [await bench.run(run.id) for run in runs]
@@ -345,69 +347,69 @@ class Dispatched:
     async def test_whatever_a_worker_says_first_tells_that_it_has_the_run(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, progress_timeout=MINUTE)
-        assert await report(bench, said(held, "progress")) == ["done"]
-        run = await how_it_stands(bench, held.id)
+        assert await report(bench, report_of(held, "progress")) == ["done"]
+        run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert None not in (run.dispatched.pushed_at, run.dispatched.taken_at)
         assert us(run.dispatched.until) == us(run.dispatched.taken_at) + MINUTE
         # What the node that brought it says later is no news, and does not set the time to take it.
-        assert await report(bench, said(held, "pushed"), said(held, "taken")) == ["already", "already"]
-        assert (await how_it_stands(bench, held.id)).dispatched == run.dispatched
+        assert await report(bench, report_of(held, "pushed"), report_of(held, "taken")) == ["already", "already"]
+        assert (await dispatched_run(bench, held.id)).dispatched == run.dispatched
 
     async def test_a_report_of_an_old_fence_is_refused(self, bench: Bench) -> None:
         node = await bench.node()
         old = await dispatch(bench, node, ack_timeout=0)
-        await report(bench, said(old, "pushed"))
-        assert (await tend(bench)).released == [old.id]
+        await report(bench, report_of(old, "pushed"))
+        assert (await check(bench)).released == [old.id]
         new = await dispatch(bench, node, old.id)
         assert new.fence > old.fence
         for kind in ("pushed", "taken", "progress", "finish", "fail", "skip", "release", "undelivered"):
-            assert await report(bench, said(old, kind, lines=((1, "info", "late"),))) == ["stale"]
-        run = await how_it_stands(bench, old.id)
+            assert await report(bench, report_of(old, kind, lines=((1, "info", "late"),))) == ["stale"]
+        run = await dispatched_run(bench, old.id)
         assert run.dispatched is not None
         assert (run.fence, run.dispatched.pushed_at, run.attempts) == (new.fence, None, 0)
         assert await bench.store.log(APP, old.id) == []
-        assert await report(bench, said(new, "finish"), said(old, "finish")) == ["done", "stale"]
+        assert await report(bench, report_of(new, "finish"), report_of(old, "finish")) == ["done", "stale"]
 
     async def test_a_report_about_what_is_not_dispatched_is_refused(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
-        assert await report(bench, said(held, "finish")) == ["stale"]
+        assert await report(bench, report_of(held, "finish")) == ["stale"]
         assert await bench.state(held.id) is State.RUNNING
 
     async def test_apps_do_not_report_of_each_others_runs(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
-        [answer] = await bench.store.apply_reports(OTHER_APP, [said(held, "finish")])
+        [answer] = await bench.store.apply_reports(OTHER_APP, [report_of(held, "finish")])
         assert answer.answer == "stale"
         assert await bench.state(held.id) is State.DISPATCHED
 
     @pytest.mark.parametrize("kind", ["finish", "fail", "skip"])
     async def test_an_end_that_is_reported_twice_is_known_already(self, bench: Bench, kind: str) -> None:
         held = await dispatch(bench, await bench.node())
-        assert await report(bench, said(held, kind)) == ["done"]
-        assert await report(bench, said(held, kind), said(held, "progress")) == ["already", "already"]
+        assert await report(bench, report_of(held, kind)) == ["done"]
+        assert await report(bench, report_of(held, kind), report_of(held, "progress")) == ["already", "already"]
 
     @pytest.mark.parametrize(("mode", "kind"), [("forget", "pushed"), ("ack", "taken"), ("ack", "progress")])
     async def test_a_mode_says_when_a_run_has_succeeded(self, bench: Bench, mode: DispatchMode, kind: str) -> None:
         held = await dispatch(bench, await bench.node(), mode=mode)
         if mode == "ack":
-            assert await report(bench, said(held, "pushed")) == ["done"]
+            assert await report(bench, report_of(held, "pushed")) == ["done"]
             assert await bench.state(held.id) is State.DISPATCHED
-        assert await report(bench, said(held, kind)) == ["done"]
+        assert await report(bench, report_of(held, kind)) == ["done"]
         run = await bench.run(held.id)
         assert (run.verdict, run.attempts) == (Verdict.SUCCEEDED, 1)
         assert run.started_at is not None
-        assert await report(bench, said(held, "fail", error="later")) == ["already"]
+        assert await report(bench, report_of(held, "fail", error="later")) == ["already"]
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
     async def test_log_lines_come_with_reports_and_a_repeated_one_brings_them_once(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
         lines = ((1, "info", "one"), (2, "warning", "two"))
-        numbered = said(held, "progress", lines=lines, seq=0)
+        numbered = report_of(held, "progress", lines=lines, seq=0)
         await report(bench, numbered, numbered)
         await report(bench, numbered)
-        await report(bench, said(held, "progress", lines=((3, "info", "three"),)))
-        await report(bench, said(held, "finish", lines=((4, "info", "four"),)))
+        await report(bench, report_of(held, "progress", lines=((3, "info", "three"),)))
+        await report(bench, report_of(held, "finish", lines=((4, "info", "four"),)))
         found = await bench.store.log(APP, held.id)
         assert [line.text for line in found] == ["one", "two", "three", "four"]
         assert {line.fence for line in found} == {held.fence}
@@ -420,10 +422,10 @@ class Dispatched:
         each, times = 1_000, 12
         for first in range(0, each * times, each):
             lines = tuple((number, "info", str(number)) for number in range(first, first + each))
-            one = said(held, "progress", lines=lines, seq=first if is_numbered else None)
+            one = report_of(held, "progress", lines=lines, seq=first if is_numbered else None)
             await report(bench, one, *([one] if is_numbered else []))
         end = ((each * times, "error", "no space left"),)
-        await report(bench, said(held, "finish", lines=end, seq=each * times if is_numbered else None))
+        await report(bench, report_of(held, "finish", lines=end, seq=each * times if is_numbered else None))
         found = [line.text for line in await bench.store.log(APP, held.id, limit=100_000)]
         assert found[:LINES_MAX] == [str(number) for number in range(LINES_MAX)]
         assert "the log of this attempt is full" in found[LINES_MAX]
@@ -433,8 +435,10 @@ class Dispatched:
         held = await dispatch(bench, await bench.node())
         for first in range(0, 200, 20):
             lines = tuple((number, "info", "x" * 10_000) for number in range(first, first + 20))
-            await report(bench, said(held, "progress", lines=lines, seq=first))
-        await report(bench, said(held, "fail", lines=tuple((number, "info", "y" * 9_000) for number in range(100))))
+            await report(bench, report_of(held, "progress", lines=lines, seq=first))
+        await report(
+            bench, report_of(held, "fail", lines=tuple((number, "info", "y" * 9_000) for number in range(100)))
+        )
         found = [line.text for line in await bench.store.log(APP, held.id, limit=100_000)]
         assert 512 * 1024 < sum(map(len, found)) < 1024 * 1024
         assert max(map(len, found)) < 9_000
@@ -446,7 +450,7 @@ class Dispatched:
         await bench.store.enqueue(APP, [a_run(), a_run()])
         bad, good = (await bench.claim(node)).runs
         await bench.finish(node, a_dispatch(bad), a_dispatch(good))
-        reports = [said(bad, "finish", result=b"\xff"), said(good, "finish", result=b"1")]
+        reports = [report_of(bad, "finish", result=b"\xff"), report_of(good, "finish", result=b"1")]
         assert await report(bench, *reports) == ["done", "done"]
         run = await bench.run(bad.id)
         assert (run.verdict, run.result) == (Verdict.SUCCEEDED, None)
@@ -458,7 +462,7 @@ class Dispatched:
     async def test_a_failure_is_tried_again_as_agreed_whoever_applies_it(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), retry_delay=MINUTE)
         before = await bench.now()
-        answer = await told(bench, said(held, "fail", error="no", reason="broken"))
+        answer = await answer_to(bench, report_of(held, "fail", error="no", reason="broken"))
         assert (answer.answer, answer.verdict, answer.is_put_back) == ("done", None, True)
         run = await bench.run(held.id)
         assert (run.state, run.attempts, run.losses, run.error) == (State.WAITING, 1, 0, "no")
@@ -467,11 +471,11 @@ class Dispatched:
         [earlier] = await bench.store.attempts(APP, held.id)
         assert (earlier.number, earlier.fence, earlier.error, earlier.reason) == (1, held.fence, "no", "broken")
         assert earlier.started_at is not None
-        assert await report(bench, said(held, "fail")) == ["already"]
+        assert await report(bench, report_of(held, "fail")) == ["already"]
 
     async def test_a_failure_without_another_try_is_final(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), retry_delay=None)
-        assert (await told(bench, said(held, "fail", error="no"))).verdict is Verdict.FAILED
+        assert (await answer_to(bench, report_of(held, "fail", error="no"))).verdict is Verdict.FAILED
         run = await bench.run(held.id)
         assert (run.attempts, run.reason, run.error) == (1, "error", "no")
 
@@ -490,7 +494,7 @@ class Dispatched:
     ) -> None:
         held = await dispatch(bench, await bench.node(), **agreed)
         before = await bench.now()
-        await report(bench, said(held, "fail", retry=retry, retry_after=after))
+        await report(bench, report_of(held, "fail", retry=retry, retry_after=after))
         run = await bench.run(held.id)
         if delay is None:
             assert run.verdict is Verdict.FAILED
@@ -500,7 +504,7 @@ class Dispatched:
 
     async def test_what_could_not_be_delivered_is_a_failed_attempt(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), retry_delay=None)
-        assert await report(bench, said(held, "undelivered", error="refused")) == ["done"]
+        assert await report(bench, report_of(held, "undelivered", error="refused")) == ["done"]
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.error) == (Verdict.FAILED, "undelivered", "refused")
 
@@ -508,18 +512,18 @@ class Dispatched:
         self, bench: Bench
     ) -> None:
         held = await dispatch(bench, await bench.node(), terms=TaskTerms(at_most_once=True), retry_delay=0)
-        assert (await told(bench, said(held, "undelivered"))).verdict is Verdict.FAILED
+        assert (await answer_to(bench, report_of(held, "undelivered"))).verdict is Verdict.FAILED
 
     async def test_what_was_delivered_after_all_is_not_undelivered(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
-        await report(bench, said(held, "taken"))
-        assert await report(bench, said(held, "undelivered", error="timeout")) == ["already"]
+        await report(bench, report_of(held, "taken"))
+        assert await report(bench, report_of(held, "undelivered", error="timeout")) == ["already"]
         assert await bench.state(held.id) is State.DISPATCHED
 
     async def test_a_worker_that_gives_a_run_back_has_spent_nothing(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        answer = await told(bench, said(held, "release", reason="shutdown"))
+        answer = await answer_to(bench, report_of(held, "release", reason="shutdown"))
         assert (answer.answer, answer.is_put_back) == ("done", True)
         run = await bench.run(held.id)
         assert (run.state, run.attempts, run.losses) == (State.WAITING, 0, 0)
@@ -532,53 +536,53 @@ class Dispatched:
     async def test_a_run_whose_message_waits_for_its_queue_has_no_time_that_could_be_over(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), ack_timeout=0, progress_timeout=0, timeout=0)
         await bench.pass_time(50_000)
-        tended = await tend(bench)
-        assert (tended.released, tended.ended) == ([], [])
+        checked = await check(bench)
+        assert (checked.released, checked.ended) == ([], [])
         assert await bench.state(held.id) is State.DISPATCHED
 
     async def test_what_no_worker_takes_in_time_goes_back_and_is_no_loss(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, ack_timeout=bench.short)
-        await report(bench, said(held, "pushed"))
-        assert (await tend(bench)).released == []
+        await report(bench, report_of(held, "pushed"))
+        assert (await check(bench)).released == []
         async with bench.line() as line:
             assert not (await line.beat(node, HOUR)).has_dispatched
             await bench.pass_time(bench.short)
             assert (await line.beat(node, HOUR)).has_dispatched
-        tended = await tend(bench)
-        assert (tended.released, tended.ended) == ([held.id], [])
+        checked = await check(bench)
+        assert (checked.released, checked.ended) == ([held.id], [])
         run = await bench.run(held.id)
         assert (run.state, run.losses, run.attempts, run.dispatched) == (State.WAITING, 0, 0, None)
         assert us(run.due_at) <= await bench.now()
         again = await dispatch(bench, node, held.id)
         assert again.fence > held.fence
         assert [key for key, _ in await messages(bench)] == [
-            hand_key(held.id, held.fence),
-            hand_key(held.id, again.fence),
+            dispatch_key(held.id, held.fence),
+            dispatch_key(held.id, again.fence),
         ]
 
     async def test_a_worker_that_falls_silent_loses_the_run(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         await bench.pass_time(bench.short // 2)
-        await report(bench, said(held, "progress"))
+        await report(bench, report_of(held, "progress"))
         await bench.pass_time(bench.short // 2)
-        assert (await tend(bench)).released == []
+        assert (await check(bench)).released == []
         await bench.pass_time(bench.short)
-        assert (await tend(bench)).released == [held.id]
-        assert await report(bench, said(held, "progress"), said(held, "finish")) == ["stale", "stale"]
+        assert (await check(bench)).released == [held.id]
+        assert await report(bench, report_of(held, "progress"), report_of(held, "finish")) == ["stale", "stale"]
 
     async def test_a_worker_that_goes_on_beyond_its_timeout_loses_the_run(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=HOUR, timeout=10 * MINUTE)
-        await report(bench, said(held, "taken"))
-        run = await how_it_stands(bench, held.id)
+        await report(bench, report_of(held, "taken"))
+        run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert us(run.dispatched.until) == us(run.dispatched.taken_at) + 11 * MINUTE
 
     async def test_what_must_not_run_twice_ends_as_lost(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), terms=TaskTerms(at_most_once=True), ack_timeout=0)
-        await report(bench, said(held, "pushed"))
-        assert (await tend(bench)).ended == [(held.id, Verdict.LOST)]
+        await report(bench, report_of(held, "pushed"))
+        assert (await check(bench)).ended == [(held.id, Verdict.LOST)]
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, "not_taken", 0)
 
@@ -587,10 +591,10 @@ class Dispatched:
         run = (await bench.enqueue()).id
         for _ in range(2 * LOSSES_MAX):
             held = await dispatch(bench, node, run, ack_timeout=0)
-            await report(bench, said(held, "pushed"))
-            tended = await tend(bench)
-            assert (tended.released, tended.ended) == ([run], [])
-            assert await report(bench, said(held, "taken")) == ["stale"]
+            await report(bench, report_of(held, "pushed"))
+            checked = await check(bench)
+            assert (checked.released, checked.ended) == ([run], [])
+            assert await report(bench, report_of(held, "taken")) == ["stale"]
         assert (await bench.run(run)).losses == 0
 
     async def test_what_was_lost_too_often_ends_as_lost(self, bench: Bench) -> None:
@@ -598,9 +602,9 @@ class Dispatched:
         run = (await bench.enqueue()).id
         for count in range(1, LOSSES_MAX + 1):
             held = await dispatch(bench, node, run, progress_timeout=0)
-            await report(bench, said(held, "taken"))
-            tended = await tend(bench)
-            assert (tended.released, tended.ended) == (
+            await report(bench, report_of(held, "taken"))
+            checked = await check(bench)
+            assert (checked.released, checked.ended) == (
                 ([run], []) if count < LOSSES_MAX else ([], [(run, Verdict.LOST)])
             )
         ended = await bench.run(run)
@@ -615,16 +619,16 @@ class Dispatched:
             assert claimed.id == run
             await bench.finish(node, a_dispatch(claimed, msgspec.structs.replace(_PATIENT, ack_timeout=0)))
             held.append(claimed)
-        await report(bench, *(said(each, "pushed") for each in held))
+        await report(bench, *(report_of(each, "pushed") for each in held))
         await bench.pass_time(1_000)
-        assert (await tend(bench, app=OTHER_APP)).released == []
-        assert len((await tend(bench, limit=2)).released) == 2
-        assert len((await tend(bench, limit=2)).released) == 1
+        assert (await check(bench, app=OTHER_APP)).released == []
+        assert len((await check(bench, limit=2)).released) == 2
+        assert len((await check(bench, limit=2)).released) == 1
 
     async def test_a_worker_whose_time_is_over_is_told_to_stop(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=0, kill=KILLS)
-        await report(bench, said(held, "taken"))
-        assert (await tend(bench)).has_killed
+        await report(bench, report_of(held, "taken"))
+        assert (await check(bench)).has_killed
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "no_progress"}
 
@@ -635,72 +639,72 @@ class Dispatched:
         untaken = await dispatch(bench, node, ack_timeout=0)
         silent = await dispatch(bench, node, progress_timeout=0)
         once = await dispatch(bench, node, progress_timeout=0, terms=TaskTerms(at_most_once=True))
-        await report(bench, said(untaken, "pushed"), said(silent, "taken"), said(once, "taken"))
+        await report(bench, report_of(untaken, "pushed"), report_of(silent, "taken"), report_of(once, "taken"))
         await bench.pass_time(bench.short)
-        always = Hearing(0, await bench.now() + HOUR)
-        for heard in ({}, {"another": always, KILLS: always}):
-            tended = await tend(bench, heard=heard)
-            assert (tended.released, tended.ended, tended.has_killed) == ([], [], False)
+        always = ReportWindow(0, await bench.now() + HOUR)
+        for windows in ({}, {"another": always, KILLS: always}):
+            checked = await check(bench, windows=windows)
+            assert (checked.released, checked.ended, checked.has_killed) == ([], [], False)
         for held in (untaken, silent, once):
-            assert (await how_it_stands(bench, held.id)).losses == 0
-        assert await report(bench, said(once, "finish")) == ["done"]
-        assert {*(await tend(bench)).released} == {untaken.id, silent.id}
+            assert (await dispatched_run(bench, held.id)).losses == 0
+        assert await report(bench, report_of(once, "finish")) == ["done"]
+        assert {*(await check(bench)).released} == {untaken.id, silent.id}
 
     async def test_those_of_a_channel_that_nobody_hears_are_in_nobodys_way(self, bench: Bench) -> None:
         node = await bench.node()
         unheard = [await dispatch(bench, node, to="away", ack_timeout=0) for _ in range(5)]
         late = await dispatch(bench, node, ack_timeout=0)
-        await report(bench, *(said(each, "pushed") for each in unheard))
-        await report(bench, said(late, "pushed"))
+        await report(bench, *(report_of(each, "pushed") for each in unheard))
+        await report(bench, report_of(late, "pushed"))
         await bench.pass_time(bench.short)
-        assert (await tend(bench, limit=2)).released == [late.id]
+        assert (await check(bench, limit=2)).released == [late.id]
 
     async def test_a_run_that_was_not_heard_for_all_of_its_time_gets_it_again(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, progress_timeout=bench.short)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         await bench.pass_time(2 * bench.short)
         back = await bench.now()
-        tended = await tend(bench, heard={CHANNEL: Hearing(back, back)})
-        assert (tended.released, tended.ended) == ([], [])
-        run = await how_it_stands(bench, held.id)
+        checked = await check(bench, windows={CHANNEL: ReportWindow(back, back)})
+        assert (checked.released, checked.ended) == ([], [])
+        run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert (us(run.dispatched.until), run.losses) == (back + bench.short, 0)
         async with bench.line() as line:
             await bench.pass_time(2 * bench.short)
             assert (await line.beat(node, HOUR)).has_dispatched
         # The same stretch, heard on: now it is silent.
-        assert (await tend(bench, heard={CHANNEL: Hearing(back, await bench.now())})).released == [held.id]
+        assert (await check(bench, windows={CHANNEL: ReportWindow(back, await bench.now())})).released == [held.id]
         assert (await bench.run(held.id)).losses == 1
 
     async def test_a_word_after_the_outage_is_heard_as_any_other(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         await bench.pass_time(2 * bench.short)
         back = await bench.now()
-        await tend(bench, heard={CHANNEL: Hearing(back, back)})
-        assert await report(bench, said(held, "progress")) == ["done"]
-        assert await report(bench, said(held, "finish", result=b"7")) == ["done"]
+        await check(bench, windows={CHANNEL: ReportWindow(back, back)})
+        assert await report(bench, report_of(held, "progress")) == ["done"]
+        assert await report(bench, report_of(held, "finish", result=b"7")) == ["done"]
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
     async def test_nobody_is_silent_later_than_it_was_listened_to(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), ack_timeout=bench.short)
-        await report(bench, said(held, "pushed"))
+        await report(bench, report_of(held, "pushed"))
         last = await bench.now()
         await bench.pass_time(2 * bench.short)
-        before = (await how_it_stands(bench, held.id)).dispatched
-        assert (await tend(bench, heard={CHANNEL: Hearing(0, last)})).released == []
-        assert (await how_it_stands(bench, held.id)).dispatched == before
-        assert (await tend(bench, heard={CHANNEL: Hearing(0, await bench.now())})).released == [held.id]
+        before = (await dispatched_run(bench, held.id)).dispatched
+        assert (await check(bench, windows={CHANNEL: ReportWindow(0, last)})).released == []
+        assert (await dispatched_run(bench, held.id)).dispatched == before
+        assert (await check(bench, windows={CHANNEL: ReportWindow(0, await bench.now())})).released == [held.id]
 
     async def test_the_timeout_of_a_run_is_judged_by_those_who_hear_its_worker(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=None, timeout=-MINUTE)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         await bench.pass_time(bench.short)
-        assert (await tend(bench, heard={})).released == []
+        assert (await check(bench, windows={})).released == []
         back = await bench.now()
-        assert (await tend(bench, heard={CHANNEL: Hearing(back, back)})).released == []
-        run = await how_it_stands(bench, held.id)
+        assert (await check(bench, windows={CHANNEL: ReportWindow(back, back)})).released == []
+        run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert us(run.dispatched.until) == back + MINUTE
 
@@ -709,7 +713,7 @@ class Dispatched:
         unsent = await dispatch(bench, node, kill=KILLS)
         taken = await dispatch(bench, node, progress_timeout=bench.short, kill=KILLS)
         overdue = await dispatch(bench, node, ack_timeout=0)
-        await report(bench, said(taken, "taken"), said(overdue, "pushed"))
+        await report(bench, report_of(taken, "taken"), report_of(overdue, "pushed"))
         async with bench.line() as line:
             await bench.pass_time(bench.short)
             beat = await line.beat(node, HOUR)
@@ -717,11 +721,11 @@ class Dispatched:
             await bench.cancel(unsent.id)
             await bench.cancel(taken.id)
             assert (await line.beat(node, HOUR)).has_dispatched_cancels
-            tended = await tend(bench, heard={})
-            assert (tended.ended, tended.has_killed) == ([(unsent.id, Verdict.CANCELLED)], True)
+            checked = await check(bench, windows={})
+            assert (checked.ended, checked.has_killed) == ([(unsent.id, Verdict.CANCELLED)], True)
             assert not (await line.beat(node, HOUR)).has_dispatched_cancels
         await bench.pass_time(2 * bench.short)
-        assert (await tend(bench, heard={})).ended == [(taken.id, Verdict.CANCELLED)]
+        assert (await check(bench, windows={})).ended == [(taken.id, Verdict.CANCELLED)]
         assert await bench.state(overdue.id) is State.DISPATCHED
 
     async def test_a_ledger_has_an_id_of_its_own(self, bench: Bench) -> None:
@@ -735,8 +739,8 @@ class Dispatched:
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
         async with bench.line() as line:
             assert (await line.beat(node, HOUR)).has_dispatched
-        tended = await tend(bench)
-        assert (tended.ended, tended.has_killed) == ([(held.id, Verdict.CANCELLED)], False)
+        checked = await check(bench)
+        assert (checked.ended, checked.has_killed) == ([(held.id, Verdict.CANCELLED)], False)
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
         assert await messages(bench) == []
@@ -746,108 +750,108 @@ class Dispatched:
         held = await dispatch(bench, node, kill=KILLS)
         await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())
         await bench.cancel(held.id)
-        tended = await tend(bench)
-        assert (tended.ended, tended.has_killed) == ([], True)
-        assert (await how_it_stands(bench, held.id)).is_cancel_requested
+        checked = await check(bench)
+        assert (checked.ended, checked.has_killed) == ([], True)
+        assert (await dispatched_run(bench, held.id)).is_cancel_requested
 
     async def test_a_cancelled_run_that_no_worker_has_ends_at_once_and_is_no_loss(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), kill=KILLS)
-        await report(bench, said(held, "pushed"))
+        await report(bench, report_of(held, "pushed"))
         await bench.cancel(held.id, reason="unwanted")
-        tended = await tend(bench)
-        assert (tended.ended, tended.has_killed) == ([(held.id, Verdict.CANCELLED)], True)
+        checked = await check(bench)
+        assert (checked.ended, checked.has_killed) == ([(held.id, Verdict.CANCELLED)], True)
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
         # Its message may still be in the queue: whoever takes it finds that, and is not listened to.
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "unwanted"}
-        assert await report(bench, said(held, "taken"), said(held, "finish")) == ["stale", "stale"]
+        assert await report(bench, report_of(held, "taken"), report_of(held, "finish")) == ["stale", "stale"]
 
     @pytest.mark.parametrize("heard_until", ["never", "before", "since later"])
     async def test_a_cancelled_run_that_somebody_unheard_may_have_gets_a_workers_time(
         self, bench: Bench, heard_until: str
     ) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short, kill=KILLS)
-        await report(bench, said(held, "pushed"))
+        await report(bench, report_of(held, "pushed"))
         before = await bench.now()
         await bench.pass_time(bench.short)
         await bench.cancel(held.id)
         later = await bench.now() + HOUR
-        hearings = {"before": Hearing(0, before), "since later": Hearing(later, later)}
-        heard = {CHANNEL: hearings[heard_until]} if heard_until in hearings else {}
-        assert (await tend(bench, heard=heard)).ended == []
+        hearings = {"before": ReportWindow(0, before), "since later": ReportWindow(later, later)}
+        windows = {CHANNEL: hearings[heard_until]} if heard_until in hearings else {}
+        assert (await check(bench, windows=windows)).ended == []
         await bench.pass_time(2 * bench.short)
-        assert (await tend(bench, heard={})).ended == [(held.id, Verdict.CANCELLED)]
+        assert (await check(bench, windows={})).ended == [(held.id, Verdict.CANCELLED)]
         assert (await bench.run(held.id)).losses == 0
 
     async def test_a_worker_that_is_heard_of_after_the_cancel_has_its_time_to_stop(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), kill=KILLS)
-        await report(bench, said(held, "pushed"))
+        await report(bench, report_of(held, "pushed"))
         await bench.cancel(held.id)
-        assert (await tend(bench, heard={})).has_killed
+        assert (await check(bench, windows={})).has_killed
         before = await bench.now()
-        await report(bench, said(held, "taken"))
-        run = await how_it_stands(bench, held.id)
+        await report(bench, report_of(held, "taken"))
+        run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert before + HOUR <= us(run.dispatched.until) <= await bench.now() + HOUR
-        assert (await tend(bench)).ended == []
-        assert (await told(bench, said(held, "fail", reason="killed"))).verdict is Verdict.CANCELLED
+        assert (await check(bench)).ended == []
+        assert (await answer_to(bench, report_of(held, "fail", reason="killed"))).verdict is Verdict.CANCELLED
 
     async def test_a_cancelled_run_ends_by_its_workers_word(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), kill=KILLS, retry_delay=0)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
-        assert (await tend(bench)).has_killed
+        assert (await check(bench)).has_killed
         # Told once, and given its time.
-        again = await tend(bench)
+        again = await check(bench)
         assert (again.ended, again.has_killed) == ([], False)
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "unwanted"}
-        assert (await told(bench, said(held, "fail", error="killed"))).verdict is Verdict.CANCELLED
+        assert (await answer_to(bench, report_of(held, "fail", error="killed"))).verdict is Verdict.CANCELLED
         run = await bench.run(held.id)
         assert (run.verdict, run.reason) == (Verdict.CANCELLED, "unwanted")
 
     @pytest.mark.parametrize("kind", ["finish", "skip", "release"])
     async def test_a_worker_that_was_faster_than_its_cancel_has_the_last_word(self, bench: Bench, kind: str) -> None:
         held = await dispatch(bench, await bench.node())
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         await bench.cancel(held.id)
         verdict = {"finish": Verdict.SUCCEEDED, "skip": Verdict.SKIPPED, "release": Verdict.CANCELLED}[kind]
-        assert (await told(bench, said(held, kind))).verdict is verdict
+        assert (await answer_to(bench, report_of(held, kind))).verdict is verdict
 
     async def test_a_worker_that_does_not_stop_loses_the_cancelled_run(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         await bench.cancel(held.id)
-        await tend(bench)
+        await check(bench)
         await bench.pass_time(bench.short // 2)
         # That it still works does not give it more time.
-        assert await report(bench, said(held, "progress", progress=0.9)) == ["done"]
+        assert await report(bench, report_of(held, "progress", progress=0.9)) == ["done"]
         await bench.pass_time(bench.short)
-        assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
-        assert await report(bench, said(held, "finish")) == ["stale"]
+        assert (await check(bench)).ended == [(held.id, Verdict.CANCELLED)]
+        assert await report(bench, report_of(held, "finish")) == ["stale"]
 
     async def test_a_cancel_that_is_asked_for_twice_gives_the_worker_no_less_time(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         await bench.cancel(held.id, reason="first")
-        await tend(bench)
+        await check(bench)
         assert await bench.cancel(held.id, reason="second") == ["asked"]
-        assert (await tend(bench)).ended == []
-        await report(bench, said(held, "fail"))
+        assert (await check(bench)).ended == []
+        await report(bench, report_of(held, "fail"))
         assert (await bench.run(held.id)).reason == "first"
 
     async def test_a_newer_fire_replaces_a_dispatched_run(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(overlap="replace")
         held = await dispatch(bench, node, await bench.fire(schedule), kill=KILLS)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         schedule = await bench.stored()
         newer = a_fire(schedule, state=State.BLOCKED)
         assert (await bench.record(an_advance(schedule, newer, replaces_live=True))).taken == [True]
         assert await bench.state(newer.id) is State.BLOCKED
-        assert (await tend(bench)).has_killed
-        await report(bench, said(held, "fail"))
+        assert (await check(bench)).has_killed
+        await report(bench, report_of(held, "fail"))
         assert ((await bench.run(held.id)).verdict, (await bench.run(held.id)).reason) == (
             Verdict.CANCELLED,
             "replaced",
@@ -860,7 +864,7 @@ class Dispatched:
         held = await dispatch(bench, await bench.node())
         [message] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL))
         assert await bench.store.drop_messages(APP, [message.id]) == [message.id]
-        assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
+        assert (await check(bench)).ended == [(held.id, Verdict.CANCELLED)]
         assert (await bench.run(held.id)).reason == "requested"
 
     async def test_a_dead_message_is_not_sent_anew_for_a_run_that_is_over(self, bench: Bench) -> None:
@@ -882,7 +886,7 @@ class Dispatched:
     async def test_a_message_is_found_by_its_key(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        key = hand_key(held.id, held.fence)
+        key = dispatch_key(held.id, held.fence)
         [found] = await bench.store.messages(APP, MessageFilter(channel=CHANNEL, key=key))
         assert found.caused_by == held.id
         assert await bench.store.messages(APP, MessageFilter(channel="other", key=key)) == []
@@ -898,13 +902,13 @@ class Dispatched:
             agreed = {"progress_timeout": 0} if kind == "silence" else {"retry_delay": HOUR}
             await bench.finish(node, a_dispatch(held, msgspec.structs.replace(_PATIENT, **agreed)))
             assert (await bench.claim(node, tasks=terms)).runs == []
-            await report(bench, said(held, "taken"))
+            await report(bench, report_of(held, "taken"))
             assert (await bench.claim(node, tasks=terms)).runs == []
             if kind == "silence":
-                assert (await tend(bench)).released == [held.id]
+                assert (await check(bench)).released == [held.id]
             else:
                 later = {"retry_after": HOUR} if kind == "release" else {}
-                await report(bench, said(held, kind, **later))
+                await report(bench, report_of(held, kind, **later))
         assert len((await bench.claim(node, tasks=terms)).runs) == 1
 
     async def test_a_dispatched_run_has_its_unique_key(self, bench: Bench) -> None:
@@ -913,7 +917,7 @@ class Dispatched:
         held = await dispatch(bench, node, run.id)
         again = await bench.enqueue(unique_key="k")
         assert (again.id, again.is_new, again.state) == (run.id, False, State.DISPATCHED)
-        await report(bench, said(held, "finish"))
+        await report(bench, report_of(held, "finish"))
         assert (await bench.enqueue(unique_key="k")).is_new
 
     async def test_a_dispatched_run_is_live_for_overlap_and_frees_what_waits_for_its_end(self, bench: Bench) -> None:
@@ -925,7 +929,7 @@ class Dispatched:
         behind = a_fire(schedule, state=State.BLOCKED)
         await bench.record(an_advance(schedule, behind))
         assert (await bench.run(behind.id)).blocked_on == held.id
-        await report(bench, said(held, "finish"))
+        await report(bench, report_of(held, "finish"))
         assert await bench.state(behind.id) is State.WAITING
 
     async def test_a_schedule_that_counts_from_the_end_waits_for_the_end_of_a_dispatched_run(
@@ -937,7 +941,7 @@ class Dispatched:
         held = await dispatch(bench, node, await bench.fire(schedule, advance))
         assert (await bench.stored()).fire_at is None
         before = await bench.now()
-        await report(bench, said(held, "finish"))
+        await report(bench, report_of(held, "finish"))
         fire_at = (await bench.stored()).fire_at
         assert fire_at is not None
         assert before + MINUTE <= fire_at <= await bench.now() + MINUTE
@@ -946,20 +950,20 @@ class Dispatched:
         node = await bench.node()
         schedule = await bench.add()
         held = await dispatch(bench, node, await bench.fire(schedule), kill=KILLS)
-        await report(bench, said(held, "taken"))
+        await report(bench, report_of(held, "taken"))
         assert await bench.change("remove", await bench.stored())
-        tended = await tend(bench)
-        assert (tended.ended, tended.has_killed) == ([], False)
-        assert await report(bench, said(held, "finish")) == ["done"]
+        checked = await check(bench)
+        assert (checked.ended, checked.has_killed) == ([], False)
+        assert await report(bench, report_of(held, "finish")) == ["done"]
 
     @pytest.mark.parametrize("is_pushed", [False, True])
     async def test_a_removed_schedule_takes_along_what_no_worker_has(self, bench: Bench, is_pushed: bool) -> None:
         node = await bench.node()
         schedule = await bench.add()
         held = await dispatch(bench, node, await bench.fire(schedule))
-        await report(bench, *([said(held, "pushed")] if is_pushed else []))
+        await report(bench, *([report_of(held, "pushed")] if is_pushed else []))
         assert await bench.change("remove", await bench.stored())
-        assert (await tend(bench)).ended == [(held.id, Verdict.CANCELLED)]
+        assert (await check(bench)).ended == [(held.id, Verdict.CANCELLED)]
         run = await bench.run(held.id)
         assert (run.reason, run.losses) == ("removed", 0)
 
@@ -976,12 +980,12 @@ class Dispatched:
     ) -> None:
         await bench.store.keep_feed(APP, HOUR)
         held = await dispatch(bench, await bench.node(), progress_timeout=0)
-        await report(bench, said(held, "pushed"))
-        await report(bench, said(held, "taken"), said(held, "progress"))
+        await report(bench, report_of(held, "pushed"))
+        await report(bench, report_of(held, "taken"), report_of(held, "progress"))
         if end == "finish":
-            await report(bench, said(held, "finish"))
+            await report(bench, report_of(held, "finish"))
         else:
-            await tend(bench)
+            await check(bench)
         found = await read_feed(bench)
         kinds = [row.kind for row in found.rows if row.kind.startswith("run.")]
         last = "run.finished" if end == "finish" else "run.released"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evertick.ledger.fan_out import fan_out
+from evertick.ledger.planning import fan_out
 from evertick.model import Cause, Definition, Reason, State, Verdict
 from evertick.model.every_node import own_queue
 from evertick.model.limits import Concurrency, Subject

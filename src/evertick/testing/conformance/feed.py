@@ -59,7 +59,7 @@ def _events(read: FeedRead, app: str = APP, *, start: Cursor | None = None) -> l
     return [event for place, row in rows for event in events_of(app, place, row.at, row.kind, row.body)]
 
 
-async def _told(bench: Bench, act: Callable[[], Awaitable[object]]) -> list[FeedEvent]:
+async def _events_of(bench: Bench, act: Callable[[], Awaitable[object]]) -> list[FeedEvent]:
     """What is told of something, and nothing else."""
     start = (await read_feed(bench, limit=0)).end
     await act()
@@ -155,7 +155,7 @@ class Feed:
         await bench.store.keep_feed(APP, _KEPT)
         schedule, node = await bench.add(), await bench.node()
         new = a_fire(schedule, is_claimed=True)
-        told = await _told(bench, lambda: bench.record(an_advance(schedule, new), node=node))
+        told = await _events_of(bench, lambda: bench.record(an_advance(schedule, new), node=node))
         assert [(event.kind, event.run_id, event.node) for event in told] == [("run.recorded", new.id, node)]
 
     async def test_what_is_refused_is_not_told(self, bench: Bench) -> None:
@@ -172,7 +172,7 @@ class Feed:
             assert not await bench.change("remove", schedule, stale)
             assert await bench.store.change_schedules(APP, []) == []
 
-        assert await _told(bench, act) == []
+        assert await _events_of(bench, act) == []
 
     async def test_gaps_are_told(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
@@ -180,7 +180,7 @@ class Feed:
         assert schedule.fire_at is not None
         first, last = schedule.fire_at, schedule.fire_at + 5 * MINUTE
         advance = an_advance(schedule, gaps=(a_gap(first, last, count=6, verdict=Verdict.MISSED, reason="grace"),))
-        [gap] = await _told(bench, lambda: bench.record(advance))
+        [gap] = await _events_of(bench, lambda: bench.record(advance))
         assert (gap.kind, gap.schedule_key, gap.count) == ("gap.recorded", "nightly", 6)
         assert (gap.verdict, gap.reason, us(gap.first_at), us(gap.last_at)) == ("missed", "grace", first, last)
 
@@ -196,7 +196,7 @@ class Feed:
             assert await bench.change("edit", await bench.stored())
             assert await bench.change("remove", await bench.stored())
 
-        told = await _told(bench, act)
+        told = await _events_of(bench, act)
         names = ["added", "paused", "resumed", "edited", "removed"]
         assert [event.kind for event in told] == [f"schedule.{name}" for name in names]
         assert {event.schedule_key for event in told} == {"nightly"}
@@ -206,7 +206,7 @@ class Feed:
         await bench.store.keep_feed(APP, _KEPT)
         now = await bench.now()
         schedule = await bench.pause(await bench.add(), pause=Pause(at=now, until=now))
-        told = await _told(bench, lambda: bench.record(an_advance(schedule, ends_pause=True)))
+        told = await _events_of(bench, lambda: bench.record(an_advance(schedule, ends_pause=True)))
         assert [(event.kind, event.schedule_key) for event in told] == [("schedule.resumed", "nightly")]
 
     async def test_what_changes_none_or_all_is_told_all_or_none(self, bench: Bench) -> None:
@@ -217,7 +217,7 @@ class Feed:
             Change(key=schedule.key, kind="edit", settle=good),
             Change(key=schedule.key, kind="edit", settle=msgspec.structs.replace(good, version=9)),
         ]
-        told = await _told(bench, lambda: bench.store.change_schedules(APP, changes, all_or_none=True))
+        told = await _events_of(bench, lambda: bench.store.change_schedules(APP, changes, all_or_none=True))
         assert told == []
 
     @pytest.mark.parametrize("is_running", [False, True])
@@ -226,10 +226,10 @@ class Feed:
         node = await bench.node()
         run = await bench.enqueue()
         held = await bench.hold(node, run.id) if is_running else None
-        told = await _told(bench, lambda: bench.cancel(run.id, reason="not needed"))
+        told = await _events_of(bench, lambda: bench.cancel(run.id, reason="not needed"))
         if held is not None:
             assert told == [], "it runs still"
-            told = await _told(bench, lambda: bench.end(node, held, verdict=Verdict.CANCELLED, attempts=0))
+            told = await _events_of(bench, lambda: bench.end(node, held, verdict=Verdict.CANCELLED, attempts=0))
         [finished] = told
         assert (finished.kind, finished.verdict, finished.reason) == ("run.finished", "cancelled", "not needed")
 
@@ -238,7 +238,7 @@ class Feed:
         node = await bench.node()
         run = await bench.enqueue(expires=1)
         await bench.pass_time(1000)
-        told = await _told(bench, lambda: bench.claim(node))
+        told = await _events_of(bench, lambda: bench.claim(node))
         assert [(event.kind, event.run_id, event.verdict, event.reason) for event in told] == [
             ("run.finished", run.id, "missed", "expired")
         ]
@@ -247,16 +247,16 @@ class Feed:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         held = await bench.hold(node)
-        [released] = await _told(bench, lambda: bench.finish(node, an_outcome(held, "release")))
+        [released] = await _events_of(bench, lambda: bench.finish(node, an_outcome(held, "release")))
         assert (released.kind, released.run_id) == ("run.released", held.id)
         again = await bench.hold(node, held.id)
-        [parked] = await _told(bench, lambda: bench.finish(node, an_outcome(again, "park")))
+        [parked] = await _events_of(bench, lambda: bench.finish(node, an_outcome(again, "park")))
         assert (parked.kind, parked.reason) == ("run.parked", "bad_arguments")
 
     async def test_a_task_that_nobody_knows_is_told_as_parked(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         run = await bench.enqueue(task="mail")
-        told = await _told(bench, lambda: bench.store.park_unknown(APP, 10))
+        told = await _events_of(bench, lambda: bench.store.park_unknown(APP, 10))
         assert [(event.kind, event.run_id, event.reason) for event in told] == [("run.parked", run.id, "unknown_task")]
 
     async def test_the_end_of_a_node_and_what_becomes_of_its_runs_is_told(self, bench: Bench) -> None:
@@ -264,16 +264,16 @@ class Feed:
         dead = await bench.node(name="old", lease=SHORT_LEASE)
         held = await bench.hold(dead)
         await bench.pass_time(2 * SHORT_LEASE)
-        [died] = await _told(bench, bench.store.judge)
+        [died] = await _events_of(bench, bench.store.judge)
         assert (died.kind, died.node, died.node_name) == ("node.died", dead, "old")
         heir = await bench.node(name="new")
-        released, started = await _told(bench, lambda: bench.rehome(heir))
+        released, started = await _events_of(bench, lambda: bench.rehome(heir))
         assert (released.kind, released.run_id, released.reason) == ("run.released", held.id, "node_died")
         assert released.node == dead, "who has lost it"
         assert (started.kind, started.run_id, started.node) == ("run.started", held.id, heir)
-        [left] = await _told(bench, lambda: bench.store.leave(heir))
+        [left] = await _events_of(bench, lambda: bench.store.leave(heir))
         assert (left.kind, left.node) == ("node.left", heir)
-        [released] = await _told(bench, self._rehoming_without_room(bench))
+        [released] = await _events_of(bench, self._rehoming_without_room(bench))
         assert (released.kind, released.run_id, released.reason) == ("run.released", held.id, "node_died")
         assert released.node == heir
 
@@ -297,13 +297,13 @@ class Feed:
             async with bench.line() as line:
                 await line.die("n1")
 
-        assert [event.kind for event in await _told(bench, act)] == ["node.joined", "node.left"]
+        assert [event.kind for event in await _events_of(bench, act)] == ["node.joined", "node.left"]
 
     async def test_a_node_that_ends_itself_has_died(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         async with bench.line() as line:
-            told = await _told(bench, lambda: line.die(node))
+            told = await _events_of(bench, lambda: line.die(node))
         assert [(event.kind, event.node) for event in told] == [("node.died", node)]
 
     # --- order and place

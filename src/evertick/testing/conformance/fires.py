@@ -23,7 +23,7 @@ from evertick.testing.conformance.bench import (
     an_outcome,
     us,
 )
-from evertick.testing.conformance.endings import ENDINGS, Ending, end_waiting_run, expires_for
+from evertick.testing.conformance.finishing import ENDINGS, Ending, end_waiting_run, expires_for
 
 __all__ = ["Fires"]
 

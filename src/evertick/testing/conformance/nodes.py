@@ -208,7 +208,7 @@ class Nodes:
         node = await bench.node()
 
         async def beats() -> list[bool]:
-            line = await bench.store.beat_line()
+            line = await bench.store.heartbeat_session()
             try:
                 return [(await line.beat(node, HOUR)).is_alive for _ in range(3)]
             finally:

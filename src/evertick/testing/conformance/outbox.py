@@ -43,7 +43,7 @@ def a_message(**fields: Any) -> NewMessage:
     return NewMessage(**{"id": id_, "channel": CHANNEL, "key": id_, "body": b'{"n":1}', **fields})
 
 
-def what_came(held: ClaimedMessage, kind: str, **fields: Any) -> MessageOutcome:
+def settled(held: ClaimedMessage, kind: str, **fields: Any) -> MessageOutcome:
     own: dict[str, Any] = {"id": held.id, "fence": held.fence, "attempts": held.attempts + 1, "remember": HOUR}
     return MessageOutcome(kind=kind, **{**own, **fields})  # type: ignore[arg-type]
 
@@ -165,7 +165,7 @@ class Outbox:
         assert (again.id, again.key, again.attempts) == (held.id, held.key, 1)
         assert again.fence > held.fence
         assert "died" in (again.error or "")
-        assert await bench.store.settle_messages(APP, node, [what_came(held, "sent")]) == ["lost"]
+        assert await bench.store.settle_messages(APP, node, [settled(held, "sent")]) == ["lost"]
         assert (await one(bench, held.id)).state is MessageState.SENDING
 
     async def test_a_claim_whose_answer_was_lost_is_taken_again_for_nothing(self, bench: Bench) -> None:
@@ -175,15 +175,15 @@ class Outbox:
         [again] = (await claim(bench, node)).messages
         assert (again.id, again.attempts) == (held.id, 0)
         assert again.fence > held.fence
-        assert await bench.store.settle_messages(APP, node, [what_came(held, "sent")]) == ["lost"]
-        assert await bench.store.settle_messages(APP, node, [what_came(again, "sent")]) == ["done"]
+        assert await bench.store.settle_messages(APP, node, [settled(held, "sent")]) == ["lost"]
+        assert await bench.store.settle_messages(APP, node, [settled(again, "sent")]) == ["done"]
 
     # --- settling
 
     async def test_a_sent_message_is_remembered_by_its_key_and_not_by_its_body(self, bench: Bench) -> None:
         node = await bench.node()
         held = await hold(bench, node, a_message(key="k", headers={"x": "y"}))
-        assert await bench.store.settle_messages(APP, node, [what_came(held, "sent")]) == ["done"]
+        assert await bench.store.settle_messages(APP, node, [settled(held, "sent")]) == ["done"]
         message = await one(bench, held.id)
         assert (message.state, message.attempts, message.body, message.headers) == (MessageState.SENT, 1, None, {})
         assert message.settled_at is not None
@@ -196,7 +196,7 @@ class Outbox:
         forgotten, kept = a_message(key="forgotten"), a_message(key="kept")
         for new, remember in ((forgotten, 0), (kept, HOUR)):
             held = await hold(bench, node, new)
-            await bench.store.settle_messages(APP, node, [what_came(held, "sent", remember=remember)])
+            await bench.store.settle_messages(APP, node, [settled(held, "sent", remember=remember)])
         await bench.pass_time(1_000)
         pruned = await bench.store.prune(APP, before=await bench.now() - DAY, keep_per_schedule=10, limit=100)
         assert pruned == 1
@@ -213,7 +213,7 @@ class Outbox:
     async def test_a_retry_waits_for_its_delay_and_has_spent_an_attempt(self, bench: Bench) -> None:
         node = await bench.node()
         held, before = await hold(bench, node), await bench.now()
-        assert await bench.store.settle_messages(APP, node, [what_came(held, "retry", delay=50_000, error="no")]) == [
+        assert await bench.store.settle_messages(APP, node, [settled(held, "retry", delay=50_000, error="no")]) == [
             "done"
         ]
         message = await one(bench, held.id)
@@ -228,14 +228,14 @@ class Outbox:
     async def test_a_release_spends_nothing(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await hold(bench, node)
-        assert await bench.store.settle_messages(APP, node, [what_came(held, "release")]) == ["done"]
+        assert await bench.store.settle_messages(APP, node, [settled(held, "release")]) == ["done"]
         [again] = (await claim(bench, other)).messages
         assert (again.id, again.attempts) == (held.id, 0)
 
     async def test_a_dead_message_stays_as_it_is_and_keeps_its_key(self, bench: Bench) -> None:
         node = await bench.node()
         held = await hold(bench, node, a_message(key="k"))
-        await bench.store.settle_messages(APP, node, [what_came(held, "dead", error="gone")])
+        await bench.store.settle_messages(APP, node, [settled(held, "dead", error="gone")])
         message = await one(bench, held.id)
         assert (message.state, message.attempts, message.error) == (MessageState.DEAD, 1, "gone")
         assert message.body == {"n": 1}
@@ -246,7 +246,7 @@ class Outbox:
     @pytest.mark.parametrize("kind", ["sent", "retry", "dead", "release"])
     async def test_what_was_settled_by_this_very_claim_is_already_settled(self, bench: Bench, kind: str) -> None:
         node = await bench.node()
-        outcome = what_came(await hold(bench, node), kind)
+        outcome = settled(await hold(bench, node), kind)
         answers = [await bench.store.settle_messages(APP, node, [outcome]) for _ in range(2)]
         assert answers == [["done"], ["already"]]
         assert (await one(bench, outcome.id)).attempts == (0 if kind == "release" else 1)
@@ -255,12 +255,12 @@ class Outbox:
         node = await bench.node()
         await bench.store.send(APP, [a_message() for _ in range(3)])
         first, second, third = (await claim(bench, node)).messages
-        stale = msgspec.structs.replace(what_came(second, "sent"), fence=second.fence - 1)
-        unknown = msgspec.structs.replace(what_came(first, "sent"), id="no id at all")
-        outcomes = [what_came(first, "sent"), stale, unknown, what_came(first, "dead"), what_came(third, "retry")]
+        stale = msgspec.structs.replace(settled(second, "sent"), fence=second.fence - 1)
+        unknown = msgspec.structs.replace(settled(first, "sent"), id="no id at all")
+        outcomes = [settled(first, "sent"), stale, unknown, settled(first, "dead"), settled(third, "retry")]
         answers = await bench.store.settle_messages(APP, node, outcomes)
         assert answers == ["done", "lost", "lost", "already", "done"]
-        assert await bench.store.settle_messages(APP, await bench.node(), [what_came(second, "sent")]) == ["lost"]
+        assert await bench.store.settle_messages(APP, await bench.node(), [settled(second, "sent")]) == ["lost"]
         assert (await one(bench, second.id)).state is MessageState.SENDING
 
     # --- people
@@ -268,7 +268,7 @@ class Outbox:
     async def test_a_dead_message_begins_anew_when_somebody_wants_it(self, bench: Bench) -> None:
         node = await bench.node()
         held = await hold(bench, node)
-        await bench.store.settle_messages(APP, node, [what_came(held, "dead", attempts=5, error="gone")])
+        await bench.store.settle_messages(APP, node, [settled(held, "dead", attempts=5, error="gone")])
         assert await bench.store.retry_messages(APP, [held.id, "no id at all"]) == [held.id]
         message = await one(bench, held.id)
         assert (message.state, message.attempts, message.settled_at) == (MessageState.WAITING, 0, None)
@@ -285,7 +285,7 @@ class Outbox:
         node = await bench.node()
         await bench.store.send(APP, [a_message() for _ in range(3)])
         tried = (await claim(bench, node)).messages
-        await bench.store.settle_messages(APP, node, [what_came(each, "retry", delay=HOUR) for each in tried])
+        await bench.store.settle_messages(APP, node, [settled(each, "retry", delay=HOUR) for each in tried])
         assert await bench.store.hasten_messages(APP, CHANNEL, 2) == 2
         assert await bench.store.hasten_messages(APP, CHANNEL, 2) == 1
         assert await bench.store.hasten_messages(APP, CHANNEL, 2) == 0
@@ -296,10 +296,10 @@ class Outbox:
         node = await bench.node()
         await bench.store.send(APP, [a_message() for _ in range(3)])
         dead, sent, sending = (await claim(bench, node)).messages
-        await bench.store.settle_messages(APP, node, [what_came(dead, "dead"), what_came(sent, "sent")])
+        await bench.store.settle_messages(APP, node, [settled(dead, "dead"), settled(sent, "sent")])
         await bench.store.send(APP, [a_message(delay=HOUR), a_message(channel="chat")])
         [other] = (await claim(bench, node, "chat", held=(sending.id,))).messages
-        await bench.store.settle_messages(APP, node, [what_came(other, "retry", delay=HOUR)])
+        await bench.store.settle_messages(APP, node, [settled(other, "retry", delay=HOUR)])
         assert await bench.store.hasten_messages(APP, CHANNEL, 10) == 0
         assert await bench.store.hasten_messages(OTHER_APP, "chat", 10) == 0
         assert await bench.store.hasten_messages(APP, "chat", 10) == 1
@@ -307,7 +307,7 @@ class Outbox:
     async def test_what_is_on_its_way_or_sent_is_neither_retried_nor_dropped(self, bench: Bench) -> None:
         node = await bench.node()
         sent = await hold(bench, node)
-        await bench.store.settle_messages(APP, node, [what_came(sent, "sent")])
+        await bench.store.settle_messages(APP, node, [settled(sent, "sent")])
         sending = await hold(bench, node)
         for act in (bench.store.retry_messages, bench.store.drop_messages):
             assert await act(APP, [sent.id, sending.id]) == []
@@ -337,9 +337,9 @@ class Outbox:
         node = await bench.node()
         await bench.store.send(APP, [a_message(channel=name) for name in ("mail", "mail", "mail", "chat", "done")])
         [sent] = (await claim(bench, node, "done")).messages
-        await bench.store.settle_messages(APP, node, [what_came(sent, "sent")])
+        await bench.store.settle_messages(APP, node, [settled(sent, "sent")])
         [dead, _] = (await claim(bench, node, room=2)).messages
-        await bench.store.settle_messages(APP, node, [what_came(dead, "dead")])
+        await bench.store.settle_messages(APP, node, [settled(dead, "dead")])
         chat, mail = await bench.store.channels(APP)
         assert msgspec.structs.replace(chat, oldest_due_at=None) == ChannelPulse(
             channel="chat", waiting=1, sending=0, dead=0, oldest_due_at=None
@@ -359,7 +359,7 @@ class Outbox:
         assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, None]
         claimed = (await claim(bench, node)).messages
         assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, None]
-        retries = [what_came(each, "retry", delay=HOUR) for each in claimed]
+        retries = [settled(each, "retry", delay=HOUR) for each in claimed]
         await bench.store.settle_messages(APP, node, retries)
         chat, mail = await bench.store.channels(APP)
         assert (chat.oldest_failing_at, mail.oldest_failing_at) == (None, created)
@@ -367,7 +367,7 @@ class Outbox:
         await bench.store.retry_messages(APP, [first.id])
         [again] = (await claim(bench, node)).messages
         assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, created]
-        await bench.store.settle_messages(APP, node, [what_came(again, "dead")])
+        await bench.store.settle_messages(APP, node, [settled(again, "dead")])
         [_, mail] = await bench.store.channels(APP)
         assert mail.oldest_failing_at is not None
         assert mail.oldest_failing_at > created

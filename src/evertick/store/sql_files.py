@@ -1,0 +1,126 @@
+"""SQL files of a store: statements by name, and numbered migrations, each applied once.
+
+In a `queries.sql` each statement says what it is for. A migration that was applied must never change again, which its
+checksum guards. `compatible_from` in its first line says which older code may go on using the store, so that a fleet
+can be updated node by node. How a migration is applied is each store's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from evertick.errors import StoreRefused
+from evertick.store.base import MigrateMode
+
+__all__ = [
+    "Migration",
+    "load_statements",
+    "pending",
+    "read_migrations",
+    "refuse_newer",
+    "without_meta",
+    "without_migrations",
+]
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+
+# A statement, or a part of several that `@name` stands for.
+_HEAD = re.compile(r"^-- (name|part): (\S+)\n", re.MULTILINE)
+_PART = re.compile(r"@(\w+)")
+
+
+def load_statements(path: Path) -> dict[str, str]:
+    statements: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    _, *blocks = _HEAD.split(path.read_text(encoding="utf-8"))
+    for kind, name, text in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        known = parts if kind == "part" else statements
+        assert name not in known, f"two statements are called {name}"
+        # Without comments: databases keep the text of every prepared statement.
+        lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+        whole = "\n".join(lines).rstrip(";\n ")
+        known[name] = _PART.sub(lambda part: parts[part[1]], whole)
+    return statements
+
+
+# --- migrations -------------------------------------------------------------------------------------------------------
+
+
+_COMPATIBLE = "-- compatible_from:"
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    name: str
+    checksum: str
+    compatible_from: int
+    text: str
+
+
+def read_migrations(folder: Path, version: int) -> tuple[Migration, ...]:
+    """All up to the version that the code knows, without a hole."""
+    found = tuple(_read(path) for path in sorted(folder.glob("[0-9]*.sql")))
+    assert [migration.version for migration in found] == list(range(1, version + 1))
+    return found
+
+
+def pending(
+    known: Sequence[Migration], applied: Mapping[int, str], description: str, mode: MigrateMode = "auto"
+) -> list[Migration]:
+    """What is missing. Refuses a migration that was applied in another form, and in mode check anything missing."""
+    for migration in known:
+        if applied.get(migration.version, migration.checksum) != migration.checksum:
+            raise StoreRefused(
+                f"the migration {migration.name} was applied to the {description} in another form than this code has; "
+                "install the release that made the store, or a newer one"
+            )
+    missing = [migration for migration in known if migration.version not in applied]
+    if missing and mode == "check":
+        names = ", ".join(migration.name for migration in missing)
+        raise StoreRefused(
+            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate --database URL`, "
+            'or start one node with migrate="auto"'
+        )
+    return missing
+
+
+def refuse_newer(version: int, compatible_from: int, known: int, description: str) -> None:
+    """A store that was changed for newer code says how old the code may be that still uses it."""
+    if compatible_from > known:
+        raise StoreRefused(
+            f"the {description} is newer than this code: it has version {version} and may be used by code of "
+            f"version {compatible_from} or newer, and this is version {known}; update Evertick"
+        )
+
+
+def without_meta(description: str, how: Literal["empty", "missing"]) -> StoreRefused:
+    """What says which store it is was made together with the list of migrations, and nobody takes it away."""
+    return StoreRefused(f"the {description} is damaged: its table meta is {how}; restore it from a backup")
+
+
+def without_migrations(description: str, how: Literal["empty", "missing"], place: str) -> StoreRefused:
+    return StoreRefused(
+        f"the {description} holds tables of Evertick, but its list of migrations is {how}, and nobody knows how far "
+        f"they have come; restore it from a backup, or begin anew in another {place}"
+    )
+
+
+def _read(path: Path) -> Migration:
+    content = path.read_bytes()
+    text = content.decode()
+    first, _, rest = text.partition("\n")
+    assert first.startswith(_COMPATIBLE), f"{path.name} must begin with '{_COMPATIBLE} <version>'"
+    return Migration(
+        version=int(path.name[:4]),
+        name=path.stem,
+        checksum=hashlib.sha256(content).hexdigest(),
+        compatible_from=int(first.removeprefix(_COMPATIBLE)),
+        text=rest,
+    )

@@ -1,0 +1,418 @@
+"""The ledger inside transactions of the user's, and transactions for jobs that end their runs.
+
+A connection of the user's stays the user's: its row and text factories are put back, an error of ours is rolled back to
+a savepoint and leaves the transaction as it was. It must lead to the very file of the store, in its `main` database:
+only then is a commit one commit. Other processes notice it like any commit, by the `data_version` of the file.
+
+The transaction of a job holds SQLite's write lock, so no node can beat while it is open. A watch rolls it back in time,
+whatever the job is doing, and the connection refuses every statement afterwards: outside a transaction each would be
+committed by itself. Nor can the job end the transaction: that is done by leaving the block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, Self, TypeVar
+
+from evertick.errors import InvalidInput, Refused, TransactionTimeout
+from evertick.model import Message, NewMessage, NewRun, Outcome, Run
+from evertick.store.base import FinishAnswer
+from evertick.store.sqlite.connection import (
+    SQL,
+    StoreTime,
+    by_number,
+    connect,
+    each_by_number,
+    numbered,
+    savepoint,
+    translated,
+)
+from evertick.store.sqlite.endings import finish, still_held
+from evertick.store.sqlite.location import Location
+from evertick.store.sqlite.outbox import send
+from evertick.store.sqlite.runs import enqueue
+from evertick.store.wrappers import begin_as_library, layers_of
+from evertick.text.redact import shown_value
+
+__all__ = ["FileTransaction", "UserTransaction", "refuse_memory"]
+
+# --- transactions of users --------------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+# Of a connection of aiosqlite, which has no public names for them.
+_AIO_CONNECTION, _AIO_EXECUTE = "_conn", "_execute"
+# `Connection.autocommit` where Python itself begins transactions, as it always did before 3.12.
+_LEGACY = -1
+
+
+def refuse_memory(where: Location) -> None:
+    if where.path is None:
+        raise Refused(
+            f"the ledger is {where.description}, which no other connection can reach: transactions that it shares with "
+            "other tables need a file, as in sqlite:///jobs.db (in the testing kit the ledger is always in memory: "
+            "test such code with a file in a temporary directory)"
+        )
+
+
+class UserTransaction:
+    """The transaction that is open on a connection of the user, or that begins on it with our first statement."""
+
+    def __init__(self, given: object, where: Location, store_id: str, time: StoreTime) -> None:
+        self._given = given
+        self._db, self._aio = _connection_of(given)
+        self._where = where
+        self._store_id = store_id
+        self._time = time
+
+    @property
+    def is_async(self) -> bool:
+        return self._aio is not None
+
+    async def enqueue(self, app: str, runs: Sequence[NewRun]) -> list[Run]:
+        return await self._perform(lambda db: enqueue(db, self._time.now(), app, runs))
+
+    async def send(self, app: str, messages: Sequence[NewMessage]) -> list[Message]:
+        return await self._perform(lambda db: send(db, self._time.now(), app, messages))
+
+    async def finish(self, app: str, node: str, outcome: Outcome) -> FinishAnswer:
+        finished = await self._perform(lambda db: finish(db, self._time.now(), app, node, [outcome]))
+        return finished.answers[0]
+
+    async def _perform(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        await begin_as_library(self._given, is_begun=self._db.in_transaction)
+        if self._aio is None:
+            return self._perform_here(act)
+        # Its own thread does the work, in the order of the user's other statements.
+        answer: T = await getattr(self._aio, _AIO_EXECUTE)(functools.partial(self._perform_here, act))
+        return answer
+
+    def _perform_here(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        with translated(self._where), as_we_read(self._db), _in_transaction(self._db), savepoint(self._db):
+            _check_store(self._db, self._where, self._store_id)
+            return act(numbered(self._db))
+
+
+def _connection_of(given: object) -> tuple[sqlite3.Connection, Any | None]:
+    """SQLite's own connection, and the async one around it if there is one; through the wrappers of others."""
+    for found in layers_of(given):
+        if isinstance(found, sqlite3.Connection):
+            return found, None
+        inner = getattr(found, _AIO_CONNECTION, None)
+        if isinstance(inner, sqlite3.Connection) and callable(getattr(found, _AIO_EXECUTE, None)):
+            return inner, found
+    raise InvalidInput(
+        f"connection: {shown_value(given)} is no open connection to SQLite; pass one of sqlite3 or aiosqlite, "
+        "Django's, a Connection or Session of SQLAlchemy, or an AsyncConnection (of an AsyncSession: `await "
+        "session.connection()`)"
+    )
+
+
+@contextmanager
+def as_we_read(db: sqlite3.Connection) -> Iterator[None]:
+    """Rows and texts as our statements expect them, and then as the user has them."""
+    row_factory, text_factory = db.row_factory, db.text_factory
+    db.row_factory, db.text_factory = sqlite3.Row, str
+    try:
+        yield
+    finally:
+        db.row_factory, db.text_factory = row_factory, text_factory
+
+
+@contextmanager
+def _in_transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """The open transaction, or one that begins as Python itself would begin it before an INSERT."""
+    if db.in_transaction:
+        yield
+        return
+    if getattr(db, "autocommit", _LEGACY) != _LEGACY or db.isolation_level is None:
+        raise Refused(
+            "no transaction is open on this connection, and it begins none by itself (autocommit); begin a transaction "
+            'first, with connection.execute("BEGIN IMMEDIATE"), and commit it together with your own changes'
+        )
+    db.execute(f"BEGIN {db.isolation_level}")
+    try:
+        yield
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _check_store(db: sqlite3.Connection, where: Location, store_id: str) -> None:
+    """Is it the very store? A copy of the file has the same id, and a file that was put in its place the same path."""
+    try:
+        db.execute(SQL["within.lock"])
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_ERROR":
+            raise
+        raise Refused(
+            f"this connection leads to {_file_of(db)}, without tables of Evertick; {_advice(where)}"
+        ) from error
+    found = db.execute(SQL["within.store_id"]).fetchone()["store_id"]
+    if found != store_id or not _is_same_file(_file_of(db), where.path):
+        raise Refused(f"this connection leads to {_file_of(db)}, which is another store; {_advice(where)}")
+
+
+def _is_same_file(one: str, other: str | None) -> bool:
+    try:
+        return other is not None and os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _file_of(db: sqlite3.Connection) -> str:
+    [main] = [row["file"] for row in db.execute("PRAGMA database_list") if row["name"] == "main"]
+    return str(main) or "a database in memory"
+
+
+def _advice(where: Location) -> str:
+    return f"the ledger is in {where.path}: connect to that file, so that one commit is enough for both"
+
+
+# --- transactions for jobs --------------------------------------------------------------------------------------------
+
+
+# How many steps of SQLite's machine a statement makes between two looks whether its time is over: about a millisecond.
+_STEPS_PER_LOOK = 10_000
+
+
+class FileTransaction:
+    """A connection to the store's file for one job, in a transaction that is bounded in time."""
+
+    def __init__(self, where: Location, time: StoreTime, *, seconds: float, is_plain: bool) -> None:
+        self._where = where
+        self._time = time
+        self._is_plain = is_plain
+        self._bound = _Bound(seconds)
+        self._db: JobConnection | None = None
+        self._watch = threading.Timer(seconds, self._time_is_over)
+        self._watch.daemon = True
+
+    async def begin(self, app: str, node: str, run: str, fence: int) -> sqlite3.Connection | None:
+        begin = functools.partial(self._begin, app, node, run, fence)
+        if self._is_plain:
+            return begin()
+        beginning = asyncio.get_running_loop().run_in_executor(None, begin)
+        try:
+            return await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # Nobody will leave a block that was never entered; the lock must not stay behind.
+            beginning.add_done_callback(lambda _: self._roll_back())
+            raise
+
+    async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        return await self._carry_out(functools.partial(self._commit, app, node, outcome))
+
+    async def rollback(self) -> None:
+        await self._carry_out(self._roll_back)
+
+    async def _carry_out(self, act: Callable[[], T]) -> T:
+        """Elsewhere than on an event loop, and to its end even if the caller is cancelled meanwhile."""
+        if self._is_plain:
+            return act()
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, act))
+
+    def _begin(self, app: str, node: str, run: str, fence: int) -> sqlite3.Connection | None:
+        with translated(self._where):
+            db = connect(self._where, factory=JobConnection)
+            assert isinstance(db, JobConnection)
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                held, _ = still_held(db, app, node, {run: fence})
+            except BaseException:
+                db.close()
+                raise
+        if not held:
+            db.close()
+            return None
+        db.give_to_job(self._bound)
+        self._db = db
+        self._watch.start()
+        return db
+
+    def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
+        db = self._take_back()
+        with closing(db), translated(self._where), as_we_read(db):
+            db.check_open(self._bound)
+            # "already": the job has written it itself, with a result.
+            if finish(db, self._time.now(), app, node, [outcome]).answers == ["lost"]:
+                return False
+            db.execute("COMMIT")
+            return True
+
+    def _roll_back(self) -> None:
+        """Closing rolls back what is not committed."""
+        if self._db is not None:
+            self._take_back().close()
+
+    def _take_back(self) -> JobConnection:
+        assert self._db is not None
+        self._watch.cancel()
+        self._db.take_from_job()
+        return self._db
+
+    def _time_is_over(self) -> None:
+        assert self._db is not None
+        self._db.end_turns()
+
+
+class _Bound:
+    """Whose turn it is on a job's connection. Never two at once: one thread would wait for the other's statement with
+    the interpreter's lock in hand, and the other, in a callback of SQLite, for that lock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.lock = threading.RLock()
+        self.is_over = False
+        # How the statement of this turn wanted to end the transaction; SQLite itself only says "not authorized".
+        self.refused: str | None = None
+
+    def timeout(self) -> TransactionTimeout:
+        return TransactionTimeout(
+            f"the transaction was open for more than {self._seconds:g} s, a third of the lease, and was rolled back: "
+            "nobody can write meanwhile, not even a heartbeat. Do the long part before the block, or raise lease="
+        )
+
+
+class JobConnection(sqlite3.Connection):
+    """A connection in the hands of a job, until its time is over. Only Evertick ends its transaction."""
+
+    # None before the job has it.
+    _bound: _Bound | None = None
+    # The thread that has taken it back from the job, to end the transaction.
+    _taken_by: int | None = None
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Around every step of a statement: the job's, while its time is not over; ours at any time."""
+        bound = self._bound
+        if bound is None or self._taken_by == threading.get_ident():
+            yield
+            return
+        with bound.lock:
+            if self._taken_by is not None:
+                raise Refused("the block of this transaction was left; what is to be part of it belongs into the block")
+            self.check_open(bound)
+            try:
+                yield
+            except sqlite3.OperationalError as error:
+                if bound.is_over:
+                    raise bound.timeout() from error
+                raise
+            except sqlite3.DatabaseError as error:
+                if bound.refused is not None:
+                    raise self._not_here(bound.refused) from error
+                raise
+            finally:
+                bound.refused = None
+
+    def check_open(self, bound: _Bound) -> None:
+        if bound.is_over:
+            raise bound.timeout()
+        # After some errors, such as a full disk, SQLite rolls back everything; what follows would be committed alone.
+        if not self.in_transaction:
+            raise Refused("SQLite has rolled back the transaction because of an error in it; let that error pass")
+
+    def give_to_job(self, bound: _Bound) -> None:
+        self.row_factory = None
+        self.set_authorizer(functools.partial(_refuse_end, bound))
+        # What runs when the time is over is interrupted; unlike by interrupt(), the ROLLBACK that follows is not.
+        self.set_progress_handler(lambda: bound.is_over, _STEPS_PER_LOOK)
+        self._bound = bound
+
+    def take_from_job(self) -> None:
+        assert self._bound is not None
+        with self._bound.lock:
+            self._taken_by = threading.get_ident()
+            self.set_authorizer(None)
+            self.set_progress_handler(None, 0)
+
+    def end_turns(self) -> None:
+        """Roll back, between two statements of the job; it can make no more."""
+        bound = self._bound
+        assert bound is not None
+        bound.is_over = True
+        with bound.lock:
+            # The job may have come to its end while we waited, and an interrupted write rolls everything back itself.
+            if self._taken_by is None and self.in_transaction:
+                self.set_authorizer(None)
+                sqlite3.Cursor(self).execute("ROLLBACK")
+
+    def cursor(self, factory: Any = None) -> JobCursor:  # type: ignore[override]
+        if factory is not None:
+            raise Refused(f"cursors of {factory!r} would escape the bound of the transaction; use conn.cursor()")
+        return super().cursor(JobCursor)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> JobCursor:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> JobCursor:
+        return self.cursor().executemany(sql, parameters)
+
+    def commit(self) -> None:
+        raise self._not_here("commit()")
+
+    def rollback(self) -> None:
+        raise self._not_here("rollback()")
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        raise self._not_here("executescript()")
+
+    def __enter__(self) -> Self:
+        raise self._not_here("`with conn:`")
+
+    def _not_here(self, what: str) -> Refused:
+        if what == "BEGIN":
+            return Refused("the block is a transaction already; it needs no BEGIN, and SAVEPOINT works inside of it")
+        return Refused(
+            f"{what} would end the transaction without finishing the run; leave the block to commit, raise to roll back"
+        )
+
+
+class JobCursor(sqlite3.Cursor):
+    """Every step of a statement is a turn."""
+
+    connection: JobConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        with self.connection.turn():
+            return super().execute(sql, by_number(sql, parameters))
+
+    def executemany(self, sql: str, seq_of_parameters: Iterable[Any], /) -> Self:
+        with self.connection.turn():
+            return super().executemany(sql, each_by_number(sql, seq_of_parameters))
+
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        return self.connection.executescript(sql_script)
+
+    def fetchone(self) -> Any:
+        with self.connection.turn():
+            return super().fetchone()
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        with self.connection.turn():
+            return super().fetchmany(self.arraysize if size is None else size)
+
+    def fetchall(self) -> list[Any]:
+        with self.connection.turn():
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with self.connection.turn():
+            return super().__next__()
+
+
+def _refuse_end(bound: _Bound, action: int, what: str | None, *_: object) -> int:
+    """A COMMIT in a statement of the job: the run would be left unfinished beside its rows."""
+    if action != sqlite3.SQLITE_TRANSACTION:
+        return sqlite3.SQLITE_OK
+    bound.refused = what
+    return sqlite3.SQLITE_DENY

@@ -1,0 +1,194 @@
+"""Verdicts that a store gives by its own hand, the same for every store: runs that are lost, cancelled, unreadable, and
+fires whose unique key is taken; and the events of the feed that changes and outcomes become. Pure.
+
+A row of a newer format is not claimed at all. An unreadable one is damaged, or a mistake: a hand in the database, a
+release that has forgotten to raise the format. It is put out of the way of the others, where people find it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from evertick.model import LOSSES_MAX, Cause, MessageOutcome, NewGap, NewRun, Outcome, Reason, Verdict
+from evertick.model.feed import FeedKind
+from evertick.store.base import Change, TaskTerms
+from evertick.store.rows import Row, plain_text
+from evertick.when.moment import DAY, MINUTE
+
+__all__ = [
+    "CHANGE_KINDS",
+    "DEADLINE_MARGIN",
+    "PUT_BACK_KINDS",
+    "REHOMED_MOST",
+    "Ending",
+    "bare_outcome",
+    "cancelled_outcome",
+    "change_facts",
+    "ending_of_lost",
+    "gaps_with_duplicates",
+    "may_be_taken",
+    "unreadable_messages",
+    "unreadable_runs",
+]
+
+# A run this long past its deadline is taken from its owner, though it beats: it should have stopped by itself.
+DEADLINE_MARGIN = MINUTE
+# Runs that one call settles at most: bounds its transaction. The rest is there for the next beat.
+REHOMED_MOST = 2_000
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A run that the store itself ends. Without a reason the one it has stays."""
+
+    id: str
+    verdict: Verdict
+    reason: str | None
+
+
+def ending_of_lost(row: Row) -> Ending | None:
+    """How a run ends whose claim is lost; None: it may run again."""
+    if row["is_cancel_requested"]:
+        return Ending(row["id"], Verdict.CANCELLED, row["cancel_reason"] or Reason.REQUESTED)
+    if row["is_left_alone"]:
+        return Ending(row["id"], Verdict.LOST, Reason.NODE_GONE)
+    if row["at_most_once"] or row["losses"] >= LOSSES_MAX:
+        return Ending(row["id"], Verdict.LOST, Reason.NODE_DIED)
+    return None
+
+
+def may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
+    """Whether the node that re-homes a lost run can run it at once, and no limit has a say in that."""
+    terms = tasks.get(row["task"])
+    return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
+
+
+def cancelled_outcome(outcome: Outcome, held: Row) -> Outcome:
+    """The end of a run that was to go back, but for a cancel that was asked for meanwhile. It sends nothing."""
+    return msgspec.structs.replace(
+        outcome,
+        kind="done",
+        verdict=Verdict.CANCELLED,
+        reason=held["cancel_reason"] or Reason.REQUESTED,
+        attempts=outcome.attempts if outcome.kind == "retry" else held["attempts"],
+        messages=(),
+        dispatch=None,
+    )
+
+
+def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
+    """What is written of an outcome that the store cannot take: how the run ended stays, its result and phases go.
+
+    A run whose messages go with them has failed: whoever waits for these must not read that all is well. So has one
+    that was to be dispatched by such a message.
+    """
+    said = f"the outcome of this run cannot be written as it is: {error}"
+    bare: dict[str, Any] = {"result": None, "phases": (), "messages": (), "dispatch": None}
+    if outcome.messages:
+        said = f"{said}; its messages are not sent"
+        bare |= {"verdict": Verdict.FAILED} if outcome.verdict is Verdict.SUCCEEDED else {}
+    if outcome.kind == "dispatch":
+        bare |= {"kind": "done", "verdict": Verdict.FAILED, "reason": Reason.UNDELIVERED}
+        bare |= {"attempts": outcome.attempts + 1}
+    bare["error"] = said if outcome.error is None else f"{said}\n{outcome.error}"
+    return msgspec.structs.replace(outcome, **bare)
+
+
+# --- claimed rows that cannot be read ---------------------------------------------------------------------------------
+
+
+log = logging.getLogger("evertick.store")
+
+# A dead message that nobody could read is kept this long, for people to look at.
+_KEPT = 30 * DAY
+
+
+def unreadable_runs(bad: Sequence[tuple[Row, str]], fence: int) -> list[Outcome]:
+    """Parked, until somebody cancels them."""
+    for row, error in bad:
+        log.error("run %s of %r cannot be read, and is parked: %s", row["id"], row["task"], error)
+    return [
+        Outcome(
+            id=str(row["id"]), fence=fence, kind="park", reason=Reason.UNREADABLE, error=f"it cannot be read: {error}"
+        )
+        for row, error in bad
+    ]
+
+
+def unreadable_messages(bad: Sequence[tuple[Row, str]]) -> list[MessageOutcome]:
+    """Dead, until somebody drops them, or tries again once they are mended."""
+    for row, error in bad:
+        log.error("message %s of channel %r cannot be read, and is dead: %s", row["id"], row["channel"], error)
+    return [
+        MessageOutcome(
+            id=str(row["id"]),
+            fence=row["fence"],
+            kind="dead",
+            attempts=row["attempts"],
+            remember=_KEPT,
+            error=f"it cannot be read: {error}",
+        )
+        for row, error in bad
+    ]
+
+
+# --- fires whose unique key is taken ----------------------------------------------------------------------------------
+
+
+_GAPS_BEFORE_A_FIRE = frozenset({Reason.COALESCED, Reason.DOWNTIME})
+
+
+def gaps_with_duplicates(gaps: Iterable[NewGap], runs: Iterable[NewRun], taken: Container[str]) -> list[NewGap]:
+    """The gaps of a plan and of those of its runs that are not to be, for their key is taken. Only fires have moments
+    to account for.
+
+    Moments that the fire would have run for, or after, have the same reason as the fire: nothing ran for them. Where it
+    is for all nodes, that is so only if all of them skip it.
+    """
+    fires = [run for run in runs if run.cause in (Cause.FIRE, Cause.EVERY_NODE)]
+    skipped = [run for run in fires if run.id in taken]
+    own = [_gap(run, run.fire_at) for run in skipped if run.fire_at is not None]
+    if any(run.cause is Cause.FIRE for run in skipped):
+        return [*(_skipped_with_it(gap, Reason.DUPLICATE) for gap in gaps), *own]
+    if skipped and len(skipped) == len(fires):
+        return [*(_skipped_with_it(gap, Reason.OVERLAP) for gap in gaps), *own]
+    return [*gaps, *own]
+
+
+def _gap(run: NewRun, at: int) -> NewGap:
+    return NewGap(first_at=at, last_at=at, count=1, verdict=Verdict.SKIPPED, reason=run.if_taken)
+
+
+def _skipped_with_it(gap: NewGap, reason: Reason) -> NewGap:
+    if gap.reason not in _GAPS_BEFORE_A_FIRE:
+        return gap
+    return msgspec.structs.replace(gap, verdict=Verdict.SKIPPED, reason=reason)
+
+
+# --- events of the feed -----------------------------------------------------------------------------------------------
+
+
+# By the kind of a change, and by the kind of an outcome that does not end its run.
+CHANGE_KINDS: Mapping[str, FeedKind] = {
+    "add": "schedule.added",
+    "edit": "schedule.edited",
+    "pause": "schedule.paused",
+    "resume": "schedule.resumed",
+    "remove": "schedule.removed",
+}
+PUT_BACK_KINDS: Mapping[str, FeedKind] = {
+    "retry": "run.retrying",
+    "release": "run.released",
+    "park": "run.parked",
+    "dispatch": "run.dispatched",
+}
+
+
+def change_facts(change: Change) -> tuple[object, ...]:
+    """A change as `evertick.feed` reads it."""
+    if change.pause is None:
+        return (change.key,)
+    return (change.key, plain_text(change.pause.note), change.pause.until)
