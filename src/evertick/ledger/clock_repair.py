@@ -22,6 +22,8 @@ from evertick.ledger.editor import CurrentSchedule, Editor
 from evertick.ledger.parsed_rules import blackout_of, fingerprint_of, load_calendars, rule_of
 from evertick.ledger.planning import plan_inputs_of
 from evertick.model import Pause, Reason, Run, State
+from evertick.plan.inputs import PlanInputs
+from evertick.plan.overrides import apart
 from evertick.store.base import (
     CLOCK_AHEAD,
     CLOCK_FAR,
@@ -38,11 +40,22 @@ from evertick.store.base import (
 )
 from evertick.when import Calendar, Every, Once, When, from_us
 from evertick.when.base import COUNT_LIMIT
-from evertick.when.moment import DAY
+from evertick.when.moment import DAY, LATEST, MINUTE
 from evertick.when.once import moved_to
 
-__all__ = ["Astray", "ClockRepairer", "astray_in", "astray_of", "is_put_off", "written_ahead"]
+__all__ = [
+    "Astray",
+    "ClockRepairer",
+    "astray_in",
+    "astray_of",
+    "is_put_off",
+    "looks_too_late",
+    "passed_over",
+    "written_ahead",
+]
 
+# Clocks are put right by less than this every day, and a moment that has run does not run again.
+_CLOCK_MARGIN = MINUTE
 _PAGE = 1_000
 _BITE = 5_000
 _AHEAD, _FAR = timedelta(microseconds=CLOCK_AHEAD), timedelta(microseconds=CLOCK_FAR)
@@ -77,6 +90,38 @@ class Astray(msgspec.Struct, frozen=True, kw_only=True):
                 return "it was paused while the clock was wrong" + (f", and would resume {stored}" if expected else "")
 
 
+def passed_over(inputs: PlanInputs, now: int) -> int | None:
+    """The first moment to come that the cursor lies behind. None: there is none."""
+    if inputs.pause is not None:
+        return None  # a resume restarts the cursor
+    inputs = apart(inputs)
+    if inputs.is_spent:
+        return None
+    if inputs.fire_at is not None and inputs.fire_at <= now:
+        return None  # owed
+    expected = inputs.rule.next_us(now + _CLOCK_MARGIN)
+    if expected is None:
+        return None
+    # A rule that counts from the end of a run has no cursor while one is live.
+    is_passed = not inputs.counts_from_end if inputs.fire_at is None else inputs.fire_at > expected
+    return inputs.rule.next_us(now) if is_passed else None
+
+
+def looks_too_late(inputs: PlanInputs, now: int) -> bool:
+    """Whether the next look at the schedule is long after its moment is due."""
+    if inputs.pause is not None or inputs.fire_at is None or inputs.at is None:
+        return False
+    begin = max(now, inputs.fire_at)
+    opens = begin if inputs.blackout is None else inputs.blackout.next_open(begin)
+    if opens is None:
+        return False
+    # A day: a plan that failed is tried again within an hour.
+    latest: int | None = opens + (inputs.rule.bounds.jitter or 0) + inputs.definition.pace + DAY
+    if inputs.blackout is not None and latest is not None:
+        latest = inputs.blackout.next_open(min(latest, LATEST))
+    return latest is not None and inputs.at > latest
+
+
 async def astray_of(
     store: Store, app: str, stored: StoredSchedule, rule: When, blackout: Calendar | None, now: int
 ) -> Astray | None:
@@ -102,15 +147,24 @@ async def astray_of(
 
 async def astray_in(store: Store, app: str, *, most: int | None = None) -> AsyncIterator[Astray]:
     """All schedules of an app, or the first of them by key."""
-    calendars, after, left = await load_calendars(store, app), None, most
+    calendars = await load_calendars(store, app)
+    async for stored, now in _stored_with_time(store, app, most):
+        found = await _astray(store, app, stored, calendars, now)
+        if found is not None:
+            yield found
+
+
+async def _stored_with_time(
+    store: Store, app: str, most: int | None = None
+) -> AsyncIterator[tuple[StoredSchedule, int]]:
+    """Schedules by key, each with the store's time when it was read."""
+    after, left = None, most
     while left is None or left > 0:
         limit = _PAGE if left is None else min(_PAGE, left)
         page = await store.schedules(app, ScheduleFilter(after_key=after, limit=limit, with_counts=False))
         now = await store.now()
         for stored in await store.stored_schedules(app, keys=[each.key for each in page]):
-            found = await _astray(store, app, stored, calendars, now)
-            if found is not None:
-                yield found
+            yield stored, now
         if len(page) < limit:
             return
         after, left = page[-1].key, None if left is None else left - len(page)
@@ -169,20 +223,12 @@ class ClockRepairer(Editor):
 
     async def schedules(self, traces: ClockTraces) -> AsyncIterator[Astray]:
         """Those to be repaired, also by what the traces tell of the wrong time."""
-        calendars, after = await load_calendars(self._store, self._app), None
-        while True:
-            page = await self._store.schedules(
-                self._app, ScheduleFilter(after_key=after, limit=_PAGE, with_counts=False)
-            )
-            now = await self._store.now()
-            for stored in await self._store.stored_schedules(self._app, keys=[each.key for each in page]):
-                found = _by_traces(stored, calendars, now, traces)
-                found = found or await _astray(self._store, self._app, stored, calendars, now)
-                if found is not None:
-                    yield found
-            if len(page) < _PAGE:
-                return
-            after = page[-1].key
+        calendars = await load_calendars(self._store, self._app)
+        async for stored, now in _stored_with_time(self._store, self._app):
+            found = _by_traces(stored, calendars, now, traces)
+            found = found or await _astray(self._store, self._app, stored, calendars, now)
+            if found is not None:
+                yield found
 
     async def repair(self, found: Astray, traces: ClockTraces) -> None:
         """Guarded like any other change; one that is right by now, or gone, stays as it is."""
