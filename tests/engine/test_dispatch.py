@@ -548,7 +548,7 @@ async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pyte
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "finish")
         assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
-        await shop.until(lambda: any("Exchange: reports of workers cannot be read" in each for each in caplog.messages))
+        await shop.until(lambda: any("BrokerChannel: reports of workers cannot be read" in each for each in caplog.messages))
         assert {loop.name: loop.error for loop in shop.health.loops}["report"] is None
 
 
