@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from evertick.testing.kit import Kit, SyncKit
+    from evertick.testing.kit import Kit, Stage, SyncKit
 
-_kits = pytest.StashKey[list["Kit"]]()
+_kits = pytest.StashKey[list["Stage"]]()
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def evertick_kit(request: pytest.FixtureRequest) -> Iterator[Callable[..., Await
 
     async def make(*args: object, **options: object) -> Kit:
         kit = await open_kit(*args, **options)  # type: ignore[arg-type]
-        kits.append(kit)
+        kits.append(kit.stage)
         return kit
 
     yield make
@@ -54,6 +54,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         _close_all(pyfuncitem.stash.get(_kits, []))
 
 
-def _close_all(kits: list[Kit]) -> None:
+def _close_all(kits: list[Stage]) -> None:
     while kits:
-        kits.pop()._close_from_outside()
+        kits.pop().close_from_outside()

@@ -15,9 +15,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from evertick.clock import system_clock
 from long_tests import GROUPS, is_time_over
-from servers.postgres import shared_postgres
+from servers.postgres import DSN_VARIABLE, shared_postgres
+from servers.schemas import Schemas, in_schema, new_schema
 
 # What has no zone of its own is told by the clock of the machine.
 os.environ["TZ"] = "UTC"
@@ -28,7 +28,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
-# Those with tests of twenty seconds and more, the longest first.
+# Those with tests of ten seconds and more, the longest first.
 _LONGEST = (
     "test_storm.py",
     "test_dispatch_kill.py",
@@ -94,10 +94,26 @@ def postgres_dsn(shared_folder: Path) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture(scope="session")
+def schemas(postgres_dsn: str) -> Iterator[Schemas]:
+    made = Schemas(postgres_dsn)
+    yield made
+    if os.environ.get(DSN_VARIABLE):  # else the server goes with them
+        made.drop()
+
+
 @pytest.fixture
-def postgres_url(postgres_dsn: str) -> Iterator[str]:
-    """The URL of a store in a schema of the test's own, which is empty, and goes with the test."""
-    schema = f"test_{system_clock.new_token()[:12]}"
-    yield f"{postgres_dsn}{'&' if '?' in postgres_dsn else '?'}schema={schema}"
+def postgres_url(postgres_dsn: str, schemas: Schemas) -> Iterator[str]:
+    """The URL of a store without rows, in a schema of the test's own."""
+    schema = schemas.take()
+    yield in_schema(postgres_dsn, schema)
+    schemas.give_back(schema)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_dsn: str) -> Iterator[str]:
+    """The same in a schema that does not exist yet, and goes with the test."""
+    schema = new_schema()
+    yield in_schema(postgres_dsn, schema)
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')

@@ -17,9 +17,10 @@ __all__ = ["GROUPS", "UNTIL_VARIABLE", "is_time_over", "seconds_for"]
 # A new group is added here; a mark with another name is refused.
 GROUPS = {
     "benchmark": "a quick run of all benchmarks, whose figures mean nothing",
-    "broker": "ten thousand due schedules through a broker that is killed in the middle",
+    "broker": "thousands of due schedules through a broker that is killed in the middle",
+    "fuzz": "random rules and texts, for as long as there is time",
     "size": "query plans among millions of rows",
-    "store": "the suite of all stores straight on the system's PostgreSQL",
+    "store": "the suite of all stores straight on the system's PostgreSQL, and the statements of an idle minute",
     "storm": "fleets on a real PostgreSQL under kills, cuts, freezes and restarts",
 }
 

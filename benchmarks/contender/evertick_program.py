@@ -14,8 +14,7 @@ from benchmarks import statements
 from benchmarks.contender import verbs
 from evertick import Context, Cron, Every, Scheduler
 from evertick.definition.task import TaskOptions
-from evertick.scheduler.gc_tuning import calm_collector
-from evertick.scheduler.thread_switching import shorten_turns
+from evertick.scheduler.interpreter_tuning import calm_collector, shorten_turns
 from evertick.when import When
 
 # How many schedules are added at least to see how long it takes, and how much longer it may take for all of them. In a

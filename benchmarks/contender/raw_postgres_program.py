@@ -19,7 +19,7 @@ import msgspec
 from benchmarks.contender import verbs
 from evertick import Scheduler
 from evertick.clock import system_clock
-from evertick.scheduler.gc_tuning import calm_collector
+from evertick.scheduler.interpreter_tuning import calm_collector
 from evertick.store.postgres.connection import PLAIN_PLANS
 
 _ENQUEUE = """

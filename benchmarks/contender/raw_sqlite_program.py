@@ -20,7 +20,7 @@ import msgspec
 
 from benchmarks.contender import verbs
 from evertick import Scheduler
-from evertick.scheduler.gc_tuning import calm_collector
+from evertick.scheduler.interpreter_tuning import calm_collector
 
 _CLAIM = """
 UPDATE evertick_runs SET state = 'running', node = ?4, fence = ?2, started_at = ?3

@@ -292,7 +292,7 @@ async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves
         given_up = await ended(node, run)
         # Told behind its end; the message is still in the queue.
         kills = MessageFilter(channel="nats.kill" if bench.kind == "nats" else "redis.kill", limit=1)
-        while (await (await node._store()).messages(bench.own, kills))[0].state is not MessageState.SENT:
+        while (await (await node.runtime.store()).messages(bench.own, kills))[0].state is not MessageState.SENT:
             await asyncio.sleep(0.01)
         worker = bench.worker()
         last = await ended(node, await job.enqueue())
@@ -409,7 +409,7 @@ async def test_a_worker_that_falls_silent_loses_its_run_and_its_late_word_is_ref
 
 
 async def _refused(node: Scheduler) -> None:
-    while node._engine is None or not node._engine.health().refused_reports:
+    while node.runtime.engine is None or not node.runtime.engine.health().refused_reports:
         await asyncio.sleep(0.01)
 
 
@@ -472,7 +472,7 @@ async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind:
                     for run in taken
                     if run.dispatched is not None and run.dispatched.until is not None
                 )
-                while from_us(await (await node._store()).now()) < last + timedelta(seconds=3):
+                while from_us(await (await node.runtime.store()).now()) < last + timedelta(seconds=3):
                     await asyncio.sleep(0.01)
                 assert [(await node.get_run(run.id)).state for run in runs] == [State.DISPATCHED] * 2
                 server.start()
@@ -480,8 +480,8 @@ async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind:
                 await until(node, runs[1], lambda run: run.dispatched is not None and run.dispatched.until > last)
                 may_end["long"].set()
                 second = await ended(node, runs[1])
-                assert node._engine is not None
-                assert node._engine.health().refused_reports == 0
+                assert node.runtime.engine is not None
+                assert node.runtime.engine.health().refused_reports == 0
     assert [(run.verdict, run.result, run.losses) for run in (first, second)] == [
         (Verdict.SUCCEEDED, "short", 0),
         (Verdict.SUCCEEDED, "long", 0),
@@ -509,7 +509,9 @@ async def test_two_fleets_with_an_app_of_one_name_share_a_broker_and_no_reports(
             bench.worker()
             runs = [(node, await job.enqueue(n=n)) for n in range(10) for node, job in zip(nodes, jobs, strict=True)]
             results = [(await ended(node, run)).result for node, run in runs]
-            refused = [node._engine.health().refused_reports for node in nodes if node._engine is not None]
+            refused = [
+                node.runtime.engine.health().refused_reports for node in nodes if node.runtime.engine is not None
+            ]
     assert results == [n for n in range(10) for _ in nodes]
     assert refused == [0, 0]
 
@@ -519,7 +521,7 @@ async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(ben
     job = node.job("build", queue_of(bench))
     async with node:
         run = await until(node, await job.enqueue(), _is_pushed)
-        words = (await explain_run(await node._store(), run)).now
+        words = (await explain_run(await node.runtime.store(), run)).now
     broker, flag = ("nats", "") if bench.kind == "nats" else ("redis", " --stream" if bench.kind == "stream" else "")
     served_by = f"evertick worker --broker {broker} --driver {bench.own}{flag} -- COMMAND"
     assert run.dispatched is not None
@@ -562,11 +564,11 @@ async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path
         node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db")
         first, second = node.job("one", queue_of(bench)), node.job("two", queue_of(bench))
         async with node:
-            assert node._engine is not None
+            assert node.runtime.engine is not None
             bench.worker()
             runs = [await first.enqueue(), await second.enqueue()]
             assert [(await ended(node, run)).result for run in runs] == [1, 2]
-            assert len(node._shared) == 1
+            assert len(node.runtime._shared) == 1
 
 
 @pytest.mark.parametrize(
@@ -652,6 +654,6 @@ def _is_pushed(run: Run) -> bool:
 
 async def _until_heard(node: Scheduler) -> None:
     """Who is asked to cancel before it hears the workers cannot know that none has the run, and gives one its time."""
-    assert node._engine is not None
-    while not node._engine._reporter.heard():
+    assert node.runtime.engine is not None
+    while not node.runtime.engine._reporter.heard():
         await asyncio.sleep(0.01)

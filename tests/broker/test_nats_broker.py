@@ -15,14 +15,13 @@ from nats.js.api import StreamConfig
 from wire import envelope, no_secret, reports_until
 
 from evertick.clock import system_clock
-from evertick.driver.queue import nats_broker
+from evertick.driver.queue import nats_client
 from evertick.driver.queue.contract import Kill, decode_dispatch, decode_kill
 from evertick.driver.queue.nats_broker import NatsBroker
 from evertick.driver.queue.nats_client import NatsNames, token_of
 from evertick.driver.queue.spec import NatsConnection
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
-from evertick.worker import nats_session
 from servers.broker import Broker, nats_server
 
 RUN = "0190a1b2-0000-7000-8000-000000000001"
@@ -80,7 +79,7 @@ async def test_a_report_goes_to_one_reader_and_is_gone_when_it_was_acknowledged(
 async def test_what_a_reader_did_not_acknowledge_comes_again(
     nats: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_broker, "ACK_SECONDS", 0.1)
+    monkeypatch.setattr(nats_client, "ACK_SECONDS", 0.1)
     async with broker_at(nats, own) as dead, broker_at(nats, own) as living, stream_of(nats) as stream:
         await dead.read(1, 0.05)
         await stream.publish(NAMES.reports(own), b"report")
@@ -93,7 +92,7 @@ async def test_what_a_reader_did_not_acknowledge_comes_again(
 async def test_a_message_that_its_worker_did_not_take_goes_to_another(
     nats: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_session, "ACK_SECONDS", 0.1)
+    monkeypatch.setattr(nats_client, "ACK_SECONDS", 0.1)
     async with bench_on(nats, own, "nats") as bench:
 
         @bench.scheduler.task(name="work")

@@ -53,7 +53,7 @@ def node_at(server: Broker, url: str, app: str, events: bool | list[str] = True)
 async def do(node: Scheduler, *tasks: str) -> list[Run]:
     runs = []
     for name in tasks:
-        run = await node._tasks[name].enqueue()
+        run = await node.runtime.tasks[name].enqueue()
         while (run := await node.get_run(run.id)).state is not State.DONE:
             await asyncio.sleep(0.01)
         runs.append(run)
@@ -182,10 +182,10 @@ async def test_to_publish_is_to_keep_a_feed_and_what_somebody_keeps_stays(
         for each in (elsewhere, node):
             each.connect("nats", NatsConnection(url=nats.url, events=True))
         async with elsewhere:
-            state = await (await elsewhere._store()).feed_state(own)
+            state = await (await elsewhere.runtime.store()).feed_state(own)
             assert (state is None) == (kept is None), "who publishes nothing needs no feed"
         async with node:
-            state = await (await node._store()).feed_state(own)
+            state = await (await node.runtime.store()).feed_state(own)
         assert state is not None
         assert timedelta(microseconds=state.kept) == timedelta(days=expected)
 
@@ -204,10 +204,8 @@ async def test_an_app_whose_feed_is_off_is_told_what_to_do(
 async def test_without_events_their_stream_is_not_made(nats: Broker) -> None:
     names = NatsNames("quiet")
 
-    async def nothing(*line: object) -> None: ...
-
     for events, expected in ((False, set()), (True, {names.events_stream})):
-        session = NatsSession(NatsConnection(url=nats.url, prefix="quiet", events=events), str, nothing)
+        session = NatsSession(NatsConnection(url=nats.url, prefix="quiet", events=events), str)
         streams = await (await session.opened()).streams_info()
         await session.close()
         found = {each.config.name for each in streams if each.config.name in vars(names).values()}

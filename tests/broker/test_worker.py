@@ -287,7 +287,7 @@ async def test_a_drain_waits_for_what_is_under_way_and_takes_nothing_more(bench:
     await bench.dispatch()
     await begun.wait()
     draining = asyncio.create_task(bench.stop())
-    await until(worker._wanted.is_set)
+    await until(worker._stopping.is_set)
     await bench.dispatch(run=bench.run)
     go_on.set()
     await draining

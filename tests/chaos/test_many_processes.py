@@ -41,7 +41,8 @@ class WatchedFleet(Fleet):
         return [line.split() for line in lines]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+# On PostgreSQL the storm kills processes and accounts for every moment, too (test_storm.py).
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long("storm"))])
 def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[WatchedFleet]:
     url = f"sqlite:///{tmp_path}/chaos.db"
     if request.param == "postgresql":

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from evertick import Scheduler
-from evertick.cli.command.pauses import _counted
+from evertick.cli.command.schedules import _counted
 
 
 def test_add_tells_the_rule_back_in_words_with_its_next_fires(database, evertick, ask):

@@ -185,7 +185,7 @@ def from_the_future(tmp_path):
     """A database in which a schedule was added, and a run enqueued, by a machine whose clock was years ahead."""
     url, clock = f"sqlite:///{tmp_path}/ahead.db", _Ahead()
     scheduler = Scheduler(url, concurrency=0)
-    scheduler._parts = Parts(clock=clock, open_store=lambda url: SqliteStore(url, clock=clock))
+    scheduler.runtime.parts = Parts(clock=clock, open_store=lambda url: SqliteStore(url, clock=clock))
     job = scheduler.task(lambda: None, name="job")
     scheduler.sync.add(key="report", when="0 9 * * *", task="job")
     scheduler.sync.add(key="quick", when=Every("20m"), task="job")

@@ -32,18 +32,19 @@ def test_each_finding_has_a_severity_what_is_so_and_the_fix(database, evertick):
     result = evertick("doctor")
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    assert lines[0] == "warning  no node is alive: nothing fires and nothing runs"
+    assert lines[0] == "error    no node is alive: nothing fires and nothing runs"
     assert lines[1] == "         fix: start one with `evertick daemon` or `evertick run module:attribute`"
     assert any("schedules fire at the same instant" in line for line in lines)
     assert any("'H 9 * * *; tz=UTC' instead of 'cron 0 9 * * *; tz=UTC'" in line for line in lines)
-    assert lines[-1] == "2 warnings"
+    assert lines[-1] == "1 error, 2 warnings"
 
 
 def test_as_json_a_finding_has_its_check_and_what_it_is_about(database, evertick):
     result = evertick("doctor", "--json")
     assert (result.exit_code, result.stderr) == (1, "")
-    (found,) = json.loads(result.stdout)
-    assert (found["severity"], found["check"], found["about"]) == ("warning", "no_node", [])
+    found, failed = json.loads(result.stdout)
+    assert (found["severity"], found["check"], found["about"]) == ("error", "no_node", [])
+    assert (failed["severity"], failed["check"], failed["about"]) == ("warning", "failed_runs", ["print"])
 
 
 def test_notes_alone_leave_the_exit_code_at_zero(tmp_path, evertick):
@@ -155,7 +156,8 @@ def test_nodes_of_one_name_that_do_not_declare_the_same_are_a_warning_before_one
 def test_an_app_that_is_empty_is_a_warning_with_the_apps_that_there_are(database, evertick):
     result = evertick("doctor", "--app", "shop", "--json")
     assert result.exit_code == 1
-    (found,) = json.loads(result.stdout)
+    no_node, found = json.loads(result.stdout)
+    assert (no_node["severity"], no_node["check"]) == ("warning", "no_node")
     assert (found["severity"], found["check"], found["about"]) == ("warning", "empty_app", ["shop"])
     assert found["what"].endswith("this database has app default")
 
@@ -166,8 +168,9 @@ def test_in_an_empty_database_an_empty_app_is_worth_a_note(tmp_path, evertick):
     assert scheduler.sync.schedules() == []
     scheduler.sync.close()
     result = evertick("doctor", "--database", url, "--json")
-    assert result.exit_code == 0
-    assert [(found["severity"], found["check"]) for found in json.loads(result.stdout)] == [("note", "empty_app")]
+    assert result.exit_code == 1
+    found = [(each["severity"], each["check"]) for each in json.loads(result.stdout)]
+    assert found == [("warning", "no_node"), ("note", "empty_app")]
 
 
 @pytest.mark.parametrize("command", [["list"], ["ha"], ["nodes"], ["top", "--once"]])

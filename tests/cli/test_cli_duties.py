@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from evertick import Duty, Scheduler
-from evertick.cli.command.duties import duty_columns, duty_row
-from evertick.cli.command.ha import next_words
+from evertick.cli.command.nodes import duty_columns, duty_row, next_words
 from evertick.cli.show.words import now
 from evertick.explain.availability import HaLine
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from evertick import Gap, Scheduler, Verdict
-from evertick.cli.command.history import print_ledger
-from evertick.cli.show.node_names import known_names, shown_node
-from evertick.cli.show.words import now
+from evertick.cli.command.runs import print_ledger
+from evertick.cli.show.words import known_names, now, shown_node
 from evertick.ledger.planning import overlap_on
 from evertick.model import Node
 

@@ -38,9 +38,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def url(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("EVERTICK_DATABASE", postgres_url)
-    return postgres_url
+def url(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("EVERTICK_DATABASE", empty_postgres_url)
+    return empty_postgres_url
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from evertick.cli.show import progress as module
-from evertick.cli.show.progress import progress, retold
+from evertick.cli.show.progress import progress, repeated
 
 
 class Elapsed:
@@ -63,7 +63,7 @@ async def test_what_waits_for_others_is_told_again_and_ever_more_rarely(clock, c
 
     monkeypatch.setattr(module.asyncio, "sleep", sleep)
     with progress("backfilling") as report:
-        async with retold(report, 3):
+        async with repeated(report, 3):
             for _ in range(20):
                 await _turn()
     assert slept == [5, 10, 20, 40, 60, 60, 60]

@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from evertick import Cron, Scheduler
-from evertick.cli.saying import in_commands
+from evertick.cli.root import phrased
 from evertick.cli.show.words import now
+from evertick.errors import Refused
 
 
 def test_an_error_names_commands_and_flags_instead_of_calls_and_arguments(database, evertick):
@@ -20,12 +21,13 @@ def test_an_error_names_commands_and_flags_instead_of_calls_and_arguments(databa
         "use `evertick run-early` for now" in evertick("move", "print", moment, "--to", "2020-01-01T00:00:00Z").stderr
     )
     assert (
-        "Use `evertick update`, or another key" in evertick("add", "report", "--when", "@daily", "--task", "x").stderr
+        "use `evertick update`, or another key" in evertick("add", "report", "--when", "@daily", "--task", "x").stderr
     )
     result = evertick("backfill", "report", "--from", "1000d", "--dry-run")
     assert result.stderr.startswith("error: --from: ")
     assert result.stderr.endswith("begin later, or let the nodes keep it longer (retention=)\n")
-    assert in_commands("call my_trigger() or trigger()") == "call my_trigger() or `evertick trigger`"
+    refused = Refused("trigger() is no part of the fix", fix="call my_trigger() or trigger()")
+    assert phrased(refused) == "trigger() is no part of the fix; call my_trigger() or `evertick trigger`"
 
 
 def _preview(evertick):

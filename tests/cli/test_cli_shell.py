@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 
 from evertick import Scheduler, Secret, Shell
+from evertick.scheduler.declaring import keep_task, spec_task
 
 Evertick = Callable[..., Result]
 
@@ -108,7 +109,7 @@ def test_a_trigger_without_a_node_names_the_driver_that_the_last_one_did_not_hav
 ) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
     gone = Scheduler(url, drivers=["function"])
-    gone._keep_task(gone._make_job("backup", Shell("true"), {}, "jobs.toml:1"), "jobs.toml:1")
+    keep_task(gone.runtime, spec_task(gone.runtime, "backup", Shell("true"), {}, "jobs.toml:1"), "jobs.toml:1")
     with gone:
         gone.sync.add(key="nightly", when="every 1d", task="backup")
     result = evertick("trigger", "nightly", "--database", url)

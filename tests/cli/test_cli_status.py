@@ -18,34 +18,36 @@ import pytest
 from click.testing import Result
 
 from evertick import Redis, Scheduler
-from evertick.cli.show.standing import Grade, Limits, NodeStanding, Standing, problems_of, worst
+from evertick.cli.command.health import Grade, grade_of
+from evertick.daemon.pending_reload import about_daemons
 from evertick.daemon.report import DaemonReport, write_report
-from evertick.model import Duty
-from evertick.store.base import ChannelPulse
+from evertick.doctor.health import Evidence, health_of, problems_of
+from evertick.doctor.thresholds import Thresholds
+from evertick.model import Cause, Dispatched, Duty, Node, Run, Schedule, State
+from evertick.store.base import ChannelPulse, Pulse
+from evertick.when import to_us
 from servers.broker import redis_server
 
 NOW = datetime(2026, 1, 31, 9, tzinfo=UTC)
-LIMITS = Limits(
-    lag_warning=timedelta(minutes=1), lag_critical=timedelta(minutes=10), failed_warning=1, failed_critical=5
-)
-WELL = Standing(
-    at=NOW,
+LIMITS = Thresholds(failed_critical=5)
+PULSE = Pulse(now=to_us(NOW), waiting=0, running=1, parked=0, blocked=0, oldest_due_at=None, schedules=3)
+BOX = Node(
+    id="a",
+    name="box",
     app="default",
-    nodes=[NodeStanding(id="a", name="box", state="alive", beat_age_seconds=1, running=1, version="1")],
-    schedules=3,
-    lag_seconds=0,
-    oldest_due_at=None,
+    version="1",
+    started_at=NOW - timedelta(hours=1),
+    beat_at=NOW - timedelta(seconds=1),
+    lease_until=NOW + timedelta(seconds=14),
+    died_at=None,
+    queues=("default",),
+    tasks=("make_report",),
+    declares={},
     running=1,
-    waiting=0,
-    blocked=0,
-    parked=0,
-    dispatched=0,
-    failed=0,
-    failed_of=[],
-    channels=[],
-    duties=[],
-    daemons=[],
+    channels=("redis",),
 )
+HELD = Duty(name="evertick.prune", node="a", node_name="box", term=1, since=NOW, ticked_at=NOW, next_at=NOW, error=None)
+WELL = Evidence(app="default", pulse=PULSE, nodes=[BOX], duties=[HELD])
 REPORT = DaemonReport(pid=1, version="1", node="box", config="/etc/evertick.toml", jobs=3, started_at=NOW)
 
 Call = Callable[..., Result]
@@ -163,7 +165,8 @@ def test_a_broker_that_is_away_is_told_however_often_it_is_tried_again_and_so_is
             server.start()
             late = until(lambda: evertick("status", *flags), lambda result: "worker" in result.stdout)
             assert late.exit_code == 1
-            assert late.stdout.startswith("WARNING: the oldest run that redis has waits for a worker for ")
+            words = "1 dispatched run waits for a worker of the queue 'docker' of 'redis', the oldest for "
+            assert late.stdout.startswith(f"WARNING: {words}")
 
 
 def test_without_a_node_it_is_critical(database: str, evertick: Call) -> None:
@@ -222,10 +225,10 @@ def test_a_database_that_is_away_or_does_not_answer_is_critical(
     assert away.stdout.startswith("CRITICAL: ")
     assert "hunter2" not in away.output
 
-    async def hangs(*args: Any) -> Any:
+    async def hangs(*args: Any, **options: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("evertick.cli.command.status.look", hangs)
+    monkeypatch.setattr("evertick.cli.command.health.look", hangs)
     silent = evertick("status", "--timeout", "200ms")
     assert (silent.exit_code, silent.stdout) == (2, "CRITICAL: the database did not answer within 200 ms\n")
 
@@ -267,9 +270,27 @@ def test_the_daemon_of_a_configuration_is_told_with_it(tmp_path: Path, node: Sch
 # --- the grades ---
 
 
-def graded(**changes: Any) -> tuple[Grade, list[str]]:
-    problems = problems_of(msgspec.structs.replace(WELL, **changes), LIMITS)
-    return worst(problems), [problem.what for problem in problems]
+def graded(pulse: dict[str, Any] | None = None, **changes: Any) -> tuple[Grade, list[str]]:
+    counts = msgspec.structs.replace(PULSE, **(pulse or {}))
+    problems = problems_of(msgspec.structs.replace(WELL, pulse=counts, **changes), LIMITS)
+    return grade_of(problems), [problem.what for problem in problems]
+
+
+def a_run(**fields: Any) -> Run:
+    given = dict.fromkeys(Run.__struct_fields__) | {
+        "id": "r1",
+        "app": "default",
+        "task": "make_report",
+        "fire_at": NOW,
+        "due_at": NOW,
+        "state": State.WAITING,
+        "cause": Cause.ENQUEUE,
+        "queue": "default",
+        "attempts": 0,
+        "losses": 0,
+        "created_at": NOW,
+    }
+    return Run(**{**given, **fields})
 
 
 def test_nothing_wrong_is_ok() -> None:
@@ -280,72 +301,94 @@ def test_nothing_wrong_is_ok() -> None:
     ("lag", "grade"),
     [(59, Grade.OK), (60, Grade.WARNING), (599, Grade.WARNING), (600, Grade.CRITICAL), (86_400, Grade.CRITICAL)],
 )
-def test_the_lag_is_graded_by_its_limits(lag: float, grade: Grade) -> None:
-    assert graded(lag_seconds=lag)[0] == grade
+def test_the_lag_of_a_run_and_of_a_schedule_is_graded_by_its_limits(lag: float, grade: Grade) -> None:
+    due = NOW - timedelta(seconds=lag)
+    waiting = [a_run(due_at=due)]
+    assert graded(waiting=waiting)[0] == grade
+    schedule = Schedule(
+        **(dict.fromkeys(Schedule.__struct_fields__) | {"key": "k", "is_paused": False, "next_due_at": due})
+    )
+    assert graded(due=[schedule])[0] == grade
+    assert health_of(msgspec.structs.replace(WELL, due=[schedule])).lag_seconds == lag
+
+
+def test_where_no_node_is_alive_none_is_to_raise_its_concurrency() -> None:
+    waiting = [a_run(due_at=NOW - timedelta(hours=1))]
+    problems = problems_of(msgspec.structs.replace(WELL, nodes=[], waiting=waiting), LIMITS)
+    assert [problem.check for problem in problems] == ["no_node"]
+    assert "concurrency" not in problems[0].fix
 
 
 @pytest.mark.parametrize(
     ("failed", "grade"), [(0, Grade.OK), (1, Grade.WARNING), (4, Grade.WARNING), (5, Grade.CRITICAL)]
 )
 def test_failed_runs_are_graded_by_their_limits(failed: int, grade: Grade) -> None:
-    assert graded(failed=failed, failed_of=["report"])[0] == grade
+    assert graded({"failed": {"report": failed}})[0] == grade
 
 
 def test_lost_runs_are_told_apart_from_failed_ones_with_advice_of_their_own() -> None:
-    standing = msgspec.structs.replace(WELL, failed=3, failed_of=["report"], lost=1, lost_of=["backup"])
-    failed, lost = problems_of(standing, LIMITS)
+    pulse = msgspec.structs.replace(PULSE, failed={"report": 2}, lost={"backup": 1})
+    failed, lost = problems_of(msgspec.structs.replace(WELL, pulse=pulse), LIMITS)
     assert failed.what == "2 runs failed in the last hour: report"
     assert lost.what == "1 run was lost in the last hour: backup"
-    assert "nobody knows how far" in lost.fix
+    assert "how far a lost run came is unknown" in lost.fix
     assert "rerun --failed" not in lost.fix
-    _, words = graded(failed=2, lost=2, lost_of=["backup"])
+    _, words = graded({"lost": {"backup": 2}})
     assert words == ["2 runs were lost in the last hour: backup"]
-    assert graded(failed=5, failed_of=["report"], lost=3, lost_of=["backup"])[0] == Grade.CRITICAL
+    assert graded({"failed": {"report": 2}, "lost": {"backup": 3}})[0] == Grade.CRITICAL
 
 
 def test_workers_that_no_node_hears_are_graded_by_how_long_they_should_have_spoken() -> None:
     for seconds, grade in ((59, Grade.OK), (60, Grade.WARNING), (600, Grade.CRITICAL)):
-        since = WELL.at - timedelta(seconds=seconds)
-        assert graded(unheard_since=since, unheard_by="redis")[0] == grade
+        since = NOW - timedelta(seconds=seconds)
+        with_worker = Dispatched(to="redis", mode="finish", at=since, pushed_at=since, taken_at=since, until=since)
+        assert graded(dispatched=[a_run(state=State.DISPATCHED, dispatched=with_worker)])[0] == grade
 
 
 def test_many_failed_runs_name_a_few_of_their_schedules() -> None:
-    _, [words] = graded(failed=1_000, failed_of=list("abcde"))
+    _, [words] = graded({"failed": dict.fromkeys("abcde", 200)})
     assert words == "1000+ runs failed in the last hour: a, b, c and 2 more"
 
 
 def test_a_silent_node_is_a_warning_and_the_last_one_critical() -> None:
-    silent = msgspec.structs.replace(WELL.nodes[0], name="quiet", state="silent", beat_age_seconds=90)
-    grade, words = graded(nodes=[*WELL.nodes, silent])
+    beat = {"beat_at": NOW - timedelta(seconds=90), "lease_until": NOW - timedelta(seconds=75)}
+    silent = msgspec.structs.replace(BOX, id="b", name="quiet", **beat)
+    grade, words = graded(nodes=[BOX, silent])
     assert (grade, words) == (Grade.WARNING, ["node quiet is silent for 1 min 30 s, its lease has run out"])
     assert graded(nodes=[silent])[0] == Grade.CRITICAL
 
 
 def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
-    assert graded(parked=2) == (Grade.WARNING, ["2 runs parked"])
-    duty = Duty(
-        name="index", node="a", node_name="box", term=1, since=NOW, ticked_at=NOW, next_at=NOW, error="ValueError: x"
-    )
-    assert graded(duties=[duty]) == (Grade.WARNING, ["duty index fails"])
-    due = round((NOW - timedelta(minutes=5)).timestamp() * 1e6)
+    parked = [a_run(id=each, task="gone", state=State.PARKED, reason="unknown_task") for each in "ab"]
+    assert graded(parked=parked) == (Grade.WARNING, ["2 runs parked: no live node knows task gone"])
+    duty = msgspec.structs.replace(HELD, name="index", error="ValueError: x")
+    assert graded(duties=[HELD, duty]) == (Grade.WARNING, ["duty index fails on node box: ValueError: x"])
+    due = to_us(NOW - timedelta(minutes=5))
     channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=2, oldest_due_at=due)
     grade, words = graded(channels=[channel])
     assert grade == Grade.WARNING
     assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 messages given up"]
     # As a message stands that is tried again and again: its next try is yet to come.
-    soon = round((NOW + timedelta(seconds=20)).timestamp() * 1e6)
+    soon = to_us(NOW + timedelta(seconds=20))
     channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=0, oldest_due_at=soon, oldest_failing_at=due)
     words = ["channel redis: the oldest message is tried in vain for 5 min"]
     assert graded(channels=[channel]) == (Grade.WARNING, words)
-    untaken = {"oldest_untaken_at": NOW - timedelta(minutes=20), "untaken_by": "nats"}
-    assert graded(**untaken) == (Grade.CRITICAL, ["the oldest run that nats has waits for a worker for 20 min"])
+    since = NOW - timedelta(minutes=20)
+    untaken = Dispatched(to="nats", mode="ack", at=since, pushed_at=since, taken_at=None, until=None)
+    words = ["1 dispatched run waits for a worker of 'nats', the oldest for 20 min"]
+    run = a_run(state=State.DISPATCHED, dispatched=untaken)
+    assert graded(dispatched=[run]) == (Grade.CRITICAL, words)
 
 
 def test_a_configuration_that_waits_for_a_restart_is_a_warning() -> None:
-    report = msgspec.structs.replace(REPORT, wants_restart=("node.lease",))
-    assert graded(daemons=[report]) == (Grade.WARNING, ["changed, but not in force before a restart: node.lease"])
+    (found,) = about_daemons([msgspec.structs.replace(REPORT, wants_restart=("node.lease",))])
+    assert (grade_of([found]), found.what) == (
+        Grade.WARNING,
+        "changed, but not in force before a restart: node.lease",
+    )
 
 
 def test_the_worst_comes_first() -> None:
-    grade, words = graded(parked=1, lag_seconds=3_600)
-    assert (grade, words) == (Grade.CRITICAL, ["the oldest that is due waits for 1 h", "1 run parked"])
+    parked = a_run(task="gone", state=State.PARKED, reason="unknown_task")
+    problems = problems_of(msgspec.structs.replace(WELL, parked=[parked], nodes=[]), LIMITS)
+    assert [problem.check for problem in problems] == ["no_node", "parked_runs"]

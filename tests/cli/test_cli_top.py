@@ -17,9 +17,9 @@ from rich.console import Console
 
 from evertick import Cause, Constant, Context, Duty, Every, Message, Run, Scheduler, State
 from evertick.cli.command.top import _rows_shown, _Section, _view
-from evertick.cli.show.frame import Frame, NodeLine
 from evertick.cli.show.words import now
 from evertick.clock import system_clock
+from evertick.doctor.frame import Frame, NodeLine
 from evertick.store.base import ChannelPulse
 
 PATIENCE_SECONDS = 20.0

@@ -13,7 +13,7 @@ from evertick import Calendar, Constant, Every, Scheduler
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration
 from evertick.errors import InvalidWhen, Refused
-from evertick.operations.apply import DeclaredPlan
+from evertick.operations.apply import DeclaredPlan, apply_declared, plan_declared
 from evertick.store.base import RunFilter
 
 Load = Callable[..., Configuration]
@@ -34,7 +34,9 @@ class File:
         scheduler, loaded = self.scheduler(text)
         disabled = [job.name for job in loaded.jobs if not job.is_enabled]
         try:
-            return await scheduler._plan_declared(disabled=disabled, calendars=loaded.calendars, **options)
+            return await plan_declared(
+                await scheduler.runtime.context(), disabled=disabled, calendars=loaded.calendars, **options
+            )
         finally:
             await scheduler.close()
 
@@ -42,7 +44,7 @@ class File:
         plan = await self.plan(text, **options)
         scheduler, _ = self.scheduler(text)
         try:
-            await scheduler._apply_declared(plan)
+            await apply_declared(await scheduler.runtime.context(), plan)
         finally:
             await scheduler.close()
         return plan
@@ -200,16 +202,16 @@ async def test_what_changed_since_the_plan_was_made_refuses_all_of_it(file: File
     await ledger.update("nightly", priority=5)
     scheduler, _ = file.scheduler(text)
     with pytest.raises(Refused, match="schedule 'nightly' was changed since the plan was made: nothing was applied"):
-        await scheduler._apply_declared(plan)
+        await apply_declared(await scheduler.runtime.context(), plan)
     plan = await file.plan(text, prune=True)
     await ledger.add(key="new", when=Every("1d"), task="t")
     with pytest.raises(Refused, match="schedule 'new' was added by somebody else since the plan was made"):
-        await scheduler._apply_declared(plan)
+        await apply_declared(await scheduler.runtime.context(), plan)
     await ledger.remove("new")
     plan = await file.plan(text, prune=True)
     await file.apply(HOURLY, prune=True)
     with pytest.raises(Refused, match="schedule 'nightly' was removed since the plan was made"):
-        await scheduler._apply_declared(plan)
+        await apply_declared(await scheduler.runtime.context(), plan)
     await scheduler.close()
     assert {each.key: each.when for each in await ledger.schedules()} == {"hourly": "every 1h; tz=UTC"}
 
@@ -220,9 +222,9 @@ async def test_a_cursor_that_moves_on_meanwhile_is_no_other_schedule(file: File,
     plan = await file.plan(text)
     async with Scheduler(ledger.settings.url, node_name="other@host"):
         while not await ledger.runs("quick"):
-            await (await ledger._store()).changed("default", 0.1)
+            await (await ledger.runtime.store()).changed("default", 0.1)
     scheduler, _ = file.scheduler(text)
-    await scheduler._apply_declared(plan)
+    await apply_declared(await scheduler.runtime.context(), plan)
     await scheduler.close()
     assert (await ledger.schedule("quick")).when == "every 1h; tz=UTC"
 
@@ -259,7 +261,7 @@ async def test_a_refused_apply_leaves_no_calendar_behind(file: File, ledger: Sch
     await ledger.add(key="b", when=Every("1d"), task="t")
     scheduler, _ = file.scheduler(text)
     with pytest.raises(Refused):
-        await scheduler._apply_declared(plan)
+        await apply_declared(await scheduler.runtime.context(), plan)
     await scheduler.close()
     assert await ledger.calendars() == []
 
@@ -274,7 +276,7 @@ async def test_removing_cancels_what_waits_and_keeps_history(file: File, ledger:
     await file.apply(HOURLY)
     run = await ledger.trigger("hourly")
     await file.apply("", prune=True)
-    [found] = await (await ledger._store()).runs("default", RunFilter(ids=(run.id,)))
+    [found] = await (await ledger.runtime.store()).runs("default", RunFilter(ids=(run.id,)))
     assert (str(found.verdict), found.reason) == ("cancelled", "removed")
 
 

@@ -18,7 +18,7 @@ def test_what_the_file_says_of_redis_is_what_its_driver_gets(authority: Path, lo
     text = (
         "[redis]\naddress = 'r:6380'\nuser = 'u'\npassword = 'p/w'\nnumber = 2\nnamespace = 'mill'\nssl.ca = 'ca.pem'\n"
     )
-    found = scheduler_from(load(text))._connections["redis"]
+    found = scheduler_from(load(text)).runtime.connections["redis"]
     assert found == RedisConnection(url="rediss://u:p%2Fw@r:6380/2", ca=str(authority), namespace="mill")
     assert isinstance(found, RedisConnection)
     found.check()
@@ -29,7 +29,7 @@ def test_what_the_file_says_of_nats_is_what_its_driver_gets(folder: Path, load: 
     text = (
         "[nats]\naddress = 'a, b:4223'\ntoken = 't'\nprefix = 'mill'\nreplicas = 3\nevents = true\ncredentials = 'c'\n"
     )
-    found = scheduler_from(load(text))._connections["nats"]
+    found = scheduler_from(load(text)).runtime.connections["nats"]
     assert found == NatsConnection(
         url="nats://a,nats://b:4223",
         token="t",
@@ -46,7 +46,7 @@ def test_events_for_others_are_chosen_by_a_file_or_the_environment(
     load: Load, problems: Callable[..., list[str]]
 ) -> None:
     def kinds(text: str, **environ: str) -> tuple[str, ...]:
-        found = scheduler_from(load(f"[nats]\naddress = 'n'\n{text}", environ=environ))._connections["nats"]
+        found = scheduler_from(load(f"[nats]\naddress = 'n'\n{text}", environ=environ)).runtime.connections["nats"]
         assert isinstance(found, NatsConnection)
         return found.event_kinds
 

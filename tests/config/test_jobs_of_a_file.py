@@ -11,7 +11,7 @@ from echo_driver import Echo
 
 from evertick import Constant, Exponential, Linear, Shell
 from evertick.cli import cli
-from evertick.config import table as table_module
+from evertick.config import layer as table_module
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration
 from evertick.config.show import shown_jobs, shown_values
@@ -81,7 +81,7 @@ rate = "5/min"
 rate_key = "disk"
 """)
     )
-    [declaration] = scheduler._declarations
+    [declaration] = scheduler.runtime.declarations
     definition = declaration.definition
     assert (declaration.key, declaration.place, declaration.source) == ("backup", "evertick.toml:2", "file")
     assert definition.task == "backup"
@@ -91,7 +91,7 @@ rate_key = "disk"
     assert (definition.grace, definition.expires) == (duration_us("1h"), duration_us("2h"))
     assert (definition.labels, definition.pause_after) == ({"team": "ops"}, 3)
     assert (definition.unique, definition.unique_for) == ("backup", duration_us("1d"))
-    work = scheduler._tasks["backup"].work
+    work = scheduler.runtime.tasks["backup"].work
     assert work.retry == Exponential("1s", 3, "1m", 4, jitter=0.5)
     assert (work.timeout, work.on_lost, work.on_unreachable) == (duration_us("30m"), "fail", "continue")
     assert work.concurrency is not None
@@ -190,22 +190,22 @@ echo = "x"
 
 def test_a_job_of_another_nodes_task_is_a_schedule_alone(load: Load) -> None:
     scheduler = scheduler_from(load("[jobs.digest]\nevery = '1d'\ntask = 'make_digest'\nargs = { to = 'me' }"))
-    [declaration] = scheduler._declarations
+    [declaration] = scheduler.runtime.declarations
     assert (declaration.key, declaration.definition.task) == ("digest", "make_digest")
-    assert scheduler._tasks == {}
+    assert scheduler.runtime.tasks == {}
 
 
 def test_a_disabled_job_is_a_task_without_a_schedule(load: Load) -> None:
     scheduler = scheduler_from(load("[jobs.a]\nevery = '1d'\necho = 'x'\nenabled = false"))
-    assert list(scheduler._declarations) == []
-    assert list(scheduler._tasks) == ["a"]
+    assert list(scheduler.runtime.declarations) == []
+    assert list(scheduler.runtime.tasks) == ["a"]
 
 
 def test_a_node_leaves_jobs_of_drivers_that_it_does_not_run_to_others(load: Load) -> None:
     scheduler = scheduler_from(load("[node]\ndrivers = ['shell']\n[jobs.a]\nevery = '1d'\necho = 'x'"))
-    assert isinstance(scheduler._tasks["a"].work.driver, AbsentDriver)
-    assert [each.key for each in scheduler._declarations] == ["a"]
-    assert scheduler._works() == {}
+    assert isinstance(scheduler.runtime.tasks["a"].work.driver, AbsentDriver)
+    assert [each.key for each in scheduler.runtime.declarations] == ["a"]
+    assert scheduler.runtime.jobs.works() == {}
 
 
 def test_a_job_may_have_the_name_of_anything(load: Load) -> None:

@@ -18,9 +18,8 @@ from evertick import Calendar, Scheduler
 from evertick.aio.cooperative import TURN
 from evertick.config import adding, load, ownership
 from evertick.config.build import scheduler_from
-from evertick.config.job_diff import JobNews
 from evertick.config.load import Configuration, load_configuration
-from evertick.config.reload import Reloader
+from evertick.config.reload import JobDiff, Reloader
 from evertick.errors import StoreUnavailable
 from evertick.ledger.atomic_edit import BatchEditor
 from evertick.model import Node, Run
@@ -71,7 +70,7 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         write(jobs(kept="kept", changed="after", new="new").replace("'1d'\necho = 'after'", "'2d'\necho = 'after'"))
         came = await reloader.reload()
         assert (came.problems, came.jobs, came.wants_restart) == ((), 3, ())
-        assert came.news == JobNews(added=("new",), changed=("changed",), gone=("gone",))
+        assert came.changes == JobDiff(added=("new",), changed=("changed",), gone=("gone",))
         for key in ("kept", "changed", "new"):
             await ended(scheduler, key)
         assert echo.heard == ["kept", "after", "new"]
@@ -90,7 +89,7 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         )
         assert found["kept"].version == 1
         write(jobs(kept="kept", changed="before", gone="gone"))
-        assert (await reloader.reload()).news == JobNews(added=("gone",), changed=("changed",), gone=("new",))
+        assert (await reloader.reload()).changes == JobDiff(added=("gone",), changed=("changed",), gone=("new",))
         assert not (await scheduler.schedule("gone")).is_paused
 
 
@@ -108,16 +107,16 @@ async def test_a_job_that_has_only_moved_in_its_file_is_no_news(folder: Path, wr
     write(jobs(a="a", b="b"))
     async with running(folder) as reloader:
         write("# a comment\n" + jobs(b="b", a="a"))
-        assert not (await reloader.reload()).news
+        assert not (await reloader.reload()).changes
         write(jobs(a="a", b="b") + "description = 'of b'\n")
-        assert (await reloader.reload()).news == JobNews(changed=("b",))
+        assert (await reloader.reload()).changes == JobDiff(changed=("b",))
         write(jobs(a="a", b="b") + "description = 'of b'\n" + JOB.format(name="c", text="c") + "enabled = false\n")
-        assert (await reloader.reload()).news == JobNews(added=("c (disabled)",))
+        assert (await reloader.reload()).changes == JobDiff(added=("c (disabled)",))
 
 
 def test_of_many_jobs_that_have_changed_ten_are_named() -> None:
     many = tuple(f"job-{number}" for number in range(12))
-    told = JobNews(added=many, gone=("old",)).words()
+    told = JobDiff(added=many, gone=("old",)).words()
     assert told == (f"added: {', '.join(many[:10])} and 2 more; gone: old (`evertick apply --prune` removes it)")
 
 
@@ -178,7 +177,7 @@ async def test_settings_that_need_a_restart_are_named_until_they_are_put_back(fo
         assert reloader._scheduler.settings.lease == settings.lease
         [schedule] = await reloader._scheduler.schedules()
         assert schedule.when == "every 1d; tz=Asia/Kolkata"
-        assert reloader._scheduler._connections["http"] is reloader.configuration.http
+        assert reloader._scheduler.runtime.connections["http"] is reloader.configuration.http
         assert (await reloader.reload()).wants_restart == ("node.lease",)
         write(jobs(a="a"))
         assert (await reloader.reload()).wants_restart == ()
@@ -228,7 +227,7 @@ async def test_a_ledger_that_is_away_is_told_when_it_is_back(
 ) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
-        scheduler, store = reloader._scheduler, await reloader._scheduler._store()
+        scheduler, store = reloader._scheduler, await reloader._scheduler.runtime.store()
         join = store.join
 
         async def away(*_: object) -> int:
@@ -265,7 +264,7 @@ async def test_after_any_step_that_fails_the_old_commands_run(
     after = jobs(a="new", come="come") + "calendar = 'biz'\n[redis]\nurl = 'redis://127.0.0.1:1'\n"
     write(before)
     async with running(folder) as reloader:
-        scheduler, store = reloader._scheduler, await reloader._scheduler._store()
+        scheduler, store = reloader._scheduler, await reloader._scheduler.runtime.store()
         await scheduler.set_calendar(Calendar("biz", exclude=["sat"]))
         stored, node = await scheduler.schedules(), await node_of(scheduler)
         write(after)
@@ -290,7 +289,7 @@ async def test_after_any_step_that_fails_the_old_commands_run(
         found = await node_of(scheduler)
         assert set(found.tasks) == set(node.tasks) == {"a", "gone"}
         assert len(reloader.configuration.jobs) == 2
-        assert "redis" not in scheduler._connections
+        assert "redis" not in scheduler.runtime.connections
         came = await reloader.reload()
         assert (came.problems, came.jobs, came.wants_restart) == ((), 2, ())
         assert set((await node_of(scheduler)).declares) == {"a", "come"}
@@ -372,11 +371,11 @@ async def test_where_a_broker_is_stays_as_it_is_until_a_restart_and_that_is_told
     before = "[redis]\nurl = 'redis://a'\n" + jobs(a="a")
     write(before)
     async with running(folder) as reloader:
-        connections = dict(reloader._scheduler._connections)
+        connections = dict(reloader._scheduler.runtime.connections)
         write(before.replace("redis://a", "redis://b") + "[nats]\nurl = 'nats://c'\nevents = true\n")
         # What is new is taken up but for the events, which are published from a start on.
         assert (await reloader.reload()).wants_restart == ("redis.url", "nats.events")
-        assert reloader._scheduler._connections["redis"] == connections["redis"]
+        assert reloader._scheduler.runtime.connections["redis"] == connections["redis"]
 
 
 async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_place(
@@ -392,7 +391,7 @@ async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_p
             assert (await reloader.reload()).problems == ()
             if number % 10 == 0:
                 # Not by its schedule, whose run is still at work.
-                await ended_run(scheduler, (await scheduler._tasks["long"].enqueue()).id)
+                await ended_run(scheduler, (await scheduler.runtime.tasks["long"].enqueue()).id)
         # That of the first, which is at work, and perhaps that of the last.
         while len(echo.open) > 2:
             await asyncio.sleep(0.01)
@@ -434,7 +433,7 @@ async def test_starts_under_a_rate_of_the_node_still_count_after_a_reload(folder
 async def test_what_must_not_start_twice_is_not_claimed_ahead_after_a_reload(folder: Path, write: Write) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
-        engine = reloader._scheduler._engine
+        engine = reloader._scheduler.runtime.engine
         assert engine is not None
         assert engine._node.may_claim_ahead
         for option in ("on_lost = 'fail'", "concurrency = 1", "rate = '9/s'"):

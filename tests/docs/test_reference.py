@@ -53,7 +53,7 @@ from evertick.cli import cli
 from evertick.clock import Clock
 from evertick.definition.options import CronOptions, EveryOptions, OnceOptions, PolicyOptions, RuleOptions
 from evertick.definition.senders import SenderOptions
-from evertick.definition.settings import DATABASE_VARIABLE
+from evertick.definition.settings import DATABASE_VARIABLE, Settings
 from evertick.definition.task import Enqueuer, SyncEnqueuer, TaskOptions
 from evertick.driver.base import RETRY, Dispatch, DispatchingDriver, Driver, Received, ReportSource, Sender
 from evertick.driver.python.function import Threads
@@ -131,8 +131,9 @@ PAGES: dict[str, tuple[type, ...]] = {
     "reference/events.md": (Event, FeedEvent, FeedPage),
     "reference/testing.md": (Kit, SyncKit, SettableClock),
 }
-# What drivers are lent: the page says what they may do with it, and the rest of it is Evertick's own.
-LENT = (Clock, Threads, Children)
+# What drivers are lent, and the checked settings, which have the names of the arguments: the pages say what may be done
+# with them, and the rest of them is Evertick's own.
+LENT = (Clock, Threads, Children, Settings)
 
 REFERENCE = sorted((ROOT / "docs/reference").glob("*.md"))
 
@@ -147,7 +148,7 @@ def missing(names: Iterable[str], page: str) -> list[str]:
 def parameters(function: object) -> list[str]:
     found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     # What is left over is refused, and has no name of its own.
-    return [each.name for each in found if each.name not in ("self", "options", "unknown")]
+    return [each.name for each in found if each.name not in ("self", "context", "source", "options", "unknown")]
 
 
 def public(kind: type) -> list[str]:
@@ -377,7 +378,7 @@ def test_every_intent_of_the_store_protocol_is_documented() -> None:
 def test_every_check_of_the_doctor_is_in_its_table_and_nothing_else() -> None:
     """Wherever the code says which check found something, also as one of two."""
     said: set[str] = set()
-    for path in (ROOT / "src/evertick/doctor").glob("*.py"):
+    for path in [*(ROOT / "src/evertick/doctor").glob("*.py"), ROOT / "src/evertick/daemon/pending_reload.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "check":
                 branches = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]

@@ -52,7 +52,7 @@ async def ended(node: Scheduler, run: Run) -> Run:
 async def test_the_worker_of_the_page_does_a_run(node: Scheduler, server: Broker, tmp_path: Path) -> None:
     worker = start_worker(server, tmp_path, sys.executable, "-c", PROGRAM)
     try:
-        run = await ended(node, await node._tasks["say"].enqueue(word="hello"))
+        run = await ended(node, await node.runtime.tasks["say"].enqueue(word="hello"))
     finally:
         worker.kill()
         worker.wait()
@@ -65,8 +65,8 @@ async def test_the_worker_of_the_page_fails_and_speaks_and_hears_a_cancel(
     script = "if grep -q wrong; then exit 3; fi; exec sleep 1000"
     worker = start_worker(server, tmp_path, "sh", "-c", script)
     try:
-        failed = await ended(node, await node._tasks["say"].enqueue(word="wrong"))
-        run = await node._tasks["say"].enqueue(word="long")
+        failed = await ended(node, await node.runtime.tasks["say"].enqueue(word="wrong"))
+        run = await node.runtime.tasks["say"].enqueue(word="long")
         while (found := await node.get_run(run.id)).dispatched is None or found.dispatched.taken_at is None:
             await asyncio.sleep(0.01)
         await asyncio.sleep(1.5)  # longer than it may be silent

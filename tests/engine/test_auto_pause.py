@@ -211,7 +211,7 @@ async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_next(
 
 async def test_a_look_that_the_store_refuses_is_taken_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.add(pause_after=1)
-    engine = world.scheduler._engine
+    engine = world.scheduler.runtime.engine
     assert engine is not None
     store, looks = engine._node.store, list[object]()
     look = store.failing
@@ -241,7 +241,7 @@ async def test_however_many_fail_at_once_all_are_paused(world: World, monkeypatc
 async def test_failures_of_which_only_the_ledger_knows_are_looked_for_once_a_second(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = world.scheduler._engine
+    engine = world.scheduler.runtime.engine
     assert engine is not None
     await world.kit.advance("1m")
     store, looks = engine._node.store, list[object]()
@@ -261,7 +261,7 @@ async def test_failures_of_which_only_the_ledger_knows_are_looked_for_once_a_sec
 
 
 async def test_a_look_at_all_that_has_to_wait_delays_no_other(world: World) -> None:
-    engine = world.scheduler._engine
+    engine = world.scheduler.runtime.engine
     assert engine is not None
     await world.add(pause_after=1)
     await world.kit.advance("59m59s990ms")
@@ -275,8 +275,8 @@ async def test_a_look_at_all_that_has_to_wait_delays_no_other(world: World) -> N
 async def test_somebody_who_resumes_just_then_is_not_overruled(world: World) -> None:
     await world.add(pause_after=2)
     await world.kit.advance("1h")
-    store = await world.scheduler._store()
-    editor = world.scheduler._editor(store)
+    store = await world.scheduler.runtime.store()
+    editor = (await world.scheduler.runtime.context()).editor()
     await world.kit.advance("1h")
     assert await world.is_paused()
     await world.scheduler.resume("k")

@@ -31,7 +31,7 @@ NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint
 
 async def add_due(scheduler: Scheduler, count: int, first: int = 0, **fields: Any) -> None:
     """Schedules that are all due now, and not again for an hour."""
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     now = await store.now()
     definition = Definition(task="tick", when="every 1h", **fields)
     adds = [
@@ -46,7 +46,7 @@ async def until_idle(scheduler: Scheduler, ended: list[int], count: int) -> None
     async with asyncio.timeout(PATIENCE):
         while len(ended) < count:
             await asyncio.sleep(0.02)
-        store = await scheduler._store()
+        store = await scheduler.runtime.store()
         # Rarely: these looks are statements, too, and some tests count them.
         while (pulse := await store.pulse(scheduler.app)).waiting or pulse.running:
             await asyncio.sleep(0.2)
@@ -160,7 +160,7 @@ async def test_no_more_is_done_than_a_few_batches_ahead_of_what_is_written(
             await tick.enqueue_many([{}] * count)
         else:
             await add_due(scheduler, count)
-            scheduler._engine.wake_fires()  # type: ignore[union-attr]
+            scheduler.runtime.engine.wake_fires()  # type: ignore[union-attr]
         await until_idle(scheduler, ended, count)
     assert len(ended) == count
     assert 4 * batch_size < max(unwritten) <= 4 * batch_size + concurrency + batch_size
@@ -242,6 +242,7 @@ async def test_a_fire_of_a_herd_costs_a_hundredth_of_a_statement_and_half_of_tha
     assert commits <= COMMITS_PER_FIRE * fires
 
 
+@pytest.mark.long("store")
 async def test_a_node_with_nothing_to_do_asks_forty_times_a_minute_at_most(counting_server: str) -> None:
     """Heartbeats included. What is asked rarely is asked once a minute, so there is no shorter way to count it."""
     connection = await asyncpg.connect(counting_server)

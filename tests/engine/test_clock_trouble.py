@@ -40,7 +40,7 @@ async def test_a_run_whose_timeout_is_over_by_a_step_of_the_clock_is_stopped_and
     """As after a sleep of the machine, which the timers of an event loop do not count."""
     clock, started = SteppingClock(), list[str]()
     scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", lease="3s")
-    scheduler._parts = Parts(clock=clock, open_store=lambda url: SqliteStore(url, clock=clock))
+    scheduler.runtime.parts = Parts(clock=clock, open_store=lambda url: SqliteStore(url, clock=clock))
 
     @scheduler.task(timeout="10m")
     async def job(ctx: Context) -> None:
@@ -92,7 +92,7 @@ async def test_what_a_claim_brings_that_is_answered_late_in_a_stop_is_given_back
         return stores[-1]
 
     scheduler = Scheduler(url)
-    scheduler._parts = Parts(clock=Clock(), open_store=open_store)
+    scheduler.runtime.parts = Parts(clock=Clock(), open_store=open_store)
 
     @scheduler.task
     async def job(ctx: Context) -> None:
@@ -100,7 +100,7 @@ async def test_what_a_claim_brings_that_is_answered_late_in_a_stop_is_given_back
 
     await scheduler.__aenter__()
     run = await job.enqueue()
-    engine = scheduler._engine
+    engine = scheduler.runtime.engine
     assert engine is not None
     await stores[0].has_claimed.wait()
     stopping = asyncio.create_task(scheduler.__aexit__(None, None, None))

@@ -51,7 +51,7 @@ class Shop:
         settings = {key: options.pop(key) for key in ("lease", "poll_interval", "drivers") if key in options}
         settings = {"drivers": ["function", "handing"], **settings}
         self.scheduler = Scheduler(url, stop_timeout="2s", **settings)
-        self.scheduler._connections["handing"] = queue
+        self.scheduler.runtime.connections["handing"] = queue
         self.queue = queue
         self.job: Task[..., Any] = self.scheduler.job("build", spec, **options)
         self.heard: list[tuple[str, str | None]] = []
@@ -63,8 +63,8 @@ class Shop:
 
     @property
     def health(self) -> EngineHealth:
-        assert self.scheduler._engine is not None
-        return self.scheduler._engine.health()
+        assert self.scheduler.runtime.engine is not None
+        return self.scheduler.runtime.engine.health()
 
     async def until(self, is_so: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -90,7 +90,7 @@ class Shop:
                 await asyncio.sleep(0.01)
 
     async def now(self) -> datetime:
-        return from_us(await (await self.scheduler._store()).now())
+        return from_us(await (await self.scheduler.runtime.store()).now())
 
     async def reached(self, run: Run, is_there: Callable[[Run], bool]) -> Run:
         async with asyncio.timeout(PATIENCE):
@@ -182,7 +182,7 @@ async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: p
     queue.is_away = True
     async with a_shop(url, queue=queue, ack_timeout=1, lease="1s") as shop:
         runs = await shop.job.enqueue_many({"n": number} for number in range(20))
-        store = await shop.scheduler._store()
+        store = await shop.scheduler.runtime.store()
         first = await shop.reached(runs[0], lambda found: found.state is State.DISPATCHED)
 
         async def tries() -> int:
@@ -265,7 +265,7 @@ async def test_a_node_that_does_not_know_the_task_applies_its_reports(url: str) 
         [job] = await shop.until_pushed()
         await shop.reached(run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
     other = Scheduler(url, drivers=["function", "handing"], stop_timeout="1s")
-    other._connections["handing"] = queue
+    other.runtime.connections["handing"] = queue
     other.job("another", Dispatching())
     async with other:
         queue.tell(job, "fail", error="broken")
@@ -329,7 +329,8 @@ async def test_an_outage_of_the_queue_makes_no_worker_a_silent_one(url: str, on_
         still = await shop.scheduler.get_run(run.id)
         assert (still.state, still.losses, still.dispatched) == (State.DISPATCHED, 0, taken.dispatched)
         assert (
-            "no live node reads the reports of 'queue'" in (await explain_run(await shop.scheduler._store(), still)).now
+            "no live node reads the reports of 'queue'"
+            in (await explain_run(await shop.scheduler.runtime.store(), still)).now
         )
         shop.queue.is_away = False
         ended = await shop.ended(run)
@@ -369,7 +370,7 @@ async def test_a_store_that_took_no_reports_makes_no_worker_a_silent_one(
         )
         assert taken.dispatched is not None
         assert taken.dispatched.until is not None
-        store = await shop.scheduler._store()
+        store = await shop.scheduler.runtime.store()
         whole, is_away = store.apply_reports, True
 
         async def away(app: str, reports: Any) -> Any:
@@ -391,7 +392,7 @@ async def test_a_node_that_hears_nothing_does_not_ask_in_vain(url: str, monkeypa
         shop.queue.is_away_for_readers = True
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
-        store, asked = await shop.scheduler._store(), []
+        store, asked = await shop.scheduler.runtime.store(), []
         whole = store.check_dispatched
 
         async def counted(app: str, limit: int, heard: Any) -> Any:
@@ -436,7 +437,7 @@ async def test_a_run_that_its_queue_never_saw_is_cancelled_at_once(url: str) -> 
     async with a_shop(url, queue=queue, lease="1s", pause=3600) as shop:
         run = await shop.job.enqueue()
         await shop.reached(run, lambda found: found.state is State.DISPATCHED)
-        store = await shop.scheduler._store()
+        store = await shop.scheduler.runtime.store()
 
         async def has_failed() -> bool:
             [message] = await store.messages("default", MessageFilter(channel=QUEUE))
@@ -472,7 +473,7 @@ async def test_reports_wait_for_a_store_that_is_away(url: str, monkeypatch: pyte
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         await shop.reached(run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
-        store, tries = await shop.scheduler._store(), []
+        store, tries = await shop.scheduler.runtime.store(), []
         whole = store.apply_reports
 
         async def fails_twice(app: str, reports: Any) -> Any:
@@ -531,8 +532,8 @@ async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_
         await shop.job.enqueue()
         await shop.until(lambda: queue.breaks_at is None)
         queue.is_away_for_readers = False
-        assert shop.scheduler._engine is not None
-        await shop.until(shop.scheduler._engine._reporter.heard)
+        assert shop.scheduler.runtime.engine is not None
+        await shop.until(shop.scheduler.runtime.engine._reporter.heard)
         breaks_at.set()
         await shop.until_pushed()
 
@@ -548,7 +549,9 @@ async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pyte
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "finish")
         assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
-        await shop.until(lambda: any("BrokerChannel: reports of workers cannot be read" in each for each in caplog.messages))
+        await shop.until(
+            lambda: any("BrokerChannel: reports of workers cannot be read" in each for each in caplog.messages)
+        )
         assert {loop.name: loop.error for loop in shop.health.loops}["report"] is None
 
 
@@ -556,7 +559,7 @@ async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_shop(url) as shop:
-        engine, other = shop.scheduler._engine, Queue()
+        engine, other = shop.scheduler.runtime.engine, Queue()
         assert engine is not None
         # It is asked before the other.
         engine._node.sources = (other, *engine._node.sources)
@@ -581,11 +584,13 @@ async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
 
 async def test_a_running_node_that_gets_its_first_job_of_a_queue_dispatches_and_hears_of_it(url: str) -> None:
     scheduler, queue = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s"), Queue()
-    scheduler._connections["handing"] = queue
+    scheduler.runtime.connections["handing"] = queue
     async with scheduler:
-        jobs = await scheduler._with_jobs(set(), [lambda: scheduler.job("build", Dispatching())], tz="UTC")
-        assert await scheduler._take_jobs(jobs) is None
-        run = await scheduler._tasks["build"].enqueue()
+        jobs = await scheduler.runtime.exchange.prepare(
+            set(), [lambda: scheduler.job("build", Dispatching())], tz="UTC"
+        )
+        assert await scheduler.runtime.exchange.take(jobs) is None
+        run = await scheduler.runtime.tasks["build"].enqueue()
         async with asyncio.timeout(PATIENCE):
             while not queue.pushed:
                 await asyncio.sleep(0.01)
@@ -606,7 +611,7 @@ async def test_a_channel_of_a_queue_has_no_other_sender() -> None:
     async def kill(message: Message) -> None: ...
 
     with pytest.raises(InvalidSetting, match="'kills' is that of a queue"):
-        await shop.scheduler._start()
+        await shop.scheduler.runtime.start()
 
 
 async def test_a_reader_that_misses_its_cancellation_reads_no_more_when_the_node_has_stopped(url: str) -> None:

@@ -37,7 +37,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 def seconds(scheduler: Scheduler) -> float:
     """Of virtual time, since midnight. The first act comes before there is a kit to ask."""
-    return (scheduler._clock.now_us() // 1_000_000) % 86_400
+    return (scheduler.runtime.clock.now_us() // 1_000_000) % 86_400
 
 
 # --- rhythm
@@ -319,11 +319,13 @@ async def test_a_duty_whose_function_does_not_stop_is_handed_over_when_it_has(tm
     async with second:
         stopping = asyncio.create_task(first.__aexit__(None, None, None))
         # By the time the second node has taken what the first has resigned, it has looked at the other one, too.
-        await until(lambda: second._engine is not None and "evertick.prune" in second._engine.health().duties)
+        await until(
+            lambda: second.runtime.engine is not None and "evertick.prune" in second.runtime.engine.health().duties
+        )
         assert (await duty_of(second, "stubborn")).node_name == "first"
         may_end.set()
         await stopping
-        await until(lambda: second._engine is not None and "stubborn" in second._engine.health().duties)
+        await until(lambda: second.runtime.engine is not None and "stubborn" in second.runtime.engine.health().duties)
         duty = await duty_of(second, "stubborn")
     assert acted == ["first"], "what it never looked up from is done, and the next act is an hour away"
     assert duty.ticked_at is not None

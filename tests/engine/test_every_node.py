@@ -142,10 +142,10 @@ async def test_a_rerun_runs_on_the_same_node_and_is_refused_when_that_is_gone(ur
         again = await fleet.manager.rerun(old)
         await fleet.until(lambda: fleet.by_node("reload") == {"node-0": 1, "node-1": 2, "node-2": 1})
         assert (again.queue, again.cause) == (old.queue, Cause.RERUN)
-        await fleet.nodes[1]._stop()
+        await fleet.nodes[1].runtime.stop()
         with pytest.raises(Refused, match=rf"it was for node {old.node} alone, which is gone"):
             await fleet.manager.rerun(old)
-        await fleet.nodes[1]._start()
+        await fleet.nodes[1].runtime.start()
 
 
 async def test_what_a_node_leaves_behind_is_lost_and_runs_nowhere_else(url: str) -> None:
@@ -153,7 +153,7 @@ async def test_what_a_node_leaves_behind_is_lost_and_runs_nowhere_else(url: str)
         await fleet.manager.add(key="hold", when="every 1h", task="hold", mode="every-node")
         await fleet.manager.trigger("hold")
         await fleet.until(lambda: len(fleet.by_node("hold")) == NODES)
-        await fleet.nodes[0]._stop()
+        await fleet.nodes[0].runtime.stop()
         runs = await fleet.runs_when("hold", lambda found: any(run.state is State.DONE for run in found))
         [lost] = [run for run in runs if run.state is State.DONE]
         assert (lost.verdict, lost.reason) == (Verdict.LOST, "shutdown")
@@ -161,7 +161,7 @@ async def test_what_a_node_leaves_behind_is_lost_and_runs_nowhere_else(url: str)
         runs = await fleet.runs_when("hold", all_done)
         assert Counter(run.verdict for run in runs) == {Verdict.LOST: 1, Verdict.SUCCEEDED: 2}
         assert fleet.by_node("hold") == {f"node-{number}": 1 for number in range(NODES)}
-        await fleet.nodes[0]._start()
+        await fleet.nodes[0].runtime.start()
 
 
 async def test_a_node_that_is_still_at_it_skips_and_says_so(url: str) -> None:

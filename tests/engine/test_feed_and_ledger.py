@@ -64,14 +64,14 @@ async def everything(scheduler: Scheduler) -> list[FeedEvent]:
 
 
 async def is_settled(scheduler: Scheduler) -> bool:
-    state = await (await scheduler._store()).feed_state(scheduler.app)
+    state = await (await scheduler.runtime.store()).feed_state(scheduler.app)
     return state is not None and state.held_at is None
 
 
 async def test_every_run_of_a_busy_fleet_is_told_as_the_ledger_has_it(url: str) -> None:
     first, second = program(url, "first"), program(url, "second")
     async with asyncio.timeout(SECONDS), first, second:
-        tasks = {task.name: task for task in first._tasks.values()}
+        tasks = {task.name: task for task in first.runtime.tasks.values()}
         later = [await tasks["waits"].options(delay="1h").enqueue() for _ in range(5)]
         for times in range(5):
             await tasks["asks"].enqueue(times=times)

@@ -58,7 +58,7 @@ async def test_a_claim_that_is_heard_of_after_the_lease_is_given_back_and_not_st
         return stores[-1]
 
     scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", lease=LEASE_SECONDS)
-    scheduler._parts = Parts(clock=clock, open_store=open_store)
+    scheduler.runtime.parts = Parts(clock=clock, open_store=open_store)
 
     @scheduler.task
     async def job(ctx: Context) -> None:

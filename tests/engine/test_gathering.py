@@ -149,7 +149,7 @@ async def test_a_run_that_ends_at_once_is_followed_by_no_second_claim() -> None:
     scheduler = Scheduler("sqlite://", concurrency=50)
     has_looked, has_ended = asyncio.Event(), asyncio.Event()
     claims: list[int] = []
-    store: Any = await scheduler._store()
+    store: Any = await scheduler.runtime.store()
     claim = store.claim
 
     async def counted(*args: Any) -> Claim:

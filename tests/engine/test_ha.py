@@ -123,7 +123,7 @@ async def work(url: str) -> None:
     """Each run is carried out once."""
     fleet = Fleet(url)
     async with started(fleet):
-        task = fleet.nodes[0]._tasks["job"]
+        task = fleet.nodes[0].runtime.tasks["job"]
         await task.enqueue_many({"number": number} for number in range(100))
         await fleet.done(100)
         assert [fleet.times(f"job {number}") for number in range(100)] == [1] * 100
@@ -133,7 +133,7 @@ async def finish(url: str) -> None:
     """Each outcome is written once, and told once."""
     fleet = Fleet(url)
     async with started(fleet):
-        made = await fleet.nodes[0]._tasks["job"].enqueue_many({"number": number} for number in range(100))
+        made = await fleet.nodes[0].runtime.tasks["job"].enqueue_many({"number": number} for number in range(100))
         await fleet.done(100)
         runs = await fleet.manager.runs(limit=1000)
         assert {(run.verdict, run.attempts, run.losses) for run in runs} == {(Verdict.SUCCEEDED, 1, 0)}
@@ -146,7 +146,7 @@ async def note(url: str) -> None:
     """Each line of a log is there once."""
     fleet = Fleet(url)
     async with started(fleet):
-        made = [await fleet.nodes[0]._tasks["talk"].enqueue() for _ in range(10)]
+        made = [await fleet.nodes[0].runtime.tasks["talk"].enqueue() for _ in range(10)]
         await fleet.done(10)
 
         async def has_lines() -> bool:
@@ -172,12 +172,12 @@ async def beat(url: str) -> None:
 async def tend(url: str) -> None:
     """A dead node's run is judged and re-homed once."""
     fleet = Fleet(url)
-    store = await fleet.manager._store()
+    store = await fleet.manager.runtime.store()
     terms = {"job": TaskTerms()}
     await store.join(
         NodeJoin(id="old", name="old", app="default", version="1", lease=1, queues=(), tasks=terms, declares={})
     )
-    held = await fleet.nodes[0]._tasks["job"].enqueue(number=7)
+    held = await fleet.nodes[0].runtime.tasks["job"].enqueue(number=7)
     assert [run.id for run in (await store.claim("default", "old", ["default"], terms, 1)).runs] == [held.id]
     async with started(fleet):
         await fleet.done(1)
@@ -229,7 +229,12 @@ async def duty(url: str) -> None:
             return fleet.times("index") >= 5
 
         await until(has_acted)
-        held = [name for node in fleet.nodes if node._engine is not None for name in node._engine.health().duties]
+        held = [
+            name
+            for node in fleet.nodes
+            if node.runtime.engine is not None
+            for name in node.runtime.engine.health().duties
+        ]
         assert sorted(held) == ["evertick.prune", "index"]
         assert len(fleet.by_whom("index")) == 1
 
@@ -254,12 +259,12 @@ async def report(url: str) -> None:
     with mock.patch.dict(registry._BUILT_IN, {"handing": "handing:Handing"}):
         nodes = [Scheduler(url, node_name=f"n{number}", drivers=["handing"]) for number in range(NODES)]
         for node in nodes:
-            node._connections["handing"] = queue
+            node.runtime.connections["handing"] = queue
             node.job("build", Dispatching())
             node.on("succeeded", lambda event: told.update([event.run_id]))
         async with AsyncExitStack() as stack:
             await asyncio.gather(*(stack.enter_async_context(node) for node in nodes))
-            made = await nodes[0]._tasks["build"].enqueue_many({"n": number} for number in range(100))
+            made = await nodes[0].runtime.tasks["build"].enqueue_many({"n": number} for number in range(100))
 
             async def are_pushed() -> bool:
                 return len(queue.pushed) == 100
@@ -292,8 +297,8 @@ async def prune(url: str) -> None:
     fleet = Fleet(url)
     deleted: Counter[str] = Counter()
     for node in fleet.nodes:
-        node.settings = msgspec.structs.replace(node.settings, keep_per_schedule=KEPT)
-        _count_pruned(await node._store(), node.settings.node_name, deleted)
+        node.runtime.settings = msgspec.structs.replace(node.settings, keep_per_schedule=KEPT)
+        _count_pruned(await node.runtime.store(), node.settings.node_name, deleted)
     earlier = Scheduler(url, duties=False)
     earlier.task(lambda: None, name="job")
     async with earlier:
@@ -354,14 +359,14 @@ async def a_duty(url: str) -> None:
         first = await _line(fleet, "index")
         assert (len(first.holders), first.term) == (1, 1)
         [holder] = [node for node in fleet.nodes if node.settings.node_name == first.holders[0].name]
-        await holder._stop()
+        await holder.runtime.stop()
 
         async def is_dispatched() -> bool:
             line = await _line(fleet, "index")
             return line.term == 2 and len(fleet.by_whom("index")) == 2
 
         await until(is_dispatched)
-        await holder._start()
+        await holder.runtime.start()
 
 
 PROOFS: dict[str, Callable[[str], Awaitable[None]]] = {

@@ -46,7 +46,7 @@ def tls() -> Iterator[Certificates]:
 
 def made(**secrets: str) -> Scheduler:
     scheduler = Scheduler("sqlite://", app="shop", drivers=["http"], stop_timeout="1s")
-    scheduler._secrets = Secrets(None, {f"EVERTICK_SECRET_{name}": value for name, value in secrets.items()})
+    scheduler.runtime.secrets = Secrets(None, {f"EVERTICK_SECRET_{name}": value for name, value in secrets.items()})
     return scheduler
 
 
@@ -681,10 +681,10 @@ async def test_this_machine_is_not_talked_to_unless_it_is_allowed(server: WebSer
     assert run.error.startswith("127.0.0.1 (a loopback address) may not be called; if it is meant, allow it")
     assert server.heard == []
     scheduler = made()
-    scheduler._connections["http"] = HttpSettings(allow_private=True)
+    scheduler.runtime.connections["http"] = HttpSettings(allow_private=True)
     assert (await carried_out(to(server, allow=()), scheduler))[0].verdict == "succeeded"
     scheduler = made()
-    scheduler._connections["http"] = HttpSettings(allow=("127.0.0.1",))
+    scheduler.runtime.connections["http"] = HttpSettings(allow=("127.0.0.1",))
     assert (await carried_out(to(server, allow=()), scheduler))[0].verdict == "succeeded"
 
 
@@ -894,7 +894,7 @@ async def test_the_certificates_of_the_node_are_trusted_and_read_anew_when_they_
         server.paths["/"] = answer()
         for expected in ("failed", "succeeded"):
             scheduler = made()
-            scheduler._connections["http"] = HttpSettings(ca=str(ca), allow_private=True)
+            scheduler.runtime.connections["http"] = HttpSettings(ca=str(ca), allow_private=True)
             spec = Http(f"https://localhost:{server.port}/")
             run, _ = await carried_out(spec, scheduler, look_up=answering(localhost=["127.0.0.1"]))
             assert run.verdict == expected, run.error

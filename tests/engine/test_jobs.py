@@ -32,6 +32,7 @@ from evertick.driver.secret import Secrets
 from evertick.driver.spec import DriverParts, Spec
 from evertick.explain.run import explain_run, explain_task
 from evertick.job.arguments import FreeArguments
+from evertick.scheduler.declaring import keep_task, spec_task
 from evertick.testing import virtual_time
 
 SECONDS_MAX = 30.0
@@ -149,7 +150,7 @@ async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_
     caplog.set_level("INFO", "evertick.engine")
     without, having = made(url, drivers=["function"], node_name="without"), made(url, node_name="having")
     place = "jobs.toml:1"
-    job = without._keep_task(without._make_job("shout", Echo(word="hello"), {}, place), place)
+    job = keep_task(without.runtime, spec_task(without.runtime, "shout", Echo(word="hello"), {}, place), place)
 
     @without.task
     async def other() -> str:
@@ -165,18 +166,18 @@ async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_
         assert caplog.messages.count(left) == 1
         [node] = await without.nodes()
         assert (node.tasks, node.leaves) == (("other",), {"shout": "echo"})
-        told = await explain_run(await without._store(), await without.get_run(waiting.id))
+        told = await explain_run(await without.runtime.store(), await without.get_run(waiting.id))
         missing = "no live node has the driver 'echo' of task 'shout' enabled, though some know the task"
         assert told.nodes == f"{missing}; start a node with 'echo' among its drivers, or enable it on one of them"
         wanted = "a node that has the driver 'echo' of task 'shout' enabled"
         assert missing in told.now or f"waits for {wanted}" in told.now
         await without.add(key="odd", when="every 1d", task="nobody")
-        told = await explain_run(await without._store(), await without.trigger("odd"))
+        told = await explain_run(await without.runtime.store(), await without.trigger("odd"))
         assert told.nodes == "no live node knows task 'nobody'; start one that does"
         async with having:
             run = await ended(having, waiting)
             names = {node.id: node.name for node in await having.nodes()}
-            told = await explain_task(await without._store(), without.app, "shout")
+            told = await explain_task(await without.runtime.store(), without.app, "shout")
             assert told.nodes == "having can run it"
     assert run.verdict == "succeeded"
     assert run.node is not None
@@ -187,11 +188,11 @@ async def test_without_a_node_why_names_the_driver_that_a_run_needs(url: str) ->
     """The node that knew it has gone, and told before that it left such jobs to others."""
     gone, asking = made(url, drivers=["function"]), made(url, concurrency=0)
     place = "jobs.toml:1"
-    gone._keep_task(gone._make_job("shout", Echo(word="hello"), {}, place), place)
+    keep_task(gone.runtime, spec_task(gone.runtime, "shout", Echo(word="hello"), {}, place), place)
     async with gone:
         await gone.add(key="loud", when="every 1d", task="shout")
     run = await asking.trigger("loud")
-    told = await explain_run(await asking._store(), run)
+    told = await explain_run(await asking.runtime.store(), run)
     why = await asking.why("loud")
     await asking.close()
     needs = "no node is alive; it needs one with the driver 'echo'"
@@ -204,7 +205,7 @@ async def test_a_secret_is_looked_up_when_the_run_needs_it() -> None:
     scheduler = made()
     job = scheduler.job("shout", Echo(word="hello", password=Secret("ECHO")))
     variables: dict[str, str] = {}
-    scheduler._secrets = Secrets(None, variables)
+    scheduler.runtime.secrets = Secrets(None, variables)
     async with scheduler:
         failed = await ended(scheduler, await job.enqueue())
         variables["EVERTICK_SECRET_ECHO"] = "open sesame"
@@ -217,7 +218,7 @@ async def test_a_secret_is_looked_up_when_the_run_needs_it() -> None:
 async def test_connections_that_are_set_after_the_job_was_made_are_seen() -> None:
     scheduler = made()
     job = scheduler.job("shout", Echo(word="hello"))
-    scheduler._connections["line"] = "echo://there"
+    scheduler.runtime.connections["line"] = "echo://there"
     async with scheduler:
         run = await ended(scheduler, await job.enqueue())
     assert run.result["line"] == "echo://there"  # type: ignore[index]
@@ -238,7 +239,7 @@ async def test_a_driver_that_cannot_be_closed_keeps_nobody_else_open(caplog: pyt
     async def fail() -> None:
         raise OSError("the line is dead")
 
-    scheduler._driver_parts.at_close(fail)
+    scheduler.runtime.shared_parts.at_close(fail)
     driver = scheduler.job("shout", Echo(word="hello")).work.driver
     assert isinstance(driver, EchoDriver)
     await scheduler.close()
@@ -274,7 +275,7 @@ def test_a_driver_whose_library_is_missing_is_refused_with_what_to_install() -> 
         "it needs, for a built-in one with `pip install 'evertick[echo]'`"
     )
     # Where it is not run, it is not loaded.
-    made(drivers=["function"])._make_job("lift", Heavy(), {}, "here")
+    spec_task(made(drivers=["function"]).runtime, "lift", Heavy(), {}, "here")
 
 
 def test_a_job_of_a_driver_that_is_not_enabled_is_refused_with_the_fix() -> None:
@@ -285,7 +286,7 @@ def test_a_job_of_a_driver_that_is_not_enabled_is_refused_with_the_fix() -> None
         "task 'shout': this scheduler does not run the driver 'echo'; enable it with "
         "Scheduler(drivers=['function', 'process', 'echo'])"
     )
-    assert "shout" not in scheduler._tasks
+    assert "shout" not in scheduler.runtime.tasks
 
 
 def test_a_function_is_refused_where_functions_are_not_run() -> None:
@@ -346,7 +347,7 @@ def test_a_job_that_cannot_be_is_refused_where_it_is_written(
     scheduler.job("shout", Echo(word="a"))
     with pytest.raises(error, match=told):
         declare(scheduler)
-    assert list(scheduler._tasks) == ["shout"]
+    assert list(scheduler.runtime.tasks) == ["shout"]
 
 
 async def test_arguments_without_a_name_or_that_are_no_data_are_refused() -> None:

@@ -202,10 +202,10 @@ async def test_a_schedule_can_be_given_a_key_and_freed_of_it() -> None:
     async with virtual_time(scheduler, start=START):
         assert (await scheduler.schedule("job")).unique == "k"
         assert (await scheduler.update("job", unique_until="start")).unique == "k"
-        [stored] = await (await scheduler._store()).stored_schedules(scheduler.app, keys=["job"])
+        [stored] = await (await scheduler.runtime.store()).stored_schedules(scheduler.app, keys=["job"])
         assert (stored.definition.unique_until, stored.definition.unique_for) == ("start", None)
         assert (await scheduler.update("job", unique=None)).unique is None
-        [stored] = await (await scheduler._store()).stored_schedules(scheduler.app, keys=["job"])
+        [stored] = await (await scheduler.runtime.store()).stored_schedules(scheduler.app, keys=["job"])
         assert stored.definition.unique_until == "end"
 
 
@@ -259,7 +259,7 @@ async def test_two_nodes_share_a_limit_and_what_one_of_them_ends_the_other_takes
 
     one, other = a_node(), a_node()
     async with one, other, asyncio.timeout(30):
-        await one._tasks["job"].enqueue_many({} for _ in range(20))
+        await one.runtime.tasks["job"].enqueue_many({} for _ in range(20))
         for _ in range(20):
             await ended.acquire()
     assert most == 1
@@ -284,7 +284,7 @@ async def test_a_new_node_with_more_room_does_not_wait_for_what_runs_on_the_old_
 
     old = a_node(concurrency=1)
     async with old, asyncio.timeout(30):
-        await old._tasks["job"].enqueue_many({} for _ in range(5))
+        await old.runtime.tasks["job"].enqueue_many({} for _ in range(5))
         await begun.acquire()
         while len(await old.runs(states=["blocked"])) < 4:
             await asyncio.sleep(0)
@@ -313,7 +313,7 @@ async def test_after_a_restart_with_another_rate_nobody_waits_for_the_old_period
         return scheduler
 
     async with a_node("1/h", "store") as old, asyncio.timeout(30):
-        await old._tasks["mail"].enqueue_many({} for _ in range(3))
+        await old.runtime.tasks["mail"].enqueue_many({} for _ in range(3))
         await started.acquire()
         while len(await old.runs(states=["blocked"])) < 2:
             await asyncio.sleep(0)

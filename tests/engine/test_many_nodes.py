@@ -150,7 +150,7 @@ async def test_two_engines_share_the_work_and_do_nothing_twice(tmp_path: Path) -
 
     one, two = engine(1), engine(2)
     async with one, two:
-        await one._tasks["job"].enqueue_many([{"n": n} for n in range(300)])
+        await one.runtime.tasks["job"].enqueue_many([{"n": n} for n in range(300)])
         await asyncio.wait_for(finished.wait(), 30)
     assert set(done.values()) == {1}
     assert by_engine.total() == 300
@@ -245,7 +245,7 @@ async def test_the_ledger_names_the_job_that_has_blocked_the_event_loop(
 
     async with scheduler:
         run = await block.enqueue()
-        store = await scheduler._store()
+        store = await scheduler.runtime.store()
         async with asyncio.timeout(20):
             while (await scheduler.get_run(run.id)).is_live:
                 await asyncio.sleep(0.02)

@@ -209,7 +209,7 @@ async def test_a_duty_whose_act_cannot_be_written_down_keeps_its_rhythm(schedule
         raise UnicodeEncodeError("utf-8", "\udce9", 0, 1, "surrogates not allowed")
 
     async with virtual_time(scheduler) as kit:
-        (await scheduler._store()).tick_duty = refuse  # type: ignore[method-assign]
+        (await scheduler.runtime.store()).tick_duty = refuse  # type: ignore[method-assign]
         await kit.advance("150m")
     assert len(acts) == 3
 

@@ -51,7 +51,7 @@ class Receiver:
 
     async def deliver(self, message: Message) -> None:
         self.got.append(message)
-        self.at.append((self._scheduler._clock.now_us() - BEGIN.timestamp() * 1e6) / 1e6)
+        self.at.append((self._scheduler.runtime.clock.now_us() - BEGIN.timestamp() * 1e6) / 1e6)
         if self._behave is not None:
             await self._behave(message)
 
@@ -265,10 +265,10 @@ async def test_a_stop_waits_for_deliveries_and_gives_the_rest_back_for_nothing()
     async with virtual_time(scheduler, start=START) as kit:
         short, long = await scheduler.send("mail", 5), await scheduler.send("mail", 3600)
         await kit.advance("1s")
-        store = await scheduler._store()
-        await kit._time.drive(scheduler._engine.stop(10.0))  # type: ignore[union-attr]
+        store = await scheduler.runtime.store()
+        await kit._time.drive(scheduler.runtime.engine.stop(10.0))  # type: ignore[union-attr]
         after = {message.id: message for message in await store.messages("default", MessageFilter())}
-        scheduler._engine = None
+        scheduler.runtime.engine = None
     assert after[short.id].state is MessageState.SENT
     assert (after[long.id].state, after[long.id].attempts) == (MessageState.WAITING, 0)
 

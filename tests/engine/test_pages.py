@@ -133,13 +133,13 @@ class Place:
         self.begun: Counter[str] = Counter()
 
     async def node(self) -> Station:
-        station = Station(await self._scheduler._store(), self.begun)
+        station = Station(await self._scheduler.runtime.store(), self.begun)
         await station.node.store.join(station.node.joining())
         return station
 
     async def add_due(self, count: int, *, every: dict[int, str] | None = None, seconds_ago: int = 1) -> None:
         """The one after the other, and not again for an hour, but for those that are `every` so often."""
-        store = await self._scheduler._store()
+        store = await self._scheduler.runtime.store()
         first = await store.now() - seconds_ago * SECOND
         adds = []
         for number in range(count):
@@ -151,7 +151,7 @@ class Place:
 
     async def add_earliest(self) -> None:
         """One that is due before all others."""
-        store = await self._scheduler._store()
+        store = await self._scheduler.runtime.store()
         at = await store.now() - 30 * SECOND
         definition = Definition(task="job", when="every 1h", args={"name": "earliest"})
         add = Change(key="earliest", kind="add", definition=definition, created_at=at - HOUR, fire_at=at, at=at)
@@ -171,7 +171,7 @@ class Place:
             await connection.close()
 
     async def recorded(self) -> Counter[str | None]:
-        store = await self._scheduler._store()
+        store = await self._scheduler.runtime.store()
         return Counter(run.schedule_key for run in await store.runs(APP, RunFilter(limit=1000)))
 
     async def close(self) -> None:

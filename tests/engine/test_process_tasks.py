@@ -170,7 +170,7 @@ async def test_what_a_job_in_a_child_enqueues_goes_to_the_database_of_its_node(t
                     await asyncio.sleep(0.05)
         assert {run.result for run in done} == {"the last", *(run.id for run in done if run.args == {"rest": 0})}
     finally:
-        scheduler.settings = before
+        scheduler.runtime.settings = before
     assert not Path("elsewhere.db").exists()
 
 
@@ -341,11 +341,11 @@ async def test_a_child_that_is_stopping_at_leisure_is_ended_at_once_when_its_cla
     async with bench.scheduler:
         run = await task.enqueue(began=str(tmp_path / "began"))
         await pid_in(tmp_path / "began")
-        assert bench.scheduler._engine is not None
-        [attempt] = bench.scheduler._engine._node.hold.with_ids({run.id})
-        bench.scheduler._engine._worker.stop(attempt, Stop.REQUESTED)
+        assert bench.scheduler.runtime.engine is not None
+        [attempt] = bench.scheduler.runtime.engine._node.hold.with_ids({run.id})
+        bench.scheduler.runtime.engine._worker.stop(attempt, Stop.REQUESTED)
         await asyncio.sleep(0)
-        bench.scheduler._engine._worker.stop(attempt, Stop.LOST)
+        bench.scheduler.runtime.engine._worker.stop(attempt, Stop.LOST)
         assert attempt.task is not None
         await asyncio.wait_for(attempt.task, 10)
         assert marked(mark) == {}

@@ -57,7 +57,7 @@ class World:
 
     def scheduler(self, **settings: Any) -> Scheduler:
         scheduler = Scheduler(self.url, lease="3s", node_name="shop@host", **settings)
-        scheduler._parts = Parts(clock=self.clock, open_store=self.open)
+        scheduler.runtime.parts = Parts(clock=self.clock, open_store=self.open)
         return scheduler
 
     def set_ahead(self, us: int) -> None:
@@ -83,8 +83,8 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def repaired(scheduler: Scheduler, *, dry_run: bool = False) -> ClockRepair:
-    store = await scheduler._store()
-    return await repair_clock(store, scheduler.app, scheduler._clock, "UTC", dry_run=dry_run)
+    store = await scheduler.runtime.store()
+    return await repair_clock(store, scheduler.app, scheduler.runtime.clock, "UTC", dry_run=dry_run)
 
 
 class Trip:
@@ -165,7 +165,7 @@ async def test_schedules_fire_again_and_runs_that_wait_run_again_after_one_opera
     done = await repaired(trip.scheduler)
     assert done.is_repaired
     assert {each.key for each in done.schedules} == {each.key for each in found.schedules}
-    trip.scheduler._wake_fires()
+    trip.scheduler.runtime.engine.wake_fires()
     await trip.has_fired("quick")
     await trip.has_fired("after")
 
@@ -211,7 +211,7 @@ async def test_the_doctor_why_and_the_log_name_the_schedules_and_the_command(
             return "repair-clock" in caplog.text and "jumped back" in caplog.text
 
         await until(is_told)
-        store = await trip.scheduler._store()
+        store = await trip.scheduler.runtime.store()
         findings = {each.check: each for each in await examine(store, trip.scheduler.app, datetime.now(UTC))}
         why = await trip.scheduler.why("quick")
     forward, back = [
@@ -261,6 +261,6 @@ async def test_a_clock_that_was_two_hours_ahead_is_repaired_as_well(world: World
     async with Trip(world, ahead=2 * HOUR) as trip:
         found = await repaired(trip.scheduler)
         assert "quick" in {each.key for each in found.schedules}
-        trip.scheduler._wake_fires()
+        trip.scheduler.runtime.engine.wake_fires()
         await trip.has_fired("quick")
         assert (await repaired(trip.scheduler, dry_run=True)).is_empty

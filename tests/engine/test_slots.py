@@ -154,8 +154,8 @@ async def test_slots_taken_while_a_claim_waits_its_turn_are_not_claimed_for() ->
     async def job() -> None: ...
 
     async with virtual_time(scheduler, start=START) as kit:
-        assert scheduler._engine is not None
-        node = scheduler._engine._node
+        assert scheduler.runtime.engine is not None
+        node = scheduler.runtime.engine._node
         async with node.claiming:
             run = await job.enqueue()
             await kit.advance("1s")
@@ -163,7 +163,7 @@ async def test_slots_taken_while_a_claim_waits_its_turn_are_not_claimed_for() ->
         await kit.advance("1s")
         assert (await scheduler.get_run(run.id)).state == "waiting"
         node.hold.capacity = 1
-        scheduler._engine.wake_runs()
+        scheduler.runtime.engine.wake_runs()
         await kit.advance("1s")
         assert (await scheduler.get_run(run.id)).verdict == "succeeded"
 

@@ -32,7 +32,10 @@ async def test_a_death_is_told_with_the_name_of_the_node_and_what_its_lost_runs_
         if len(await scheduler.runs(verdicts=[Verdict.LOST])) == 2:
             is_lost.set()
 
-    store, terms = await scheduler._store(), {name: TaskTerms(at_most_once=True) for name in ("make_report", "pay")}
+    store, terms = (
+        await scheduler.runtime.store(),
+        {name: TaskTerms(at_most_once=True) for name in ("make_report", "pay")},
+    )
     await store.join(
         NodeJoin(id="old-1", name="web-1", app="default", version="1", lease=1, queues=(), tasks=terms, declares={})
     )
@@ -64,7 +67,7 @@ async def test_runs_of_a_dead_node_that_are_run_again_are_named_and_of_many_the_
     @scheduler.task
     async def tidy() -> None: ...
 
-    store, terms = await scheduler._store(), {name: TaskTerms() for name in ("make_report", "pay", "tidy")}
+    store, terms = await scheduler.runtime.store(), {name: TaskTerms() for name in ("make_report", "pay", "tidy")}
     await store.join(
         NodeJoin(id="old-1", name="web-1", app="default", version="1", lease=1, queues=(), tasks=terms, declares={})
     )

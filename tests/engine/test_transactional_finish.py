@@ -276,7 +276,7 @@ async def test_a_job_may_go_on_after_its_commit_without_being_stopped(office: Of
         with closing(office.connect()) as connection, connection:
             pay(connection)
             await ctx.finish(connection=connection)
-        engine = office.scheduler._engine
+        engine = office.scheduler.runtime.engine
         assert engine is not None
         await engine._recoverer._reconcile()
         is_still_well.append(not ctx.cancelled)
@@ -296,7 +296,7 @@ async def test_a_job_whose_claim_is_lost_after_a_rollback_is_stopped(office: Off
             ctx.finish(connection=connection)
             connection.rollback()
         take_claim_away(office.path)
-        engine = office.scheduler._engine
+        engine = office.scheduler.runtime.engine
         assert engine is not None
         await engine._recoverer._reconcile()
         try:
@@ -316,7 +316,7 @@ async def test_a_node_declared_dead_after_the_commit_still_tells_of_the_success(
     async def job(ctx: Context) -> None:
         async with ctx.transaction() as connection:
             pay(connection)
-        engine = office.scheduler._engine
+        engine = office.scheduler.runtime.engine
         assert engine is not None
         await engine._be_reborn()
         await asyncio.sleep(30)
@@ -710,7 +710,7 @@ async def test_a_job_cancelled_while_it_waits_for_the_lock_leaves_none_behind(of
         run = await job.enqueue()
         async with asyncio.timeout(10):
             await is_waiting.wait()
-        engine = office.scheduler._engine
+        engine = office.scheduler.runtime.engine
         assert engine is not None
         engine.cancel([run.id])
         blocker.execute("ROLLBACK")

@@ -70,7 +70,7 @@ async def test_a_service_that_is_down_keeps_its_schedules(tmp_path: Path) -> Non
     async with worker:
         pass
     async with web:
-        store = await web._store()
+        store = await web.runtime.store()
         # The sweep's first step is over when it has parked, refreshed and looked at what is declared.
         await until(lambda: _swept(web))
         assert not (await web.schedule("job")).is_paused
@@ -87,7 +87,7 @@ async def test_a_new_schedule_that_an_old_node_pauses_before_its_own_has_joined_
     async def job() -> None: ...
 
     async with old:
-        store = await new._store()
+        store = await new.runtime.store()
         join = store.join
 
         async def join_late(node: NodeJoin) -> None:
@@ -112,7 +112,7 @@ async def test_what_was_paused_as_undeclared_is_resumed_by_a_live_node_that_decl
         scheduler.every("1h", key=key, name=key)(job)
     async with scheduler:
         await until(lambda: _swept(scheduler))
-        store = await scheduler._store()
+        store = await scheduler.runtime.store()
         editor = BatchEditor(store, scheduler.app, system_clock, "UTC")
         await editor.pause_undeclared("overruled", "shop")
         await editor.pause("by hand")
@@ -125,13 +125,13 @@ async def test_what_was_paused_as_undeclared_is_resumed_by_a_live_node_that_decl
 
 
 async def _sweep(scheduler: Scheduler) -> None:
-    assert scheduler._engine is not None
-    await Sweeper(scheduler._engine._node, scheduler._editor(await scheduler._store())).step()
+    assert scheduler.runtime.engine is not None
+    await Sweeper(scheduler.runtime.engine._node, (await scheduler.runtime.context()).editor()).step()
 
 
 async def _swept(scheduler: Scheduler) -> bool:
-    assert scheduler._engine is not None
-    health = {loop.name: loop for loop in scheduler._engine.health().loops}
+    assert scheduler.runtime.engine is not None
+    health = {loop.name: loop for loop in scheduler.runtime.engine.health().loops}
     return health["sweep"].last_success_seconds_ago is not None
 
 
@@ -142,7 +142,7 @@ async def test_cursors_are_computed_anew_when_the_zone_rules_have_changed(monkey
     before = {each.key: each.version for each in await scheduler.schedules()}
     real = base.zone_fingerprint
     monkeypatch.setattr(base, "zone_fingerprint", lambda name: "new" if name == "Europe/Berlin" else real(name))
-    editor = scheduler._editor(await scheduler._store())
+    editor = (await scheduler.runtime.context()).editor()
     assert await editor.refresh_cursors() == 1
     assert await editor.refresh_cursors() == 0
     after = {each.key: each.version for each in await scheduler.schedules()}

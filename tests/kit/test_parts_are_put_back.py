@@ -59,15 +59,15 @@ async def test_the_file_of_the_user_is_never_touched(tmp_path: Path) -> None:
 
 async def test_the_real_store_is_there_again_afterwards(tmp_path: Path) -> None:
     scheduler, done = make_scheduler(f"sqlite:///{tmp_path}/jobs.db")
-    task = scheduler._tasks["by_hand"]
+    task = scheduler.runtime.tasks["by_hand"]
     real = await task.enqueue()
-    settings, parts = scheduler.settings, scheduler._parts
+    settings, parts = scheduler.settings, scheduler.runtime.parts
     async with virtual_time(scheduler) as kit:
         await task.enqueue()
         await kit.advance("1d")
         assert real.id not in {run.id for run in kit.runs()}
         assert done.count("by hand") == 1
-    assert (scheduler.settings, scheduler._parts) == (settings, parts)
+    assert (scheduler.settings, scheduler.runtime.parts) == (settings, parts)
     assert [run.id for run in await scheduler.runs()] == [real.id]
 
     finished = asyncio.Event()
@@ -80,11 +80,11 @@ async def test_the_real_store_is_there_again_afterwards(tmp_path: Path) -> None:
 
 async def test_a_failing_test_puts_everything_back_too() -> None:
     scheduler, _ = make_scheduler()
-    parts, handlers = scheduler._parts, list(logging.getLogger().handlers)
+    parts, handlers = scheduler.runtime.parts, list(logging.getLogger().handlers)
     with pytest.raises(AssertionError, match="never"):
         async with virtual_time(scheduler) as kit:
             kit.assert_fired("hourly", times=1)
-    assert scheduler._parts is parts
+    assert scheduler.runtime.parts is parts
     assert logging.getLogger().handlers == handlers
     assert "time" not in vars(asyncio.get_running_loop())
 

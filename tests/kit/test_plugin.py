@@ -13,7 +13,7 @@ JOBS = """
     import asyncio
     from evertick import Scheduler
     scheduler = Scheduler("sqlite:////no/such/directory/jobs.db")
-    parts = scheduler._parts
+    parts = scheduler.runtime.parts
     ended = []
 
     @scheduler.every("1h", key="hourly")
@@ -41,7 +41,7 @@ TESTS = """
         kit.assert_succeeded("plain", times=12)
 
     def test_it_was_closed_in_between():
-        assert scheduler._parts is parts
+        assert scheduler.runtime.parts is parts
         assert ended == ["cut off"]
 
     async def test_two(evertick_kit):
@@ -120,13 +120,13 @@ def test_it_needs_no_asyncio_plugin(jobs: pytest.Pytester) -> None:
             assert ended == ["cut off"]
 
         def test_two(evertick_kit_sync):
-            assert scheduler._parts is parts
+            assert scheduler.runtime.parts is parts
             kit = evertick_kit_sync(scheduler, start="2026-03-27T00:00:00+01:00")
             kit.advance("2h")
             kit.assert_fired("plain", times=1)
 
         def test_three():
-            assert scheduler._parts is parts
+            assert scheduler.runtime.parts is parts
     """)
     run(jobs, "-p", "no:asyncio").assert_outcomes(passed=3)
 

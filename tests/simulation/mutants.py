@@ -496,7 +496,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="dead_nodes_claim",
         what="a node that is written down as dead still gets work",
-        seeds=(71, 132, 84),
+        seeds=(132, 71, 84),
         patches=(
             _sql("claim.node", " AND died_at IS NULL", ""),
             _attribute(fires, "is_alive", lambda db, node: True),
@@ -505,13 +505,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="start_without_answer",
         what="a node starts what it has asked for although the answer was lost",
-        seeds=(189, 33, 142),
+        seeds=(142, 189),
         patches=(_wrapped(fire.Recorder, "_record", _believe_unanswered),),
     ),
     Mutant(
         name="strays_kept",
         what="runs that were claimed without hearing of it are never given back",
-        seeds=(189, 142, 119),
+        seeds=(142, 189, 119),
         patches=(_attribute(recovery.Recoverer, "_reconcile", _no_reconcile),),
     ),
     Mutant(
@@ -523,7 +523,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lowest_priority_first",
         what="claims begin with the lowest priority",
-        seeds=(20, 103, 60),
+        seeds=(103, 20, 60),
         patches=(_wrapped(claims, "_lanes", _backwards),),
     ),
     Mutant(
@@ -554,7 +554,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="retry_at_once",
         what="a retry does not wait for its delay",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=(_sql("finish.retry", "due_at = ?3", "due_at = min(?3, due_at)"),),
     ),
     Mutant(
@@ -566,7 +566,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="cancel_not_heard",
         what="a node does not listen to the cancels that its beat brings",
-        seeds=(47, 203, 63),
+        seeds=(203, 47, 63),
         patches=(_attribute(engine.Engine, "cancel", _deaf_to_beats),),
     ),
     Mutant(
@@ -579,25 +579,25 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="judged_too_soon",
         what="a node is declared dead ten seconds before its lease runs out",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=(_sql("judge", "lease_until < ?1", "lease_until < ?1 + 10000000"),),
     ),
     Mutant(
         name="judged_after_outage",
         what="whoever comes back first after an outage declares all others dead",
-        seeds=(71, 80, 35),
+        seeds=(35, 71),
         patches=(_wrapped(recovery.Recoverer, "step", _judge_always),),
     ),
     Mutant(
         name="death_inferred",
         what="runs are taken from a node whose lease has run out before its death is written down",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=(_sql("rehome.find", "n.died_at IS NULL", "n.died_at IS NULL AND n.lease_until > ?2 + 60000000"),),
     ),
     Mutant(
         name="beat_revives",
         what="a beat brings a dead node back to life",
-        seeds=(20, 192, 181),
+        seeds=(181, 20, 192),
         patches=(
             _sql("beat", "SET beat_at", "SET died_at = NULL, beat_at"),
             _sql("beat", "AND died_at IS NULL", ""),
@@ -612,13 +612,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="losses_without_end",
         what="a run that takes every node down with it is run for ever",
-        seeds=(33, 67),
+        seeds=(67, 33),
         patches=(_attribute(verdicts, "LOSSES_MAX", 99),),
     ),
     Mutant(
         name="losses_not_counted",
         what="a lost claim leaves no mark",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=(_sql("rehome.lose", "losses = ?3", "losses = min(losses, ?3)"),),
     ),
     Mutant(
@@ -694,31 +694,31 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="planned_by_own_clock",
         what="a node plans by its own clock instead of the store's",
-        seeds=(20, 103, 31),
+        seeds=(103, 20, 31),
         patches=(_wrapped(fire.Recorder, "_plan", _plan_by_own_clock),),
     ),
     Mutant(
         name="gap_counts_one_more",
         what="a gap is counted with its fence posts",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=tuple(_wrapped(where, "make_gap", _count_one_more) for where in (moments, blackout, plan, settlement)),
     ),
     Mutant(
         name="coalesced_without_trace",
         what="moments for which a newer one runs are not recorded",
-        seeds=(103, 31, 60),
+        seeds=(31, 103, 60),
         patches=(_wrapped(plan, "_catch_up_latest", _skip_oldest),),
     ),
     Mutant(
         name="catch_up_drops_newest",
         what="catching up with all moments forgets the newest",
-        seeds=(80, 84),
+        seeds=(84, 80),
         patches=(_wrapped(plan, "_catch_up_all", _drop_newest),),
     ),
     Mutant(
         name="overlap_unguarded",
         what="whether a run is live is looked at before the transaction, not in it",
-        seeds=(77,),
+        seeds=(12,),
         patches=(_wrapped(fire, "advance_of", _unguarded),),
     ),
     Mutant(
@@ -743,19 +743,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="pause_forgotten",
         what="the moments of a pause are not recorded when it ends",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=(_wrapped(editor, "settle", _forget_pause),),
     ),
     Mutant(
         name="edit_does_not_settle",
         what="a change forgets what the old definition still owed",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=(_attribute(editor, "settle", lambda *args, **options: ((), ())),),
     ),
     Mutant(
         name="change_fires_at_once",
         what="after an edit or a resume the cursor starts in the past",
-        seeds=(20, 103, 31),
+        seeds=(31, 20, 103),
         patches=(_wrapped(editor, "cursor_after", _cursor_in_the_past),),
     ),
     Mutant(
@@ -768,7 +768,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_fused",
         what="a fire of a limited task is recorded as already running",
-        seeds=(60, 147, 47),
+        seeds=(147, 60),
         patches=(_attribute(node.LocalNode, "is_limited", lambda self, task: False),),
     ),
     Mutant(
@@ -780,7 +780,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_not_asked_by_rehoming",
         what="the runs of the dead are taken over whatever their limit says",
-        seeds=(24, 41),
+        seeds=(41,),
         patches=(_attribute(nodes, "may_be_taken", lambda row, tasks: row["task"] in tasks),),
     ),
     Mutant(
@@ -822,7 +822,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_times_ignored",
         what="nobody looks at the keys whose time has come",
-        seeds=(20, 33, 60),
+        seeds=(33, 20, 60),
         patches=(_attribute(limits.Gate, "open_due", lambda self: None),),
     ),
     Mutant(
@@ -843,7 +843,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="rate_of_a_shorter_period",
         what="a start counts three seconds too short",
-        seeds=(20, 60, 147),
+        seeds=(147, 20, 60),
         patches=(_sql("limits.starts", "at > ?3", "at > ?3 + 3000000"),),
     ),
     Mutant(
@@ -855,14 +855,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="node_over_its_slots",
         what="a node takes one run more than it has slots",
-        seeds=(20, 103, 31),
+        seeds=(31, 20),
         patches=(_attribute(node.Hold, "idle", property(_one_slot_too_many)),),
     ),
     # --- decisions about single moments, and blackouts
     Mutant(
         name="skip_not_recorded",
         what="a moment that somebody skipped is in no row",
-        seeds=(33, 60, 192),
+        seeds=(192, 33, 60),
         patches=(_wrapped(plan, "with_decisions", _drop_skipped),),
     ),
     Mutant(
@@ -883,7 +883,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="moved_moment_removed_without_trace",
         what="a moment that was moved, and whose schedule is removed before its time, is in no row",
-        seeds=(1656, 920),
+        seeds=(920, 1656),
         patches=(
             _wrapped(
                 editor,
@@ -895,7 +895,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="skip_in_a_pause_not_recorded",
         what="a skipped moment whose time comes in a pause is in no row when it ends",
-        seeds=(63, 200),
+        seeds=(200, 63),
         patches=(
             _wrapped(
                 editor,
@@ -913,7 +913,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="dropped_not_recorded",
         what="what a blackout drops is in no row",
-        seeds=(80, 203, 79),
+        seeds=(79, 80, 203),
         patches=tuple(_attribute(where, "gap_of_blackout", lambda inputs, until: ()) for where in (plan, settlement)),
     ),
     # --- the outbox
@@ -938,7 +938,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="message_settled_by_anybody",
         what="a message is settled whoever brings its outcome, and whatever it is by then (three guards)",
-        seeds=(132, 171, 89),
+        seeds=(89, 171),
         patches=(
             _sql(
                 "settle_messages.held",
@@ -999,7 +999,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="told_after_settled",
         what="that a message was delivered is forgotten before its run is told",
-        seeds=(100, 125, 132),
+        seeds=(132, 125),
         patches=(_wrapped(outbox_delivery.OutboxDelivery, "_settle", _settle_first),),
     ),
     Mutant(
@@ -1017,7 +1017,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="deaf_and_judging",
         what="who cannot hear workers calls them silent",
-        seeds=(12, 23, 39),
+        seeds=(23, 12, 39),
         patches=(_attribute(report.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
     ),
     Mutant(
@@ -1041,7 +1041,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="dispatched_twice",
         what="what must not run twice is dispatched again",
-        seeds=(23, 43, 47),
+        seeds=(47,),
         patches=(_wrapped(dispatched, "_take_back", _lose_and_go_on),),
     ),
     Mutant(

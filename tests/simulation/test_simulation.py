@@ -1,4 +1,4 @@
-"""More than a hundred stories of failing nodes, lost answers and wrong clocks, and every promise kept in each.
+"""More than sixty stories of failing nodes, lost answers and wrong clocks, and every promise kept in each.
 
 More of them by command: `sh run simulate --from 100000 --minutes 30`.
 """
@@ -22,9 +22,9 @@ from evertick.engine.node import LocalNode
 from simulation import __main__, simulate
 from simulation.mutants import MUTANTS
 
-# The first ones as they come; all others that are known to bring a planted bug to light: where a guard that is left out
+# The first ones as they come; one for each planted bug, which it brings to light: where a guard that is left out
 # shows, one that is broken in another way shows most likely; and those that once failed.
-FIRST = 40
+FIRST = 24
 # A moved moment whose grace an edit changed; parked runs, with one queued behind them, that yield to the next fire; a
 # resume after a pause that had ended by itself; every-node moments without a node; a job longer than the patience;
 # a node that a job killed at the end.
@@ -48,7 +48,7 @@ ONCE_FAILED = (
     7324109,
     7333469,
 )
-SEEDS = sorted({*range(FIRST), *ONCE_FAILED, *(seed for mutant in MUTANTS for seed in mutant.seeds)})
+SEEDS = sorted({*range(FIRST), *ONCE_FAILED, *(seed for mutant in MUTANTS for seed in mutant.seeds[:1])})
 CHUNK = 12
 
 

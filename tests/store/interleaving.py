@@ -100,7 +100,7 @@ class _Stepped:
 class _Mute(Notifier):
     """Wake-ups would be sent at times of their own, and wait for nobody."""
 
-    async def ring(self, connection: Connection, news: Mapping[str, News]) -> None: ...
+    async def notify(self, connection: Connection, news: Mapping[str, News]) -> None: ...
 
 
 class Session:

@@ -53,8 +53,8 @@ class SpareConnections:
         self._loop = asyncio.get_running_loop()
         self._idle: list[Connection] = []
         monkeypatch.setattr("evertick.store.postgres.store.connect", self._connect)
-        monkeypatch.setattr("evertick.store.postgres.store.part_from", self._keep)
-        monkeypatch.setattr("evertick.store.postgres.session.part_from", self._keep)
+        monkeypatch.setattr("evertick.store.postgres.store.disconnect", self._keep)
+        monkeypatch.setattr("evertick.store.postgres.session.disconnect", self._keep)
 
     def take(self) -> Connection | None:
         while self._idle:

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 from postgres_stores import PostgresStores, in_schema_of
 
-from evertick.doctor.feed import about_feed
+from evertick.doctor.database import about_feed
 from evertick.errors import CursorGone
 from evertick.model import Verdict
 from evertick.model.feed import Cursor, cursor_of, events_of

@@ -370,23 +370,23 @@ async def test_a_schema_that_somebody_made_is_enough_for_its_owner(postgres_dsn:
 
 
 @pytest.mark.parametrize("table", ["runs (id int)", "migrations (name text)"])
-async def test_a_schema_with_tables_of_others_under_our_names_is_refused(postgres_url: str, table: str) -> None:
-    dsn, _, schema = postgres_url.partition("?schema=")
+async def test_a_schema_with_tables_of_others_under_our_names_is_refused(empty_postgres_url: str, table: str) -> None:
+    dsn, _, schema = empty_postgres_url.partition("?schema=")
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table}")
     with pytest.raises(StoreRefused, match=rf"{schema} .*not Evertick's.*choose another one by schema=") as refused:
-        await PostgresStore(postgres_url, clock=system_clock).open(migrate="auto")
+        await PostgresStore(empty_postgres_url, clock=system_clock).open(migrate="auto")
     assert str(refused.value).count(schema) == 1
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
     assert [row["tablename"] for row in tables] == [table.partition(" ")[0]], "nothing of ours is left behind"
     await connection.close()
 
 
-async def test_tables_of_others_under_other_names_are_no_trouble(postgres_url: str) -> None:
-    dsn, _, schema = postgres_url.partition("?schema=")
+async def test_tables_of_others_under_other_names_are_no_trouble(empty_postgres_url: str) -> None:
+    dsn, _, schema = empty_postgres_url.partition("?schema=")
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.orders AS SELECT 7 AS id")
-    store = PostgresStore(postgres_url, clock=system_clock)
+    store = PostgresStore(empty_postgres_url, clock=system_clock)
     await store.open(migrate="auto")
     await store.put_calendar("app", "holidays", "1", b"x")
     assert await store.calendars("app") == {"holidays": b"x"}
@@ -395,9 +395,9 @@ async def test_tables_of_others_under_other_names_are_no_trouble(postgres_url: s
     await connection.close()
 
 
-async def test_a_lost_table_is_to_be_restored_and_a_removed_schema_is_made_anew(postgres_url: str) -> None:
-    dsn, _, schema = postgres_url.partition("?schema=")
-    store = PostgresStore(postgres_url, clock=system_clock)
+async def test_a_lost_table_is_to_be_restored_and_a_removed_schema_is_made_anew(empty_postgres_url: str) -> None:
+    dsn, _, schema = empty_postgres_url.partition("?schema=")
+    store = PostgresStore(empty_postgres_url, clock=system_clock)
     await store.open(migrate="auto")
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"DROP TABLE {schema}.outbox CASCADE")

@@ -199,14 +199,14 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
 def rung_after(pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch) -> list[News]:
     """What the writer had to say in a statement of its own. It may say something at any time."""
     after: list[News] = []
-    bell: Any = pair[0].store.session().notifier  # type: ignore[attr-defined]
-    ring = bell.ring
+    notifier: Any = pair[0].store.session().notifier  # type: ignore[attr-defined]
+    notify = notifier.notify
 
-    async def ring_seen(connection: Any, news: dict[str, News]) -> None:
+    async def notify_seen(connection: Any, news: dict[str, News]) -> None:
         after.extend(news.values())
-        await ring(connection, news)
+        await notify(connection, news)
 
-    monkeypatch.setattr(bell, "ring", ring_seen)
+    monkeypatch.setattr(notifier, "notify", notify_seen)
     monkeypatch.setattr(wakeup, "_INTERVAL_SECONDS", 0.0)
     return after
 
@@ -241,18 +241,18 @@ async def test_where_commits_that_wake_others_are_slow_they_are_woken_after_them
 async def test_a_slow_commit_is_known_by_its_own_beginning(
     pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bell: Any = pair[0].store.session().notifier  # type: ignore[attr-defined]
+    notifier: Any = pair[0].store.session().notifier  # type: ignore[attr-defined]
     clock = SimpleNamespace(elapsed=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(bell, "_clock", clock)
+    monkeypatch.setattr(notifier, "_clock", clock)
 
     def said_at(now: float) -> Any:
         clock.now = now
-        return bell.with_commit(APP, "runs")
+        return notifier.with_commit(APP, "runs")
 
     # Each is sent before the one before it is answered, and takes long.
     said = [said_at(now) for now in (100.0, 100.02, 100.04)]
     for clock.now, each in zip((100.05, 100.07, 100.09), said, strict=True):
-        bell.note_commit(each)
+        notifier.note_commit(each)
 
     assert None not in said
     assert said_at(100.2) is None
@@ -290,17 +290,17 @@ async def test_what_becomes_due_while_a_late_wake_up_is_sent_gets_one_of_its_own
     pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, listener = pair
-    bell: Any = bench.store.session().notifier  # type: ignore[attr-defined]
-    send, is_sending, may_end = bell._send, asyncio.Event(), asyncio.Event()
+    notifier: Any = bench.store.session().notifier  # type: ignore[attr-defined]
+    send, is_sending, may_end = notifier._send, asyncio.Event(), asyncio.Event()
 
     async def send_slowly(*said: str) -> None:
         await send(*said)
         is_sending.set()
         await may_end.wait()
 
-    monkeypatch.setattr(bell, "_send", send_slowly)
-    # It is always too soon to ring at once.
-    monkeypatch.setattr(bell, "_wait", lambda: 0.01)
+    monkeypatch.setattr(notifier, "_send", send_slowly)
+    # It is always too soon to notify at once.
+    monkeypatch.setattr(notifier, "_wait", lambda: 0.01)
     await bench.enqueue()
     await is_sending.wait()
     await quiet(listener)

@@ -90,7 +90,7 @@ async def test_a_rehearsal_that_fails_keeps_nobody_from_joining(
     async def fail(db: Statements, app: str) -> None:
         await db.select("SELECT 1 / 0")
 
-    monkeypatch.setattr(store_module.runs, "rehearse", fail)
+    monkeypatch.setattr(store_module.run_intents, "rehearse", fail)
     store = await postgres_stores.open()
     await store.join(a_node())
     assert [node.id for node in await store.nodes(APP)] == ["one"]

@@ -19,8 +19,7 @@ import pytest
 
 from evertick import Cause, Cron, Every, InvalidInput, NotFound, Once, Refused, Run, Scheduler, State, current
 from evertick.model import Gap
-from evertick.operations.backfill_plan import Backfilled, Backfiller
-from evertick.operations.backfills import Backfill, BackfillStep
+from evertick.operations.backfills import Backfill, Backfilled, Backfiller, BackfillStep
 from evertick.testing import Kit, virtual_time
 
 START = datetime(2026, 1, 10, tzinfo=UTC)
@@ -222,9 +221,9 @@ async def test_a_live_run_of_the_schedule_goes_first(world: World) -> None:
 async def test_a_fire_that_is_due_goes_first(world: World) -> None:
     await world.add()
     await world.kit.advance("30m")
-    store = await world.scheduler._store()
+    store = await world.scheduler.runtime.store()
     when = (await world.scheduler.schedule("k")).when
-    maker = Backfiller(store, "shop", world.scheduler._clock, key="k", when=when)
+    maker = Backfiller(store, "shop", world.scheduler.runtime.clock, key="k", when=when)
     world.kit._clock.move(3_600_000_000)  # an hour passes before any tick comes by
     wish = [int(START.timestamp() * 1e6)]
     assert await maker.make(wish, args=None, is_alone=True) == Backfilled(waiting=tuple(wish))

@@ -57,7 +57,7 @@ async def test_those_with_the_label_are_resumed(scheduler: Scheduler) -> None:
 
 async def test_what_no_code_declares_any_more_is_not_resumed_with_the_others(scheduler: Scheduler) -> None:
     await scheduler.pause("a")
-    await scheduler._editor(await scheduler._store()).pause_undeclared("b", "shop")
+    await (await scheduler.runtime.context()).editor().pause_undeclared("b", "shop")
     assert await scheduler.resume_many(everything=True) == ["a"]
     assert await paused(scheduler) == ["b"]
 
@@ -85,7 +85,7 @@ async def test_hooks_hear_of_each_pause(scheduler: Scheduler) -> None:
         heard.append((event.schedule_key, event.note))
 
     await scheduler.pause_many(labels={"team": "shop"}, note="closed")
-    await scheduler._hooks.drain(5)
+    await scheduler.runtime.hooks.drain(5)
     assert heard == [("c", "closed")]
 
 
@@ -156,6 +156,6 @@ async def test_the_guard_of_a_pause_looks_at_the_schedule_as_it_is(scheduler: Sc
         seen.append(stored)
         return True
 
-    assert await scheduler._editor(await scheduler._store()).pause("a", unless=look) is False
+    assert await (await scheduler.runtime.context()).editor().pause("a", unless=look) is False
     assert [stored.key for stored in seen] == ["a"]
     assert await paused(scheduler) == []

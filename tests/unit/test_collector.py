@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evertick.scheduler.gc_tuning import calm_collector
+from evertick.scheduler.interpreter_tuning import calm_collector
 
 RUN = """
 import gc, os, signal

@@ -13,15 +13,12 @@ import pytest
 from evertick import Calendar, Cron, Every, Once, Scheduler
 from evertick.clock import system_clock
 from evertick.doctor import Finding, Severity, examine, examine_database
-from evertick.doctor.calendars import about_calendars
-from evertick.doctor.clock import about_clock
-from evertick.doctor.database import about_database
-from evertick.doctor.duties import about_duties
+from evertick.doctor.database import about_database, about_outbox
 from evertick.doctor.finding import named, shortened
-from evertick.doctor.nodes import about_nodes
-from evertick.doctor.outbox import about_outbox
+from evertick.doctor.nodes import about_duties, about_nodes, about_programs
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
-from evertick.doctor.schedules import about_schedules
+from evertick.doctor.schedules import about_calendars, about_clock, about_overdue, about_schedules
+from evertick.doctor.thresholds import Thresholds
 from evertick.explain.all_schedules import ParsedSchedule, survey
 from evertick.model import Cause, Duty, NewRun, Node, Run, Schedule, State, Tick, Verdict, blocking_tick
 from evertick.model.limits import Concurrency, Subject
@@ -30,6 +27,7 @@ from evertick.when import When, from_us, to_us
 from evertick.when.moment import DAY, HOUR
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+USUAL = Thresholds()
 
 
 def ago(**span: float) -> datetime:
@@ -104,45 +102,53 @@ def checks(findings: Any) -> list[str]:
 
 
 def test_a_clock_that_is_right_is_not_mentioned():
-    assert checks(about_clock(NOW, ago(seconds=1), [a_node()], None, [])) == []
+    assert checks(about_clock(NOW, ago(seconds=1), [a_node()])) == []
 
 
 def test_a_store_whose_clock_is_another_is_told_with_the_difference():
-    (found,) = about_clock(NOW, ago(seconds=90), [], None, [])
+    (found,) = about_clock(NOW, ago(seconds=90), [])
     assert (found.check, found.severity) == ("clock", Severity.WARNING)
     assert "90.0 s apart" in found.what
 
 
 def test_a_beat_in_the_future_tells_that_the_clock_was_put_back():
-    (found,) = about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1))], None, [])
+    (found,) = about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1))])
     assert found.check == "clock_step"
     assert "3600.0 s in the future" in found.what
-    assert checks(about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1), died_at=NOW)], None, [])) == []
+    assert checks(about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1), died_at=NOW)])) == []
 
 
-def test_nobody_alive_is_a_warning_only_where_something_is_scheduled():
-    dead = a_node(died_at=ago(hours=1))
-    assert checks(about_nodes([dead], NOW, has_schedules=True)) == ["no_node"]
-    assert checks(about_nodes([dead], NOW, has_schedules=False)) == []
+def test_that_no_node_is_alive_is_an_error_where_there_is_work_and_a_warning_elsewhere():
+    for node in (a_node(died_at=ago(hours=1)), a_node(beat_at=ago(minutes=2))):
+        found, *_ = about_nodes([node], NOW, has_work=True)
+        assert (found.check, found.severity) == ("no_node", Severity.ERROR)
+        found, *_ = about_nodes([node], NOW, has_work=False)
+        assert (found.check, found.severity) == ("no_node", Severity.WARNING)
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(2, []), (10, ["late_beat"]), (20, ["silent_node"])])
 def test_a_node_that_is_late_with_its_beat_is_told_before_its_lease_is_over_and_after(seconds, found):
-    assert checks(about_nodes([a_node(beat_at=ago(seconds=seconds))], NOW, has_schedules=True)) == found
+    other = a_node(id="n2", beat_at=ago(seconds=1))
+    assert checks(about_nodes([a_node(beat_at=ago(seconds=seconds)), other], NOW, has_work=True)) == found
+
+
+def test_a_node_whose_process_is_gone_was_killed_though_its_lease_holds():
+    killed = about_nodes([a_node(), a_node(id="n2")], NOW, has_work=True, killed={"n1": 4711})
+    assert [(found.check, found.about) for found in killed] == [("killed_node", ("n1",))]
+    assert checks(about_nodes([a_node()], NOW, has_work=True, killed={"n1": 4711})) == ["no_node", "killed_node"]
 
 
 def test_a_schedule_that_live_nodes_declare_differently_is_told_with_both():
     one = a_node(id="n1", name="web@a", declares={"report": "h1", "same": "h"})
     two = a_node(id="n2", name="batch@b", declares={"report": "h2", "same": "h"})
-    (found,) = about_nodes([one, two], NOW, has_schedules=True)
+    (found,) = about_programs([one, two], NOW)
     assert (found.check, found.about) == ("declared_differently", ("report",))
     assert "web@a against batch@b" in found.what
-    gone = msgspec.structs.replace(two, died_at=ago(seconds=1))
-    assert checks(about_nodes([one, gone], NOW, has_schedules=True)) == []
+    assert checks(about_programs([one], NOW)) == []
 
 
 def test_different_versions_are_worth_a_note():
-    findings = list(about_nodes([a_node(), a_node(id="n2", version="2.0")], NOW, has_schedules=True))
+    findings = list(about_programs([a_node(), a_node(id="n2", version="2.0")], NOW))
     assert [(found.check, found.severity) for found in findings] == [("versions", Severity.NOTE)]
 
 
@@ -168,16 +174,16 @@ def test_parked_runs_are_told_once_per_task_and_reason():
 
 def test_runs_that_wait_long_though_nodes_live_are_told_with_the_reason():
     node = a_node()
-    assert checks(about_waiting([a_run()], [node], NOW)) == ["waiting_long"]
-    (found,) = about_waiting([a_run(queue="slow")], [node], NOW)
+    assert checks(about_waiting([a_run()], [node], NOW, USUAL)) == ["waiting_long"]
+    (found,) = about_waiting([a_run(queue="slow")], [node], NOW, USUAL)
     assert found.check == "unserved_queue"
     assert "queues=['slow']" in found.fix
 
 
 def test_runs_that_wait_for_their_time_or_with_nobody_there_are_no_finding_of_their_own():
-    assert checks(about_waiting([a_run(due_at=ago(seconds=-60))], [a_node()], NOW)) == []
-    assert checks(about_waiting([a_run(due_at=ago(seconds=5))], [a_node()], NOW)) == []
-    assert checks(about_waiting([a_run()], [], NOW)) == []
+    assert checks(about_waiting([a_run(due_at=ago(seconds=-60))], [a_node()], NOW, USUAL)) == []
+    assert checks(about_waiting([a_run(due_at=ago(seconds=5))], [a_node()], NOW, USUAL)) == []
+    assert checks(about_waiting([a_run()], [], NOW, USUAL)) == []
 
 
 def held_back(reason: str = "concurrency", **fields: Any) -> Run:
@@ -326,13 +332,13 @@ def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_told():
 
 def test_overdue_schedules_are_told_together():
     late = [a_surveyed(key=f"k{number}", next_due_at=ago(minutes=30 + number)) for number in range(3)]
-    (found,) = findings_about(*late, nodes=[])
-    assert found.check == "overdue"
+    (found,) = about_overdue([each.schedule for each in late], [], NOW, USUAL)
+    assert (found.check, found.severity) == ("overdue", Severity.ERROR)
     assert found.what == "3 schedules are overdue by up to 32 min (k0, k1, k2)"
 
 
 def test_schedules_that_are_overdue_though_a_node_beats_tell_of_a_blocked_event_loop():
-    (found,) = findings_about(a_surveyed(next_due_at=ago(minutes=30)))
+    (found,) = about_overdue([a_surveyed(next_due_at=ago(minutes=30)).schedule], [a_node()], NOW, USUAL)
     assert found.check == "stalled_node"
     assert found.what.startswith("1 schedule is overdue by up to 30 min (report), though shop@host beats: ")
     assert "event loop" in found.what
@@ -394,19 +400,19 @@ def test_jobs_that_end_together_on_one_node_are_named_together_as_the_ledger_can
 
 
 def test_what_is_overdue_is_told_with_the_job_that_blocks_the_event_loop_or_that_nothing_tells_which():
-    late = a_surveyed(next_due_at=ago(minutes=30))
-    (unknown,) = findings_about(late)
+    late = a_surveyed(next_due_at=ago(minutes=30)).schedule
+    (unknown,) = about_overdue([late], [a_node()], NOW, USUAL)
     assert "something may block the event loop there, and the ledger does not tell what" in unknown.what
     blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
-    (found,) = findings_about(late, nodes=[blocked])
+    (found,) = about_overdue([late], [blocked], NOW, USUAL)
     assert "slow blocks the event loop of shop@host" in found.what
-    (about_node,) = about_nodes([blocked], NOW, has_schedules=True)
+    (about_node,) = about_programs([blocked], NOW)
     assert about_node.check == "blocked_loop"
     assert about_node.what == (
         "slow blocks the event loop of node shop@host for 20 s: the other jobs of that node wait for it"
     )
     over = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=200), next_at=ago(seconds=180))})
-    (past,) = about_nodes([over], NOW, has_schedules=True)
+    (past,) = about_programs([over], NOW)
     assert "has blocked the event loop of node shop@host for 20 s, 3 min ago" in past.what
 
 
@@ -429,7 +435,7 @@ def test_a_list_of_holidays_that_ends_soon_is_told_beforehand_also_of_a_blackout
     used, calendars = a_surveyed(blackout="office"), {"office": _holidays(2026)}
     (found,) = about_calendars(calendars, [used], datetime(2026, 11, 19, tzinfo=UTC))
     assert (found.severity, found.check, found.about) == (Severity.NOTE, "calendar_expires", ("office", "report"))
-    assert "ends in 42 days" in found.what
+    assert "has dates up to 2026-12-01 only, which ends in 12 days" in found.what
     assert checks(about_calendars(calendars, [used], datetime(2026, 9, 1, tzinfo=UTC))) == []
     assert checks(about_calendars(calendars, [a_surveyed()], datetime(2028, 9, 1, tzinfo=UTC))) == []
 
@@ -439,6 +445,18 @@ def test_a_single_date_after_a_list_of_holidays_does_not_hide_that_the_list_is_o
     calendar = Calendar.weekdays("office", holidays=entries, tz="Europe/Berlin")
     used = a_surveyed(Cron("0 9 * * *", calendar=calendar))
     assert checks(about_calendars({"office": calendar}, [used], NOW)) == ["calendar_expired"]
+
+
+def test_a_list_of_holidays_is_over_after_its_last_day_and_not_at_the_end_of_that_year():
+    calendar = Calendar.weekdays("school", holidays=[f"2026-{month:02}-01" for month in range(1, 7)], tz="UTC")
+    used = a_surveyed(Cron("0 9 * * *", calendar=calendar))
+
+    def found(month: int, day: int) -> list[str]:
+        return checks(about_calendars({"school": calendar}, [used], datetime(2026, month, day, tzinfo=UTC)))
+
+    assert found(3, 1) == []
+    assert found(6, 1) == ["calendar_expires"]
+    assert found(6, 2) == ["calendar_expired"]
 
 
 def test_single_closures_that_have_passed_and_days_that_come_every_year_are_no_finding():
@@ -536,13 +554,13 @@ async def test_a_store_is_examined_by_its_protocol(scheduler):
     for number in range(12):
         await scheduler.add(key=f"k{number}", when=Cron("0 9 * * *"), task="make_report")
     await scheduler.trigger("k1")
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     assert checks(await examine(store, "default", from_us(system_clock.now_us()))) == ["no_node", "herd"]
-    assert checks(await examine(store, "other", from_us(system_clock.now_us()))) == ["empty_app"]
+    assert checks(await examine(store, "other", from_us(system_clock.now_us()))) == ["no_node", "empty_app"]
 
 
 async def test_what_a_limit_has_held_back_for_long_is_found_in_the_store(scheduler):
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     tasks = {"t": TaskTerms(concurrency=Concurrency(most=1, of=Subject(task="t")))}
     about = {"app": scheduler.app, "version": "1", "lease": HOUR, "declares": {}}
     await store.join(NodeJoin(id="n", name="n", queues=("default",), tasks=tasks, **about))
@@ -558,7 +576,7 @@ async def test_what_a_limit_has_held_back_for_long_is_found_in_the_store(schedul
 
 async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
     await scheduler.add(key="k", when=Every("1h"), task="make_report")
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     await store.close()
     (found,) = await examine(store, "default", NOW)
     assert (found.check, found.severity) == ("store", Severity.ERROR)
@@ -570,7 +588,7 @@ async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
 async def test_a_survey_reads_all_schedules_a_page_at_a_time(scheduler):
     rows = [{"key": f"k{n:04}", "when": Every("1h"), "task": "t", "labels": {"n": str(n % 2)}} for n in range(1_100)]
     await scheduler.add_many(rows)
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     found = [each.schedule.key async for each in survey(store, "default")]
     assert found == [row["key"] for row in rows]
     assert len([each async for each in survey(store, "default", labels={"n": "1"})]) == 550
@@ -580,7 +598,7 @@ async def test_a_survey_reads_all_schedules_a_page_at_a_time(scheduler):
 async def test_a_survey_tells_why_a_rule_cannot_be_used(scheduler):
     await scheduler.set_calendar(Calendar("days", exclude=["sat"]))
     await scheduler.add(key="k", when=Cron("0 9 * * *", calendar="days"), task="t")
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     (good,) = [each async for each in survey(store, "default")]
     assert good.rule is not None
     assert good.expected is not None
@@ -592,7 +610,7 @@ async def test_what_a_blackout_holds_back_or_somebody_skips_is_not_expected(sche
     await scheduler.add(key="held", when=Every("1h"), task="t", blackout="nights")
     await scheduler.add(key="skipped", when=Every("1h"), task="t")
     skipped = (await scheduler.skip_next("skipped")).occurrences[0].fire_at
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     held, other = [each.expected async for each in survey(store, "default")]
     assert held is not None
     assert other is not None
@@ -626,7 +644,7 @@ def test_a_duty_that_fails_is_told_with_its_holder_its_error_and_what_is_not_don
     assert (pruning.severity, pruning.check, pruning.about) == (Severity.WARNING, "failing_duty", ("evertick.prune",))
     assert pruning.what == (
         "duty evertick.prune fails on node shop@host: OperationalError: no such table: evertick_feed; "
-        "until it is mended nobody deletes history that is older than it is kept"
+        "until it is corrected nobody deletes history that is older than it is kept"
     )
     assert rebuilding.what == "duty rebuild-index fails on node shop@host: ValueError: no paper"
     assert "`evertick duties rebuild-index`" in rebuilding.fix
@@ -666,10 +684,10 @@ def test_messages_that_are_tried_in_vain_are_told_though_their_next_try_is_yet_t
     now = to_us(NOW)
     pulse = ChannelPulse(channel="redis", waiting=3, sending=0, dead=0, oldest_due_at=now + 20_000_000)
     living = [a_node(channels=("redis",))]
-    assert list(about_outbox([pulse], living, now)) == []
-    for minutes, found in ((4, []), (6, ["messages_failing"])):
+    assert list(about_outbox([pulse], living, NOW, USUAL)) == []
+    for minutes, found in ((0, []), (6, ["messages_failing"])):
         failing = msgspec.structs.replace(pulse, oldest_failing_at=now - minutes * 60_000_000)
-        assert checks(list(about_outbox([failing], living, now))) == found
+        assert checks(list(about_outbox([failing], living, NOW, USUAL))) == found
 
 
 def test_runs_that_are_parked_for_want_of_a_driver_name_it():

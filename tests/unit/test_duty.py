@@ -64,7 +64,7 @@ def test_a_function_stays_what_it_is_when_it_is_declared_as_a_duty(scheduler: Sc
         return 7
 
     assert tidy() == 7
-    assert [work.name for work in scheduler._duties.works] == ["tidy"]
+    assert [work.name for work in scheduler.runtime.duties.works] == ["tidy"]
 
 
 def test_the_same_duty_twice_is_refused_with_both_places(scheduler: Scheduler) -> None:
@@ -96,7 +96,7 @@ def test_a_rhythm_that_cannot_be_is_refused(scheduler: Scheduler, options: dict[
 
 def test_a_calendar_that_is_given_itself_is_taken(scheduler: Scheduler) -> None:
     scheduler.duty("tidy", when=Cron("0 9 * * *", calendar=Calendar("holidays")))(lambda: None)
-    assert len(scheduler._duties.works) == 1
+    assert len(scheduler.runtime.duties.works) == 1
 
 
 def test_names_of_evertick_itself_are_reserved(scheduler: Scheduler) -> None:
@@ -166,7 +166,7 @@ async def test_a_function_gets_its_context_if_it_takes_one(scheduler: Scheduler)
     for number, function in enumerate(functions):
         scheduler.duty(f"duty-{number}")(function)
     context = DutyContext(name="n", term=3, node="x", record=DutyRecord(lambda: True, _yes))
-    for work in scheduler._duties.works:
+    for work in scheduler.runtime.duties.works:
         await work.call(context)
     assert given == [3, 3, None, "nothing", 3]
 
@@ -193,7 +193,7 @@ async def test_whatever_turns_out_to_be_async_is_awaited(scheduler: Scheduler) -
     for number, function in enumerate(functions):
         scheduler.duty(f"duty-{number}")(function)
     context = DutyContext(name="n", term=3, node="x", record=DutyRecord(lambda: True, _yes))
-    works = scheduler._duties.works
+    works = scheduler.runtime.duties.works
     for duty in works:
         await duty.call(context)
     assert done == ["object", "wrapped", "task"]

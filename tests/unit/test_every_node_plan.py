@@ -220,7 +220,7 @@ async def test_a_mode_in_code_is_declared_and_an_override_is_shown() -> None:
 
 async def test_an_edit_right_after_a_moment_lets_it_run_on_every_node() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
-    store, terms = await scheduler._store(), {"tidy": TaskTerms()}
+    store, terms = await scheduler.runtime.store(), {"tidy": TaskTerms()}
     for node in ("n1", "n2"):
         join = NodeJoin(id=node, name=node, app="default", version="1", lease=HOUR, queues=(), tasks=terms, declares={})
         await store.join(join)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from evertick import CursorGone, FeedEvent, InvalidInput, InvalidSetting, Refused, Scheduler, StoreUnavailable
-from evertick.doctor.feed import about_feed
+from evertick.doctor.database import about_feed
 from evertick.model.feed import ITEMS_MOST, Cursor, events_of, in_rows
 from evertick.store.base import FeedState
 from evertick.when.moment import MINUTE
@@ -109,7 +109,7 @@ async def test_a_reader_waits_for_a_store_that_is_away(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await add(scheduler, "a")
-    store, answers = await scheduler._store(), [StoreUnavailable("it restarts")]
+    store, answers = await scheduler.runtime.store(), [StoreUnavailable("it restarts")]
     read = store.feed
 
     async def feed(app: str, **wanted: Any) -> Any:

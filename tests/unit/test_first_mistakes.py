@@ -52,7 +52,7 @@ def test_a_taken_key_leaves_no_task_behind(scheduler: Scheduler) -> None:
 
     with pytest.raises(InvalidInput, match="schedule 'k' is declared twice"):
         scheduler.every("1h", key="k")(second)
-    assert "second" not in scheduler._tasks
+    assert "second" not in scheduler.runtime.tasks
 
 
 def test_options_of_another_rule_are_refused_with_those_that_are_known(scheduler: Scheduler) -> None:
@@ -405,7 +405,7 @@ def test_a_declaration_that_lacks_its_argument_is_answered_with_the_correct_form
     with pytest.raises(InvalidInput) as refused:
         declare(scheduler)
     assert told in str(refused.value)
-    assert not scheduler._declarations.hashes()
+    assert not scheduler.runtime.declarations.hashes()
 
 
 def test_the_forms_that_errors_show_are_correct(scheduler: Scheduler) -> None:
@@ -423,4 +423,4 @@ def test_the_forms_that_errors_show_are_correct(scheduler: Scheduler) -> None:
     scheduler.duty("rebuild-index")(make("f"))
     scheduler.on("failed")(lambda event: None)
     scheduler.task(name="report")(make("g"))
-    assert len(scheduler._declarations.hashes()) == 5
+    assert len(scheduler.runtime.declarations.hashes()) == 5

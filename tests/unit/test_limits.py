@@ -171,7 +171,7 @@ def test_the_limits_of_a_task_are_checked_where_it_is_made() -> None:
         @scheduler.task(name="other", concurrency=1, concurrency_key="{nr}")
         def other(number: int) -> None: ...
 
-    assert "other" not in scheduler._tasks
+    assert "other" not in scheduler.runtime.tasks
 
 
 def test_tasks_that_share_a_rate_key_have_the_same_rate() -> None:

@@ -120,7 +120,7 @@ async def test_a_declared_blackout_is_stored_and_its_change_is_noticed() -> None
 
     other = Calendar.blackout("freeze", NOON, NOON + timedelta(hours=9))
     first, same, second = declared(FREEZE), declared(FREEZE), declared(other)
-    hashes = [each._declarations.hashes()["k"] for each in (first, same, second)]
+    hashes = [each.runtime.declarations.hashes()["k"] for each in (first, same, second)]
     assert hashes[0] == hashes[1] != hashes[2]
     async with virtual_time(second, start=NOON):
         assert await second.calendars() == [other]

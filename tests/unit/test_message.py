@@ -146,7 +146,7 @@ def test_a_sender_may_take_more_than_it_gets_if_that_has_defaults() -> None:
     scheduler = Scheduler("sqlite://")
     for channel, function in enumerate([lambda message, other=1: None, lambda *messages: None, print]):
         scheduler.sender(str(channel))(function)
-    assert sorted(scheduler._senders) == ["0", "1", "2"]
+    assert sorted(scheduler.runtime.senders) == ["0", "1", "2"]
 
 
 def test_a_sender_without_its_channel_is_refused() -> None:

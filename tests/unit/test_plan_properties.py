@@ -99,7 +99,7 @@ def known_facts(
 
 
 @given(rules(), policies, st.integers(0, LIFE), st.integers(0, LIFE), st.integers(0, 3), st.integers(0, 7))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_every_owed_moment_is_covered_once_or_remains_in_front_of_the_cursor(
     rule: When, policy: dict[str, object], since: int, downtime: int, live: int, fires: int
 ) -> None:
@@ -134,7 +134,7 @@ def test_every_owed_moment_is_covered_once_or_remains_in_front_of_the_cursor(
 
 
 @given(rules(), policies, st.integers(0, LIFE), st.integers(0, LIFE), st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_policies_choose_as_their_words_say(
     rule: When, policy: dict[str, object], since: int, downtime: int, live: int
 ) -> None:
@@ -341,7 +341,7 @@ def test_a_rule_counted_from_the_end_never_has_two_moments_at_once(
     st.integers(0, 7),
     st.booleans(),
 )
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_an_ordinary_fire_is_planned_as_a_close_look_would(
     rule: When, policy: dict[str, object], since: int, late: int, live: int, is_promised_otherwise: bool
 ) -> None:

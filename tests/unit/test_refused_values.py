@@ -53,8 +53,8 @@ Call = Callable[[Scheduler, Any], Any]
 
 # All calls that take arguments or data from a program.
 TAKING_DATA: dict[str, Call] = {
-    "enqueue": lambda s, value: s._tasks["job"].enqueue(value=value),
-    "enqueue_many": lambda s, value: s._tasks["job"].enqueue_many([{"value": value}]),
+    "enqueue": lambda s, value: s.runtime.tasks["job"].enqueue(value=value),
+    "enqueue_many": lambda s, value: s.runtime.tasks["job"].enqueue_many([{"value": value}]),
     "add": lambda s, value: s.add(key="new", when="hourly", task="job", args={"value": value}),
     "add of an unknown task": lambda s, value: s.add(key="new", when="hourly", task="elsewhere", args={"value": value}),
     "update": lambda s, value: s.update("k", args={"value": value}),
@@ -128,10 +128,10 @@ TAKING_TEXT: dict[str, Call] = {
     "feed_page of a schedule": lambda s, text: s.feed_page(schedule=text),
     "kinds of feed_page": lambda s, text: s.feed_page(kinds=[text]),
     "states": lambda s, text: s.runs(states=[text]),
-    "unique of a call": lambda s, text: s._tasks["job"].options(unique=text).enqueue(),
-    "queue of a call": lambda s, text: s._tasks["job"].options(queue=text).enqueue(),
-    "labels of a call": lambda s, text: s._tasks["job"].options(labels={"team": text}).enqueue(),
-    "delay of a call": lambda s, text: s._tasks["job"].options(delay=text).enqueue(),
+    "unique of a call": lambda s, text: s.runtime.tasks["job"].options(unique=text).enqueue(),
+    "queue of a call": lambda s, text: s.runtime.tasks["job"].options(queue=text).enqueue(),
+    "labels of a call": lambda s, text: s.runtime.tasks["job"].options(labels={"team": text}).enqueue(),
+    "delay of a call": lambda s, text: s.runtime.tasks["job"].options(delay=text).enqueue(),
 }
 # All that takes something while a program is set up.
 SETTING_UP: dict[str, Call] = {

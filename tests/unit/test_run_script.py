@@ -80,16 +80,29 @@ def test_without_a_command_it_prints_all_commands() -> None:
 def test_check_starts_lint_types_contracts_and_unit_tests(copy: Copy) -> None:
     done = copy.run("check")
     assert done.returncode == 0, done.stderr
-    [pip, *checks, tests] = copy.calls()
+    [pip, *calls] = copy.calls()
     assert pip.startswith("python -m pip install")
-    assert [call.strip() for call in checks] == [
-        "ruff check",
-        "ruff format --check",
+    assert sorted(call.strip() for call in calls) == [
         "lint-imports --no-logo",
         "mypy",
+        "python -m pytest -n 2 --dist worksteal tests/unit",
+        "ruff check",
+        "ruff format --check",
     ]
-    assert tests.startswith("python -m pytest ")
-    assert " tests/unit" in tests
+
+
+@pytest.mark.parametrize("tool", ["ruff", "lint-imports", "mkdocs"])
+def test_no_test_begins_when_a_check_before_them_fails(copy: Copy, tool: str) -> None:
+    copy.put(copy.folder / "venv/bin" / tool, "#!/bin/sh\nexit 4\n")
+    assert copy.run("test").returncode == 4
+    assert not any("pytest" in call for call in copy.calls())
+
+
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_types_that_do_not_fit_make_a_command_fail_at_its_end(copy: Copy, command: str) -> None:
+    copy.put(copy.folder / "venv/bin/mypy", "#!/bin/sh\nexit 4\n")
+    assert copy.run(command).returncode == 4
+    assert any("pytest" in call for call in copy.calls())
 
 
 def test_without_root_the_tests_end_with_one_line_that_names_what_was_skipped_and_the_command(copy: Copy) -> None:

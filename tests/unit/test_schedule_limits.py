@@ -178,7 +178,7 @@ async def test_it_holds_for_what_is_added_and_nothing_is_written() -> None:
 async def test_it_holds_for_updates_of_the_rule_and_for_nothing_else() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="k", when="every 1s", task="job")
-    scheduler.settings = Scheduler("sqlite://", concurrency=0, min_interval="1m").settings
+    scheduler.runtime.settings = Scheduler("sqlite://", concurrency=0, min_interval="1m").settings
     with pytest.raises(Refused, match="min_interval"):
         await scheduler.update("k", when="every 2s")
     changed = await scheduler.update("k", priority=5)
@@ -204,7 +204,7 @@ def test_it_holds_for_declarations_where_they_are_written() -> None:
     @scheduler.cron("0 * * * *")
     def fine() -> None: ...
 
-    assert set(scheduler._tasks) == {"fine"}, "a refused declaration leaves no task behind"
+    assert set(scheduler.runtime.tasks) == {"fine"}, "a refused declaration leaves no task behind"
 
 
 async def test_a_declaration_with_a_stored_calendar_is_judged_at_the_start() -> None:

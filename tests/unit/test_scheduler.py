@@ -176,7 +176,7 @@ def test_one_task_may_have_several_schedules() -> None:
     @scheduler.task
     def job(x: int) -> None: ...
 
-    assert set(scheduler._declarations.hashes()) == {"often", "daily"}
+    assert set(scheduler.runtime.declarations.hashes()) == {"often", "daily"}
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ async def test_a_key_that_is_taken_is_refused_and_nothing_is_added(scheduler: Sc
     await scheduler.add(key="b", when=Every("1m"), task="job")
     with pytest.raises(AlreadyDeclared) as refused:
         await scheduler.add_many([{"key": key, "when": Every("1m"), "task": "job"} for key in ("a", "b")])
-    assert str(refused.value) == "schedule 'b' exists already; nothing was added. Use update(), or another key"
+    assert str(refused.value) == "schedule 'b' exists already; nothing was added; use update(), or another key"
     assert [each.key for each in await scheduler.schedules()] == ["b"]
 
 
@@ -942,7 +942,7 @@ async def test_a_thread_that_ignores_its_stop_is_abandoned_and_keeps_its_slot(sc
         assert (health.abandoned, health.running) == (1, 1)
         await quick.enqueue()
         await heard.until("succeeded")
-        came_back = after_call(scheduler._opened, "claim")
+        came_back = after_call(scheduler.runtime._opened, "claim")
         go_on.set()
         await quick.enqueue()
         await heard.until("succeeded", 2)
@@ -1100,7 +1100,7 @@ async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
     async with scheduler:
         run_id = (await job.enqueue()).id
         await heard.until("started")
-        noted = after_call(scheduler._opened, "note")
+        noted = after_call(scheduler.runtime._opened, "note")
         begin.set()
         await soon(noted)
         running = await scheduler.get_run(run_id)
@@ -1171,16 +1171,16 @@ def test_hooks_are_called_on_after_the_loop_they_were_called_on_has_ended() -> N
         await scheduler.add(key=note, when=Every("1h"), task="job")
         await scheduler.pause(note, note=note)
         if until_heard:
-            assert scheduler._hooks._teller is not None
-            await asyncio.wait_for(scheduler._hooks._teller, SAFETY_SECONDS)
+            assert scheduler.runtime.hooks._teller is not None
+            await asyncio.wait_for(scheduler.runtime.hooks._teller, SAFETY_SECONDS)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(pause("one", until_heard=False))
     loop.run_until_complete(asyncio.sleep(0))
-    assert scheduler._hooks._teller is not None
-    scheduler._hooks._teller.cancel()
+    assert scheduler.runtime.hooks._teller is not None
+    scheduler.runtime.hooks._teller.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        loop.run_until_complete(scheduler._hooks._teller)
+        loop.run_until_complete(scheduler.runtime.hooks._teller)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     with asyncio.Runner() as runner:
@@ -1271,7 +1271,7 @@ async def test_a_run_of_an_unknown_task_is_parked_and_freed_by_a_node_that_knows
     knows_nothing = Scheduler(url, stop_timeout="2s")
     await knows_nothing.add(key="k", when=Every("1h"), task="job")
     run = await knows_nothing.trigger("k")
-    parked = after_call(await knows_nothing._store(), "park_unknown")
+    parked = after_call(await knows_nothing.runtime.store(), "park_unknown")
     async with knows_nothing:
         await soon(parked)
         waiting = await knows_nothing.get_run(run.id)
@@ -1302,10 +1302,10 @@ async def test_a_run_whose_arguments_no_longer_fit_is_parked_and_freed_by_code_t
         return x
 
     before = scheduler_with(takes_text)
-    run = await before._tasks["job"].enqueue("seven")
+    run = await before.runtime.tasks["job"].enqueue("seven")
     await before.close()
     wrong = scheduler_with(takes_number)
-    written = after_call(await wrong._store(), "finish")
+    written = after_call(await wrong.runtime.store(), "finish")
     async with wrong:
         await soon(written)
         parked = await wrong.get_run(run.id)
@@ -1349,7 +1349,7 @@ async def test_a_schedule_goes_on_under_a_new_name_of_its_function(tmp_path: Pat
     async with old:
         left = await old.trigger("k")
         await old.cancel(left)
-    store = await old._store()
+    store = await old.runtime.store()
     stored = (await store.stored_schedules("default", keys=["k"]))[0]
     waiting = NewRun(
         id=system_clock.new_id(), task="tick", cause=Cause.TRIGGER, schedule_id=stored.id, version=stored.version
@@ -1380,7 +1380,7 @@ async def test_a_schedule_goes_on_under_a_new_name_of_its_function(tmp_path: Pat
 
 
 async def claim_as_a_node_that_dies(scheduler: Scheduler, task: str, *, at_most_once: bool) -> None:
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     terms = {task: TaskTerms(hash="h", at_most_once=at_most_once)}
     await store.join(
         NodeJoin(
@@ -1412,7 +1412,7 @@ async def test_what_must_not_run_twice_is_lost_with_its_node() -> None:
 
     run_id = (await job.enqueue()).id
     await claim_as_a_node_that_dies(scheduler, "job", at_most_once=True)
-    rehomed = after_call(await scheduler._store(), "rehome", lambda answer: bool(answer.ended))
+    rehomed = after_call(await scheduler.runtime.store(), "rehome", lambda answer: bool(answer.ended))
     async with scheduler:
         await soon(rehomed)
         run = await scheduler.get_run(run_id)
@@ -1491,7 +1491,7 @@ async def test_a_claim_that_is_answered_during_a_stop_does_not_start_a_released_
     async with scheduler:
         run_id = (await job.enqueue()).id
         await heard.until("started")
-        store = await scheduler._store()
+        store = await scheduler.runtime.store()
         real = store.claim
 
         async def slow(*args: Any) -> Any:
@@ -1500,7 +1500,7 @@ async def test_a_claim_that_is_answered_during_a_stop_does_not_start_a_released_
             return await real(*args)
 
         store.claim = slow  # type: ignore[method-assign]
-        scheduler._wake_runs()
+        scheduler.runtime.engine.wake_runs()
         await soon(asked)
         asyncio.get_running_loop().call_later(0.1, answer.set)
     run = await scheduler.get_run(run_id)

@@ -171,9 +171,9 @@ def test_a_key_may_hold_what_can_be_read_and_typed(key: str) -> None:
         ("a\tb", "nor hold ';' or control characters"),
         ("a;b", "nor hold ';' or control characters"),
         ("a\x00b", "nor hold ';' or control characters"),
-        ("\ud800", "nor hold ';' or control characters"),
+        ("\ud800", "must not hold surrogates; decode its bytes"),
         (7, "key: 7 is not text"),
-        (None, "key: None is not text"),
+        (None, "key: None is not text; pass a str"),
     ],
 )
 def test_a_key_that_could_not_stand_in_a_command_line_is_refused(key: Any, words: str) -> None:

@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused_where_it_is_written(fields: dict[str, Any], t
     with pytest.raises(InvalidSetting) as refused:
         scheduler.job("backup", Shell(**{"command": "true", **fields}))
     assert str(refused.value).startswith(f"task 'backup': shell: {told}")
-    assert "backup" not in scheduler._tasks
+    assert "backup" not in scheduler.runtime.tasks
 
 
 def test_an_unknown_field_of_a_file_is_told_the_nearest() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evertick.scheduler.thread_switching import shorten_turns
+from evertick.scheduler.interpreter_tuning import shorten_turns
 
 RUN = """
 import os, signal, sys

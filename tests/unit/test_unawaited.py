@@ -50,7 +50,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_call_without_await_names_its_line_and_the_fix(
     scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send_mail = scheduler._tasks["send_mail"]
+    send_mail = scheduler.runtime.tasks["send_mail"]
     line = here(+1)
     send_mail.enqueue(to="ada")
     fix = "send_mail.enqueue(...) was not awaited and did nothing; write `await send_mail.enqueue(...)`"
@@ -60,7 +60,7 @@ async def test_a_call_without_await_names_its_line_and_the_fix(
 
 
 def test_in_plain_code_the_fix_is_sync(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
-    send_mail = scheduler._tasks["send_mail"]
+    send_mail = scheduler.runtime.tasks["send_mail"]
     line = here(+1)
     send_mail.options(delay="1m").enqueue(to="ada")
     assert errors(caplog) == [
@@ -103,7 +103,7 @@ async def test_a_backfill_says_so(scheduler: Scheduler, caplog: pytest.LogCaptur
 async def test_what_is_awaited_or_closed_or_cancelled_says_nothing(
     scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send_mail = scheduler._tasks["send_mail"]
+    send_mail = scheduler.runtime.tasks["send_mail"]
     await send_mail.enqueue()
     await send_mail.options(priority=1).enqueue()
     send_mail.enqueue().close()
@@ -123,7 +123,7 @@ def test_arguments_that_no_call_takes_are_refused_where_they_are_written(schedul
 
 
 def test_a_call_may_be_run_by_itself(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
-    run = asyncio.run(scheduler._tasks["send_mail"].enqueue(to="ada"))
+    run = asyncio.run(scheduler.runtime.tasks["send_mail"].enqueue(to="ada"))
     assert isinstance(run, Run)
     asyncio.run(scheduler.close())
     assert errors(caplog) == []
@@ -132,7 +132,7 @@ def test_a_call_may_be_run_by_itself(scheduler: Scheduler, caplog: pytest.LogCap
 async def test_a_call_is_a_coroutine_wherever_one_is_asked_for(
     scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send_mail, loop = scheduler._tasks["send_mail"], asyncio.get_running_loop()
+    send_mail, loop = scheduler.runtime.tasks["send_mail"], asyncio.get_running_loop()
     call = send_mail.enqueue()
     assert asyncio.iscoroutine(call)
     assert inspect.isawaitable(call)
@@ -238,7 +238,7 @@ async def test_a_finish_on_an_async_connection_says_so(caplog: pytest.LogCapture
             return Within()
 
     run = Claimed(id="r", fence=1, task="t", args=b"{}", fire_at=0, due_at=0, claimed_at=0)
-    context = Context(JobRecord(run, Scheduler("sqlite://")._clock, None, Holder(Store(), "app", "node", 1)))  # type: ignore[arg-type]
+    context = Context(JobRecord(run, Scheduler("sqlite://").runtime.clock, None, Holder(Store(), "app", "node", 1)))  # type: ignore[arg-type]
     line = here(+1)
     context.finish(connection=object())
     assert errors(caplog) == [f"{line}: ctx.finish(...) was not awaited and did nothing; write `await ctx.finish(...)`"]

@@ -304,7 +304,7 @@ async def test_a_run_nobody_can_run_says_what_is_missing() -> None:
         idle = await scheduler.why("orphan")
         await kit.advance("1h1s")
         waiting = await scheduler.why("orphan")
-        store = await scheduler._store()
+        store = await scheduler.runtime.store()
         await store.park_unknown(scheduler.app, 10)
         parked = await scheduler.why("orphan")
     assert idle.now == "it waits; no live node knows task 'gone'"
@@ -372,7 +372,7 @@ async def test_overrides_and_differing_declarations_are_noted() -> None:
 
     async with virtual_time(scheduler, start=START):
         await scheduler.update("job", priority=7)
-        store = await scheduler._store()
+        store = await scheduler.runtime.store()
         other = NodeJoin(
             id="other",
             name="there",
@@ -400,10 +400,10 @@ async def test_a_schedule_that_cannot_be_planned_says_why_not() -> None:
     async with virtual_time(scheduler, start=START) as kit:
         open_hours = Calendar("open", include=["mon-fri"])
         await scheduler.add(key="k", when=Cron("0 * * * *", calendar=open_hours), task=job)
-        store = await scheduler._store()
+        store = await scheduler.runtime.store()
         [stored] = await store.stored_schedules(scheduler.app, keys=["k"])
         broken = msgspec.structs.replace(stored.definition, when="cron 0 * * * *; calendar=gone")
-        editor = scheduler._editor(store)
+        editor = (await scheduler.runtime.context()).editor()
         current = await editor._current("k")
         change = editor._settle(current, "edited")  # type: ignore[arg-type]
         from evertick.store.base import Change

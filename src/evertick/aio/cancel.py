@@ -1,7 +1,7 @@
 """Ending tasks for certain.
 
 A cancellation can get lost: `asyncio.wait_for` of Python 3.11 forgets one that comes when what it waits for is just
-done, and a task inside a library that uses it goes on as if nothing had been said.
+done, and a task inside a library that uses it goes on as if it had not been cancelled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 __all__ = ["cancel_until_over"]
 
-# Longer than a task takes for an orderly end.
+# Longer than an orderly end takes.
 _AGAIN_SECONDS = 0.5
 
 

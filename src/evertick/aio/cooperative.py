@@ -16,7 +16,7 @@ TURN = 50
 
 
 async def in_turns(items: Iterable[T], make: Callable[[T], R]) -> list[R]:
-    """What is made of each, in their order."""
+    """The results, in the order of the items."""
     made: list[R] = []
     for number, each in enumerate(items, 1):
         made.append(make(each))

@@ -13,11 +13,10 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Generator
-from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, Never, Protocol, TypeVar
 
-__all__ = ["AwaitedCall", "Owner", "tell_unawaited", "tells_unawaited"]
+__all__ = ["AwaitedCall", "Owner", "tell_unawaited", "telling", "tells_unawaited"]
 
 log = logging.getLogger("evertick")
 
@@ -30,14 +29,8 @@ C = TypeVar("C", bound=type)
 class Owner(Protocol):
     """An object with async methods, and their plain forms in its `sync`."""
 
-    @property
-    def _written(self) -> str:
-        """How a program writes the object."""
-        ...
-
-
-# Not for programs, which see the object: so its name is private.
-_written_of: Callable[[Owner], str] = attrgetter("_written")
+    # How a program writes the object.
+    written: str
 
 
 class AwaitedCall(Coroutine[Any, Any, T]):
@@ -71,14 +64,14 @@ class AwaitedCall(Coroutine[Any, Any, T]):
     def __call__(self, *args: object, **kwargs: object) -> Never:
         """For `@scheduler.schedule("every 5m")`: a call of an operation is no decorator."""
         self.close()
-        written = self._owner if isinstance(self._owner, str) else _written_of(self._owner)
+        written = _written(self._owner)
         raise TypeError(
             f"{written}.{self._name}(...) is no decorator and its result is no function; await it, or decorate with "
             f"@{written}.every, .cron, .once, .when or .task"
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What asyncio and debuggers look at: `cr_frame`, `__qualname__` and the like."""
+        """For asyncio and debuggers: `cr_frame`, `__qualname__` and the like."""
         return getattr(self._coroutine, name)
 
     def __repr__(self) -> str:
@@ -91,15 +84,17 @@ class AwaitedCall(Coroutine[Any, Any, T]):
 
 
 def tells_unawaited(kind: C) -> C:
-    """Make the public async methods of a class, its own and inherited ones, say when they were not awaited."""
-    for name, function in inspect.getmembers(kind, inspect.iscoroutinefunction):
-        if not name.startswith("_"):
-            setattr(kind, name, _telling(function, name))
+    """Make the public async methods that a class defines say when they were not awaited."""
+    for name, function in list(vars(kind).items()):
+        # An operation tells by itself, and is no coroutine function to Python.
+        if not name.startswith("_") and inspect.isfunction(function) and function.__code__.co_flags & _ASYNC:
+            setattr(kind, name, telling(function))
     return kind
 
 
-def _telling(function: Callable[..., Coroutine[Any, Any, T]], name: str) -> Callable[..., AwaitedCall[T]]:
-    getframe = sys._getframe
+def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., AwaitedCall[T]]:
+    """The method whose calls say so; `function` makes their coroutine."""
+    getframe, name = sys._getframe, function.__name__
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> AwaitedCall[T]:
@@ -114,9 +109,13 @@ def _telling(function: Callable[..., Coroutine[Any, Any, T]], name: str) -> Call
 
 def tell_unawaited(owner: Owner | str, name: str, code: CodeType, instruction: int) -> None:
     """Log the place of the call and how it is to be written. `owner`: a text where there is no `sync`."""
-    written = owner if isinstance(owner, str) else _written_of(owner)
+    written = _written(owner)
     call, awaited = f"{written}.{name}(...)", f"`await {written}.{name}(...)`"
     is_async = bool(code.co_flags & _ASYNC)
     fix = awaited if is_async or isinstance(owner, str) else f"`{written}.sync.{name}(...)`, or {awaited} in async code"
     line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
     log.error("%s:%s: %s was not awaited and did nothing; write %s", code.co_filename, line, call, fix)
+
+
+def _written(owner: Owner | str) -> str:
+    return owner if isinstance(owner, str) else owner.written

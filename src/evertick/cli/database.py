@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import getpass
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -19,18 +20,17 @@ from typing import Any, Concatenate
 import click
 import msgspec
 
-from evertick.cli.disabled import disabled_jobs, disabled_words, remember_file
-from evertick.cli.named import nearer
-from evertick.cli.show.output import tell
+from evertick.cli.named import disabled_jobs, disabled_words, nearer, remember_file
+from evertick.cli.show.output import hint
 from evertick.cli.show.words import times_in
 from evertick.cli.time_zone import clock_of, with_zone
-from evertick.config.find import FILE_NAME, searched_files
+from evertick.config.files import FILE_NAME, searched_files
 from evertick.config.load import load_ledger, management_settings
-from evertick.daemon.report import DaemonReport, read_remains, read_reports
+from evertick.daemon.report import DaemonReport, read_dead_reports, read_reports
 from evertick.definition.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
 from evertick.errors import NotFound, StoreRefused
+from evertick.operations.context import Actor
 from evertick.scheduler.scheduler import Scheduler
-from evertick.store.base import Store
 from evertick.store.sqlite.connection import as_it_can_be_opened, file_is_there, why_read_only
 from evertick.store.sqlite.location import location_of
 from evertick.text.redact import masked
@@ -46,7 +46,6 @@ __all__ = [
     "killed_daemons_of",
     "ledger_of",
     "on_store",
-    "store_of",
 ]
 
 _APP_VARIABLE = "EVERTICK_NODE_APP"
@@ -84,11 +83,20 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     def scheduler(self) -> Scheduler:
         """One that only manages. Nothing is opened by it."""
-        return Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
+        scheduler = Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
+        scheduler.runtime.actor = Actor(kind="user", name=_login(), origin="cli")
+        return scheduler
 
     def tell(self) -> None:
         if self.words:
-            tell(self.words, is_dim=True)
+            hint(self.words, is_dim=True)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # an id without an account, as in containers
+        return f"uid {os.getuid()}"
 
 
 def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledger:
@@ -124,7 +132,7 @@ def daemons_of(ledger: Ledger) -> list[DaemonReport]:
 
 def killed_daemons_of(ledger: Ledger) -> list[DaemonReport]:
     """Those that did, and whose process is gone without a word."""
-    return _of_ledger(ledger, read_remains)
+    return _of_ledger(ledger, read_dead_reports)
 
 
 def _of_ledger(ledger: Ledger, read: Callable[[Path], list[DaemonReport]]) -> list[DaemonReport]:
@@ -166,11 +174,6 @@ def _words(given: dict[str, Any]) -> list[str]:
     return [each for each in values if isinstance(each, str)]
 
 
-async def store_of(scheduler: Scheduler) -> Store:
-    """The store itself, for what only commands ask of it."""
-    return await scheduler._store()
-
-
 async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words: Sequence[str]) -> None:
     try:
         await work
@@ -179,7 +182,7 @@ async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words:
         for word in words:
             if word in disabled and repr(word) in str(missing):
                 raise NotFound(disabled_words(word, disabled[word])) from None
-        raise await nearer(await store_of(scheduler), scheduler.app, words, missing) from None
+        raise await nearer(await scheduler.runtime.store(), scheduler.app, words, missing) from None
     finally:
         await scheduler.close()
 
@@ -212,7 +215,7 @@ def _tell_if_read_only(url: str) -> None:
         return
     where = as_it_can_be_opened(location_of(url))
     if where.is_read_only:
-        tell(f"(read-only: {why_read_only(where)}; nothing in {where.path} can be changed)", is_dim=True)
+        hint(f"(read-only: {why_read_only(where)}; nothing in {where.path} can be changed)", is_dim=True)
 
 
 def is_there(url: str) -> bool:

@@ -23,9 +23,7 @@ EXIT_CODES = {
         "something went wrong; doctor, db check: it is; logs --follow, backfill: no success; rerun, import: not all; "
         "status: warning"
     ),
-    EXIT_WRONG: (
-        "something was written wrongly: an unknown flag, a rule that cannot be, a wrong configuration; status: critical"
-    ),
+    EXIT_WRONG: ("usage error: an unknown flag, an impossible rule, a wrong configuration; status: critical"),
     EXIT_UNKNOWN: "status: unknown",
     EXIT_STALLED: "run, daemon: the event loop was blocked for longer than stall_limit",
     EXIT_REPLACED: "run, daemon: the -wal or -shm file of SQLite was deleted or replaced",

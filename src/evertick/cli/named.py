@@ -1,24 +1,40 @@
-"""What a word on the command line names: a schedule by its key, a run or a message by its id or the beginning of it.
+"""What a word on the command line names: a schedule by its key, a run or a message by the beginning of its id.
 
-Nobody types 36 characters: eight tell it from those of any other minute, and where they do not, more are asked for.
-What names nothing is answered with what was perhaps meant.
+Eight characters tell an id from those of any other minute; where they do not, more are asked for. A word that names
+nothing is answered with what was perhaps meant, as a job that its file has with `enabled = false`: the ledger knows
+nothing of one that was never enabled, and its daemon has its task alone, so commands look into the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from evertick.cli.show.timeline import Question, timeline
-from evertick.errors import NotFound, Refused
+from evertick.config.build import scheduler_from
+from evertick.config.load import load_configuration, load_disabled
+from evertick.errors import InvalidConfiguration, NotFound, Refused
 from evertick.model import Message, Run, Schedule
+from evertick.operations.timeline import Question, timeline
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
 
-__all__ = ["PREFIX_LEAST", "last_run_named", "message_named", "nearer", "run_named", "schedule_or_run", "task_word"]
+__all__ = [
+    "PREFIX_LEAST",
+    "disabled_jobs",
+    "disabled_words",
+    "last_run_named",
+    "message_named",
+    "nearer",
+    "remember_file",
+    "run_named",
+    "schedule_or_run",
+    "task_word",
+    "tell_disabled",
+    "try_disabled",
+]
 
 T = TypeVar("T")
 
@@ -32,13 +48,13 @@ _MESSAGES_COMPARED = 10_000
 
 async def run_named(scheduler: Scheduler, word: str) -> Run:
     """The run with this id, or the only one whose id begins like this."""
-    store, alike = await scheduler._store(), RunFilter(id_prefix=word, limit=2)
+    store, alike = await scheduler.runtime.store(), RunFilter(id_prefix=word, limit=2)
     return await _named(word, "runs", scheduler.get_run, lambda: store.runs(scheduler.app, alike))
 
 
 async def message_named(scheduler: Scheduler, word: str) -> Message:
     """The message with this id or key, or the only one whose id begins like this."""
-    store, alike = await scheduler._store(), MessageFilter(id_prefix=word, limit=2)
+    store, alike = await scheduler.runtime.store(), MessageFilter(id_prefix=word, limit=2)
     try:
         return await _named(word, "messages", scheduler.get_message, lambda: store.messages(scheduler.app, alike))
     except NotFound:
@@ -85,7 +101,7 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     found = await schedule_or_run(scheduler, word)
     if isinstance(found, Run):
         return found
-    rows = await timeline(scheduler, Question(key=found.key), 1)
+    rows = await timeline(await scheduler.runtime.store(), scheduler.app, Question(key=found.key), 1)
     for run in (*rows.happened, *rows.planned):
         if isinstance(run, Run):
             return run
@@ -130,3 +146,60 @@ async def nearer(store: Store, app: str, words: Iterable[str], missing: NotFound
             for meant in get_close_matches(word, keys, n=1, cutoff=_ALIKE):
                 return NotFound(f"{str(missing).partition('; ')[0]}; did you mean {meant!r}?")
     return missing
+
+
+_FILE = "evertick.cli.file"
+_NAMED_MOST = 10
+
+
+def remember_file(file: str | None, *, is_read: bool) -> None:
+    """Which configuration the command goes by, to be asked for later. `is_read`: whether it goes by one at all."""
+    if (context := click.get_current_context(silent=True)) is not None and is_read:
+        context.meta[_FILE] = file or ""
+
+
+def disabled_jobs() -> dict[str, str]:
+    """By name, where each stands. None where no file is read, or it cannot be."""
+    context = click.get_current_context(silent=True)
+    if context is None or _FILE not in context.meta:
+        return {}
+    try:
+        return load_disabled(context.meta[_FILE] or None)
+    except InvalidConfiguration:
+        return {}
+
+
+def disabled_words(name: str, place: str) -> str:
+    return (
+        f"{name!r} is a job that is disabled at {place}, and has no schedule yet; take `enabled = false` out there, or "
+        f"try it once with `evertick trigger {name}`"
+    )
+
+
+def tell_disabled(disabled: Mapping[str, str], known: Iterable[str]) -> str | None:
+    """Those that have no schedule, in a line."""
+    left = {name: place for name, place in disabled.items() if name not in {*known}}
+    if not left:
+        return None
+    named = ", ".join(f"{name} ({place})" for name, place in [*left.items()][:_NAMED_MOST])
+    more = len(left) - _NAMED_MOST
+    return f"note: disabled, and without a schedule: {named}{f' and {more} more' if more > 0 else ''}"
+
+
+async def try_disabled(name: str, args: Mapping[str, Any] | None) -> Run:
+    """Have the job run once, as its file has it now; by a node that knows its task."""
+    loaded = load_configuration(click.get_current_context().meta[_FILE] or None)
+    job = next((each for each in loaded.jobs if each.name == name), None)
+    if job is None:
+        raise NotFound(f"{loaded.file} has no job {name!r}")
+    if job.spec is None or job.definition.mode == "every-node":
+        # A task of other code is not known here, and a fire for every node is more than one run.
+        disabled = disabled_words(name, job.places.get("enabled", job.place)).partition(", or try")[0]
+        raise Refused(f"{disabled}; as it is, it cannot be tried")
+    scheduler = scheduler_from(loaded)
+    try:
+        has, task = job.definition, scheduler.runtime.tasks[name]
+        options = task.options(queue=has.queue, priority=has.priority, labels=has.labels)
+        return await options.enqueue(**(has.args if args is None else args))
+    finally:
+        await scheduler.close()

@@ -33,7 +33,7 @@ _BARE = (len("2026-01-31"), len("2026-01-31 09:00"), len("2026-01-31 09:00:00"))
 
 class MomentParameter(click.ParamType[datetime]):
     """A moment in ISO 8601, or a duration counted from now. One without an offset is left without a zone here: which
-    clock it is read by depends on the schedule (`wall.py`)."""
+    clock it is read by depends on the schedule (`time_zone.py`)."""
 
     name = "moment|duration"
 

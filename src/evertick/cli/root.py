@@ -7,6 +7,7 @@ this file turns what they raise into words and an exit code.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,45 +16,42 @@ from typing import Any, NoReturn
 import click
 
 from evertick.cli.command.apply import apply
-from evertick.cli.command.backfill import backfill
 from evertick.cli.command.calendars import calendar
 from evertick.cli.command.completion import completion
 from evertick.cli.command.config import config
-from evertick.cli.command.daemon import daemon
 from evertick.cli.command.db import db
 from evertick.cli.command.demo import demo
-from evertick.cli.command.doctor import doctor
-from evertick.cli.command.duties import duties
 from evertick.cli.command.events import events
-from evertick.cli.command.forecast import forecast
-from evertick.cli.command.ha import ha
-from evertick.cli.command.history import history, runs, why
+from evertick.cli.command.health import doctor, status
 from evertick.cli.command.imports import import_
-from evertick.cli.command.logs import logs
-from evertick.cli.command.nodes import nodes
+from evertick.cli.command.nodes import duties, ha, nodes
 from evertick.cli.command.outbox import outbox
-from evertick.cli.command.overrides import move, run_early, skip_next, undo
-from evertick.cli.command.pauses import pause, resume
-from evertick.cli.command.preview import explain, preview
+from evertick.cli.command.overrides import backfill, move, run_early, skip_next, undo
+from evertick.cli.command.preview import explain, forecast, preview
 from evertick.cli.command.rerun import failed, rerun
-from evertick.cli.command.run import run
-from evertick.cli.command.runs import cancel
-from evertick.cli.command.schedule_changes import add, update
-from evertick.cli.command.schedules import list_schedules, remove, show, trigger
-from evertick.cli.command.status import status
+from evertick.cli.command.run import daemon, run
+from evertick.cli.command.runs import cancel, history, logs, runs, why
+from evertick.cli.command.schedules import add, list_schedules, pause, remove, resume, show, trigger, update
 from evertick.cli.command.top import top
 from evertick.cli.command.worker import worker
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
-from evertick.cli.saying import in_commands
-from evertick.cli.show.output import clean, tell
+from evertick.cli.show.output import clean, hint
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.process import TRACEBACK_VARIABLE
 from evertick.text.values import has_control, shown
 from evertick.version import VERSION
 
-__all__ = ["TRACEBACK_VARIABLE", "cli"]
+__all__ = ["TRACEBACK_VARIABLE", "cli", "phrased"]
 
 _OF_COMMANDS = ("--app", "--database", "--json")
+_CALL = re.compile(r"\b(\w+)\(\)")
+# Settings that errors name, where the flag has another name; and what to do about them from here.
+_FLAGS = {"after": "--after", "start": "--from", "end": "--to", "tz": "--tz"}
+_FIXES = {
+    "after": "write the cursor that an earlier call has ended with; without --after it is the last hour",
+    "feed": "turn it on with `evertick events{app} --keep 7d`, or in code with Scheduler(feed='7d')",
+    "start": "begin later, or let the nodes keep it longer (retention=)",
+}
 
 
 class Root(click.Group):
@@ -98,7 +96,7 @@ class Root(click.Group):
             if os.environ.get(TRACEBACK_VARIABLE) == "1":
                 raise
             for sentence in _sentences(error):
-                tell(sentence, head="error: ")
+                hint(sentence, head="error: ")
             sys.exit(_exit_code(error))
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -152,10 +150,28 @@ def _sentence(error: Exception) -> str:
         case click.ClickException():
             return clean(error.format_message())
         case EvertickError():
-            return clean(in_commands(str(error)))
+            return clean(phrased(error))
         case _:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             return clean(f"unexpected {what}; set {TRACEBACK_VARIABLE}=1 to see where it comes from")
+
+
+def phrased(error: EvertickError) -> str:
+    """The error with flags and commands in the place of arguments and calls."""
+    problem, fix = error.problem, error.fix
+    if (flag := _FLAGS.get(error.setting or "")) is not None:
+        problem = problem.replace(f"{error.setting}: ", f"{flag}: ", 1)
+    if fix is not None:
+        fix = _FIXES.get(error.setting or "", fix)
+        # Of another app than the default one: the command has to name it.
+        app = "" if error.value in (None, "default") else f" --app {error.value}"
+        fix = _CALL.sub(_command, fix.replace("{app}", app))
+    return problem if fix is None else f"{problem}; {fix}"
+
+
+def _command(call: re.Match[str]) -> str:
+    name = call[1].replace("_", "-")
+    return f"`evertick {name}`" if name in cli.commands else call[0]
 
 
 def _exit_code(error: Exception) -> int:

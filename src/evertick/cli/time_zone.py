@@ -57,7 +57,7 @@ def zone_of_rule(rule: str) -> ZoneInfo | None:
 
 async def _zone_of(scheduler: Scheduler, word: str) -> ZoneInfo | None:
     """The zone of the rule of a schedule, or of the schedule of a run, where there is one that can be read."""
-    store = await scheduler._store()
+    store = await scheduler.runtime.store()
     rule = await rule_in_force(store, scheduler.app, word)
     if rule is None and len(word) >= PREFIX_LEAST:
         for run in await store.runs(scheduler.app, RunFilter(id_prefix=word, limit=1)):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from evertick.config.job import Job
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased
 from evertick.definition.declarations import Declaration
 from evertick.errors import EvertickError
 from evertick.plan.allowed_rules import check_rule
+from evertick.scheduler.declaring import check_limits, keep_task, spec_task
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.did_you_mean import nearest
 
@@ -25,9 +26,11 @@ def add_job(scheduler: Scheduler, job: Job, problems: Problems) -> None:
     try:
         _add(scheduler, job)
     except EvertickError as wrong:
-        name, said = _named(str(wrong).removeprefix(f"task {job.name!r}: "), job)
+        problem = phrased(wrong, f"task {job.name!r}: ")
+        own = wrong.setting if wrong.setting in job.places else None
+        name, problem = _named(problem, job) if own is None else (own, problem.removeprefix(f"{own}: "))
         key = f"jobs.{job.name}.{name}" if name else f"jobs.{job.name}"
-        problems.add(job.places.get(name, job.place), key, said)
+        problems.add(job.places.get(name, job.place), key, problem)
 
 
 async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: Problems) -> None:
@@ -48,11 +51,11 @@ async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: P
             problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{what}{known}")
 
 
-def _named(said: str, job: Job) -> tuple[str, str]:
-    """The key of the job that an error is about, or a field in one, and what is said of it."""
-    name, _, rest = said.partition(": ")
+def _named(problem: str, job: Job) -> tuple[str, str]:
+    """The key of the job that an error is about, or a field in one, and the problem."""
+    name, _, rest = problem.partition(": ")
     if name not in job.places:
-        return "", said
+        return "", problem
     field, _, more = rest.partition(": ")
     inner = f"{name}.{field}"
     return (inner, more) if inner in job.places else (name, rest)
@@ -60,14 +63,15 @@ def _named(said: str, job: Job) -> tuple[str, str]:
 
 def _add(scheduler: Scheduler, job: Job) -> None:
     check_rule(job.definition, job.rule)
-    scheduler._check_declared(job.name, job.rule)
+    runtime = scheduler.runtime
+    check_limits(runtime, job.name, job.rule)
     if job.spec is not None:
         # Whether this node runs its driver or leaves it to others: the schedule is written by any of them.
-        task = scheduler._make_job(job.name, job.spec, job.task_options, job.place)  # type: ignore[arg-type]
-        task._encode_call((), job.definition.args)
-        scheduler._keep_task(task, job.place)
+        task = spec_task(runtime, job.name, job.spec, job.task_options, job.place)  # type: ignore[arg-type]
+        task.arguments.encode((), job.definition.args)
+        keep_task(runtime, task, job.place)
     if job.is_enabled:
-        scheduler._declarations.add(
+        runtime.declarations.add(
             Declaration(
                 key=job.name,
                 rule=job.rule,

@@ -43,7 +43,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     tz: str = "UTC"
     # The blackout, where the code gives a calendar and not only the name of one.
     blackout: Calendar | None = None
-    # What says so: the code of a program, or the file of a configuration.
+    # Its origin: the code of a program, or the file of a configuration.
     source: Source = "code"
 
     @property
@@ -79,7 +79,9 @@ class Declarations:
     def without_file(self) -> Declarations:
         """Those of the code alone."""
         own = Declarations()
-        own._by_key = {key: each for key, each in self._by_key.items() if each.source == "code"}
+        for each in self:
+            if each.source == "code":
+                own.add(each)
         return own
 
     def hashes(self) -> dict[str, str]:

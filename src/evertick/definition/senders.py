@@ -77,7 +77,7 @@ def _check_takes_message(function: Callable[..., Any], name: str) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # of some functions that are written in C nobody can tell
+        return  # some functions that are written in C have no signature
     try:
         signature.bind(None)
     except TypeError:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypedDict, Typ
 
 import msgspec
 
-from evertick.aio.blocking import at_once
 from evertick.aio.unawaited import tells_unawaited
 from evertick.definition.settings import (
     check_exceptions,
@@ -30,13 +29,12 @@ from evertick.job.context import Context, current
 from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
 from evertick.model.limits import Rate, make_concurrency, make_rate
 from evertick.model.retry import RetryPolicy, never_again
-from evertick.text.redact import shown_value
 from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, to_us
 
 if TYPE_CHECKING:
-    from evertick.scheduler.scheduler import Scheduler
+    from evertick.scheduler.runtime import Runtime
 
 __all__ = [
     "ENQUEUE_MANY_MAX",
@@ -45,6 +43,7 @@ __all__ = [
     "SyncEnqueuer",
     "Task",
     "TaskOptions",
+    "check_kept_arguments",
     "task_of_function",
     "task_of_spec",
 ]
@@ -89,6 +88,7 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
+_AT_ONCE = Placing()
 # Options of a call, and what other libraries call them.
 _OPTIONS = (*Placing.__struct_fields__, "connection")
 _OTHER_NAMES = {"countdown": "delay", "eta": "at", "run_at": "at", "unique_key": "unique", "dedupe": "unique"}
@@ -112,26 +112,27 @@ class Task(Generic[P, R]):
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        runtime: Runtime,
         name: str,
         driver: Driver,
         arguments: Signature | FreeArguments,
         options: TaskOptions,
         function: Callable[..., R] | None = None,
     ) -> None:
-        self.name = name
-        self._scheduler = scheduler
-        self._arguments = arguments
+        if function is not None:
+            functools.update_wrapper(self, function)
+        # How a program writes it, in the log.
+        self.name = self.written = name
+        self.runtime = runtime
+        self.arguments = arguments
         self._function = function
         self.work = make_work(name, driver, arguments, options)
         self._check_rate(self.work.rate)
-        if function is not None:
-            functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, here and now. One that takes a context gets the current one if none is given."""
         function = self._callable()
-        if self._arguments.takes_context and not (args and isinstance(args[0], Context)):
+        if self.arguments.takes_context and not (args and isinstance(args[0], Context)):
             return function(current(), *args, **kwargs)
         return function(*args, **kwargs)
 
@@ -145,11 +146,12 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
         """Have it run soon, once, on a node that knows it."""
-        return await Enqueuer(self, Placing())._enqueue(args, kwargs)
+        runs = _new_runs(self, _AT_ONCE, [self.arguments.encode(args, kwargs)])
+        return (await self.runtime.enqueue(runs))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
         """One run per set of arguments, in one transaction: all of them, or none."""
-        return await Enqueuer(self, Placing()).enqueue_many(calls)
+        return await self.runtime.enqueue(_new_runs(self, _AT_ONCE, _encode_calls(self, calls)))
 
     def options(
         self,
@@ -190,15 +192,15 @@ class Task(Generic[P, R]):
         return Enqueuer(self, placing, connection)
 
     def _check_rate(self, rate: Rate | None) -> None:
-        """What only all tasks together, or the setting of the scheduler, can show to be wrong."""
+        """Refuse a rate that contradicts another task, or the setting of the scheduler."""
         if rate is None:
             return
-        if rate.of.varies and self._scheduler.settings.rate_limits == "memory":
+        if rate.of.varies and self.runtime.settings.rate_limits == "memory":
             raise InvalidSetting(
                 f"task {self.name!r}: rate_key: {rate.of.text!r} names arguments, and with rate_limits='memory' a node "
                 "decides what to claim before it knows them; use a text without braces, or rate_limits='store'"
             )
-        for other in self._scheduler._tasks.values():
+        for other in self.runtime.tasks.values():
             theirs = other.work.rate
             is_shared = theirs is not None and rate.of.text is not None and theirs.of.text == rate.of.text
             if is_shared and str(theirs) != str(rate):
@@ -210,35 +212,15 @@ class Task(Generic[P, R]):
     @property
     def sync(self) -> SyncEnqueuer[P]:
         """The plain forms, for code without an event loop."""
-        return SyncEnqueuer(Enqueuer(self, Placing()))
-
-    def _encode_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The arguments of a call as they are kept. Raises InvalidArguments when they do not fit."""
-        return self._arguments.encode(args, kwargs)
-
-    def _check_kept(self, args: Mapping[str, Any]) -> None:
-        """The arguments that a schedule keeps. There nobody calls it who could pass what is missing."""
-        defaults = self._arguments.defaults
-        missing = [name for name, default in defaults.items() if default is ... and name not in args]
-        if missing and all(name in defaults for name in args):
-            given = ", ".join(f"{name!r}: …" for name in missing)
-            raise InvalidArguments(
-                f"{self.name}({self._arguments.text}): missing a required argument: {missing[0]!r}; "
-                f"write args={{{given}}}, or give it a default in the function"
-            )
-        self._encode_call((), args)
+        return SyncEnqueuer(Enqueuer(self, _AT_ONCE))
 
     def _enter_child(self, url: str) -> Callable[..., R]:
         """The function, for a child process that has found this task; what it enqueues goes to the node's database."""
-        self._scheduler.use_database(url)
+        self.runtime.use_database(url)
         return self._callable()
 
-    @property
-    def _written(self) -> str:
-        return self.name
-
     def __repr__(self) -> str:
-        return f"<Task {self.name}({self._arguments.text})>"
+        return f"<Task {self.name}({self.arguments.text})>"
 
 
 @tells_unawaited
@@ -246,66 +228,20 @@ class Enqueuer(Generic[P]):
     """Enqueues one task with the given options."""
 
     def __init__(self, task: Task[P, Any], placing: Placing, connection: object = None) -> None:
-        self._task = task
-        self._placing = placing
-        self._connection = connection
+        self.task, self.placing, self.connection = task, placing, connection
+        self.written = f"{task.name}.options(...)"
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
-        return await self._enqueue(args, kwargs)
+        runs = _new_runs(self.task, self.placing, [self.task.arguments.encode(args, kwargs)])
+        return (await self.task.runtime.enqueue(runs, self.connection))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
-        return await self._put(self._new_runs(self._encode_calls(calls)))
-
-    async def _enqueue(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run:
-        return (await self._put(self._new_runs([self._task._encode_call(args, kwargs)])))[0]
-
-    async def _put(self, runs: list[NewRun]) -> list[Run]:
-        scheduler = self._task._scheduler
-        if self._connection is None or not runs:
-            return await scheduler._enqueue(runs)
-        # Nobody is woken: the runs are there with the user's commit, which the nodes notice like any other.
-        return await (await scheduler._store()).within(self._connection).enqueue(scheduler.app, runs)
-
-    def _encode_calls(self, calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
-        if not isinstance(calls, Iterable):
-            raise InvalidInput(f"calls: {shown(calls)} is no list of arguments; pass [{{...}}, ...]")
-        encoded = []
-        for number, call in enumerate(calls):
-            if number == ENQUEUE_MANY_MAX:
-                raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
-            encoded.append(self._task._encode_call((), call))
-        return encoded
-
-    def _new_runs(self, encoded: list[bytes]) -> list[NewRun]:
-        ids = self._task._scheduler._clock.new_ids(len(encoded))
-        name, placing, cause = self._task.name, self._placing, Cause.ENQUEUE
-        return [
-            NewRun(
-                id=id_,
-                task=name,
-                cause=cause,
-                fire_at=placing.at,
-                due_at=placing.at,
-                delay=placing.delay,
-                args=args,
-                queue=placing.queue,
-                priority=placing.priority,
-                expires=placing.expires,
-                labels=placing.labels,
-                unique_key=placing.unique,
-                unique_until=placing.unique_until,
-                unique_for=placing.unique_for,
-            )
-            for id_, args in zip(ids, encoded, strict=True)
-        ]
+        runs = _new_runs(self.task, self.placing, _encode_calls(self.task, calls))
+        return await self.task.runtime.enqueue(runs, self.connection)
 
     @property
     def sync(self) -> SyncEnqueuer[P]:
         return SyncEnqueuer(self)
-
-    @property
-    def _written(self) -> str:
-        return f"{self._task.name}.options(...)"
 
 
 class SyncEnqueuer(Generic[P]):
@@ -321,44 +257,85 @@ class SyncEnqueuer(Generic[P]):
         return self._call(lambda: self._enqueuer.enqueue_many(calls), "enqueue_many")
 
     def _call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-        scheduler, connection = self._enqueuer._task._scheduler, self._enqueuer._connection
-        what = f"{self._enqueuer._task.name}.sync.{what}()"
-        if connection is None:
-            return scheduler._portal.call(make, what)
-        # On the user's connection in the user's thread; only opening the store is for an event loop.
-        if scheduler._portal.call(scheduler._store, what).within(connection).is_async:
-            given = shown_value(connection)
-            raise Refused(f"{what} cannot wait for the async connection {given}; use `await` without `.sync`")
-        return at_once(make())
+        task, connection = self._enqueuer.task, self._enqueuer.connection
+        return task.runtime.call_plain(lambda _: make(), f"{task.name}.sync.{what}()", connection=connection)
 
 
-def task_of_function(scheduler: Scheduler, name: str, function: Callable[..., R], options: TaskOptions) -> Task[Any, R]:
+def _encode_calls(task: Task[Any, Any], calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    if not isinstance(calls, Iterable):
+        raise InvalidInput(f"calls: {shown(calls)} is no list of arguments; pass [{{...}}, ...]")
+    encoded = []
+    for number, call in enumerate(calls):
+        if number == ENQUEUE_MANY_MAX:
+            raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
+        encoded.append(task.arguments.encode((), call))
+    return encoded
+
+
+def _new_runs(task: Task[Any, Any], placing: Placing, encoded: list[bytes]) -> list[NewRun]:
+    ids = task.runtime.clock.new_ids(len(encoded))
+    name, cause = task.name, Cause.ENQUEUE
+    return [
+        NewRun(
+            id=id_,
+            task=name,
+            cause=cause,
+            fire_at=placing.at,
+            due_at=placing.at,
+            delay=placing.delay,
+            args=args,
+            queue=placing.queue,
+            priority=placing.priority,
+            expires=placing.expires,
+            labels=placing.labels,
+            unique_key=placing.unique,
+            unique_until=placing.unique_until,
+            unique_for=placing.unique_for,
+        )
+        for id_, args in zip(ids, encoded, strict=True)
+    ]
+
+
+def check_kept_arguments(task: Task[Any, Any], args: Mapping[str, Any]) -> None:
+    """The arguments that a schedule keeps. There is no caller who could pass what is missing."""
+    defaults = task.arguments.defaults
+    missing = [name for name, default in defaults.items() if default is ... and name not in args]
+    if missing and all(name in defaults for name in args):
+        given = ", ".join(f"{name!r}: …" for name in missing)
+        raise InvalidArguments(
+            f"{task.name}({task.arguments.text}): missing a required argument: {missing[0]!r}; "
+            f"write args={{{given}}}, or give it a default in the function"
+        )
+    task.arguments.encode((), args)
+
+
+def task_of_function(runtime: Runtime, name: str, function: Callable[..., R], options: TaskOptions) -> Task[Any, R]:
     """A task that calls a function: here, or in a process of its own."""
     check_key(name, what="task")
-    inside = FunctionDriver(function, name, scheduler._threads)
+    inside = FunctionDriver(function, name, runtime.threads)
     settings = check_process(options.get("process", False), name)
     driver: Driver = inside
     if settings is not None:
-        driver = ProcessDriver(function, inside, settings, scheduler._children, lambda: scheduler.settings.url)
-    return Task(scheduler, name, driver, inside.signature, options, function)
+        driver = ProcessDriver(function, inside, settings, runtime.children, lambda: runtime.settings.url)
+    return Task(runtime, name, driver, inside.signature, options, function)
 
 
-def task_of_spec(scheduler: Scheduler, name: str, spec: Spec, options: TaskOptions) -> Task[..., Any]:
+def task_of_spec(runtime: Runtime, name: str, spec: Spec, options: TaskOptions) -> Task[..., Any]:
     """A task that does what its specification says. Where this node does not run its driver, others do."""
     check_key(name, what="task")
     check_spec(name, spec)
     if "process" in options:
         raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
-    if spec.driver not in scheduler.settings.drivers:
-        return Task(scheduler, name, AbsentDriver(spec.driver, name), FreeArguments(name), options)
+    if spec.driver not in runtime.settings.drivers:
+        return Task(runtime, name, AbsentDriver(spec.driver, name), FreeArguments(name), options)
     try:
-        driver = spec.make_driver(name, scheduler._parts_for(name))
+        driver = spec.make_driver(name, runtime.driver_parts(name))
     except ImportError as error:
         raise InvalidSetting(
             f"task {name!r}: the driver {spec.driver!r} cannot be loaded ({error}); install what it needs, for a "
             f"built-in one with `pip install 'evertick[{spec.driver}]'`"
         ) from error
-    return Task(scheduler, name, driver, FreeArguments(name), options)
+    return Task(runtime, name, driver, FreeArguments(name), options)
 
 
 def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, options: TaskOptions) -> Work:
@@ -372,7 +349,7 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
         raise InvalidSetting(f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential")
     timeout = options.get("timeout")
     on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), f"task {name!r}: on_lost")
-    # What must not run twice must not run on while nobody knows whether it was given to another node.
+    # A task that must not run twice must not run on while another node may have been given it.
     default = "stop" if on_lost == "fail" else "continue"
     on_unreachable = check_one_of(
         options.get("on_unreachable", default), get_args(OnUnreachable), f"task {name!r}: on_unreachable"

@@ -1,4 +1,4 @@
-"""What is wrong, or will surprise somebody, and what to do about it: the doctor's findings.
+"""The doctor's findings: what is wrong or will surprise, and what to do about it.
 
 Reads the store by its protocol and changes nothing. Its questions are bounded: all schedules, a page at a time, and of
 the runs a sample.
@@ -6,29 +6,21 @@ the runs a sample.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 
-from evertick.doctor.apps import about_empty_app
-from evertick.doctor.calendars import about_calendars
-from evertick.doctor.clock import about_clock, about_late_runs
-from evertick.doctor.database import about_database
-from evertick.doctor.dispatched import about_dispatched
-from evertick.doctor.duties import about_duties
-from evertick.doctor.feed import about_feed
+from evertick.doctor.database import about_database, about_empty_app, about_feed
 from evertick.doctor.finding import Finding, Severity, about_store, shortened
-from evertick.doctor.nodes import about_nodes
-from evertick.doctor.outbox import about_outbox
-from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
-from evertick.doctor.schedules import about_schedules
+from evertick.doctor.health import findings_of, look, with_surveyed
+from evertick.doctor.nodes import about_programs
+from evertick.doctor.runs import about_blocked, blockers_of
+from evertick.doctor.schedules import about_calendars, about_clock, about_schedules
+from evertick.doctor.thresholds import Thresholds
 from evertick.errors import EvertickError
 from evertick.explain.all_schedules import survey
-from evertick.explain.dispatched_run import unsent_messages
-from evertick.ledger.clock_repair import written_ahead
 from evertick.ledger.parsed_rules import load_calendars
 from evertick.model import State
 from evertick.store.base import Maintenance, RunFilter, Store
-from evertick.when import from_us, to_us
 
 __all__ = ["Finding", "Severity", "about_store", "examine", "examine_database"]
 
@@ -40,55 +32,42 @@ async def examine_database(care: Maintenance) -> list[Finding]:
     return await _gathered(about_database(care))
 
 
-async def examine(store: Store, app: str, own_now: datetime) -> list[Finding]:
-    """Findings about an app on an open store: its clock, nodes, duties, messages, runs and schedules."""
-    return await _gathered(_about_app(store, app, own_now))
+async def examine(
+    store: Store, app: str, own_now: datetime, *, killed: Mapping[str, int] | None = None
+) -> list[Finding]:
+    """Findings about an app on an open store: all of its health, and what takes a closer look. `killed`: by the id of a
+    node whose process on this machine is gone, its process."""
+    return await _gathered(_about_app(store, app, own_now, killed))
 
 
-async def _about_app(store: Store, app: str, own_now: datetime) -> AsyncIterator[Finding]:
-    now = from_us(await store.now())
-    nodes = await store.nodes(app)
-    living = [node for node in nodes if node.died_at is None]
+async def _about_app(
+    store: Store, app: str, own_now: datetime, killed: Mapping[str, int] | None
+) -> AsyncIterator[Finding]:
     surveyed = [each async for each in survey(store, app)]
-    if not surveyed and not nodes and not await store.runs(app, RunFilter(limit=1)):
+    evidence = with_surveyed(await look(store, app, killed=killed, most=_RUNS_MOST), surveyed)
+    now, living = evidence.at, evidence.living
+    for finding in findings_of(evidence, Thresholds()):
+        yield finding
+    if not surveyed and not evidence.nodes and not await store.runs(app, RunFilter(limit=1)):
         for finding in about_empty_app(app, await store.apps()):
             yield finding
-    ahead = await written_ahead(store, app)
-    for finding in about_clock(now, own_now, nodes, ahead, [each.astray for each in surveyed if each.astray]):
+    for finding in about_clock(now, own_now, evidence.nodes):
         yield finding
-    for finding in about_nodes(nodes, now, has_schedules=bool(surveyed)):
-        yield finding
-    for finding in about_duties(await store.duties(app), nodes, now):
+    for finding in about_programs(living, now):
         yield finding
     for finding in about_feed(await store.feed_state(app)):
         yield finding
-    for finding in about_outbox(await store.channels(app), living, to_us(now)):
-        yield finding
-    dispatched = await store.runs(app, _those(State.DISPATCHED, is_oldest_first=True))
-    for finding in about_dispatched(dispatched, await unsent_messages(store, app, dispatched), living, now):
-        yield finding
-    for finding in about_parked(await store.runs(app, _those(State.PARKED)), living):
-        yield finding
-    waiting = await store.runs(app, _those(State.WAITING))
-    for finding in about_waiting(waiting, living, now):
-        yield finding
-    for finding in about_late_runs(waiting, ahead, now):
-        yield finding
-    # The oldest of them: a newer backlog is not to hide who has waited longest.
-    blocked = await store.runs(app, _those(State.BLOCKED, is_oldest_first=True))
+    # The oldest of them: a newer backlog is not to hide the run that has waited longest.
+    blocked = await store.runs(app, RunFilter(states=(State.BLOCKED,), is_oldest_first=True, limit=_RUNS_MOST))
     ids = blockers_of(blocked)
     blockers = await store.runs(app, RunFilter(ids=ids, limit=len(ids))) if ids else []
     for finding in about_blocked(blocked, {run.id: run for run in blockers}, now):
         yield finding
     for finding in about_calendars(await load_calendars(store, app), surveyed, now):
         yield finding
-    ended = await store.runs(app, _those(State.DONE))
+    ended = await store.runs(app, RunFilter(states=(State.DONE,), limit=_RUNS_MOST))
     for finding in about_schedules(surveyed, ended, living, now):
         yield finding
-
-
-def _those(state: State, *, is_oldest_first: bool = False) -> RunFilter:
-    return RunFilter(states=(state,), is_oldest_first=is_oldest_first, limit=_RUNS_MOST)
 
 
 async def _gathered(findings: AsyncIterator[Finding]) -> list[Finding]:

@@ -1,28 +1,36 @@
-"""What can be wrong with the database itself: where it lies, how full its disk is, whether it is whole."""
+"""The database itself, the outbox and the feed in it, and the apps that it has."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime, timedelta
 
-from evertick.doctor.finding import Finding, Severity
-from evertick.store.base import Maintenance, StoreStatus
+from evertick.doctor.finding import Finding, Severity, counted, named
+from evertick.doctor.thresholds import (
+    CHECK_SECONDS,
+    DISK_LEAST,
+    DISK_LOW,
+    FEED_HELD,
+    FREE_PAGES,
+    FREE_SHARE,
+    MEBI,
+    WAL_LARGE,
+    Thresholds,
+)
+from evertick.model import Node
+from evertick.store.base import ChannelPulse, FeedState, Maintenance, StoreStatus
+from evertick.text.time_span import span
+from evertick.when import from_us
+from evertick.when.moment import SECOND
 
-__all__ = ["about_database"]
-
-_MEBI = 1_048_576
-# Less than this and the next herd of runs may find the disk full.
-_DISK_LEAST, _DISK_LOW = 64 * _MEBI, 512 * _MEBI
-# SQLite folds its log into the file from 4 MiB on; one this large is kept from it by somebody who reads all the time.
-_WAL_LARGE = 256 * _MEBI
-_FREE_SHARE, _FREE_PAGES = 0.5, 10_000
-_CHECK_SECONDS = 10.0
+__all__ = ["about_database", "about_empty_app", "about_feed", "about_outbox", "apps_words", "held_words"]
 
 
 async def about_database(care: Maintenance) -> AsyncIterator[Finding]:
     status = await care.status()
     for finding in _about_status(status):
         yield finding
-    checked = await care.check(is_quick=True, seconds_most=_CHECK_SECONDS)
+    checked = await care.check(is_quick=True, seconds_most=CHECK_SECONDS)
     for problem in checked.problems:
         # What a problem of the tables says after a semicolon is what to do.
         what, _, fix = problem.partition("; ")
@@ -36,7 +44,7 @@ async def about_database(care: Maintenance) -> AsyncIterator[Finding]:
         yield Finding(
             severity=Severity.NOTE,
             check="integrity",
-            what=f"{status.description} is too large to be checked in {_CHECK_SECONDS:.0f} s",
+            what=f"{status.description} is too large to be checked in {CHECK_SECONDS:.0f} s",
             fix="check all of it with `evertick db check`",
         )
 
@@ -50,12 +58,12 @@ def _about_status(status: StoreStatus) -> Iterator[Finding]:
             what=f"{where} is on a network file system ({status.file_system}), where SQLite's locks do not hold",
             fix="move the file to a local disk",
         )
-    if status.disk_free_bytes is not None and status.disk_free_bytes < _DISK_LOW:
-        is_least = status.disk_free_bytes < _DISK_LEAST
+    if status.disk_free_bytes is not None and status.disk_free_bytes < DISK_LOW:
+        is_least = status.disk_free_bytes < DISK_LEAST
         yield Finding(
             severity=Severity.ERROR if is_least else Severity.WARNING,
             check="disk_space",
-            what=f"the disk of {where} has {status.disk_free_bytes / _MEBI:.0f} MiB left",
+            what=f"the disk of {where} has {status.disk_free_bytes / MEBI:.0f} MiB left",
             fix="free some space; a shorter retention= keeps less history",
         )
     if status.journal_mode not in (None, "wal"):
@@ -65,11 +73,11 @@ def _about_status(status: StoreStatus) -> Iterator[Finding]:
             what=f"{where} has journal mode {status.journal_mode!r}, so readers and writers wait for each other",
             fix="start a node, which turns WAL on; if that does not last, some other program changes it",
         )
-    if (status.wal_bytes or 0) > _WAL_LARGE:
+    if (status.wal_bytes or 0) > WAL_LARGE:
         yield Finding(
             severity=Severity.WARNING,
             check="wal_size",
-            what=f"the write-ahead log of {where} has {(status.wal_bytes or 0) / _MEBI:.0f} MiB",
+            what=f"the write-ahead log of {where} has {(status.wal_bytes or 0) / MEBI:.0f} MiB",
             fix="look for a program that holds a read transaction open; the log shrinks when that ends",
         )
     yield from _about_free_pages(status)
@@ -77,7 +85,7 @@ def _about_status(status: StoreStatus) -> Iterator[Finding]:
 
 def _about_free_pages(status: StoreStatus) -> Iterator[Finding]:
     free, pages = status.free_pages or 0, status.pages or 0
-    if free < _FREE_PAGES or free < _FREE_SHARE * pages:
+    if free < FREE_PAGES or free < FREE_SHARE * pages:
         return
     how = "evertick db vacuum --full" if status.vacuum == "none" else "evertick db vacuum"
     yield Finding(
@@ -86,3 +94,116 @@ def _about_free_pages(status: StoreStatus) -> Iterator[Finding]:
         what=f"{free / pages:.0%} of {status.description} is free space",
         fix=f"it is used again by itself; `{how}` gives it back to the disk",
     )
+
+
+# --- outbox and feed -------------------------------------------------------------------------------------------------
+
+
+def about_outbox(
+    channels: Sequence[ChannelPulse], living: Sequence[Node], now: datetime, thresholds: Thresholds
+) -> Iterator[Finding]:
+    sent = {channel for node in living for channel in node.channels}
+    for pulse in channels:
+        late, failing = _since(pulse.oldest_due_at, now), _since(pulse.oldest_failing_at, now)
+        # Its next try is always yet to come, so it is never late; it does not arrive all the same.
+        if (severity := thresholds.of_lag(failing)) is not None:
+            yield Finding(
+                severity=severity,
+                check="messages_failing",
+                what=f"channel {pulse.channel}: the oldest message is tried in vain for {span(failing)}",
+                fix=f"`evertick outbox list --channel {pulse.channel}` has the errors; messages are sent when the "
+                "other side is back, and none is lost meanwhile",
+                about=(pulse.channel,),
+            )
+        if (severity := thresholds.of_lag(late)) is not None:
+            yield _unsent(pulse, severity, late) if pulse.channel not in sent else _late(pulse, severity, late)
+        if pulse.dead:
+            yield _given_up(pulse)
+
+
+def _since(us: int | None, now: datetime) -> timedelta:
+    """How long ago it was; nothing, if it is yet to come."""
+    return timedelta(0) if us is None else max(now - from_us(us), timedelta(0))
+
+
+def _unsent(pulse: ChannelPulse, severity: Severity, late: timedelta) -> Finding:
+    waits = "waits" if pulse.waiting == 1 else "wait"
+    return Finding(
+        severity=severity,
+        check="unsent_channel",
+        what=f"channel {pulse.channel}: {counted(pulse.waiting, 'message')} {waits}, the oldest for {span(late)}, and "
+        "no live node has a sender for it",
+        fix=f"start a node that declares @scheduler.sender({pulse.channel!r}), or drop the messages with "
+        "`evertick outbox drop`",
+        about=(pulse.channel,),
+    )
+
+
+def _late(pulse: ChannelPulse, severity: Severity, late: timedelta) -> Finding:
+    return Finding(
+        severity=severity,
+        check="messages_late",
+        what=f"channel {pulse.channel}: the oldest message waits for {span(late)}",
+        fix="its senders are busy: raise concurrency= of the sender, give it a shorter timeout=, or start more nodes",
+        about=(pulse.channel,),
+    )
+
+
+def _given_up(pulse: ChannelPulse) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        check="dead_messages",
+        what=f"channel {pulse.channel}: {counted(pulse.dead, 'message')} given up",
+        fix=f"find them with `evertick outbox list --state dead --channel {pulse.channel}`, see why with "
+        "`evertick outbox show MESSAGE`, then deliver them anew with "
+        f"`evertick outbox retry --dead --channel {pulse.channel}`",
+        about=(pulse.channel,),
+    )
+
+
+def about_feed(state: FeedState | None) -> Iterator[Finding]:
+    """None: there is no feed."""
+    if state is None or state.held_at is None or state.now - state.held_at <= FEED_HELD:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        check="feed_held_up",
+        what=held_words(state, state.held_at),
+        fix="end it, or what keeps it open; set idle_in_transaction_session_timeout so that none stays open for ever",
+    )
+
+
+def held_words(state: FeedState, held_at: int) -> str:
+    """How far behind readers are since then, and because of whom."""
+    holder = state.holder or "a transaction that has ended meanwhile"
+    return (
+        f"readers of the feed are {(state.now - held_at) // SECOND} s behind: {holder} is open, and nothing that was "
+        "written after its beginning can be read before its end"
+    )
+
+
+# --- apps ------------------------------------------------------------------------------------------------------------
+
+
+def about_empty_app(app: str, apps: Sequence[str]) -> Iterator[Finding]:
+    """Of an app without a schedule, a run or a node. `apps`: those that have some."""
+    if apps:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="empty_app",
+            what=f"app {app} has no schedule, no run and no node; this database has {apps_words(apps)}",
+            fix="name the app that you mean with --app, or start a node of this one",
+            about=(app,),
+        )
+    else:
+        yield Finding(
+            severity=Severity.NOTE,
+            check="empty_app",
+            what=f"app {app} has no schedule, no run and no node, like every app of this database",
+            fix="start a node with `evertick run module:attribute`",
+            about=(app,),
+        )
+
+
+def apps_words(apps: Sequence[str]) -> str:
+    return f"app {apps[0]}" if len(apps) == 1 else f"the apps {named(apps)}"

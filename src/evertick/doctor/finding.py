@@ -1,4 +1,4 @@
-"""What the doctor says: a finding has a severity, what is so, and what to do about it."""
+"""A finding: a severity, what is so, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["Finding", "Severity", "about_store", "named", "shortened"]
+__all__ = ["Finding", "Severity", "about_store", "counted", "named", "shortened"]
 
 _ALIKE_MOST = 10
 _NAMED_MOST = 5
 
 
 class Severity(StrEnum):
-    """error: it does not work, or not for long. warning: it will surprise somebody. note: good to know."""
+    """error: it does not work, or not for long; critical, for monitors. warning: it surprises. note: good to know."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -53,8 +53,13 @@ def shortened(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(kept, key=lambda finding: order.index(finding.severity))
 
 
-def named(names: Iterable[str]) -> str:
+def named(names: Iterable[str], most: int = _NAMED_MOST) -> str:
     """The first few of many names."""
     listed = list(names)
-    more = len(listed) - _NAMED_MOST
-    return ", ".join(listed[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(count: int, what: str, most: int = 10_000) -> str:
+    """Like "3 runs"; "10000+ runs" where counting ended early."""
+    return f"{count}{'+' if count >= most else ''} {what}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""What can be wrong with runs: parked ones, ones that wait though there are nodes, ones blocked for long."""
+"""Runs: parked, waiting though there are nodes, blocked for long, failed, lost, or with an external queue for long."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from evertick.doctor.finding import Finding, Severity, named
+from evertick.doctor.finding import Finding, Severity, counted, named
+from evertick.doctor.thresholds import HELD_BACK_LONG, Thresholds
+from evertick.explain.dispatched_run import is_away, is_heard, queue_words
 from evertick.explain.words import driver_wanted
-from evertick.model import Node, Reason, Run, State
+from evertick.model import Dispatched, Message, Node, Reason, Run, State
 from evertick.model.every_node import own_queue
+from evertick.store.base import FAILED_MOST, Pulse
 from evertick.text.error_line import what_was_raised
+from evertick.text.time_span import span
 
-__all__ = ["about_blocked", "about_parked", "about_waiting", "blockers_of"]
+__all__ = [
+    "about_blocked",
+    "about_dispatched",
+    "about_ended",
+    "about_parked",
+    "about_waiting",
+    "blockers_of",
+    "is_unheard",
+]
 
-_WAITED_LONG = timedelta(minutes=1)
-# Waiting for a limit is what limits are for; this long, more is coming than it lets through, or somebody never ends.
-_HELD_BACK_LONG = timedelta(hours=1)
 _LIMITS = (Reason.CONCURRENCY, Reason.RATE)
 
 
@@ -48,35 +57,63 @@ def _parked_because(task: str, reason: str, runs: Sequence[Run], living: Sequenc
     if reason == Reason.UNREADABLE:
         return f"what the ledger has of task {task} makes no sense ({error})", "run it anew"
     misfit = f"{_their(runs)} arguments do not fit task {task}" + (f" ({error})" if error else "")
-    return misfit, "mend the task"
+    return misfit, "correct the task"
 
 
-def about_waiting(waiting: Sequence[Run], living: Sequence[Node], now: datetime) -> Iterator[Finding]:
-    """Runs that are due for long: no node works on their queue, or all are busy."""
-    long_due = [run for run in waiting if now - run.due_at > _WAITED_LONG]
-    if not living or not long_due:
-        return
+def about_waiting(
+    waiting: Sequence[Run], living: Sequence[Node], now: datetime, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """Runs that are due for long: no node works on their queue or knows their task, or all are busy. Where no node
+    lives, that is the finding."""
+    long_due = [run for run in waiting if thresholds.of_lag(now - run.due_at) is not None] if living else []
     queues = {queue for node in living for queue in (*node.queues, own_queue(node.id))}
-    unserved = sorted({run.queue for run in long_due} - queues)
-    for queue in unserved:
+    for queue in sorted({run.queue for run in long_due} - queues):
         runs = [run for run in long_due if run.queue == queue]
-        yield Finding(
-            severity=Severity.WARNING,
+        yield _waiting_long(
+            runs,
+            now,
+            thresholds,
             check="unserved_queue",
-            what=f"{_words(runs, now)}, and no live node works on {_their(runs)} queue {queue!r}",
+            why=f"and no live node works on {_their(runs)} queue {queue!r}",
             fix=f"start a node with queues=[{queue!r}], or put the runs into another queue",
-            about=tuple(run.id for run in runs),
         )
-    able = [run for run in long_due if _is_able(run, living)]
-    if able:
-        tasks = named(sorted({run.task for run in able}))
-        yield Finding(
-            severity=Severity.WARNING,
+    served = [run for run in long_due if run.queue in queues]
+    if able := [run for run in served if _is_able(run, living)]:
+        yield _waiting_long(
+            able,
+            now,
+            thresholds,
             check="waiting_long",
-            what=f"{_words(able, now)}, though live nodes could run them ({tasks})",
+            why=f"though live nodes could run them ({_tasks(able)})",
             fix="all slots are taken (see `evertick top`): raise concurrency=, or start more nodes",
-            about=tuple(run.id for run in able),
         )
+    if unknown := [run for run in served if not _is_able(run, living)]:
+        yield _waiting_long(
+            unknown,
+            now,
+            thresholds,
+            check="unknown_task",
+            why=f"and no live node of their queue knows their task ({_tasks(unknown)})",
+            fix="start a node that knows it, or give them up with `evertick cancel`",
+        )
+
+
+def _tasks(runs: Sequence[Run]) -> str:
+    return named(sorted({run.task for run in runs}))
+
+
+def _waiting_long(
+    runs: Sequence[Run], now: datetime, thresholds: Thresholds, *, check: str, why: str, fix: str
+) -> Finding:
+    longest = max(now - run.due_at for run in runs)
+    count = "1 run is" if len(runs) == 1 else f"{len(runs)} runs are"
+    return Finding(
+        severity=thresholds.of_lag(longest) or Severity.WARNING,
+        check=check,
+        what=f"{count} due and waiting, the oldest for {span(longest)}, {why}",
+        fix=fix,
+        about=tuple(run.id for run in runs),
+    )
 
 
 def blockers_of(blocked: Sequence[Run]) -> tuple[str, ...]:
@@ -94,7 +131,7 @@ def about_blocked(blocked: Sequence[Run], blockers: Mapping[str, Run], now: date
         elif run.blocked_on is not None:
             queued[run.blocked_on].append(run)
     for (limit, key), runs in sorted(limited.items()):
-        if now - min(run.due_at for run in runs) > _HELD_BACK_LONG:
+        if now - min(run.due_at for run in runs) > HELD_BACK_LONG:
             yield _held_back(limit, key, runs, now)
     for id_, runs in sorted(queued.items()):
         stuck = _stuck_in(blockers.get(id_), now)
@@ -130,9 +167,9 @@ def _stuck_in(blocker: Run | None, now: datetime) -> str | None:
         case State.PARKED:
             return "which is parked"
         case State.BLOCKED if blocker is not None and blocker.reason in _LIMITS:
-            is_long = now - blocker.due_at > _HELD_BACK_LONG
+            is_long = now - blocker.due_at > HELD_BACK_LONG
             return f"which itself waits for the {blocker.reason} of {blocker.blocked_on!r}" if is_long else None
-        case State.WAITING if blocker is not None and now - blocker.due_at > _HELD_BACK_LONG:
+        case State.WAITING if blocker is not None and now - blocker.due_at > HELD_BACK_LONG:
             return "which is due for long and was not started"
         case _:
             return None
@@ -159,7 +196,117 @@ def _their(runs: Sequence[Run]) -> str:
     return "its" if len(runs) == 1 else "their"
 
 
-def _words(runs: Sequence[Run], now: datetime) -> str:
-    longest = max((now - run.due_at).total_seconds() for run in runs)
-    count = "1 run is" if len(runs) == 1 else f"{len(runs)} runs are"
-    return f"{count} due and waiting, the oldest for {longest / 60:.0f} min"
+# --- ended runs ------------------------------------------------------------------------------------------------------
+
+
+def about_ended(pulse: Pulse, thresholds: Thresholds) -> Iterator[Finding]:
+    """Failed and lost runs of the last hour. A failed one may be done again; how far a lost one came is unknown, which
+    matters to a job that is not to be done twice."""
+    failed, lost = sum(pulse.failed.values()), sum(pulse.lost.values())
+    severity = thresholds.of_failed(failed + lost)
+    if severity is not None and failed:
+        yield Finding(
+            severity=severity,
+            check="failed_runs",
+            what=f"{counted(failed, 'run', FAILED_MOST)} failed in the last hour: {named(pulse.failed, 3)}",
+            fix="`evertick failed` has their errors; `evertick rerun --failed --verdict failed` runs them again",
+            about=tuple(pulse.failed),
+        )
+    if severity is not None and lost:
+        was = "was" if lost == 1 else "were"
+        yield Finding(
+            severity=severity,
+            check="lost_runs",
+            what=f"{counted(lost, 'run', FAILED_MOST)} {was} lost in the last hour: {named(pulse.lost, 3)}",
+            fix="how far a lost run came is unknown, and its job is not to be done twice: `evertick failed --verdict "
+            "lost` has their ids; see what each has left behind before `evertick rerun RUN`",
+            about=tuple(pulse.lost),
+        )
+
+
+# --- runs that an external queue has ---------------------------------------------------------------------------------
+
+
+def about_dispatched(
+    dispatched: Sequence[Run],
+    unsent: Mapping[str, Message],
+    living: Sequence[Node],
+    now: datetime,
+    thresholds: Thresholds,
+) -> Iterator[Finding]:
+    """One finding per queue and trouble. `unsent`: messages that are still to dispatch some of the runs."""
+    away: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    untaken: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    unheard: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    for run in dispatched:
+        if (given := run.dispatched) is None:
+            continue
+        if is_unheard(given, living, now):
+            unheard[given.to].append((run, given))
+        elif given.taken_at is None:
+            message = unsent.get(run.id)
+            if message is not None and message.attempts and thresholds.of_lag(now - given.at) is not None:
+                away[given.to].append((run, given))
+            elif given.pushed_at is not None and now - given.pushed_at >= _long_for(given, given.pushed_at, thresholds):
+                untaken[queue_words(given)].append((run, given))
+    yield from (_away(queue, runs, unsent, living) for queue, runs in sorted(away.items()))
+    yield from (_untaken(queue, runs, now, thresholds) for queue, runs in sorted(untaken.items()))
+    for queue, runs in sorted(unheard.items()):
+        late = max(now - given.until for _, given in runs if given.until is not None)
+        if (severity := thresholds.of_lag(late)) is not None:
+            yield _unheard(queue, runs, late, severity)
+
+
+def is_unheard(given: Dispatched, living: Sequence[Node], now: datetime) -> bool:
+    """Whether its worker is overdue with a report, and no live node could read one."""
+    return given.until is not None and given.until < now and bool(living) and not is_heard(given.to, living)
+
+
+def _long_for(given: Dispatched, pushed_at: datetime, thresholds: Thresholds) -> timedelta:
+    """Before it is pushed again, from when on it counts anew."""
+    most = thresholds.lag_warning
+    return most if given.until is None else min(most, (given.until - pushed_at) / 2)
+
+
+def _away(
+    queue: str, runs: Sequence[tuple[Run, Dispatched]], unsent: Mapping[str, Message], living: Sequence[Node]
+) -> Finding:
+    message = unsent[runs[0][0].id]
+    why = what_was_raised(message.error) or "no error is known"
+    tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
+    what = "which is away" if is_away(runs[0][1], living) else "which has not taken what was sent"
+    return Finding(
+        severity=Severity.WARNING,
+        check="queue_away",
+        what=f"{_dispatched(runs)} {queue!r}, {what}: {tries} so far ({why})",
+        fix="start the queue again, or correct its address; the runs are sent when it is back, and none is lost",
+        about=tuple(run.id for run, _ in runs),
+    )
+
+
+def _untaken(queue: str, runs: Sequence[tuple[Run, Dispatched]], now: datetime, thresholds: Thresholds) -> Finding:
+    served_by = next((given.served_by for _, given in runs if given.served_by is not None), None)
+    worker = "a worker that takes them" if served_by is None else f"a worker that takes them, `{served_by}`"
+    longest = max(now - given.pushed_at for _, given in runs if given.pushed_at is not None)
+    return Finding(
+        severity=thresholds.of_lag(longest) or Severity.WARNING,
+        check="untaken_runs",
+        what=f"{_dispatched(runs)} a worker of {queue}, the oldest for {span(longest)}",
+        fix=f"start {worker}, or more of them; `evertick why RUN` says when one is pushed again",
+        about=tuple(run.id for run, _ in runs),
+    )
+
+
+def _unheard(queue: str, runs: Sequence[tuple[Run, Dispatched]], late: timedelta, severity: Severity) -> Finding:
+    return Finding(
+        severity=severity,
+        check="reports_unheard",
+        what=f"{_dispatched(runs)} a report of the workers of {queue!r}, which no live node reads, the oldest for "
+        f"{span(late)} longer than it may: no worker is declared silent",
+        fix="let a node reach the queue (its log says why it does not), or start one that has such jobs",
+        about=tuple(run.id for run, _ in runs),
+    )
+
+
+def _dispatched(runs: Sequence[tuple[Run, Dispatched]]) -> str:
+    return "1 dispatched run waits for" if len(runs) == 1 else f"{len(runs)} dispatched runs wait for"

@@ -1,34 +1,41 @@
-"""What can be wrong with schedules: ones that cannot fire, are overdue, come too close, or all come at once."""
+"""Schedules, their calendars and the clock: rules that cannot fire, overdue or colliding ones, holidays that end."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import pairwise
 from statistics import fmean
 
 from evertick.doctor.finding import Finding, Severity, named
+from evertick.doctor.thresholds import (
+    CALENDAR_ENDS_SOON,
+    CLOCK_APART,
+    ENDED_TOGETHER,
+    HERD,
+    HOLIDAYS_LEAST,
+    PAUSE_OVERDUE,
+    RUNS_LEAST,
+    Thresholds,
+)
 from evertick.explain.all_schedules import ParsedSchedule
 from evertick.explain.words import REMEDY, driver_wanted, is_left_behind
-from evertick.model import Node, Run, State, blockers_of_loop
+from evertick.ledger.clock_repair import Astray, is_put_off
+from evertick.model import Node, Run, Schedule, State, blockers_of_loop
 from evertick.plan.forecast import collisions_of
 from evertick.plan.spread import spread_rule
-from evertick.when import Once, When, from_us, to_us
+from evertick.text.time_span import span
+from evertick.when import Calendar, Once, When, from_us, to_us
 from evertick.when.every import Every
 from evertick.when.moment import DAY
 
-__all__ = ["about_schedules"]
+__all__ = ["about_calendars", "about_clock", "about_late_runs", "about_overdue", "about_schedules", "about_wrong_clock"]
 
-# A node looks at least every 15 seconds; whatever is this late, nobody looks at.
-_OVERDUE = timedelta(minutes=1)
-# So many schedules at one instant are a herd.
-_HERD = 10
+_DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}")
 _HERD_SCHEDULES_MOST = 5_000
-_RUNS_LEAST = 3
 _DISTANCES = 20
-# What a blocked event loop has held up is written down together when it goes on.
-_TOGETHER = timedelta(seconds=0.5)
 
 
 def about_schedules(
@@ -36,10 +43,10 @@ def about_schedules(
 ) -> Iterator[Finding]:
     for each in surveyed:
         yield from _about_rule(each, now)
-        yield from _about_standing(each)
+        yield from _about_stop(each)
     yield from _about_drift(surveyed, living)
     yield from _about_left_over(surveyed)
-    yield from _about_lateness(surveyed, living, now)
+    yield from _about_overdue_pauses(surveyed, now)
     yield from _about_tasks(surveyed, living)
     yield from _about_overlap(surveyed, ended, living, now)
     yield from _about_herds(surveyed, now)
@@ -99,15 +106,15 @@ def _about_end(each: ParsedSchedule, rule: When, now: datetime) -> Iterator[Find
     )
 
 
-def _about_standing(each: ParsedSchedule) -> Iterator[Finding]:
-    """One that stands still until a person sees to it. A pause that somebody has asked for is none."""
+def _about_stop(each: ParsedSchedule) -> Iterator[Finding]:
+    """One that stands still until a person sees to it. A pause by hand is none."""
     key, schedule = each.schedule.key, each.schedule
     if each.is_failing:
         yield Finding(
             severity=Severity.WARNING,
             check="failing",
             what=f"{key} was paused because it fails: {schedule.pause_note.partition('; mend it')[0]}",
-            fix=f"mend what it runs (`evertick failed {key}` has its errors), then `evertick resume {key}`",
+            fix=f"correct what it runs (`evertick failed {key}` has its errors), then `evertick resume {key}`",
             about=(key,),
         )
     elif schedule.last_state is State.PARKED and not schedule.is_paused and _waits_for_parked(each):
@@ -146,7 +153,7 @@ def _about_drift(surveyed: Sequence[ParsedSchedule], living: Sequence[Node]) -> 
 
 
 def _about_left_over(surveyed: Sequence[ParsedSchedule]) -> Iterator[Finding]:
-    """What stands still because nobody knows it any more: it costs nothing, and somebody may miss it."""
+    """Paused by Evertick itself, since nothing declares it any more: it costs nothing, and may be missed."""
     left = [each for each in surveyed if each.is_left_over]
     for source, where, fix in (
         (
@@ -168,37 +175,44 @@ def _about_left_over(surveyed: Sequence[ParsedSchedule]) -> Iterator[Finding]:
             )
 
 
-def _about_lateness(surveyed: Sequence[ParsedSchedule], living: Sequence[Node], now: datetime) -> Iterator[Finding]:
-    schedules = [each.schedule for each in surveyed]
-    stuck = [each for each in schedules if each.paused_until is not None and now - each.paused_until > _OVERDUE]
+def _about_overdue_pauses(surveyed: Sequence[ParsedSchedule], now: datetime) -> Iterator[Finding]:
+    stuck = [
+        each.schedule.key
+        for each in surveyed
+        if each.schedule.paused_until is not None and now - each.schedule.paused_until > PAUSE_OVERDUE
+    ]
     if stuck:
         yield Finding(
             severity=Severity.WARNING,
             check="pause_not_ended",
-            what=f"the pause of {named(each.key for each in stuck)} was to end, and nobody has ended it",
+            what=f"the pause of {named(stuck)} was to end, and no node has ended it",
             fix="start a node of this app, or resume it with `evertick resume`",
-            about=tuple(each.key for each in stuck),
+            about=tuple(stuck),
         )
-    overdue = [
-        each
-        for each in schedules
-        if not each.is_paused and each.next_due_at is not None and now - each.next_due_at > _OVERDUE
-    ]
-    if overdue:
-        longest = max((now - each.next_due_at).total_seconds() for each in overdue if each.next_due_at is not None)
-        late = f"{len(overdue)} {'schedule is' if len(overdue) == 1 else 'schedules are'} overdue by up to"
-        who = named(each.name for each in living)
-        yield Finding(
-            severity=Severity.WARNING,
-            check="stalled_node" if living else "overdue",
-            what=f"{late} {longest / 60:.0f} min ({named(each.key for each in overdue)})"
-            + (f", though {who} beats: {_held_up_by(living)}" if living else ""),
-            fix="the log of the node names the job that blocks it, and shows the stack; make that job a plain function "
-            "(def), which runs in a thread"
-            if living
-            else "start a node of this app",
-            about=tuple(each.key for each in overdue),
-        )
+
+
+def about_overdue(
+    due: Sequence[Schedule], living: Sequence[Node], now: datetime, thresholds: Thresholds
+) -> Iterator[Finding]:
+    """Schedules whose moments no node has recorded."""
+    late = {each.key: now - each.next_due_at for each in due if not each.is_paused and each.next_due_at is not None}
+    late = {key: waited for key, waited in late.items() if thresholds.of_lag(waited) is not None}
+    if not late:
+        return
+    longest = max(late.values())
+    those = f"{len(late)} {'schedule is' if len(late) == 1 else 'schedules are'} overdue by up to"
+    who = named(each.name for each in living)
+    yield Finding(
+        severity=thresholds.of_lag(longest) or Severity.WARNING,
+        check="stalled_node" if living else "overdue",
+        what=f"{those} {span(longest)} ({named(late)})"
+        + (f", though {who} beats: {_held_up_by(living)}" if living else ""),
+        fix="the log of the node names the job that blocks it, and shows the stack; make that job a plain function "
+        "(def), which runs in a thread"
+        if living
+        else "start a node of this app",
+        about=tuple(late),
+    )
 
 
 def _held_up_by(living: Sequence[Node]) -> str:
@@ -248,7 +262,7 @@ def _about_overlap(
     blockers = {name for node in living for name in blockers_of_loop(node)}
     for each in surveyed:
         key, own = each.schedule.key, runs.get(each.schedule.key, [])
-        if each.schedule.overlap != "skip" or each.expected is None or len(own) < _RUNS_LEAST:
+        if each.schedule.overlap != "skip" or each.expected is None or len(own) < RUNS_LEAST:
             continue
         # Not `minimum_distance`: what comes closer only on the day a clock is turned is no rule.
         moments = each.expected.rule.upcoming(now, _DISTANCES)
@@ -300,7 +314,7 @@ def _ended_together(own: Sequence[Run], ended: Sequence[Run], seconds: float) ->
                 and other.finished_at is not None
                 and run.finished_at is not None
                 and other.started_at < run.finished_at
-                and abs(other.finished_at - run.finished_at) < _TOGETHER
+                and abs(other.finished_at - run.finished_at) < ENDED_TOGETHER
                 and _length(other) > seconds / 2
             }
         )
@@ -311,7 +325,7 @@ def _about_herds(surveyed: Sequence[ParsedSchedule], now: datetime) -> Iterator[
     """The largest herd of the next day, and how its members could go apart."""
     expected = {each.schedule.key: each.expected for each in surveyed[:_HERD_SCHEDULES_MOST] if each.expected}
     since = to_us(now)
-    herds = [each for each in collisions_of(expected, since, since + DAY, from_us) if len(each.keys) >= _HERD]
+    herds = [each for each in collisions_of(expected, since, since + DAY, from_us) if len(each.keys) >= HERD]
     if not herds:
         return
     largest = herds[0]
@@ -334,3 +348,123 @@ def _spreading(rules: Mapping[str, When], since: int) -> str:
     alike = Counter(instead for instead, _ in found)
     instead, key = min(found, key=lambda pair: ("jitter=" in pair[0], -alike[pair[0]]))
     return f"spread them by H or jitter, like {key}: {instead!r} instead of {rules[key].text!r}; {more}"
+
+
+# --- calendars -------------------------------------------------------------------------------------------------------
+
+
+def about_calendars(
+    calendars: Mapping[str, Calendar], surveyed: Sequence[ParsedSchedule], now: datetime
+) -> Iterator[Finding]:
+    """Of those that a schedule uses, in its rule or as its blackout."""
+    users: dict[str, list[str]] = {}
+    for each in surveyed:
+        bound = None if each.rule is None else each.rule.bounds.calendar
+        for name in {bound, each.schedule.blackout} - {None}:
+            users.setdefault(str(name), []).append(each.schedule.key)
+    for name, keys in sorted(users.items()):
+        last = _last_day(calendars[name]) if name in calendars else None
+        if last is None:
+            continue
+        left = (last - now.astimezone(calendars[name].zone).date()).days
+        users_words = f"it is used by {named(keys)}"
+        if left < 0:
+            yield Finding(
+                severity=Severity.WARNING,
+                check="calendar_expired",
+                what=f"the last date of calendar {name} was {last}, and it goes on as if there were no holidays since; "
+                f"{users_words}",
+                fix=_RENEW.format(name=name),
+                about=(name, *keys),
+            )
+        elif left <= CALENDAR_ENDS_SOON.days:
+            in_days = "today" if not left else f"in {left} {'day' if left == 1 else 'days'}"
+            yield Finding(
+                severity=Severity.NOTE,
+                check="calendar_expires",
+                what=f"calendar {name} has dates up to {last} only, which ends {in_days}; {users_words}",
+                fix=_RENEW.format(name=name),
+                about=(name, *keys),
+            )
+
+
+_RENEW = (
+    "store it anew with the holidays of the next years, under the same name (`evertick calendar import-holidays {name} "
+    "--help`, `evertick calendar set {name}`, or holiday_calendar in code); its schedules go by it at once"
+)
+
+
+def _last_day(calendar: Calendar) -> date | None:
+    """The last date that it has, if it has many that do not come every year."""
+    entries = [*(calendar.include or ()), *calendar.exclude]
+    days = [date.fromisoformat(max(found)) for entry in entries if (found := _DATE.findall(entry))]
+    if len(days) < HOLIDAYS_LEAST:
+        return None
+    # A single date, as the New Year's Day after the list, is no list of that year.
+    years = Counter(day.year for day in days)
+    year = max((year for year, count in years.items() if count > 1), default=max(years))
+    return max(day for day in days if day.year == year)
+
+
+# --- clock -----------------------------------------------------------------------------------------------------------
+
+
+_REPAIR = "put the clock right and keep it so with NTP, then run `evertick db repair-clock`"
+
+
+def about_clock(store_now: datetime, own_now: datetime, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """The store's time against that of this machine, and against the beats."""
+    apart = abs(store_now - own_now)
+    if apart > CLOCK_APART:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="clock",
+            what=f"the clock of this machine and that of the store are {apart.total_seconds():.1f} s apart",
+            fix="keep both right with NTP; the store's clock decides what is due",
+        )
+    beat = max((node.beat_at - store_now for node in nodes if node.died_at is None), default=timedelta(0))
+    if beat > CLOCK_APART:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="clock_step",
+            what=f"a node has beaten {beat.total_seconds():.1f} s in the future: the clock was put back since",
+            fix="nothing is lost, but moments may come twice on the clock; keep it right with NTP, which does not step",
+        )
+
+
+def about_wrong_clock(ahead: datetime | None, astray: Sequence[Astray]) -> Iterator[Finding]:
+    """The traces of a clock that was wrong. `ahead`: see `written_ahead`."""
+    if astray:
+        those = "1 schedule stands" if len(astray) == 1 else f"{len(astray)} schedules stand"
+        first = astray[0]
+        yield Finding(
+            severity=Severity.ERROR,
+            check="clock_left_behind",
+            what=f"{those} still because the clock was wrong ({named(each.key for each in astray)}); {first.key}: "
+            f"{first.words()}",
+            fix=_REPAIR,
+            about=tuple(each.key for each in astray),
+        )
+    if ahead is not None:
+        yield Finding(
+            severity=Severity.WARNING,
+            check="clock_was_ahead",
+            what=f"the ledger has rows that were written at {ahead:%Y-%m-%d %H:%M:%S} UTC, which is still to come: the "
+            "store's clock was ahead",
+            fix=_REPAIR,
+        )
+
+
+def about_late_runs(waiting: Sequence[Run], ahead: datetime | None, now: datetime) -> Iterator[Finding]:
+    """Runs that wait for a time to which a wrong clock has put them off."""
+    late = [run for run in waiting if is_put_off(run, now, ahead)]
+    if late:
+        count = "1 run waits" if len(late) == 1 else f"{len(late)} runs wait"
+        yield Finding(
+            severity=Severity.ERROR,
+            check="clock_runs_wait",
+            what=f"{count} for a time to which a wrong clock has put {'it' if len(late) == 1 else 'them'} off, "
+            f"the first for {min(run.due_at for run in late):%Y-%m-%d %H:%M:%S} UTC",
+            fix=_REPAIR,
+            about=tuple(run.id for run in late),
+        )

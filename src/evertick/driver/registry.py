@@ -31,7 +31,6 @@ __all__ = [
     "read_spec",
     "spec_class",
     "spec_from",
-    "table_of",
 ]
 
 _GROUP = "evertick.drivers"
@@ -96,14 +95,14 @@ def spec_class(name: str) -> type[Spec]:
 def spec_from(name: str, value: object) -> Spec:
     """A specification from what stands in a file: a table of its fields, or the value of its short form."""
     kind = spec_class(name)
-    table = table_of(kind, value)
+    table = _table_of(kind, value)
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError:
         raise InvalidSetting(f"{name}: {misfits(table, kind)[0]}") from None
 
 
-def table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
+def _table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
     """The fields by their names, also where one value stands for all of them."""
     if isinstance(value, Mapping):
         return value
@@ -119,7 +118,7 @@ def read_spec(name: str, value: object, task: str) -> tuple[Spec | None, list[st
     Types first, then the checks of the specification itself, made without the fields that have a wrong type.
     """
     kind = spec_class(name)
-    table = table_of(kind, value)
+    table = _table_of(kind, value)
     wrong = misfits(table, kind)
     fitting = _Fitting(table, kind) if wrong else None
     try:
@@ -231,14 +230,14 @@ def _refused(spec: Spec, task: str, fitting: _Fitting | None) -> list[str]:
     try:
         spec.check(task)
     except InvalidSpec as wrong:
-        return [said for said, fields in wrong.problems.items() if fitting is None or fitting.is_relevant(fields)]
+        return [text for text, fields in wrong.problems.items() if fitting is None or fitting.is_relevant(fields)]
     except InvalidInput as wrong:
         # A check that stops at the first error does not name its fields.
         return [str(wrong)] if fitting is None else []
     return []
 
 
-def _without(beginnings: tuple[str, ...], said: str) -> str:
+def _without(beginnings: tuple[str, ...], text: str) -> str:
     for each in beginnings:
-        said = said.removeprefix(each)
-    return said
+        text = text.removeprefix(each)
+    return text

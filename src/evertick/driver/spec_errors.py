@@ -79,9 +79,9 @@ def _misfits(value: Any, kind: Any, path: str) -> Iterator[str]:
     if _fits(value, kind):
         return
     is_reported = False
-    for said in _misfits_inside(value, _inner(value, kind), path):
+    for text in _misfits_inside(value, _inner(value, kind), path):
         is_reported = True
-        yield said
+        yield text
     if not is_reported:
         # It has no parts, or is wrong as a whole, like a list that is too long.
         yield _prefixed(path, _unlike(value, kind))
@@ -193,5 +193,5 @@ def _joined(path: str, name: object) -> str:
     return f"{path}.{name}" if path else str(name)
 
 
-def _prefixed(path: str, said: str) -> str:
-    return f"{path}: {said}" if path else said
+def _prefixed(path: str, text: str) -> str:
+    return f"{path}: {text}" if path else text

@@ -275,6 +275,20 @@ class Engine:
         """Of all runs that it holds, also of those that it has given up on and that have not come back."""
         return [attempt.work.driver for attempt in (*self._node.hold, *self._node.hold.abandoned)]
 
+    def tasks_at_work(self) -> list[str]:
+        """Their names, each once, in order."""
+        return sorted({each.run.task for each in self._node.hold if not each.is_over})
+
+    def write_progress(self) -> bool:
+        """Have what running jobs have logged and reported written now. False where nothing runs."""
+        if len(self._node.hold):
+            self._progress_loop.wake()
+        return bool(len(self._node.hold))
+
+    def abandon(self) -> None:
+        """After its event loop has ended under it."""
+        self._capture.remove()
+
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""
         self._recorder.look_at_all()

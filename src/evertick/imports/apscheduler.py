@@ -57,7 +57,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     state: bytes
 
 
-class _Lost(Exception):
+class _Refusal(Exception):
     """Why a job cannot be carried over."""
 
 
@@ -92,9 +92,9 @@ class _Reader:
         try:
             state = read_pickle(row.state)
             if not isinstance(state, Mapping) or state.get("version", 1) != 1:
-                raise _Lost("it is not what APScheduler 3 keeps for a job")
+                raise _Refusal("it is not what APScheduler 3 keeps for a job")
             self._keep(row.id, state)
-        except (_Lost, InvalidInput) as why:
+        except (_Refusal, InvalidInput) as why:
             self._note("lost", str(why))
         except Exception as error:  # an unforeseen error in one row must not cost the others
             self._note("lost", f"it makes no sense: {type(error).__name__}: {str(error)[:200]}")
@@ -107,7 +107,7 @@ class _Reader:
         spec = self._spec(state)
         rules = list(islice(_rules(state.get("trigger"), state.get("next_run_time")), _RULES_MAX + 1))
         if len(rules) > _RULES_MAX:
-            raise _Lost(f"its trigger is one of more than {_RULES_MAX}; write them anew")
+            raise _Refusal(f"its trigger is one of more than {_RULES_MAX}; write them anew")
         options = self._options(state)
         for number, rule in enumerate(rules, 1):
             self._jobs.append(
@@ -145,22 +145,22 @@ class _Reader:
         function, args, kwargs = state.get("func"), state.get("args") or (), state.get("kwargs") or {}
         found = _FUNCTION.fullmatch(function) if isinstance(function, str) else None
         if found is None or any(map(keyword.iskeyword, re.split("[.:]", found[0]))):
-            raise _Lost(f"its function {function!r:.100} cannot be imported by its name; make it one of a module")
+            raise _Refusal(f"its function {function!r:.100} cannot be imported by its name; make it one of a module")
         if found["module"] == "__main__":
-            raise _Lost(
+            raise _Refusal(
                 f"its function {found['name']!r} is in the program itself; move it into a module, and declare it there"
             )
         if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
-            raise _Lost("its arguments are no list and no names with values")
+            raise _Refusal("its arguments are no list and no names with values")
         for seen in objects_in([args, kwargs]):
-            raise _Lost(
+            raise _Refusal(
                 f"of {function}: its arguments hold an object of {seen.kind}, and arguments here are JSON-like data; "
                 "pass an id, and look the object up in the job"
             )
         try:
             msgspec.json.encode([args, kwargs])
         except (TypeError, ValueError, RecursionError) as error:
-            raise _Lost(f"of {function}: its arguments are no JSON-like data: {error}") from None
+            raise _Refusal(f"of {function}: its arguments are no JSON-like data: {error}") from None
         if any(isinstance(each, set | frozenset | datetime | timedelta | bytes) for each in _leaves([args, kwargs])):
             self._note(
                 "check", "its arguments hold more than JSON has; annotate the parameters, so that they come back"
@@ -219,7 +219,7 @@ def _kind(trigger: Any) -> str:
 def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
     """A trigger as one rule or several."""
     if not isinstance(trigger, PickledObject) or not trigger.kind.startswith(_TRIGGERS):
-        raise _Lost(f"its trigger is {_shown(trigger)}, which is none of APScheduler's own; write a rule for it")
+        raise _Refusal(f"its trigger is {_shown(trigger)}, which is none of APScheduler's own; write a rule for it")
     state = trigger.state
     match trigger.kind.removeprefix(_TRIGGERS):
         case "cron.CronTrigger":
@@ -235,7 +235,7 @@ def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
                 yield from _rules(part, None)
             return
         case _:
-            raise _Lost(f"its trigger is {_shown(trigger)}, for which there is no rule; see 'Come from APScheduler'")
+            raise _Refusal(f"its trigger is {_shown(trigger)}, for which there is no rule; see 'Come from APScheduler'")
     jitter = state.get("jitter")
     if isinstance(jitter, int | float) and jitter > 0:
         rule["jitter"] = duration_text(round(jitter * 1_000_000))
@@ -248,7 +248,7 @@ def _shown(trigger: Any) -> str:
 
 
 def _check(rule: Mapping[str, Any]) -> None:
-    """Raises _Lost where the rule itself would raise."""
+    """Raises _Refusal where the rule itself would raise."""
     given = dict(rule)
     try:
         if "cron" in given:
@@ -258,7 +258,7 @@ def _check(rule: Mapping[str, Any]) -> None:
         else:
             Once(given.pop("once"), **given)
     except EvertickError as error:
-        raise _Lost(f"its trigger makes no rule: {error}") from None
+        raise _Refusal(f"its trigger makes no rule: {error}") from None
 
 
 def _bounds(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,14 +270,14 @@ def _moment(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None or isinstance(value.tzinfo, PickledObject):
         zone = value.tzinfo if isinstance(value, datetime) else None
         of_zone = f" of the zone {zone.kind}" if isinstance(zone, PickledObject) else ""
-        raise _Lost(f"its trigger holds a moment{of_zone} that cannot be read; write the rule anew")
+        raise _Refusal(f"its trigger holds a moment{of_zone} that cannot be read; write the rule anew")
     return value
 
 
 def _interval(state: Mapping[str, Any], next_run: Any) -> dict[str, Any]:
     interval = state.get("interval")
     if not isinstance(interval, timedelta):
-        raise _Lost("its interval cannot be read; write the rule anew")
+        raise _Refusal("its interval cannot be read; write the rule anew")
     bounds = _bounds(state)
     if isinstance(next_run, datetime):
         # It goes on from here, also where it was moved by hand.
@@ -298,15 +298,15 @@ def _zone_name(zone: Any) -> str:
             return f"Etc/GMT{-hours:+d}"
     kind = zone.kind if isinstance(zone, PickledObject) else zone
     assert zone is None or isinstance(zone, tzinfo)
-    raise _Lost(f"its zone {kind!s:.100} has no name that is known here; write the rule anew, with tz=")
+    raise _Refusal(f"its zone {kind!s:.100} has no name that is known here; write the rule anew, with tz=")
 
 
 def _cron(state: Mapping[str, Any]) -> dict[str, Any]:
     fields = {field.state["name"]: field.state["expressions"] for field in state.get("fields", ()) if _is_field(field)}
     if not {"year", "month", "day", "week", "day_of_week", "hour", "minute", "second"} <= fields.keys():
-        raise _Lost("its cron trigger cannot be read; write the rule anew")
+        raise _Refusal("its cron trigger cannot be read; write the rule anew")
     if not _is_any(fields["week"]):
-        raise _Lost("its cron trigger names weeks of the year, for which there is no rule; test for it in the job")
+        raise _Refusal("its cron trigger names weeks of the year, for which there is no rule; test for it in the job")
     days, weekdays, days_rule = _days(fields["day"], fields["day_of_week"])
     text = [_plain(fields["minute"]), _plain(fields["hour"]), days, _plain(fields["month"]), weekdays]
     second, year = _plain(fields["second"]), _plain(fields["year"])
@@ -348,13 +348,13 @@ def _item(item: Any) -> str:
         case "LastDayOfMonthExpression":
             return "L"
         case _:
-            raise _Lost(f"its cron trigger has {_shown(item)}, for which there is no rule")
+            raise _Refusal(f"its cron trigger has {_shown(item)}, for which there is no rule")
 
 
 def _number(item: PickledObject, name: str) -> int:
     value = item.state.get(name)
     if not isinstance(value, int):
-        raise _Lost("its cron trigger cannot be read; write the rule anew")
+        raise _Refusal("its cron trigger cannot be read; write the rule anew")
     return value
 
 
@@ -369,7 +369,7 @@ def _days(day: list[Any], weekday: list[Any]) -> tuple[str, str, str]:
     if not places or _is_any(day):
         return _plain(day), weekdays, "or" if _is_any(day) or weekdays == "*" else "and"
     if weekdays != "*" or any(_item(item).startswith("*") for item in numbers):
-        raise _Lost(
+        raise _Refusal(
             "its cron trigger joins places of weekdays in the month with other days, for which there is no rule"
         )
     return _plain(numbers) if numbers else "*", ",".join(map(_place, places)), "or"
@@ -389,7 +389,7 @@ def _weekdays(expressions: list[Any]) -> list[str]:
         last = 6 if is_all or state.get("last") is None else _number(item, "last")
         step = _number(item, "step") if state.get("step") else 1
         if not 0 <= first <= last < len(_WEEKDAYS) or step < 1:
-            raise _Lost("its cron trigger names days that no week has; write the rule anew")
+            raise _Refusal("its cron trigger names days that no week has; write the rule anew")
         found |= set(range(first, last + 1, step))
     return [_WEEKDAYS[number] for number in sorted(found)]
 
@@ -457,5 +457,5 @@ def _from_others(url: str, table: str) -> list[StoredJob]:
             query = sqlalchemy.text(_query(".".join(map(quote_name, table.split(".")))))
             return _kept(connection.execution_options(stream_results=True).execute(query), table)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
-        said = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
-        raise Refused(f"the jobs cannot be read from {table!r} of {masked(url)!r}: {said}") from None
+        text = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+        raise Refused(f"the jobs cannot be read from {table!r} of {masked(url)!r}: {text}") from None

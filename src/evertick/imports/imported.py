@@ -26,8 +26,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 def renamed_note(where: str, name: str, other: object, new: str) -> Note:
     """A job that could not keep its name."""
-    said = f"{other} has a job {name!r} already; this one is called {new!r}"
-    return Note(where=where, kind="check", text=said)
+    text = f"{other} has a job {name!r} already; this one is called {new!r}"
+    return Note(where=where, kind="check", text=text)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

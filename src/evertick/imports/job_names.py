@@ -39,36 +39,27 @@ _ABOVE = "evertick.toml"
 
 # They run another program, which is the one that matters; with their options that have a word behind them.
 _RUNNERS = {
+    **dict.fromkeys(
+        ["command", "chronic", "cronic", "dbus-run-session", "eatmydata", "nocache", "nohup", "run-one"], ""
+    ),
+    **dict.fromkeys(["setsid", "setuidgid", "systemd-inhibit", "taskset", "unshare"], ""),
     "chpst": "-u -U -b -e -m",
     "chroot": "-g -u",
     "chrt": "-T -P -D",
-    "command": "",
-    "chronic": "",
-    "cronic": "",
-    "dbus-run-session": "",
     "doas": "-u -C",
-    "eatmydata": "",
     "env": "-u --unset -C --chdir",
     "exec": "-a",
     "flock": "-w --timeout -E --conflict-exit-code",
     "ionice": "-c -n -p -t",
     "lckdo": "-W -E",
     "nice": "-n",
-    "nocache": "",
-    "nohup": "",
-    "run-one": "",
     "runuser": "-u -g -G",
-    "setsid": "",
-    "setuidgid": "",
     "stdbuf": "-i -o -e",
     "sudo": "-u -g -h -p -C -r -t -U -D -R -T --user --group",
     "systemd-cat": "-t -p",
-    "systemd-inhibit": "",
     "systemd-run": "-p -u -M -H -E --unit --property",
-    "taskset": "",
     "time": "-f -o",
     "timeout": "-k -s",
-    "unshare": "",
     "xargs": "-I -i -n -P -L -d -a -s -E",
     "xvfb-run": "-n -s -f -e -p",
 }
@@ -256,37 +247,39 @@ def _of_user(words: list[str], depth: int) -> Iterator[str]:
 
 def _of_shell(words: list[str], depth: int) -> Iterator[str]:
     """`sh script`, `bash -lc "cd /srv && ./tidy"`."""
-    with_value, is_value = _WITH_VALUE["sh"].split(), False
-    for at, word in enumerate(words):
-        if is_value:
-            is_value = False
-        elif re.fullmatch(r"-[a-z]*c", word):
+    for at, word in _without_values(words, _WITH_VALUE["sh"]):
+        if re.fullmatch(r"-[a-z]*c", word):
             code = next((each for each in words[at + 1 :] if not each.startswith("-")), "")
             yield from _programs(code, depth - 1)
             return
-        elif word in with_value:
-            is_value = True
-        elif not word.startswith(("-", "+")):
+        if not word.startswith(("-", "+")):
             yield from _script(word)
             return
 
 
 def _of_interpreter(name: str, words: list[str]) -> Iterator[str]:
     """`php -q poller.php`, `python3 -m shop.tidy`; of code on the line nothing is known."""
-    with_value, is_value = _WITH_VALUE.get(name, "").split(), False
+    for at, word in _without_values(words, _WITH_VALUE.get(name, "")):
+        if name in ("python", "pypy") and word == "-m":
+            yield from words[at + 1 : at + 2]
+            return
+        if re.fullmatch(rf"-[A-Za-z]*[{_CODE[name]}]", word):
+            return
+        if not word.startswith("-"):
+            yield from _script(word)
+            return
+
+
+def _without_values(words: list[str], with_value: str) -> Iterator[tuple[int, str]]:
+    """The words with their places, but for options with a value."""
+    is_value = False
     for at, word in enumerate(words):
         if is_value:
             is_value = False
-        elif name in ("python", "pypy") and word == "-m":
-            yield from words[at + 1 : at + 2]
-            return
-        elif word in with_value:
+        elif word in with_value.split():
             is_value = True
-        elif re.fullmatch(rf"-[A-Za-z]*[{_CODE[name]}]", word):
-            return
-        elif not word.startswith("-"):
-            yield from _script(word)
-            return
+        else:
+            yield at, word
 
 
 def _script(word: str) -> Iterator[str]:

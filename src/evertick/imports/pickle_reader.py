@@ -14,6 +14,7 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from functools import partialmethod
 from typing import Any
 
 from evertick.errors import InvalidInput, InvalidWhen
@@ -234,14 +235,13 @@ class _Machine:
         found = self._marked()
         self._stack.append(tuple(found))
 
-    def _tuple1(self) -> None:
-        self._stack[-1:] = [(self._stack[-1],)]
+    def _tuple_of(self, count: int) -> None:
+        # One by one: a stack that is too short raises.
+        self._stack[-count:] = [tuple(self._stack[-place] for place in range(count, 0, -1))]
 
-    def _tuple2(self) -> None:
-        self._stack[-2:] = [(self._stack[-2], self._stack[-1])]
-
-    def _tuple3(self) -> None:
-        self._stack[-3:] = [(self._stack[-3], self._stack[-2], self._stack[-1])]
+    _tuple1 = partialmethod(_tuple_of, 1)
+    _tuple2 = partialmethod(_tuple_of, 2)
+    _tuple3 = partialmethod(_tuple_of, 3)
 
     def _list(self) -> None:
         found = self._marked()

@@ -92,11 +92,11 @@ def _schedule(job: Job, task: str) -> list[str]:
     first = _literal(job.rule[method])
     parts = [first, f"key={job.name!r}", *(f"{name}={value}" for name, value in options.items())]
     parts += [f"args={arguments}"] if arguments else []
-    said = [f"# {printable(job.description or job.source)}"]
+    comment = [f"# {printable(job.description or job.source)}"]
     line = f"scheduler.{method}({', '.join(parts)})({task})"
     if len(line) <= _WIDE:
-        return [*said, line]
-    return [*said, f"scheduler.{method}(", *(f"    {part}," for part in parts), f")({task})"]
+        return [*comment, line]
+    return [*comment, f"scheduler.{method}(", *(f"    {part}," for part in parts), f")({task})"]
 
 
 def _arguments(job: Job) -> str:

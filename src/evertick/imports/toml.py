@@ -11,7 +11,7 @@ from typing import Any
 from evertick.imports.imported import ImportResult, Job, header
 from evertick.text.printable import escaped, printable
 
-__all__ = ["to_toml", "toml_value"]
+__all__ = ["to_toml"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 # The reader of the file leaves these to the shell.
@@ -29,17 +29,17 @@ def to_toml(imported: ImportResult, head: Sequence[str]) -> str:
 def _table(job: Job) -> list[str]:
     lines = [f"# {printable(f'{job.where}: {job.source}')}", f"[jobs.{_key(job.name)}]"]
     if job.description:
-        lines.append(f"description = {toml_value(job.description)}")
+        lines.append(f"description = {_value(job.description)}")
     for name, value in [*job.rule.items(), *job.options.items()]:
-        lines.append(f"{_key(name)} = {toml_value(value)}")
+        lines.append(f"{_key(name)} = {_value(value)}")
     lines += ["", f"[jobs.{_key(job.name)}.{_key(job.driver)}]"]
     for name, value in job.spec.items():
         is_read = (job.driver, name) not in _AS_THEY_ARE
-        lines.append(f"{_key(name)} = {toml_value(value, is_read=is_read)}")
+        lines.append(f"{_key(name)} = {_value(value, is_read=is_read)}")
     return lines
 
 
-def toml_value(value: Any, *, is_read: bool = True) -> str:
+def _value(value: Any, *, is_read: bool = True) -> str:
     """The value as the file has it. Read: the reader of the file looks for ${NAME} in it."""
     match value:
         case bool():
@@ -52,10 +52,10 @@ def toml_value(value: Any, *, is_read: bool = True) -> str:
         case datetime():
             return value.isoformat()
         case Mapping():
-            inside = ", ".join(f"{_key(name)} = {toml_value(each)}" for name, each in value.items())
+            inside = ", ".join(f"{_key(name)} = {_value(each)}" for name, each in value.items())
             return f"{{ {inside} }}" if inside else "{}"
         case list() | tuple():
-            return f"[{', '.join(map(toml_value, value))}]"
+            return f"[{', '.join(map(_value, value))}]"
         case _:
             raise TypeError(f"{value!r} has no form in TOML")
 

@@ -41,6 +41,7 @@ from evertick.store.base import (
 from evertick.when import Calendar, Every, Once, When, from_us
 from evertick.when.base import COUNT_LIMIT
 from evertick.when.moment import DAY, LATEST, MINUTE
+from evertick.when.once import moved_to
 
 __all__ = [
     "Astray",
@@ -373,7 +374,7 @@ def _restarted(stored: StoredSchedule, rule: When, now: int, traces: ClockTraces
         return None
     is_new = stored.created_at > now + CLOCK_AHEAD
     if isinstance(rule, Once) and rule.at_us is not None and is_new and rule.at_us >= stored.created_at:
-        return rule._with(at_us=now + rule.at_us - stored.created_at)
+        return moved_to(rule, now + rule.at_us - stored.created_at)
     start = rule.bounds.start
     if isinstance(rule, Every) and rule.since == "start" and start is not None:
         is_wrong = start == stored.created_at if is_new else traces.first_at <= start <= traces.last_at

@@ -85,10 +85,13 @@ class OverrideEditor(Editor):
         async def make(current: CurrentSchedule) -> _Decision:
             stored = current.stored
             if stored.pause is not None:
-                raise Refused(f"{key!r} is paused, so its next moment does not run; use trigger() to run its task now")
+                raise Refused(
+                    f"{key!r} is paused, so its next moment does not run", fix="use trigger() to run its task now"
+                )
             if stored.definition.mode == "every-node":
                 raise Refused(
-                    f"{key!r} runs on every node, so its next moment cannot be taken out; use trigger() to run it now"
+                    f"{key!r} runs on every node, so its next moment cannot be taken out",
+                    fix="use trigger() to run it now",
                 )
             moment = _next_moment(current)
             admitted = admit(stored.definition.overlap, stored.live)
@@ -200,7 +203,9 @@ class OverrideEditor(Editor):
 
 def _rule(current: CurrentSchedule) -> When:
     if current.rule is None:
-        raise Refused(f"the rule of {current.stored.key!r} cannot be read, so it has no moments; mend it with update()")
+        raise Refused(
+            f"the rule of {current.stored.key!r} cannot be read, so it has no moments", fix="mend it with update()"
+        )
     return current.rule
 
 
@@ -233,18 +238,22 @@ def _next_counted(current: CurrentSchedule) -> int:
     if stored.fire_at <= current.time:
         raise Refused(f"the next moment of {key!r} has come already; wait for what becomes of it")
     if skips_next(plan_inputs_of(stored, stored.definition, _rule(current))):
-        raise Refused(f"the next moment of {key!r} is to be skipped already; take that back with undo() first")
+        raise Refused(f"the next moment of {key!r} is to be skipped already", fix="take that back with undo() first")
     return stored.fire_at
 
 
 def _check_move(current: CurrentSchedule, fire_at: int, to: int) -> None:
     key, now, rule = current.stored.key, current.time, _rule(current)
     if interval_from_end(rule) is not None:
-        raise Refused(f"the moments of {key!r} count from the end of its runs, so there is none to move; use trigger()")
+        raise Refused(
+            f"the moments of {key!r} count from the end of its runs, so there is none to move", fix="use trigger()"
+        )
     if to <= now:
-        raise Refused(f"cannot move a moment of {key!r} to {from_us(to)}, which has passed; use run_early() for now")
+        raise Refused(
+            f"cannot move a moment of {key!r} to {from_us(to)}, which has passed", fix="use run_early() for now"
+        )
     if to == fire_at:
-        raise Refused(f"{from_us(to)} is that moment's own time; use undo() to take a decision about it back")
+        raise Refused(f"{from_us(to)} is that moment's own time", fix="use undo() to take a decision about it back")
     known = next((each for each in current.stored.occurrences if each.fire_at == fire_at), None)
     if known is not None and known.kind == "done":
         raise Refused(f"the moment {from_us(fire_at)} of {key!r} has had its run already")
@@ -292,7 +301,8 @@ def _to_take_back(current: CurrentSchedule, fire_at: int | None, begun: Run | No
     if begun is not None and (fire_at is not None or not waiting):
         raise Refused(
             f"the moment {begun.fire_at} of {key!r} runs early, and its run {begun.id} has begun: too late to take it "
-            "back; cancel() stops the run"
+            "back",
+            fix="cancel() stops the run",
         )
     if fire_at is not None and not any(each.fire_at == fire_at for each in waiting):
         shown = ", ".join(str(from_us(each.fire_at)) for each in waiting[:10]) or "no moment"
@@ -316,8 +326,8 @@ def _put(current: CurrentSchedule, new: Occurrence) -> tuple[Occurrence, ...]:
     ]
     if len(kept) >= OCCURRENCES_MAX:
         raise Refused(
-            f"{current.stored.key!r} has {len(kept)} decided moments, which is the most; take some back with undo(), "
-            "or pause it"
+            f"{current.stored.key!r} has {len(kept)} decided moments, which is the most",
+            fix="take some back with undo(), or pause it",
         )
     return _sorted([*kept, new])
 

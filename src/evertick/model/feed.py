@@ -119,7 +119,9 @@ class Cursor(msgspec.Struct, frozen=True, order=True):
         found = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise InvalidInput(
-                f"after: {text!r:.80} is no cursor; pass the `cursor` of an event or a page, or None for the oldest"
+                f"after: {text!r:.80} is no cursor",
+                setting="after",
+                fix="pass the `cursor` of an event or a page, or None for the oldest",
             )
         epoch, txid, seq, index = found.groups()
         return cls(epoch, int(txid), int(seq), int(index))

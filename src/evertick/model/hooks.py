@@ -109,6 +109,10 @@ class Hooks:
             if not done:
                 self._teller.cancel()
 
+    def abandon(self) -> None:
+        """The event loop of the teller has ended under it."""
+        self._teller = None
+
     async def _tell_all(self) -> None:
         while self._backlog:
             event = self._backlog.popleft()

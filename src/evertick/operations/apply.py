@@ -1,7 +1,7 @@
-"""What all declarations together would change in the ledger, before it is changed; and the change, in one step.
+"""The changes that all declarations together make in the ledger: planned first, then written in one step.
 
-A node that starts brings the ledger in line with what it declares by itself. This is for people who want to see first
-what that comes down to, and for schedules that are declared no more, which a node only pauses.
+A node that starts brings the ledger in line with what it declares by itself. This is for people who want to see the
+plan first, and for schedules that are declared no more, which a node only pauses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from evertick.ledger.atomic_edit import BatchEditor, Edit, Halt, ScheduleBatch
 from evertick.ledger.editor import undeclared_note
 from evertick.ledger.parsed_rules import blackout_named, load_calendars, rule_of
 from evertick.operations.change_preview import (
-    ForeseesChanges,
     ScheduleSnapshot,
     checked_days,
     looked_at,
@@ -32,19 +31,20 @@ from evertick.operations.change_preview import (
     plan_edit,
     plan_stop,
 )
+from evertick.operations.context import Context
 from evertick.plan.allowed_rules import check_rule
 from evertick.plan.change_preview import ChangePlan, Side, plan_change
 from evertick.store.base import Store, StoredSchedule
 from evertick.store.rows import overrides_of
 from evertick.when import Calendar, to_us
 
-__all__ = ["DeclaredPlan", "PlansDeclared"]
+__all__ = ["DeclaredPlan", "apply_declared", "plan_declared"]
 
 _USERS_MOST = 10_000
 
 
 class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be changed, one plan for each schedule, by key."""
+    """The changes, one plan for each schedule, by key."""
 
     adds: tuple[ChangePlan, ...] = ()
     # Also those that a changed calendar moves, and those that are resumed.
@@ -58,7 +58,7 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
     # By key, those of them that live nodes declare all the same, and the names of these nodes: one for each of them.
     # A node may go by the same file and not have read it yet, or by another file.
     living: dict[str, tuple[str, ...]] = {}
-    # By key, what somebody has changed since it was declared: it stays so, unless it is taken back.
+    # By key, the options that were changed by hand since it was declared: they stay so, unless they are taken back.
     edited: dict[str, tuple[str, ...]] = {}
     # Names of the calendars that are new or changed.
     calendars: tuple[str, ...] = ()
@@ -114,57 +114,51 @@ def _is_counted(plan: ChangePlan) -> bool:
     return plan.is_complete or not (plan.fires_old and plan.fires_new)
 
 
-class PlansDeclared(ForeseesChanges):
-    """Looking at what the declarations would change, and changing it."""
+async def plan_declared(
+    context: Context,
+    *,
+    declarations: Declarations | None = None,
+    tz: str | None = None,
+    disabled: Collection[str] = (),
+    dropped: Collection[str] = (),
+    own_node: str = "",
+    calendars: Mapping[str, Calendar] | None = None,
+    prune: bool = False,
+    take_back: bool = False,
+    days: int = 14,
+) -> DeclaredPlan:
+    """The plan. Nothing is written.
 
-    _declarations: Declarations
+    `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
+    `disabled`: keys that are known and not declared for now. `dropped`: those that the node with the id `own_node`
+    has declared and is about to declare no more; they are paused unless another live node declares them.
+    `calendars`: those to be kept besides the ones that the rules bring. With `prune`, what a configuration of the
+    same nodes has declared and does no more is removed; with `take_back`, changes by hand are
+    taken back.
+    """
+    declared = context.declarations if declarations is None else declarations
+    planning = _Planning(
+        app=context.app,
+        tz=tz or context.settings.tz,
+        declarer=declarer_of(context.settings.node_name),
+        declarations={each.key: each for each in declared},
+        disabled=frozenset(disabled),
+        dropped=frozenset(dropped),
+        own_node=own_node,
+        takes_back=take_back,
+        last=checked_days(days),
+    )
+    return await planning.plan(context.store, calendars or {}, prune)
 
-    async def _plan_declared(
-        self,
-        *,
-        declarations: Declarations | None = None,
-        tz: str | None = None,
-        disabled: Collection[str] = (),
-        dropped: Collection[str] = (),
-        own_node: str = "",
-        calendars: Mapping[str, Calendar] | None = None,
-        prune: bool = False,
-        take_back: bool = False,
-        days: int = 14,
-    ) -> DeclaredPlan:
-        """The plan. Nothing is written.
 
-        `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
-        `disabled`: keys that are known and not declared for now. `dropped`: those that the node with the id `own_node`
-        has declared and is about to declare no more; they are paused unless another live node declares them.
-        `calendars`: those to be kept besides the ones that the rules bring. With `prune`, what a configuration of the
-        same nodes has declared and does no more is removed; with `take_back`, what somebody has changed by hand is as
-        it is declared again.
-        """
-        store = await self._store()
-        declared = self._declarations if declarations is None else declarations
-        planning = _Planning(
-            app=self.app,
-            tz=tz or self.settings.tz,
-            declarer=declarer_of(self.settings.node_name),
-            declarations={each.key: each for each in declared},
-            disabled=frozenset(disabled),
-            dropped=frozenset(dropped),
-            own_node=own_node,
-            takes_back=take_back,
-            last=checked_days(days),
-        )
-        return await planning.plan(store, calendars or {}, prune)
-
-    async def _apply_declared(self, plan: DeclaredPlan, *, tz: str | None = None) -> None:
-        """Make the changes of a plan, all of them or none. `tz` as it was planned with."""
-        if plan.is_empty:
-            return
-        store = await self._store()
-        zone, limits = tz or self.settings.tz, self.settings.schedule_limits
-        editor = BatchEditor(store, self.app, self._clock, zone, limits)
-        await editor.change_together(plan.together)
-        self._wake_fires()
+async def apply_declared(context: Context, plan: DeclaredPlan, *, tz: str | None = None) -> None:
+    """Make the changes of a plan, all of them or none. `tz` as it was planned with."""
+    if plan.is_empty:
+        return
+    zone, limits = tz or context.settings.tz, context.settings.schedule_limits
+    editor = BatchEditor(context.store, context.app, context.clock, zone, limits)
+    await editor.change_together(plan.together)
+    context.wake_fires()
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +181,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """What is declared, held against what is found."""
+    """The declarations, compared with the ledger."""
 
     app: str
     tz: str
@@ -261,7 +255,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         return dict(more) | {each.name: each for each in given if each is not None}
 
     async def _gone(self, store: Store) -> list[StoredSchedule]:
-        """What a configuration has declared and does no more. Never what code declares, or what was made by hand."""
+        """Those that a configuration has declared and does no more. Never those of code, or made by hand."""
         found = [
             each
             for each in await store.declared_schedules(self.app)
@@ -288,7 +282,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         return await store.stored_schedules(self.app, keys=sorted(keys)) if keys else []
 
     async def _edits(self, found: _Found, leaving: Collection[str]) -> dict[str, Edit]:
-        """By key, what is declared otherwise than it is stored; and whoever goes by a calendar that changes."""
+        """By key, those that are declared otherwise than stored; and the users of a calendar that changes."""
         stored = [found.stored[key] for key in sorted(found.stored)]
         declared = await in_turns(stored, lambda each: self._edit(self.declarations[each.key], each))
         edits = {edit.key: edit for edit in declared if edit is not None}
@@ -345,7 +339,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         pause = now.stored.pause
         if now.rule is None or pause is None or pause.until is not None:
             return _pruned(plan_stop(now, "remove", None, self.last))
-        # What is paused without an end has no fires that could go.
+        # A pause without an end leaves no fires that could go.
         silent = msgspec.structs.replace(now, rule=None, stored=msgspec.structs.replace(now.stored, pause=None))
         plan = _pruned(plan_stop(silent, "remove", None, self.last))
         return msgspec.structs.replace(plan, when_old=f"{now.rule.text}, paused")

@@ -1,8 +1,11 @@
 """Making up for the past: runs for moments of a schedule that got none.
 
-A backfill is driven by whoever asks for it, one guarded write after another; nothing about it is stored but its runs.
-So if the caller dies, what is made is made, and asking again goes on where it stopped: a moment that has a run is left
-out. The ledger's own key, (schedule, moment), is what keeps two callers from making the same run.
+A backfill is driven by its caller, one guarded write after another; nothing about it is stored but its runs. So if the
+caller dies, what is made is made, and asking again goes on where it stopped: a moment that has a run is left out by the
+ledger's own key, (schedule, moment), which also keeps two callers from making the same run.
+
+The guard is that of every fire: version, cursor and, where runs are made one at a time, the live runs must be as they
+were read. The cursor, `fires` and what the schedule owes stay as they are.
 """
 
 from __future__ import annotations
@@ -10,27 +13,35 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from datetime import datetime
+from types import FrameType
 from typing import Any, Literal
 
 import msgspec
 
 from evertick.aio.unawaited import Owner, tell_unawaited
+from evertick.clock import Clock
 from evertick.definition.settings import check_key
-from evertick.errors import InvalidInput, NotFound, Refused
+from evertick.errors import InvalidInput, NotFound, Refused, StoreUnavailable
 from evertick.ledger.parsed_rules import load_calendars, rule_of
-from evertick.model import Run, Verdict
-from evertick.operations.backfill_plan import Backfiller
-from evertick.operations.context import check_limit
-from evertick.operations.schedules import ManagesSchedules
-from evertick.store.base import RunFilter, Store, StoredSchedule
+from evertick.model import LIVE_STATES, Cause, NewRun, Run, Verdict
+from evertick.operations.context import Context, ContextSource, check_limit, stored_schedule
+from evertick.store.base import Advance, RunFilter, Store, StoredSchedule
 from evertick.text.values import shown
 from evertick.when import When, duration_text, from_us, to_us
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import moment_text
 
-__all__ = ["BACKFILL_MOST", "Backfill", "BackfillOverlap", "BackfillStep", "Backfills"]
+__all__ = [
+    "BACKFILL_MOST",
+    "Backfill",
+    "BackfillOverlap",
+    "BackfillStep",
+    "Backfilled",
+    "Backfiller",
+    "backfill",
+]
 
 BackfillOverlap = Literal["allow"]
 
@@ -43,6 +54,9 @@ _LOOKED_AT = 500
 _PAGE = 10_000
 # How often to look whether a run has ended: soon at first, for a backfill is as fast as its jobs and these looks.
 _LOOK_FIRST_SECONDS, _LOOK_MOST_SECONDS = 0.002, 1.0
+# A round is lost only to another writer's success; beyond this something else is wrong.
+_ROUNDS_MAX = 50
+_LIVE_LOOKED_AT = 1_000
 
 
 class BackfillStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +85,19 @@ class BackfillStep(msgspec.Struct, frozen=True, kw_only=True):
 class Backfill:
     """A backfill that was asked for: `await` it to its end, or go through its steps with `async for`.
 
-    It begins with that, and goes on only as long as somebody does: leaving the loop ends it, and leaves what was made.
+    It begins with that, and goes on only as long: leaving the loop ends it, and keeps the runs that were made.
     """
 
-    def __init__(self, steps: Callable[[], AsyncIterator[BackfillStep]], owner: Owner) -> None:
-        self._steps = steps
+    def __init__(
+        self,
+        steps: Callable[[], AsyncIterator[BackfillStep]],
+        owner: Owner,
+        frame: FrameType,
+        on_step: Callable[[BackfillStep], None] | None = None,
+    ) -> None:
+        self._steps, self._on_step = steps, on_step
         self._owner = owner
-        frame = sys._getframe(2)
+        # Not the frame itself, which would keep alive all that the caller has.
         self._code, self._instruction = frame.f_code, frame.f_lasti
         self._is_begun = False
 
@@ -90,11 +110,11 @@ class Backfill:
 
     async def to_the_end(self, on_step: Callable[[BackfillStep], None] | None = None) -> BackfillStep:
         """The last step; `on_step` hears of each."""
-        last: BackfillStep | None = None
+        last, hearers = None, [each for each in (self._on_step, on_step) if each is not None]
         async for step in self:
             last = step
-            if on_step is not None:
-                on_step(step)
+            for hear in hearers:
+                hear(step)
         assert last is not None, "a backfill has a last step"
         return last
 
@@ -104,7 +124,7 @@ class Backfill:
 
 
 class _Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, checked. Times in microseconds."""
+    """The arguments of a backfill, checked. Times in microseconds."""
 
     key: str
     first: int
@@ -116,132 +136,223 @@ class _Wish(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
 
 
-class Backfills(ManagesSchedules):
-    """Making up for moments of the past."""
+def backfill(
+    source: ContextSource,
+    key: str,
+    start: datetime,
+    end: datetime,
+    *,
+    overlap: BackfillOverlap | None = None,
+    pace: Duration | None = None,
+    args: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    limit: int = BACKFILL_MOST,
+    on_step: Callable[[BackfillStep], None] | None = None,
+) -> Backfill:
+    """Make runs for the moments from `start` to `end` that have none: `await` it, or `async for step in` it.
 
-    def backfill(
-        self,
-        key: str,
-        start: datetime,
-        end: datetime,
-        *,
-        overlap: BackfillOverlap | None = None,
-        pace: Duration | None = None,
-        args: Mapping[str, Any] | None = None,
-        dry_run: bool = False,
-        limit: int = BACKFILL_MOST,
-    ) -> Backfill:
-        """Make runs for the moments from `start` to `end` that have none: `await` it, or `async for step in` it.
+    One at a time and in order, each when the one before has ended and nothing else of the schedule is live or due;
+    with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
+    `on_step` hears of each step where it is awaited, and in `sync`, there on the event loop's thread.
+    """
+    if overlap not in (None, "allow"):
+        raise InvalidInput(f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)")
+    wish = _Wish(
+        key=check_key(key),
+        first=to_us(start),
+        last=to_us(end),
+        is_alone=overlap is None,
+        pace=0 if pace is None else duration_us(pace, what="pace"),
+        args=args,
+        is_dry_run=dry_run,
+        limit=check_limit(limit),
+    )
+    if wish.last < wish.first:
+        raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
+    frame = sys._getframe(2)
+    return Backfill(lambda: _backfill(source, wish), source, frame, on_step)
 
-        One at a time and in order, each when the one before has ended and nothing else of the schedule is live or due;
-        with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
-        """
-        if overlap not in (None, "allow"):
-            raise InvalidInput(f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)")
-        wish = _Wish(
-            key=check_key(key),
-            first=to_us(start),
-            last=to_us(end),
-            is_alone=overlap is None,
-            pace=0 if pace is None else duration_us(pace, what="pace"),
-            args=args,
-            is_dry_run=dry_run,
-            limit=check_limit(limit),
-        )
-        if wish.last < wish.first:
-            raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
-        return Backfill(lambda: self._backfill(wish), self)
 
-    async def _backfill(self, wish: _Wish) -> AsyncIterator[BackfillStep]:
-        store = await self._store()
-        stored, rule = await self._backfilled(store, wish)
-        moments = _moments(wish, rule)
-        recorded = await self._recorded(store, stored.id, wish.first, wish.last, set(moments))
-        todo = deque(moment for moment in moments if moment not in recorded)
-        made = _Made(BackfillStep(key=wish.key, moments=len(moments), left_out=len(moments) - len(todo)))
-        encoded = None if wish.args is None else self._encode_arguments(stored.definition.task, wish.args)
-        if not wish.is_dry_run:
-            async for step in self._make_all(store, wish, stored.definition.when, todo, made, encoded):
-                yield step
-        yield made.step(is_dry_run=wish.is_dry_run, is_over=True)
-
-    async def _make_all(
-        self, store: Store, wish: _Wish, when: str, todo: deque[int], made: _Made, args: bytes | None
-    ) -> AsyncIterator[BackfillStep]:
-        maker = Backfiller(store, self.app, self._clock, key=wish.key, when=when)
-        look = _Looking()
-        while todo:
-            chunk = [todo[place] for place in range(min(len(todo), 1 if wish.is_alone or wish.pace else _BATCH))]
-            began = self._clock.elapsed()
-            backfilled = await maker.make(chunk, args=args, is_alone=wish.is_alone)
-            # Those that wait are the last ones: they wait for each other, or all for the same.
-            settled = [todo.popleft() for _ in chunk if todo[0] not in backfilled.waiting]
-            if settled:
-                made.add(settled, backfilled.runs)
-                self._wake_runs()
-                look.begin_anew()
-                yield made.step()
-            if wish.is_alone:
-                async for step in self._until_ended(store, made):
-                    yield step
-            if not settled:
-                await look.rest()
-            elif todo and wish.pace and backfilled.runs:
-                await asyncio.sleep(max(wish.pace / 1e6 - (self._clock.elapsed() - began), 0))
-            if await made.look(store, self.app):
-                yield made.step()
-        async for step in self._until_ended(store, made):
+async def _backfill(source: ContextSource, wish: _Wish) -> AsyncIterator[BackfillStep]:
+    context = await source.context()
+    stored, rule = await _backfilled(context, wish)
+    moments = _moments(wish, rule)
+    recorded = await _recorded(context, stored.id, wish.first, wish.last, set(moments))
+    todo = deque(moment for moment in moments if moment not in recorded)
+    made = _Made(BackfillStep(key=wish.key, moments=len(moments), left_out=len(moments) - len(todo)))
+    encoded = None if wish.args is None else context.encode_arguments(stored.definition.task, wish.args)
+    if not wish.is_dry_run:
+        async for step in _make_all(context, wish, stored.definition.when, todo, made, encoded):
             yield step
+    yield made.step(is_dry_run=wish.is_dry_run, is_over=True)
 
-    async def _until_ended(self, store: Store, made: _Made) -> AsyncIterator[BackfillStep]:
-        """Until none of the runs is live any more."""
-        look = _Looking()
-        while made.live:
-            if await made.look(store, self.app):
-                look.begin_anew()
-                yield made.step()
-            else:
-                await look.rest()
 
-    async def _backfilled(self, store: Store, wish: _Wish) -> tuple[StoredSchedule, When]:
-        """The schedule and its rule, if it can be backfilled with this wish."""
-        found = await store.stored_schedules(self.app, keys=[wish.key])
+async def _make_all(
+    context: Context, wish: _Wish, when: str, todo: deque[int], made: _Made, args: bytes | None
+) -> AsyncIterator[BackfillStep]:
+    maker = Backfiller(context.store, context.app, context.clock, key=wish.key, when=when)
+    look = _Looking()
+    while todo:
+        chunk = [todo[place] for place in range(min(len(todo), 1 if wish.is_alone or wish.pace else _BATCH))]
+        began = context.clock.elapsed()
+        backfilled = await maker.make(chunk, args=args, is_alone=wish.is_alone)
+        # Those that wait are the last ones: they wait for each other, or all for the same.
+        settled = [todo.popleft() for _ in chunk if todo[0] not in backfilled.waiting]
+        if settled:
+            made.add(settled, backfilled.runs)
+            context.wake_runs()
+            look.begin_anew()
+            yield made.step()
+        if wish.is_alone:
+            async for step in _until_ended(context, made):
+                yield step
+        if not settled:
+            await look.rest()
+        elif todo and wish.pace and backfilled.runs:
+            await asyncio.sleep(max(wish.pace / 1e6 - (context.clock.elapsed() - began), 0))
+        if await made.look(context.store, context.app):
+            yield made.step()
+    async for step in _until_ended(context, made):
+        yield step
+
+
+async def _until_ended(context: Context, made: _Made) -> AsyncIterator[BackfillStep]:
+    """Until none of the runs is live any more."""
+    look = _Looking()
+    while made.live:
+        if await made.look(context.store, context.app):
+            look.begin_anew()
+            yield made.step()
+        else:
+            await look.rest()
+
+
+async def _backfilled(context: Context, wish: _Wish) -> tuple[StoredSchedule, When]:
+    """The schedule and its rule, if it can be backfilled with this wish."""
+    stored = await stored_schedule(context, wish.key)
+    now, kept = await context.store.now(), context.settings.retention
+    if wish.last > now:
+        raise InvalidInput(
+            f"end: {moment_text(wish.last)} is still to come; backfill is for the past, give now at the latest"
+        )
+    if wish.first < now - kept:
+        raise InvalidInput(
+            f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
+            "would be forgotten at once, and made again next time; begin later, or raise retention"
+        )
+    if stored.definition.mode == "every-node":
+        raise Refused(
+            f"{wish.key!r} runs on every node, and those of the past are gone, so there is nothing to backfill; "
+            "trigger it instead"
+        )
+    rule = rule_of(stored, await load_calendars(context.store, context.app))
+    if rule.is_after_end:
+        raise Refused(
+            f"{wish.key!r} counts from the end of its runs, so that it has no fixed moments to backfill; "
+            "trigger it instead"
+        )
+    return stored, rule
+
+
+async def _recorded(context: Context, schedule: int, first: int, last: int, wanted: set[int]) -> set[int]:
+    """Those of the moments that have a run. In pages: an earlier rule may have left many others there."""
+    found: set[int] = set()
+    while True:
+        page = await context.store.recorded_moments(context.app, schedule, first=first, last=last, limit=_PAGE)
+        found |= wanted.intersection(page)
+        if len(page) < _PAGE:
+            return found
+        first = page[-1] + 1
+
+
+class Backfilled(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs that were made, and the moments that have to wait.
+
+    Of neither are moments that have a run already.
+    """
+
+    runs: tuple[str, ...] = ()
+    waiting: tuple[int, ...] = ()
+
+
+class Backfiller:
+    """Makes runs for moments of one schedule, whose rule is `when`."""
+
+    def __init__(self, store: Store, app: str, clock: Clock, *, key: str, when: str) -> None:
+        self._store = store
+        self._app = app
+        self._clock = clock
+        self._key = key
+        self._when = when
+
+    async def make(self, moments: Sequence[int], *, args: bytes | None, is_alone: bool) -> Backfilled:
+        """Runs for these moments, or which of them have to wait.
+
+        `is_alone`: only where nothing of the schedule is live or due; where its overlap is "allow", only where no other
+        backfill of it is live. In any case one whose unique key is taken waits.
+        """
+        for _ in range(_ROUNDS_MAX):
+            stored, now = await self._schedule(), await self._store.now()
+            if is_alone and await self._is_occupied(stored, now):
+                return Backfilled(waiting=tuple(moments))
+            runs = tuple(self._run(stored, moment, now, args) for moment in moments)
+            is_guarded = is_alone and stored.definition.overlap != "allow"
+            advance = Advance(
+                schedule_id=stored.id,
+                version=stored.version,
+                fire_at=stored.fire_at,
+                at=stored.at,
+                live=stored.live if is_guarded else None,
+                runs=runs,
+                next_fire_at=stored.fire_at,
+                next_at=stored.at,
+                fingerprint=stored.fingerprint,
+            )
+            recorded = await self._store.record_fires(self._app, None, [advance])
+            if recorded.taken[0]:
+                left_out, duplicates = set(recorded.left_out), set(recorded.duplicates)
+                return Backfilled(
+                    runs=tuple(run.id for run in runs if run.id not in left_out),
+                    waiting=tuple(moment for moment, run in zip(moments, runs, strict=True) if run.id in duplicates),
+                )
+        raise StoreUnavailable(f"{self._key!r} changed {_ROUNDS_MAX} times while it was backfilled; try again")
+
+    async def _schedule(self) -> StoredSchedule:
+        found = await self._store.stored_schedules(self._app, keys=[self._key])
         if not found:
-            raise NotFound(
-                f"there is no schedule {wish.key!r} in app {self.app!r}; `evertick list` shows those there are"
-            )
-        now, kept = await store.now(), self.settings.retention
-        if wish.last > now:
-            raise InvalidInput(
-                f"end: {moment_text(wish.last)} is still to come; backfill is for the past, give now at the latest"
-            )
-        if wish.first < now - kept:
-            raise InvalidInput(
-                f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
-                "would be forgotten at once, and made again next time; begin later, or raise retention"
-            )
-        if found[0].definition.mode == "every-node":
-            raise Refused(
-                f"{wish.key!r} runs on every node, and those of the past are gone, so there is nothing to backfill; "
-                "trigger it instead"
-            )
-        rule = rule_of(found[0], await load_calendars(store, self.app))
-        if rule.is_after_end:
-            raise Refused(
-                f"{wish.key!r} counts from the end of its runs, so that it has no fixed moments to backfill; "
-                "trigger it instead"
-            )
-        return found[0], rule
+            raise NotFound(f"the schedule {self._key!r} was removed while it was backfilled")
+        if found[0].definition.when != self._when:
+            raise Refused(f"the rule of {self._key!r} was changed while it was backfilled; ask again for the new one")
+        return found[0]
 
-    async def _recorded(self, store: Store, schedule: int, first: int, last: int, wanted: set[int]) -> set[int]:
-        """Those of the moments that have a run. In pages: an earlier rule may have left many others there."""
-        found: set[int] = set()
-        while True:
-            page = await store.recorded_moments(self.app, schedule, first=first, last=last, limit=_PAGE)
-            found |= wanted.intersection(page)
-            if len(page) < _PAGE:
-                return found
-            first = page[-1] + 1
+    async def _is_occupied(self, stored: StoredSchedule, now: int) -> bool:
+        if stored.definition.overlap == "allow":
+            live = RunFilter(schedule_key=stored.key, states=LIVE_STATES, limit=_LIVE_LOOKED_AT)
+            return any(run.cause is Cause.BACKFILL for run in await self._store.runs(self._app, live))
+        # A fire that is due goes first: made now, our run would have it skipped.
+        is_due = stored.pause is None and stored.at is not None and stored.at <= now
+        return stored.live != 0 or is_due
+
+    def _run(self, stored: StoredSchedule, moment: int, now: int, args: bytes | None) -> NewRun:
+        definition = stored.definition
+        return NewRun(
+            id=self._clock.new_id(),
+            task=definition.task,
+            cause=Cause.BACKFILL,
+            fire_at=moment,
+            # Due from now on, or it would expire before it could start.
+            due_at=now,
+            schedule_id=stored.id,
+            version=stored.version,
+            args=args,
+            queue=definition.queue,
+            priority=definition.priority,
+            expires=definition.expires,
+            labels=definition.labels,
+            unique_key=definition.unique,
+            unique_until=definition.unique_until,
+            unique_for=definition.unique_for,
+        )
 
 
 class _Made:
@@ -256,7 +367,7 @@ class _Made:
         return len(self._live)
 
     def add(self, moments: list[int], runs: tuple[str, ...]) -> None:
-        # What was asked for and not made has got a run from somebody else meanwhile.
+        # The others have got a run from another caller meanwhile.
         self._live.extend(runs)
         self._step = msgspec.structs.replace(
             self._step,

@@ -1,7 +1,7 @@
 """Pausing and resuming many schedules at once, by their labels.
 
-Each schedule is changed by itself, guarded like any other change: whoever stops in the middle has changed some of them,
-and asks again for the rest.
+Each schedule is changed by itself, guarded like any other change: a call that is cut off has changed some of them, and
+the next call changes the rest.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from datetime import datetime
 from evertick.definition.settings import check_labels
 from evertick.errors import InvalidInput, NotFound
 from evertick.model import Pause
-from evertick.operations.context import check_note
-from evertick.operations.schedules import ManagesSchedules
-from evertick.store.base import ScheduleFilter, Store, StoredSchedule
+from evertick.operations.context import Context, check_note
+from evertick.store.base import ScheduleFilter, StoredSchedule
 from evertick.when import to_us
 from evertick.when.moment import moment_text
 
-__all__ = ["ManagesInBulk", "OnChange"]
+__all__ = ["OnChange", "pause_many", "resume_many"]
 
 # Hears the key of each schedule that was changed, and how many were until then.
 OnChange = Callable[[str, int], None]
@@ -26,87 +25,84 @@ OnChange = Callable[[str, int], None]
 _PAGE = 1_000
 
 
-class ManagesInBulk(ManagesSchedules):
-    """What people do with many schedules at once."""
+async def pause_many(
+    context: Context,
+    *,
+    labels: Mapping[str, str] | None = None,
+    note: str = "",
+    until: datetime | None = None,
+    everything: bool = False,
+    on_change: OnChange | None = None,
+) -> list[str]:
+    """Pause all schedules with these labels that are not paused; answers their keys."""
+    chosen, until_us = _chosen(labels, everything), None if until is None else to_us(until)
+    if until_us is not None and until_us <= await context.store.now():
+        raise InvalidInput(f"until: {moment_text(until_us)} has passed; give a later moment, or none")
+    editor, said = context.editor(), check_note(note)
 
-    async def pause_many(
-        self,
-        *,
-        labels: Mapping[str, str] | None = None,
-        note: str = "",
-        until: datetime | None = None,
-        everything: bool = False,
-        on_change: OnChange | None = None,
-    ) -> list[str]:
-        """Pause all schedules with these labels that are not paused; answers their keys."""
-        chosen, until_us = _chosen(labels, everything), None if until is None else to_us(until)
-        store = await self._store()
-        if until_us is not None and until_us <= await store.now():
-            raise InvalidInput(f"until: {moment_text(until_us)} has passed; give a later moment, or none")
-        editor, said = self._editor(store), check_note(note)
+    async def pause(key: str) -> bool:
+        is_paused = await editor.pause(key, note=said, until=until_us, unless=_is_paused)
+        if is_paused:
+            context.tell("paused", key, note=said)
+        return is_paused
 
-        async def pause(key: str) -> bool:
-            is_paused = await editor.pause(key, note=said, until=until_us, unless=_is_paused)
-            if is_paused:
-                self._tell("paused", key, note=said)
-            return is_paused
+    return await _change_each(context, chosen, is_paused=False, change=pause, on_change=on_change)
 
-        return await self._change_each(store, chosen, is_paused=False, change=pause, on_change=on_change)
 
-    async def resume_many(
-        self,
-        *,
-        labels: Mapping[str, str] | None = None,
-        everything: bool = False,
-        on_change: OnChange | None = None,
-    ) -> list[str]:
-        """Resume all schedules with these labels that somebody paused; answers their keys.
+async def resume_many(
+    context: Context,
+    *,
+    labels: Mapping[str, str] | None = None,
+    everything: bool = False,
+    on_change: OnChange | None = None,
+) -> list[str]:
+    """Resume all schedules with these labels that were paused by hand; answers their keys.
 
-        What is paused because no code declares it any more stays so.
-        """
-        chosen, store = _chosen(labels, everything), await self._store()
-        editor = self._editor(store)
+    What is paused because no code declares it any more stays so.
+    """
+    chosen, editor = _chosen(labels, everything), context.editor()
 
-        async def resume(key: str) -> bool:
-            return await editor.resume(key, unless=_is_undeclared)
+    async def resume(key: str) -> bool:
+        return await editor.resume(key, unless=_is_undeclared)
 
-        return await self._change_each(store, chosen, is_paused=True, change=resume, on_change=on_change)
+    return await _change_each(context, chosen, is_paused=True, change=resume, on_change=on_change)
 
-    async def _change_each(
-        self,
-        store: Store,
-        labels: dict[str, str],
-        *,
-        is_paused: bool,
-        change: Callable[[str], Awaitable[bool]],
-        on_change: OnChange | None,
-    ) -> list[str]:
-        changed: list[str] = []
-        try:
-            async for key in self._keys(store, labels, is_paused):
-                try:
-                    is_changed = await change(key)
-                except NotFound:  # removed since it was listed
-                    continue
-                if is_changed:
-                    changed.append(key)
-                    if on_change is not None:
-                        on_change(key, len(changed))
-        finally:
-            if changed:
-                self._wake_fires()
-        return changed
 
-    async def _keys(self, store: Store, labels: dict[str, str], is_paused: bool) -> AsyncIterator[str]:
-        after: str | None = None
-        while True:
-            wanted = ScheduleFilter(labels=labels, is_paused=is_paused, after_key=after, limit=_PAGE, with_counts=False)
-            page = await store.schedules(self.app, wanted)
-            for schedule in page:
-                yield schedule.key
-            if len(page) < _PAGE:
-                return
-            after = page[-1].key
+async def _change_each(
+    context: Context,
+    labels: dict[str, str],
+    *,
+    is_paused: bool,
+    change: Callable[[str], Awaitable[bool]],
+    on_change: OnChange | None,
+) -> list[str]:
+    changed: list[str] = []
+    try:
+        async for key in _keys(context, labels, is_paused):
+            try:
+                is_changed = await change(key)
+            except NotFound:  # removed since it was listed
+                continue
+            if is_changed:
+                changed.append(key)
+                if on_change is not None:
+                    on_change(key, len(changed))
+    finally:
+        if changed:
+            context.wake_fires()
+    return changed
+
+
+async def _keys(context: Context, labels: dict[str, str], is_paused: bool) -> AsyncIterator[str]:
+    after: str | None = None
+    while True:
+        wanted = ScheduleFilter(labels=labels, is_paused=is_paused, after_key=after, limit=_PAGE, with_counts=False)
+        page = await context.store.schedules(context.app, wanted)
+        for schedule in page:
+            yield schedule.key
+        if len(page) < _PAGE:
+            return
+        after = page[-1].key
 
 
 def _chosen(labels: Mapping[str, str] | None, everything: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a change would do, before it is made. Nothing here writes."""
+"""The effect of a change, before it is made. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.ledger.parsed_rules import blackout_named, blackout_of, load_calendars, rule_of
 from evertick.model import Definition
 from evertick.operations.calendars import check_calendar
-from evertick.operations.schedules import ManagesSchedules, rule_given
+from evertick.operations.context import Context, stored_schedule
+from evertick.operations.schedules import rule_given
 from evertick.plan.allowed_rules import check_rule
 from evertick.plan.change_preview import ChangePlan, Kind, OptionChange, Side, plan_change
 from evertick.store.base import StoredSchedule
@@ -25,13 +26,14 @@ from evertick.when.moment import DAY, moment_text
 from evertick.when.zone import zone_named
 
 __all__ = [
-    "ForeseesChanges",
     "ScheduleSnapshot",
     "checked_days",
     "looked_at",
     "notes_of_rule",
     "plan_edit",
     "plan_stop",
+    "preview_calendar",
+    "preview_change",
 ]
 
 DAYS_MAX = 366
@@ -49,83 +51,81 @@ class ScheduleSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     calendars: dict[str, Calendar]
 
 
-class ForeseesChanges(ManagesSchedules):
-    """Looking at a change before making it."""
+async def preview_change(
+    context: Context,
+    key: str,
+    when: When | str | None = None,
+    *,
+    calendar: Calendar | str | None = None,
+    tz: str | None = None,
+    pause: bool = False,
+    until: datetime | None = None,
+    remove: bool = False,
+    days: int = 14,
+    **policies: Unpack[PolicyOptions],
+) -> ChangePlan:
+    """The fires of the next days that a change would add, remove and move. Nothing is written.
 
-    async def preview_change(
-        self,
-        key: str,
-        when: When | str | None = None,
-        *,
-        calendar: Calendar | str | None = None,
-        tz: str | None = None,
-        pause: bool = False,
-        until: datetime | None = None,
-        remove: bool = False,
-        days: int = 14,
-        **policies: Unpack[PolicyOptions],
-    ) -> ChangePlan:
-        """The fires of the next days that a change would add, remove and move. Nothing is written.
-
-        What `update` takes; besides, another `calendar` or zone for the rule it has (`when_new` of the answer is the
-        rule to give to `update`); or `pause`, perhaps `until` a moment; or `remove`.
-        """
-        is_edit = when is not None or calendar is not None or tz is not None or bool(policies)
-        if pause + remove + is_edit > 1:
-            raise InvalidInput("pause, remove and an update are different changes; preview one at a time")
-        if until is not None and not pause:
-            raise InvalidInput(f"until: {shown(until)} goes with pause=True")
-        now, last = await self._looked_up(key), checked_days(days)
-        if pause or remove:
-            return plan_stop(now, "pause" if pause else "remove", until, last)
-        if calendar is not None and not isinstance(calendar, str):
-            check_calendar(calendar)
-        return self._updated(now, _rule_wanted(now, when, calendar, tz), policies, calendar, last)
-
-    async def preview_calendar(self, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
-        """What `set_calendar` would do to the schedules that use it: one plan each, by key. Nothing is written."""
+    What `update` takes; besides, another `calendar` or zone for the rule it has (`when_new` of the answer is the
+    rule to give to `update`); or `pause`, perhaps `until` a moment; or `remove`.
+    """
+    is_edit = when is not None or calendar is not None or tz is not None or bool(policies)
+    if pause + remove + is_edit > 1:
+        raise InvalidInput("pause, remove and an update are different changes; preview one at a time")
+    if until is not None and not pause:
+        raise InvalidInput(f"until: {shown(until)} goes with pause=True")
+    now, last = await _looked_up(context, key), checked_days(days)
+    if pause or remove:
+        return plan_stop(now, "pause" if pause else "remove", until, last)
+    if calendar is not None and not isinstance(calendar, str):
         check_calendar(calendar)
-        store, last = await self._store(), checked_days(days)
-        plans = []
-        for key in await store.calendar_users(self.app, calendar.name, limit=_USERS_MOST):
-            # One that was removed meanwhile has no fires to speak of.
-            with contextlib.suppress(NotFound):
-                now = await self._looked_up(key)
-                calendars = {**now.calendars, calendar.name: calendar}
-                new = self._bound(now, None, calendars)
-                plans.append(plan_edit(now, "calendar", new, now.stored.definition, last, calendars))
-        return plans
+    return _updated(context, now, _rule_wanted(now, when, calendar, tz), policies, calendar, last)
 
-    def _updated(
-        self,
-        now: ScheduleSnapshot,
-        wanted: When | None,
-        policies: PolicyOptions,
-        calendar: Calendar | str | None,
-        last: int,
-    ) -> ChangePlan:
-        given = (None if wanted is None else wanted.calendar, calendar, blackout_given(policies))
-        calendars = {**now.calendars, **{each.name: each for each in given if isinstance(each, Calendar)}}
-        rule = self._bound(now, wanted, calendars)
-        if wanted is not None:
-            self.settings.schedule_limits.check(now.stored.key, rule, now.time)
-        definition = make_definition(now.stored.definition.task, policies, now.stored.definition)
-        check_rule(definition, rule)
-        self._check_arguments(definition.task, definition.args)
-        return plan_edit(now, "update", rule, definition, last, calendars)
 
-    def _bound(self, now: ScheduleSnapshot, wanted: When | None, calendars: dict[str, Calendar]) -> When:
-        """The rule as the change would store it; that of the schedule stays anchored where it was."""
-        created = now.stored.created_at if wanted is None else now.time
-        rule = parse_when(now.stored.definition.when, calendars) if wanted is None else wanted
-        return rule.bind(key=now.stored.key, created=created, tz=self.settings.tz, calendars=calendars)
+async def preview_calendar(context: Context, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
+    """The effect of `set_calendar` on the schedules that use it: one plan each, by key. Nothing is written."""
+    check_calendar(calendar)
+    last = checked_days(days)
+    plans = []
+    for key in await context.store.calendar_users(context.app, calendar.name, limit=_USERS_MOST):
+        # One that was removed meanwhile has no fires to speak of.
+        with contextlib.suppress(NotFound):
+            now = await _looked_up(context, key)
+            calendars = {**now.calendars, calendar.name: calendar}
+            new = _bound(context, now, None, calendars)
+            plans.append(plan_edit(now, "calendar", new, now.stored.definition, last, calendars))
+    return plans
 
-    async def _looked_up(self, key: str) -> ScheduleSnapshot:
-        store = await self._store()
-        found = await store.stored_schedules(self.app, keys=[check_key(key)])
-        if not found:
-            raise NotFound(f"there is no schedule {key!r} in app {self.app!r}; `evertick list` shows those there are")
-        return looked_at(found[0], await load_calendars(store, self.app), await store.now())
+
+def _updated(
+    context: Context,
+    now: ScheduleSnapshot,
+    wanted: When | None,
+    policies: PolicyOptions,
+    calendar: Calendar | str | None,
+    last: int,
+) -> ChangePlan:
+    given = (None if wanted is None else wanted.calendar, calendar, blackout_given(policies))
+    calendars = {**now.calendars, **{each.name: each for each in given if isinstance(each, Calendar)}}
+    rule = _bound(context, now, wanted, calendars)
+    if wanted is not None:
+        context.settings.schedule_limits.check(now.stored.key, rule, now.time)
+    definition = make_definition(now.stored.definition.task, policies, now.stored.definition)
+    check_rule(definition, rule)
+    context.check_arguments(definition.task, definition.args)
+    return plan_edit(now, "update", rule, definition, last, calendars)
+
+
+def _bound(context: Context, now: ScheduleSnapshot, wanted: When | None, calendars: dict[str, Calendar]) -> When:
+    """The rule as the change would store it; that of the schedule stays anchored where it was."""
+    created = now.stored.created_at if wanted is None else now.time
+    rule = parse_when(now.stored.definition.when, calendars) if wanted is None else wanted
+    return rule.bind(key=now.stored.key, created=created, tz=context.settings.tz, calendars=calendars)
+
+
+async def _looked_up(context: Context, key: str) -> ScheduleSnapshot:
+    stored = await stored_schedule(context, check_key(key))
+    return looked_at(stored, await load_calendars(context.store, context.app), await context.store.now())
 
 
 def looked_at(stored: StoredSchedule, calendars: dict[str, Calendar], time: int) -> ScheduleSnapshot:

@@ -1,4 +1,4 @@
-"""Putting right what a wrong clock has left, for people."""
+"""Repair of what a wrong clock has left in the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["ClockRepair", "repair_clock"]
 
 
 class ClockRepair(msgspec.Struct, frozen=True, kw_only=True):
-    """What a wrong clock has left in an app, and whether it was put right."""
+    """The traces of a wrong clock in an app, and whether they were repaired."""
 
     app: str
     # By the store's clock.

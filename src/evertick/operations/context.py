@@ -1,86 +1,138 @@
-"""What every part of the scheduler's surface stands on: the store, the tasks it knows, the engine to be woken."""
+"""The ledger that an operation works on, who asks for it, and the node of this process, if there is one."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import msgspec
 
+from evertick.aio.unawaited import Owner
 from evertick.clock import Clock
+from evertick.definition.declarations import Declarations
 from evertick.definition.duties import Duties
 from evertick.definition.options import make_definition
 from evertick.definition.settings import Settings, check_key
-from evertick.definition.task import Task
-from evertick.engine.engine import Engine
-from evertick.errors import InvalidArguments, InvalidInput
+from evertick.definition.task import Task, check_kept_arguments
+from evertick.engine.engine import EngineHealth
+from evertick.errors import InvalidArguments, InvalidInput, NotFound
 from evertick.ledger.editor import Editor
+from evertick.ledger.override_editor import OverrideEditor
 from evertick.model import Run
 from evertick.model.hooks import Event, EventKind, Hooks
-from evertick.store.base import Store
+from evertick.store.base import Store, StoredSchedule
 from evertick.text.values import encode_data, has_control, shown
 from evertick.when import from_us
 
-__all__ = ["Managing", "check_limit", "check_note", "run_id_of"]
+__all__ = [
+    "Actor",
+    "Context",
+    "ContextSource",
+    "EngineLink",
+    "check_limit",
+    "check_note",
+    "no_schedule",
+    "run_id_of",
+    "stored_schedule",
+]
 
 _LIMIT_MAX = 1_000_000
 _NOTE_LONGEST = 1_000
 
 
-class Managing(ABC):
-    """The common ground of the parts. The scheduler fills it."""
+class Actor(msgspec.Struct, frozen=True, kw_only=True):
+    """The one who asks: a program by its code, or a person. `name` is the login of a person."""
 
-    # How its calls are named where one was not awaited.
-    _written = "scheduler"
+    kind: Literal["code", "user"] = "code"
+    name: str = ""
+    origin: str = "code"
+
+
+class EngineLink(Protocol):
+    """The engine of this process, as far as operations need it."""
+
+    def wake_fires(self) -> None: ...
+    def wake_runs(self) -> None: ...
+    def wake_messages(self) -> None: ...
+    def cancel(self, run_ids: list[str], /) -> None: ...
+    def health(self) -> EngineHealth: ...
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """The opened store of an app, and the definitions that are known here."""
+
+    store: Store
     settings: Settings
-    _tasks: dict[str, Task[Any, Any]]
-    _hooks: Hooks
-    _duties: Duties
-    _engine: Engine | None
+    clock: Clock
+    actor: Actor
+    tasks: Mapping[str, Task[Any, Any]]
+    declarations: Declarations
+    duties: Duties
+    hooks: Hooks
+    # None: no engine runs here. A node without slots has none, though it is started.
+    engine: EngineLink | None = None
+    is_started: bool = False
+    # Errors of a configuration that was read again and rejected.
+    configuration_problems: tuple[str, ...] = ()
 
     @property
     def app(self) -> str:
         return self.settings.app
 
-    @property
-    @abstractmethod
-    def _clock(self) -> Clock: ...
+    def editor(self) -> Editor:
+        return Editor(self.store, self.app, self.clock, self.settings.tz, self.settings.schedule_limits)
 
-    @abstractmethod
-    async def _store(self) -> Store:
-        """The store, opened on first use."""
+    def override_editor(self) -> OverrideEditor:
+        return OverrideEditor(self.store, self.app, self.clock, self.settings.tz, self.settings.schedule_limits)
 
-    def _editor(self, store: Store) -> Editor:
-        return Editor(store, self.app, self._clock, self.settings.tz, self.settings.schedule_limits)
-
-    def _encode_arguments(self, task: str, args: Mapping[str, Any]) -> bytes:
+    def encode_arguments(self, task: str, args: Mapping[str, Any]) -> bytes:
         given = make_definition("", {"args": args}).args
-        self._check_arguments(task, given)
+        self.check_arguments(task, given)
         return msgspec.json.encode(given)
 
-    def _check_arguments(self, task: str, args: Mapping[str, Any]) -> None:
+    def check_arguments(self, task: str, args: Mapping[str, Any]) -> None:
         """Arguments for a task of ours must fit it; those of a task that other nodes know are theirs to judge."""
-        if task in self._tasks:
-            self._tasks[task]._check_kept(args)
+        if task in self.tasks:
+            check_kept_arguments(self.tasks[task], args)
             return
         try:
             encode_data(args)
         except (TypeError, ValueError) as error:
             raise InvalidArguments(f"{task}: arguments must be JSON-like data; {error}") from None
 
-    def _wake_fires(self) -> None:
-        if self._engine is not None:
-            self._engine.wake_fires()
+    def wake_fires(self) -> None:
+        if self.engine is not None:
+            self.engine.wake_fires()
 
-    def _wake_runs(self) -> None:
-        if self._engine is not None:
-            self._engine.wake_runs()
+    def wake_runs(self) -> None:
+        if self.engine is not None:
+            self.engine.wake_runs()
 
-    def _tell(self, kind: EventKind, key: str, note: str = "") -> None:
-        if kind in self._hooks.wanted:
-            at = from_us(self._clock.now_us())
-            self._hooks.tell(Event(kind=kind, app=self.app, at=at, schedule_key=key, note=note))
+    def wake_messages(self) -> None:
+        if self.engine is not None:
+            self.engine.wake_messages()
+
+    def tell(self, kind: EventKind, key: str, note: str = "") -> None:
+        if kind in self.hooks.wanted:
+            at = from_us(self.clock.now_us())
+            self.hooks.tell(Event(kind=kind, app=self.app, at=at, schedule_key=key, note=note))
+
+
+class ContextSource(Owner, Protocol):
+    """Makes contexts when they are needed: for operations that open the store only once they are awaited."""
+
+    async def context(self) -> Context: ...
+
+
+async def stored_schedule(context: Context, key: str) -> StoredSchedule:
+    found = await context.store.stored_schedules(context.app, keys=[key])
+    if not found:
+        raise no_schedule(context.app, key)
+    return found[0]
+
+
+def no_schedule(app: str, key: str) -> NotFound:
+    return NotFound(f"there is no schedule {key!r} in app {app!r}; `evertick list` shows those there are")
 
 
 def run_id_of(run: Any) -> str:

@@ -1,4 +1,4 @@
-"""The feed of an app: kept by the store, read by whoever has a cursor."""
+"""The feed of an app: kept by the store, read from a cursor on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import msgspec
 from evertick.definition.settings import check_feed, check_key
 from evertick.errors import InvalidInput, Refused, StoreUnavailable
 from evertick.model.feed import FEED_KINDS, Cursor, FeedEvent, FeedPage, cursor_of, events_of
-from evertick.operations.context import Managing, check_limit
+from evertick.operations.context import Context, ContextSource, check_limit
 from evertick.store.base import FeedRead
 from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import MILLISECOND, to_us
 
-__all__ = ["ReadsFeed"]
+__all__ = ["feed", "feed_cursor", "feed_page", "keep_feed"]
 
 log = logging.getLogger("evertick.feed")
 
@@ -39,121 +39,126 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return self.schedule is None or event.schedule_key == self.schedule
 
 
-class ReadsFeed(Managing):
-    """What other programs read of an app."""
+async def keep_feed(context: Context, kept: Duration | None) -> None:
+    """Keep the events of this app for other programs, from now on and for so long; None: no more of it."""
+    await context.store.keep_feed(context.app, None if kept is None else check_feed(kept))
 
-    async def keep_feed(self, kept: Duration | None) -> None:
-        """Keep the events of this app for other programs, from now on and for so long; None: no more of it."""
-        await (await self._store()).keep_feed(self.app, None if kept is None else check_feed(kept))
 
-    async def feed_cursor(self) -> str:
-        """The end of the feed as it is now: what happens from here on follows it."""
-        read = await self._read_feed(None, _wanted(None, None, None, 1), rows=0)
-        return str(read.end)
+async def feed_cursor(context: Context) -> str:
+    """The end of the feed as it is now: what happens from here on follows it."""
+    read = await _read_feed(context, None, _wanted(None, None, None, 1), rows=0)
+    return str(read.end)
 
-    async def feed_page(
-        self,
-        after: str | None = None,
-        *,
-        since: datetime | None = None,
-        kinds: Sequence[str] | None = None,
-        schedule: str | None = None,
-        limit: int = _PAGE,
-    ) -> FeedPage:
-        """The events after a cursor, at most `limit`; None: from the oldest that is kept. Raises CursorGone.
 
-        None of them only at the end of the feed. The cursor of the page is where to go on, also then.
-        """
-        wanted = _wanted(since, kinds, schedule, limit)
-        while True:
-            page = await self._page(after, wanted)
-            if page.events or page.is_end:
-                return page
-            after = page.cursor
+async def feed_page(
+    context: Context,
+    after: str | None = None,
+    *,
+    since: datetime | None = None,
+    kinds: Sequence[str] | None = None,
+    schedule: str | None = None,
+    limit: int = _PAGE,
+) -> FeedPage:
+    """The events after a cursor, at most `limit`; None: from the oldest that is kept. Raises CursorGone.
 
-    def feed(
-        self,
-        after: str | None = None,
-        *,
-        since: datetime | None = None,
-        kinds: Sequence[str] | None = None,
-        schedule: str | None = None,
-        poll: Duration = "1s",
-    ) -> AsyncIterator[FeedEvent]:
-        """The events after a cursor and all that follow, as they come: `async for event in scheduler.feed(cursor)`.
+    None of them only at the end of the feed. The cursor of the page is where to go on, also then.
+    """
+    wanted = _wanted(since, kinds, schedule, limit)
+    while True:
+        page = await _page(context, after, wanted)
+        if page.events or page.is_end:
+            return page
+        after = page.cursor
 
-        Looks for more every `poll`, sooner where the store tells of changes. Waits for a store that is away.
-        """
-        _wanted(since, kinds, schedule, _PAGE)
-        pause = duration_us(poll, what="poll")
-        if pause < _POLL_LEAST:
-            raise InvalidInput(f"poll: {shown(poll)} is too often; look every {_POLL_LEAST // MILLISECOND}ms at most")
-        if after is not None:
-            Cursor.parse(after)
-        return self._follow(after, since, kinds, schedule, pause / 1e6)
 
-    async def _follow(
-        self,
-        after: str | None,
-        since: datetime | None,
-        kinds: Sequence[str] | None,
-        schedule: str | None,
-        seconds: float,
-    ) -> AsyncIterator[FeedEvent]:
-        while True:
-            try:
-                page = await self.feed_page(after, since=since, kinds=kinds, schedule=schedule)
-            except StoreUnavailable as error:
-                log.warning("the feed waits for the store: %s", error)
-                await asyncio.sleep(seconds)
-                continue
-            for event in page.events:
-                yield event
-            after = page.cursor
-            if page.is_end:
-                await self._wait_for_more(seconds)
+def feed(
+    source: ContextSource,
+    after: str | None = None,
+    *,
+    since: datetime | None = None,
+    kinds: Sequence[str] | None = None,
+    schedule: str | None = None,
+    poll: Duration = "1s",
+) -> AsyncIterator[FeedEvent]:
+    """The events after a cursor and all that follow, as they come: `async for event in scheduler.feed(cursor)`.
 
-    async def _wait_for_more(self, seconds: float) -> None:
-        # A wake-up is heard by one who waits. Where an engine runs they are the engine's, so that its work is not late.
-        if self._engine is not None:
-            await asyncio.sleep(seconds)
-            return
+    Looks for more every `poll`, sooner where the store tells of changes. Waits for a store that is away.
+    """
+    _wanted(since, kinds, schedule, _PAGE)
+    pause = duration_us(poll, what="poll")
+    if pause < _POLL_LEAST:
+        raise InvalidInput(f"poll: {shown(poll)} is too often; look every {_POLL_LEAST // MILLISECOND}ms at most")
+    if after is not None:
+        Cursor.parse(after)
+    return _follow(source, after, since, kinds, schedule, pause / 1e6)
+
+
+async def _follow(
+    source: ContextSource,
+    after: str | None,
+    since: datetime | None,
+    kinds: Sequence[str] | None,
+    schedule: str | None,
+    seconds: float,
+) -> AsyncIterator[FeedEvent]:
+    while True:
         try:
-            await (await self._store()).changed(self.app, seconds)
-        except StoreUnavailable:
+            page = await feed_page(await source.context(), after, since=since, kinds=kinds, schedule=schedule)
+        except StoreUnavailable as error:
+            log.warning("the feed waits for the store: %s", error)
             await asyncio.sleep(seconds)
+            continue
+        for event in page.events:
+            yield event
+        after = page.cursor
+        if page.is_end:
+            await _wait_for_more(source, seconds)
 
-    async def _page(self, after: str | None, wanted: _Wanted) -> FeedPage:
-        rows = min(_ROWS_MOST, wanted.limit)
-        read = await self._read_feed(after, wanted, rows=rows)
-        start = cursor_of(after, read.first, read.end, self.app)
-        events: list[FeedEvent] = []
-        for event in self._events(read, start):
-            if wanted.has(event):
-                events.append(event)
-            if len(events) == wanted.limit:
-                return FeedPage(events=events, cursor=event.cursor, is_end=False)
-        if len(read.rows) < rows:
-            return FeedPage(events=events, cursor=str(max(start, read.end)), is_end=True)
-        last = read.rows[-1]
-        return FeedPage(events=events, cursor=str(Cursor(start.epoch, last.txid, last.seq + 1)), is_end=False)
 
-    def _events(self, read: FeedRead, start: Cursor) -> Iterator[FeedEvent]:
-        for row in read.rows:
-            # The row that the cursor points into is read from there on.
-            is_begun = (row.txid, row.seq) == (start.txid, start.seq)
-            place = start if is_begun else Cursor(start.epoch, row.txid, row.seq)
-            yield from events_of(self.app, place, row.at, row.kind, row.body)
+async def _wait_for_more(source: ContextSource, seconds: float) -> None:
+    try:
+        context = await source.context()
+        if context.engine is None:
+            await context.store.changed(context.app, seconds)
+            return
+    except StoreUnavailable:
+        pass
+    # Where an engine runs, wake-ups of the store are the engine's: heard here, they would be late there.
+    await asyncio.sleep(seconds)
 
-    async def _read_feed(self, after: str | None, wanted: _Wanted, *, rows: int) -> FeedRead:
-        start = None if after is None else Cursor.parse(after)
-        store = await self._store()
-        read = await store.feed(self.app, start=start, since=wanted.since, kinds=wanted.kinds, limit=rows)
-        if read is None:
-            raise Refused(
-                f"app {self.app!r} keeps no feed; turn it on with Scheduler(feed='7d') or scheduler.keep_feed('7d')"
-            )
-        return read
+
+async def _page(context: Context, after: str | None, wanted: _Wanted) -> FeedPage:
+    rows = min(_ROWS_MOST, wanted.limit)
+    read = await _read_feed(context, after, wanted, rows=rows)
+    start = cursor_of(after, read.first, read.end, context.app)
+    events: list[FeedEvent] = []
+    for event in _events(context.app, read, start):
+        if wanted.has(event):
+            events.append(event)
+        if len(events) == wanted.limit:
+            return FeedPage(events=events, cursor=event.cursor, is_end=False)
+    if len(read.rows) < rows:
+        return FeedPage(events=events, cursor=str(max(start, read.end)), is_end=True)
+    last = read.rows[-1]
+    return FeedPage(events=events, cursor=str(Cursor(start.epoch, last.txid, last.seq + 1)), is_end=False)
+
+
+def _events(app: str, read: FeedRead, start: Cursor) -> Iterator[FeedEvent]:
+    for row in read.rows:
+        # The row that the cursor points into is read from there on.
+        is_begun = (row.txid, row.seq) == (start.txid, start.seq)
+        place = start if is_begun else Cursor(start.epoch, row.txid, row.seq)
+        yield from events_of(app, place, row.at, row.kind, row.body)
+
+
+async def _read_feed(context: Context, after: str | None, wanted: _Wanted, *, rows: int) -> FeedRead:
+    start = None if after is None else Cursor.parse(after)
+    read = await context.store.feed(context.app, start=start, since=wanted.since, kinds=wanted.kinds, limit=rows)
+    if read is None:
+        raise Refused(
+            f"app {context.app!r} keeps no feed; turn it on with Scheduler(feed='7d') or scheduler.keep_feed('7d')"
+        )
+    return read
 
 
 def _wanted(since: Any, kinds: Any, schedule: Any, limit: Any) -> _Wanted:

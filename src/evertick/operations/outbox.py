@@ -9,101 +9,99 @@ from evertick.definition.settings import check_key
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.model import Message, MessageState
 from evertick.model.message import check_name, new_message
-from evertick.operations.context import Managing, check_limit
+from evertick.operations.context import Context, check_limit
 from evertick.store.base import MessageFilter
 from evertick.text.values import shown
 from evertick.when.duration import Duration
 
-__all__ = ["ManagesOutbox"]
+__all__ = ["drop_message", "get_message", "messages", "retry_dead", "retry_message", "send"]
 
 
-class ManagesOutbox(Managing):
-    """What people and programs do with messages."""
+async def send(
+    context: Context,
+    channel: str,
+    body: object,
+    *,
+    key: str | None = None,
+    delay: Duration | None = None,
+    headers: Mapping[str, str] | None = None,
+    connection: object = None,
+) -> Message:
+    """Put a message into the outbox; a node with a sender for its channel delivers it, at least once.
 
-    async def send(
-        self,
-        channel: str,
-        body: object,
-        *,
-        key: str | None = None,
-        delay: Duration | None = None,
-        headers: Mapping[str, str] | None = None,
-        connection: object = None,
-    ) -> Message:
-        """Put a message into the outbox; a node with a sender for its channel delivers it, at least once.
-
-        key: the idempotency key, the same at every try; default: the id of the message. While the outbox knows the key,
-        sending it again answers the message there is, `is_new=False`. connection: yours, to the database of the ledger,
-        in a transaction: the message is sent with your commit, and a rollback leaves nothing of it.
-        """
-        message = new_message(self._clock.new_id(), channel, body, key=key, delay=delay, headers=headers)
-        store = await self._store()
-        if connection is not None:
-            # Nobody is woken: it is there with the user's commit, which the nodes notice like any other.
-            [sent] = await store.within(connection).send(self.app, [message])
-            return sent
-        [sent] = await store.send(self.app, [message])
-        self._wake_messages()
+    key: the idempotency key, the same at every try; default: the id of the message. While the outbox knows the key,
+    sending it again answers the message there is, `is_new=False`. connection: yours, to the database of the ledger,
+    in a transaction: the message is sent with your commit, and a rollback leaves nothing of it.
+    """
+    message = new_message(context.clock.new_id(), channel, body, key=key, delay=delay, headers=headers)
+    if connection is not None:
+        # No engine is woken: the message is there with the user's commit, which nodes notice like any other.
+        [sent] = await context.store.within(connection).send(context.app, [message])
         return sent
+    [sent] = await context.store.send(context.app, [message])
+    context.wake_messages()
+    return sent
 
-    async def messages(
-        self,
-        *,
-        channel: str | None = None,
-        states: Sequence[MessageState | str] | None = None,
-        limit: int = 100,
-    ) -> list[Message]:
-        """Messages of the outbox, newest first. Those that were sent are there while their key is remembered."""
-        wanted = MessageFilter(
-            channel=None if channel is None else check_name(channel, "channel"),
-            states=None if states is None else _checked_states(states),
-            limit=check_limit(limit),
+
+async def messages(
+    context: Context,
+    *,
+    channel: str | None = None,
+    states: Sequence[MessageState | str] | None = None,
+    limit: int = 100,
+) -> list[Message]:
+    """Messages of the outbox, newest first. Those that were sent are there while their key is remembered."""
+    wanted = MessageFilter(
+        channel=None if channel is None else check_name(channel, "channel"),
+        states=None if states is None else _checked_states(states),
+        limit=check_limit(limit),
+    )
+    return await context.store.messages(context.app, wanted)
+
+
+async def get_message(context: Context, message_id: str) -> Message:
+    found = await context.store.messages(context.app, MessageFilter(ids=(_id_of(message_id),)))
+    if not found:
+        raise NotFound(
+            f"there is no message {message_id!r} in the outbox of app {context.app!r}; `evertick outbox list` shows "
+            "those there are"
         )
-        return await (await self._store()).messages(self.app, wanted)
+    return found[0]
 
-    async def get_message(self, message_id: str) -> Message:
-        found = await (await self._store()).messages(self.app, MessageFilter(ids=(_id_of(message_id),)))
-        if not found:
-            raise NotFound(
-                f"there is no message {message_id!r} in the outbox of app {self.app!r}; `evertick outbox list` shows "
-                "those there are"
-            )
-        return found[0]
 
-    async def retry_message(self, message: Message | str) -> Message:
-        """Deliver a message now that is dead, or that waits for its next try. A dead one begins anew."""
-        await self._decide(message, "retried", (await self._store()).retry_messages)
-        self._wake_messages()
-        return await self.get_message(_id_of(message))
+async def retry_message(context: Context, message: Message | str) -> Message:
+    """Deliver a message now that is dead, or that waits for its next try. A dead one begins anew."""
+    await _decide(context, message, "retried", context.store.retry_messages)
+    context.wake_messages()
+    return await get_message(context, _id_of(message))
 
-    async def retry_dead(self, *, channel: str | None = None, limit: int = 1000) -> list[str]:
-        """Deliver dead messages anew, of one channel or of all. Answers their ids."""
-        dead = await self.messages(channel=channel, states=[MessageState.DEAD], limit=limit)
-        put_back = await (await self._store()).retry_messages(self.app, [message.id for message in dead])
-        self._wake_messages()
-        return put_back
 
-    async def drop_message(self, message: Message | str) -> None:
-        """Forget a message that waits or is dead. Its key may be used again."""
-        await self._decide(message, "dropped", (await self._store()).drop_messages)
+async def retry_dead(context: Context, *, channel: str | None = None, limit: int = 1000) -> list[str]:
+    """Deliver dead messages anew, of one channel or of all. Answers their ids."""
+    dead = await messages(context, channel=channel, states=[MessageState.DEAD], limit=limit)
+    put_back = await context.store.retry_messages(context.app, [message.id for message in dead])
+    context.wake_messages()
+    return put_back
 
-    async def _decide(
-        self, message: Message | str, what: str, act: Callable[[str, list[str]], Awaitable[list[str]]]
-    ) -> None:
-        id_ = _id_of(message)
-        if await act(self.app, [id_]):
-            return
-        found = await self.get_message(id_)
-        if found.state in (MessageState.WAITING, MessageState.DEAD):
-            raise Refused(
-                f"message {id_} was to dispatch run {found.caused_by}, which is over, or was dispatched again; "
-                f"`evertick rerun {found.caused_by}` runs it again"
-            )
-        raise Refused(f"message {id_} is {found.state}; only what waits or is dead can be {what}")
 
-    def _wake_messages(self) -> None:
-        if self._engine is not None:
-            self._engine.wake_messages()
+async def drop_message(context: Context, message: Message | str) -> None:
+    """Forget a message that waits or is dead. Its key may be used again."""
+    await _decide(context, message, "dropped", context.store.drop_messages)
+
+
+async def _decide(
+    context: Context, message: Message | str, what: str, act: Callable[[str, list[str]], Awaitable[list[str]]]
+) -> None:
+    id_ = _id_of(message)
+    if await act(context.app, [id_]):
+        return
+    found = await get_message(context, id_)
+    if found.state in (MessageState.WAITING, MessageState.DEAD):
+        raise Refused(
+            f"message {id_} was to dispatch run {found.caused_by}, which is over, or was dispatched again; "
+            f"`evertick rerun {found.caused_by}` runs it again"
+        )
+    raise Refused(f"message {id_} is {found.state}; only what waits or is dead can be {what}")
 
 
 def _id_of(message: Any) -> str:

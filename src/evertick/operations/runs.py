@@ -15,161 +15,181 @@ from evertick.engine.node import ended_event
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.ledger.editor import not_rerun
 from evertick.model import RERUN_OVERLAPS, Attempt, Gap, LogLine, RerunOverlap, Run, State, Verdict
-from evertick.operations.context import Managing, check_limit, run_id_of
+from evertick.operations.context import Context, check_limit, run_id_of
 from evertick.store.base import Cancelled, RunFilter
 from evertick.text.values import shown
 from evertick.when import from_us, to_us
 
-__all__ = ["ManagesRuns", "check_one_task", "why_not_rerun"]
+__all__ = [
+    "attempts",
+    "cancel",
+    "check_one_task",
+    "gaps",
+    "get_run",
+    "history",
+    "log",
+    "rerun",
+    "rerun_many",
+    "runs",
+    "why_not_rerun",
+]
 
-log = logging.getLogger("evertick.scheduler")
+logger = logging.getLogger("evertick.scheduler")
 
 _TASKS_SHOWN = 5
 
 
-class ManagesRuns(Managing):
-    """What people do with runs."""
+async def cancel(context: Context, run: Run | str) -> bool:
+    """Cancel a run: at once if it waits, by asking if it runs. False if it had ended already."""
+    run_id = run_id_of(run)
+    answer: Cancelled = (await context.store.cancel(context.app, [run_id], "requested"))[0]
+    if answer.answer == "unknown":
+        raise NotFound(f"there is no run {run_id!r} in app {context.app!r}")
+    if answer.answer == "asked" and context.engine is not None:
+        context.engine.cancel([run_id])
+    if answer.answer == "ended":
+        context.wake_runs()  # what it held up may start
+    if answer.answer == "ended" and "cancelled" in context.hooks.wanted:
+        context.hooks.tell(ended_event(await get_run(context, run_id), from_us(context.clock.now_us())))
+    return answer.answer != "done"
 
-    async def cancel(self, run: Run | str) -> bool:
-        """Cancel a run: at once if it waits, by asking if it runs. False if it had ended already."""
-        run_id = run_id_of(run)
-        answer: Cancelled = (await (await self._store()).cancel(self.app, [run_id], "requested"))[0]
-        if answer.answer == "unknown":
-            raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
-        if answer.answer == "asked" and self._engine is not None:
-            self._engine.cancel([run_id])
-        if answer.answer == "ended":
-            self._wake_runs()  # what it held up may start
-        if answer.answer == "ended" and "cancelled" in self._hooks.wanted:
-            self._hooks.tell(ended_event(await self.get_run(run_id), from_us(self._clock.now_us())))
-        return answer.answer != "done"
 
-    async def rerun(
-        self, run: Run | str, *, args: Mapping[str, Any] | None = None, overlap: RerunOverlap | None = None
-    ) -> Run:
-        """Run again what has ended, with its own arguments or the given ones: a new run, for the same moment.
+async def rerun(
+    context: Context, run: Run | str, *, args: Mapping[str, Any] | None = None, overlap: RerunOverlap | None = None
+) -> Run:
+    """Run again what has ended, with its own arguments or the given ones: a new run, for the same moment.
 
-        It belongs to the schedule of the old one and obeys its overlap policy, or this: "queue" lets it wait for all
-        that is live of the schedule, "allow" for nothing. `caused_by` is the old run.
-        """
-        _check_overlap(overlap, (None, *RERUN_OVERLAPS))
-        old = await self.get_run(run_id_of(run))
-        if old.is_live:
-            raise Refused(f"run {old.id!r} has not ended, it is {old.state}; only what has ended can be rerun")
-        return await self._rerun(old, args, overlap)
+    It belongs to the schedule of the old one and obeys its overlap policy, or this: "queue" lets it wait for all
+    that is live of the schedule, "allow" for nothing. `caused_by` is the old run.
+    """
+    _check_overlap(overlap, (None, *RERUN_OVERLAPS))
+    old = await get_run(context, run_id_of(run))
+    if old.is_live:
+        raise Refused(f"run {old.id!r} has not ended, it is {old.state}; only what has ended can be rerun")
+    return await _rerun(context, old, args, overlap)
 
-    async def rerun_many(
-        self,
-        *,
-        schedule_key: str | None = None,
-        task: str | None = None,
-        verdicts: Sequence[Verdict | str] = (Verdict.FAILED, Verdict.LOST),
-        labels: Mapping[str, str] | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        args: Mapping[str, Any] | None = None,
-        overlap: RerunOverlap = "queue",
-        limit: int = 100,
-    ) -> list[Run]:
-        """Rerun what ended like this and was not rerun yet, oldest moment first; answers the new runs.
 
-        Those of one schedule run one after the other, unless its overlap is "allow", or this one. They stand in line in
-        the ledger, so nobody has to wait for them. Each is written by itself: after an error, ask again for the rest.
-        `args` are instead of their own, for runs of one task.
-        """
-        _check_overlap(overlap, RERUN_OVERLAPS)
-        ended = await self.runs(
-            schedule_key,
-            task=task,
-            states=[State.DONE],
-            verdicts=verdicts,
-            labels=labels,
-            was_rerun=False,
-            since=since,
-            until=until,
-            oldest_first=True,
-            limit=limit,
-        )
-        if args is not None:
-            check_one_task(ended)
-        again, refused = [], Counter[str]()
-        for old in ended:
-            try:
-                again.append(await self._rerun(old, args, overlap))
-            except Refused as refusal:
-                refused[why_not_rerun(old, refusal)] += 1
-        for why, count in refused.items():
-            log.warning("%d of %d runs were not rerun: %s", count, len(ended), why)
-        return again
+async def rerun_many(
+    context: Context,
+    *,
+    schedule_key: str | None = None,
+    task: str | None = None,
+    verdicts: Sequence[Verdict | str] = (Verdict.FAILED, Verdict.LOST),
+    labels: Mapping[str, str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    args: Mapping[str, Any] | None = None,
+    overlap: RerunOverlap = "queue",
+    limit: int = 100,
+) -> list[Run]:
+    """Rerun what ended like this and was not rerun yet, oldest moment first; answers the new runs.
 
-    async def _rerun(self, old: Run, args: Mapping[str, Any] | None, overlap: RerunOverlap | None) -> Run:
-        encoded = msgspec.json.encode(old.args) if args is None else self._encode_arguments(old.task, args)
-        run_id = await self._editor(await self._store()).rerun(old, args=encoded, overlap=overlap)
-        self._wake_runs()
-        return await self.get_run(run_id)
+    Those of one schedule run one after the other, unless its overlap is "allow", or this one. They wait in the
+    ledger, so the caller need not. Each is written by itself: after an error, ask again for the rest.
+    `args` are instead of their own, for runs of one task.
+    """
+    _check_overlap(overlap, RERUN_OVERLAPS)
+    ended = await runs(
+        context,
+        schedule_key,
+        task=task,
+        states=[State.DONE],
+        verdicts=verdicts,
+        labels=labels,
+        was_rerun=False,
+        since=since,
+        until=until,
+        oldest_first=True,
+        limit=limit,
+    )
+    if args is not None:
+        check_one_task(ended)
+    again, refused = [], Counter[str]()
+    for old in ended:
+        try:
+            again.append(await _rerun(context, old, args, overlap))
+        except Refused as refusal:
+            refused[why_not_rerun(old, refusal)] += 1
+    for why, count in refused.items():
+        logger.warning("%d of %d runs were not rerun: %s", count, len(ended), why)
+    return again
 
-    async def runs(
-        self,
-        schedule_key: str | None = None,
-        *,
-        task: str | None = None,
-        states: Sequence[State | str] | None = None,
-        verdicts: Sequence[Verdict | str] | None = None,
-        labels: Mapping[str, str] | None = None,
-        was_rerun: bool | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        oldest_first: bool = False,
-        limit: int = 100,
-    ) -> list[Run]:
-        """Runs, newest moment first or oldest. `since` and `until` bound their nominal moment."""
-        if was_rerun is not None and not isinstance(was_rerun, bool):
-            raise InvalidInput(f"was_rerun: {shown(was_rerun)} must be True, False or None")
-        wanted = _filter(schedule_key, task, states, verdicts, labels, since, until, limit)
-        wanted = msgspec.structs.replace(wanted, was_rerun=was_rerun, is_oldest_first=bool(oldest_first))
-        return await (await self._store()).runs(self.app, wanted)
 
-    async def gaps(
-        self,
-        schedule_key: str | None = None,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Gap]:
-        """Stretches of moments that got no run, newest first."""
-        wanted = _filter(schedule_key, None, None, None, None, since, until, limit)
-        return await (await self._store()).gaps(self.app, wanted)
+async def _rerun(context: Context, old: Run, args: Mapping[str, Any] | None, overlap: RerunOverlap | None) -> Run:
+    encoded = msgspec.json.encode(old.args) if args is None else context.encode_arguments(old.task, args)
+    run_id = await context.editor().rerun(old, args=encoded, overlap=overlap)
+    context.wake_runs()
+    return await get_run(context, run_id)
 
-    async def history(
-        self,
-        schedule_key: str | None = None,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = 100,
-    ) -> list[Run | Gap]:
-        """The ledger: runs and gaps together, newest first."""
-        runs = await self.runs(schedule_key, since=since, until=until, limit=limit)
-        gaps = await self.gaps(schedule_key, since=since, until=until, limit=limit)
-        both: list[Run | Gap] = [*runs, *gaps]
-        both.sort(key=lambda row: row.fire_at if isinstance(row, Run) else row.last_at, reverse=True)
-        return both[:limit]
 
-    async def get_run(self, run_id: str) -> Run:
-        """One run. Raises NotFound."""
-        found = await (await self._store()).runs(self.app, RunFilter(ids=(run_id_of(run_id),)))
-        if not found:
-            raise NotFound(f"there is no run {run_id!r} in app {self.app!r}")
-        return found[0]
+async def runs(
+    context: Context,
+    schedule_key: str | None = None,
+    *,
+    task: str | None = None,
+    states: Sequence[State | str] | None = None,
+    verdicts: Sequence[Verdict | str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    was_rerun: bool | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    oldest_first: bool = False,
+    limit: int = 100,
+) -> list[Run]:
+    """Runs, newest moment first or oldest. `since` and `until` bound their nominal moment."""
+    if was_rerun is not None and not isinstance(was_rerun, bool):
+        raise InvalidInput(f"was_rerun: {shown(was_rerun)} must be True, False or None")
+    wanted = _filter(schedule_key, task, states, verdicts, labels, since, until, limit)
+    wanted = msgspec.structs.replace(wanted, was_rerun=was_rerun, is_oldest_first=bool(oldest_first))
+    return await context.store.runs(context.app, wanted)
 
-    async def attempts(self, run: Run | str) -> list[Attempt]:
-        """The earlier tries of a run; the last one is in the run itself."""
-        return await (await self._store()).attempts(self.app, run_id_of(run))
 
-    async def log(self, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
-        """What a run has logged, in order."""
-        return await (await self._store()).log(self.app, run_id_of(run), after=after, limit=check_limit(limit))
+async def gaps(
+    context: Context,
+    schedule_key: str | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = 100,
+) -> list[Gap]:
+    """Stretches of moments that got no run, newest first."""
+    wanted = _filter(schedule_key, None, None, None, None, since, until, limit)
+    return await context.store.gaps(context.app, wanted)
+
+
+async def history(
+    context: Context,
+    schedule_key: str | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = 100,
+) -> list[Run | Gap]:
+    """The ledger: runs and gaps together, newest first."""
+    both: list[Run | Gap] = [
+        *await runs(context, schedule_key, since=since, until=until, limit=limit),
+        *await gaps(context, schedule_key, since=since, until=until, limit=limit),
+    ]
+    both.sort(key=lambda row: row.fire_at if isinstance(row, Run) else row.last_at, reverse=True)
+    return both[:limit]
+
+
+async def get_run(context: Context, run_id: str) -> Run:
+    """One run. Raises NotFound."""
+    found = await context.store.runs(context.app, RunFilter(ids=(run_id_of(run_id),)))
+    if not found:
+        raise NotFound(f"there is no run {run_id!r} in app {context.app!r}")
+    return found[0]
+
+
+async def attempts(context: Context, run: Run | str) -> list[Attempt]:
+    """The earlier tries of a run; the last one is in the run itself."""
+    return await context.store.attempts(context.app, run_id_of(run))
+
+
+async def log(context: Context, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
+    """The log lines of a run, in order."""
+    return await context.store.log(context.app, run_id_of(run), after=after, limit=check_limit(limit))
 
 
 def check_one_task(ended: Sequence[Run]) -> None:

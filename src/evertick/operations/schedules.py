@@ -16,140 +16,160 @@ from evertick.definition.options import (
 )
 from evertick.definition.settings import check_key, check_labels
 from evertick.definition.task import Task
-from evertick.errors import AlreadyDeclared, InvalidInput, NotFound
+from evertick.errors import AlreadyDeclared, InvalidInput
 from evertick.explain.schedule import Why, explain_schedule
 from evertick.ledger.editor import Addition
 from evertick.model import Run, Schedule
-from evertick.operations.context import check_limit, check_note
-from evertick.operations.runs import ManagesRuns
+from evertick.operations.context import Context, check_limit, check_note, no_schedule
+from evertick.operations.runs import get_run
 from evertick.store.base import ScheduleFilter
 from evertick.text.values import shown
 from evertick.when import When, parse_when, to_us
 
-__all__ = ["ManagesSchedules", "rule_given"]
+__all__ = [
+    "add",
+    "add_many",
+    "pause",
+    "remove",
+    "resume",
+    "rule_given",
+    "schedule",
+    "schedules",
+    "trigger",
+    "update",
+    "why",
+]
 
 ADD_MANY_MAX = 10_000
 _PAGE = 1_000
 
 
-class ManagesSchedules(ManagesRuns):
-    """What people do with schedules."""
+async def add(
+    context: Context, key: str, *, when: When | str, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]
+) -> Schedule:
+    """Add a schedule at run time. A key that is taken is refused."""
+    await add_many(context, [{"key": key, "when": when, "task": task, **options}])
+    return await schedule(context, key)
 
-    async def add(
-        self, *, key: str, when: When | str, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]
-    ) -> Schedule:
-        """Add a schedule at run time. A key that is taken is refused."""
-        await self.add_many([{"key": key, "when": when, "task": task, **options}])
-        return await self.schedule(key)
 
-    async def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> None:
-        """Add many schedules, each given like the arguments of `add`: all of them, or none."""
-        additions = [self._addition(dict(each)) for each in schedules]
-        if len(additions) > ADD_MANY_MAX:
-            raise InvalidInput(f"{len(additions)} schedules at once; add at most {ADD_MANY_MAX} at a time")
-        keys = [added.key for added in additions]
-        if len(set(keys)) < len(keys):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise AlreadyDeclared(f"schedule {twice!r} is given twice")
-        editor = self._editor(await self._store())
-        taken = await editor.add(additions, all_or_none=True)
-        if not all(taken):
-            key = keys[taken.index(False)]
-            raise AlreadyDeclared(f"schedule {key!r} exists already; nothing was added. Use update(), or another key")
-        self._wake_fires()
+async def add_many(context: Context, schedules: Iterable[Mapping[str, Any]]) -> None:
+    """Add many schedules, each given like the arguments of `add`: all of them, or none."""
+    additions = [_addition(context, dict(each)) for each in schedules]
+    if len(additions) > ADD_MANY_MAX:
+        raise InvalidInput(f"{len(additions)} schedules at once; add at most {ADD_MANY_MAX} at a time")
+    keys = [added.key for added in additions]
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise AlreadyDeclared(f"schedule {twice!r} is given twice")
+    taken = await context.editor().add(additions, all_or_none=True)
+    if not all(taken):
+        key = keys[taken.index(False)]
+        raise AlreadyDeclared(f"schedule {key!r} exists already; nothing was added. Use update(), or another key")
+    context.wake_fires()
 
-    async def update(self, key: str, *, when: When | str | None = None, **options: Unpack[PolicyOptions]) -> Schedule:
-        """Change a schedule. Its cursor restarts from now; nothing fires by the change itself."""
-        rule = None if when is None else rule_given(when)
-        store = await self._store()
-        current = (await store.stored_schedules(self.app, keys=[check_key(key)]))[:1]
-        for stored in current:
-            changed = make_definition(stored.definition.task, options, stored.definition)
-            self._check_arguments(changed.task, changed.args)
-        await self._editor(store).edit(
-            key, lambda base: make_definition(base.task, options, base), rule=rule, blackout=blackout_given(options)
+
+async def update(
+    context: Context, key: str, *, when: When | str | None = None, **options: Unpack[PolicyOptions]
+) -> Schedule:
+    """Change a schedule. Its cursor restarts from now; nothing fires by the change itself."""
+    rule = None if when is None else rule_given(when)
+    for stored in await context.store.stored_schedules(context.app, keys=[check_key(key)]):
+        changed = make_definition(stored.definition.task, options, stored.definition)
+        context.check_arguments(changed.task, changed.args)
+    await context.editor().edit(
+        key, lambda base: make_definition(base.task, options, base), rule=rule, blackout=blackout_given(options)
+    )
+    context.wake_fires()
+    return await schedule(context, key)
+
+
+async def remove(context: Context, key: str) -> None:
+    """Take a schedule away; waiting runs are cancelled, and those that no worker has taken; its history stays."""
+    await context.editor().remove(check_key(key))
+    context.tell("removed", key)
+
+
+async def pause(context: Context, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
+    """Stop a schedule from firing, with a note why and perhaps until a moment. Running work continues."""
+    until_us = None if until is None else to_us(until)
+    said = check_note(note)
+    await context.editor().pause(check_key(key), note=said, until=until_us)
+    context.tell("paused", key, note=note)
+    context.wake_fires()
+    return await schedule(context, key)
+
+
+async def resume(context: Context, key: str) -> Schedule:
+    """Let a paused schedule go on from now; its paused moments become one gap."""
+    await context.editor().resume(check_key(key))
+    context.wake_fires()
+    return await schedule(context, key)
+
+
+async def trigger(context: Context, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
+    """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy."""
+    encoded = None if args is None else context.encode_arguments((await schedule(context, key)).task, args)
+    run_id = await context.editor().trigger(check_key(key), args=encoded)
+    context.wake_runs()
+    return await get_run(context, run_id)
+
+
+async def schedules(
+    context: Context,
+    *,
+    labels: Mapping[str, str] | None = None,
+    is_paused: bool | None = None,
+    limit: int | None = None,
+) -> list[Schedule]:
+    """All schedules, by key."""
+    limit = None if limit is None else check_limit(limit)
+    wanted_labels = check_labels(labels or {})
+    found, after = list[Schedule](), None
+    while limit is None or len(found) < limit:
+        page = _PAGE if limit is None else min(_PAGE, limit - len(found))
+        wanted = ScheduleFilter(labels=wanted_labels, is_paused=is_paused, after_key=after, limit=page)
+        batch = await context.store.schedules(context.app, wanted)
+        found += batch
+        if len(batch) < page:
+            break
+        after = batch[-1].key
+    return found
+
+
+async def schedule(context: Context, key: str) -> Schedule:
+    """One schedule. Raises NotFound."""
+    found = await context.store.schedules(context.app, ScheduleFilter(keys=(check_key(key),)))
+    if not found:
+        raise no_schedule(context.app, key)
+    return found[0]
+
+
+async def why(context: Context, key: str) -> Why:
+    """In words: when it fires next and why then, what became of the last moments, what it waits for now."""
+    return await explain_schedule(context.store, context.app, check_key(key))
+
+
+def _addition(context: Context, given: dict[str, Any]) -> Addition:
+    missing = [name for name in ("key", "when", "task") if name not in given]
+    if missing:
+        raise InvalidInput(f"a schedule needs {missing[0]}=; given were {', '.join(sorted(given)) or 'nothing'}")
+    key, when, task = check_key(given.pop("key")), rule_given(given.pop("when")), given.pop("task")
+    if callable(task) and not isinstance(task, Task):
+        raise InvalidInput(
+            f"task: {shown(task)} is a function; pass the task that @scheduler.task made of it, or its name"
         )
-        self._wake_fires()
-        return await self.schedule(key)
-
-    async def remove(self, key: str) -> None:
-        """Take a schedule away; waiting runs are cancelled, and those that no worker has taken; its history stays."""
-        await self._editor(await self._store()).remove(check_key(key))
-        self._tell("removed", key)
-
-    async def pause(self, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
-        """Stop a schedule from firing, with a note why and perhaps until a moment. What runs, runs on."""
-        until_us = None if until is None else to_us(until)
-        said = check_note(note)
-        await self._editor(await self._store()).pause(check_key(key), note=said, until=until_us)
-        self._tell("paused", key, note=note)
-        self._wake_fires()
-        return await self.schedule(key)
-
-    async def resume(self, key: str) -> Schedule:
-        """Let a paused schedule go on from now; its paused moments become one gap."""
-        await self._editor(await self._store()).resume(check_key(key))
-        self._wake_fires()
-        return await self.schedule(key)
-
-    async def trigger(self, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
-        """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy."""
-        store = await self._store()
-        encoded = None if args is None else self._encode_arguments((await self.schedule(key)).task, args)
-        run_id = await self._editor(store).trigger(check_key(key), args=encoded)
-        self._wake_runs()
-        return await self.get_run(run_id)
-
-    async def schedules(
-        self, *, labels: Mapping[str, str] | None = None, is_paused: bool | None = None, limit: int | None = None
-    ) -> list[Schedule]:
-        """All schedules, by key."""
-        limit = None if limit is None else check_limit(limit)
-        wanted_labels = check_labels(labels or {})
-        store, found, after = await self._store(), list[Schedule](), None
-        while limit is None or len(found) < limit:
-            page = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            wanted = ScheduleFilter(labels=wanted_labels, is_paused=is_paused, after_key=after, limit=page)
-            batch = await store.schedules(self.app, wanted)
-            found += batch
-            if len(batch) < page:
-                break
-            after = batch[-1].key
-        return found
-
-    async def schedule(self, key: str) -> Schedule:
-        """One schedule. Raises NotFound."""
-        store = await self._store()
-        found = await store.schedules(self.app, ScheduleFilter(keys=(check_key(key),)))
-        if not found:
-            raise NotFound(f"there is no schedule {key!r} in app {self.app!r}; `evertick list` shows those there are")
-        return found[0]
-
-    async def why(self, key: str) -> Why:
-        """In words: when it fires next and why then, what became of the last moments, what it waits for now."""
-        return await explain_schedule(await self._store(), self.app, check_key(key))
-
-    def _addition(self, given: dict[str, Any]) -> Addition:
-        missing = [name for name in ("key", "when", "task") if name not in given]
-        if missing:
-            raise InvalidInput(f"a schedule needs {missing[0]}=; given were {', '.join(sorted(given)) or 'nothing'}")
-        key, when, task = check_key(given.pop("key")), rule_given(given.pop("when")), given.pop("task")
-        if callable(task) and not isinstance(task, Task):
-            raise InvalidInput(
-                f"task: {shown(task)} is a function; pass the task that @scheduler.task made of it, or its name"
-            )
-        name = task.name if isinstance(task, Task) else check_key(task, what="task")
-        rules, policies, tasks = split_added(given, key)
-        for rule in rules:
-            refuse_rule_option(rule, type(when).__name__)
-        refuse_task_options(tasks, name)
-        definition = make_definition(name, policies)
-        self._check_arguments(name, definition.args)
-        return Addition(key=key, rule=when, definition=definition, blackout=blackout_given(policies))
+    name = task.name if isinstance(task, Task) else check_key(task, what="task")
+    rules, policies, tasks = split_added(given, key)
+    for rule in rules:
+        refuse_rule_option(rule, type(when).__name__)
+    refuse_task_options(tasks, name)
+    definition = make_definition(name, policies)
+    context.check_arguments(name, definition.args)
+    return Addition(key=key, rule=when, definition=definition, blackout=blackout_given(policies))
 
 
 def rule_given(when: Any) -> When:
-    """The rule somebody gave, as a rule or as text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
+    """The rule, given as one or as text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
     if isinstance(when, str):
         return parse_when(when)
     if not isinstance(when, When):

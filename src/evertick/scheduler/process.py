@@ -4,7 +4,7 @@ Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a rest
 restarts on failure does. `EXIT_STALLED` when the event loop stayed blocked for longer than `stall_limit`.
 `EXIT_REPLACED` when files of the store were deleted or replaced under the node.
 
-Whoever has more to do around a node than that is its `SideService`.
+A program with more to do around its node, like the daemon, is its `SideService`.
 
 The process ends when its node has: a coroutine that swallows its cancellation, or a thread of its own that does not
 return, holds up an event loop that closes, but not this.
@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING
 
 from evertick.aio.blocking import is_on_event_loop
 from evertick.errors import EvertickError, Refused, StoreError, StoreReplaced, StoreUnavailable, WouldBlock
-from evertick.scheduler.gc_tuning import calm_collector
-from evertick.scheduler.thread_switching import shorten_turns
+from evertick.scheduler.interpreter_tuning import calm_collector, shorten_turns
 
 if TYPE_CHECKING:
-    from evertick.scheduler.scheduler import Scheduler
+    from evertick.scheduler.runtime import Runtime
 
 __all__ = [
     "EXIT_REPLACED",
@@ -58,13 +57,13 @@ EXIT_REPLACED = 74
 TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
 # Between two tries to start while the store is away.
 _AGAIN_FIRST, _AGAIN_MOST = 0.25, 5.0
-# How long the event loop may take to close after its node has stopped: everything in it is told to end once more.
+# How long the event loop may take to close after its node has stopped: everything in it is cancelled once more.
 _CLOSE_SECONDS = 2.0
 _SHOWN_MOST = 20
 
 
 class SideService:
-    """Who stands by the process of a node, and hears how it fares. This one does nothing."""
+    """Work beside the process of a node, which hears of its state. This one does nothing."""
 
     def signals(self) -> Mapping[signal.Signals, Callable[[], None]]:
         """Signals beside those that end the node, and what each does, on the event loop."""
@@ -77,7 +76,7 @@ class SideService:
         """The node is there."""
 
     async def attend(self) -> None:
-        """Goes on beside the node until that is told to stop."""
+        """Goes on beside the node until that stops."""
 
     def stopping(self, why: str) -> None:
         """The node drains."""
@@ -128,7 +127,7 @@ def check_may_run() -> None:
 
 @contextmanager
 def ending_in_one_line() -> Iterator[None]:
-    """Our errors say by themselves what to do: whoever starts a program has no use for where in here they come from."""
+    """Our errors say by themselves what to do: their traceback in here is of no use to the user of a program."""
     try:
         yield
     except EvertickError as error:
@@ -137,12 +136,12 @@ def ending_in_one_line() -> Iterator[None]:
         raise SystemExit(f"error: {error}") from error
 
 
-def run_process(scheduler: Scheduler, attendant: SideService | None = None) -> int:
+def run_process(runtime: Runtime, attendant: SideService | None = None) -> int:
     """Run until a signal says stop; answers the exit code. A loop that does not close then is left with the process."""
     attendant = attendant or SideService()
     try:
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            code = runner.run(_serve(scheduler, attendant))
+            code = runner.run(_serve(runtime, attendant))
             end = threading.Timer(_CLOSE_SECONDS, _end_unclosed, [runner.get_loop(), code, attendant])
             end.daemon = True
             end.start()
@@ -162,18 +161,18 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(scheduler: Scheduler, attendant: SideService) -> int:
+async def _serve(runtime: Runtime, attendant: SideService) -> int:
     wanted = asyncio.Event()
     codes: list[int] = []
 
     def stop(number: signal.Signals) -> None:
         if codes:
-            hurry(scheduler)
+            hurry(runtime)
         else:
             log.info("%s: draining", number.name)
             attendant.stopping(number.name)
             if number is signal.SIGINT:
-                tell_interrupted(scheduler)
+                tell_interrupted(runtime)
         codes.append(EXIT_RESTART if number.name == "SIGHUP" else 0)
         wanted.set()
 
@@ -185,20 +184,20 @@ async def _serve(scheduler: Scheduler, attendant: SideService) -> int:
         wanted.set()
 
     with _signals(stop, attendant.signals()):
-        start = functools.partial(scheduler._start, lambda: _end_stalled(attendant), replaced)
-        if await start_patiently(scheduler, start, wanted=wanted, waiting=attendant.waiting):
+        start = functools.partial(runtime.start, lambda: _end_stalled(attendant), replaced)
+        if await start_patiently(runtime, start, wanted=wanted, waiting=attendant.waiting):
             try:
                 attendant.started()
                 calm_collector()
                 shorten_turns()
                 await _attended(attendant, wanted)
             finally:
-                await scheduler._stop()
+                await runtime.stop()
     return codes[0]
 
 
 async def _attended(attendant: SideService, wanted: asyncio.Event) -> None:
-    """Until it is to stop. What goes on beside the node must not change it while it drains, so it ends here, too."""
+    """Until it is to stop. The side service must not change the node while it drains, so it ends here, too."""
     attending = asyncio.create_task(attendant.attend(), name="evertick attendant")
     attending.add_done_callback(_tell_if_failed)
     try:
@@ -214,15 +213,15 @@ def _tell_if_failed(attending: asyncio.Task[None]) -> None:
 
 
 async def start_patiently(
-    scheduler: Scheduler,
-    start: Callable[[], Awaitable[None]],
+    runtime: Runtime,
+    start: Callable[[], Awaitable[None]] | None = None,
     *,
     wanted: asyncio.Event | None = None,
     waiting: Callable[[str, float], None] = lambda why, seconds: None,
 ) -> bool:
     """Start, and wait for a store that is away: services start in any order. False: told to stop meanwhile."""
-    elapsed, again = scheduler._clock.elapsed, _AGAIN_FIRST
-    until = elapsed() + scheduler.settings.start_timeout / 1e6
+    start, elapsed, again = start or runtime.start, runtime.clock.elapsed, _AGAIN_FIRST
+    until = elapsed() + runtime.settings.start_timeout / 1e6
     wanted = wanted or asyncio.Event()
     while not wanted.is_set():
         try:
@@ -243,16 +242,16 @@ async def start_patiently(
     return False
 
 
-def tell_interrupted(scheduler: Scheduler) -> None:
+def tell_interrupted(runtime: Runtime) -> None:
     """After Ctrl-C: what the stop waits for. On stderr, since logging may not be set up."""
-    seconds, waits_for = scheduler.settings.stop_timeout / 1e6, scheduler._under_way
+    seconds, waits_for = runtime.settings.stop_timeout / 1e6, runtime.under_way
     if waits_for and seconds and sys.stderr is not None:
         what = f"stopping: waiting up to {seconds:g} s for {waits_for}; press Ctrl-C again to stop now"
         print(what, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def hurried_by_interrupt(scheduler: Scheduler) -> Iterator[None]:
+def hurried_by_interrupt(runtime: Runtime) -> Iterator[None]:
     """Around a stop: if `asyncio.run` was interrupted by Ctrl-C, say what it waits for; a second one does not wait.
 
     asyncio itself would raise in the middle of the stop then, and leave runs that only the lease releases.
@@ -265,11 +264,11 @@ def hurried_by_interrupt(scheduler: Scheduler) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     try:
-        loop.add_signal_handler(signal.SIGINT, hurry, scheduler)
+        loop.add_signal_handler(signal.SIGINT, hurry, runtime)
     except NotImplementedError:  # on Windows
         yield
         return
-    tell_interrupted(scheduler)
+    tell_interrupted(runtime)
     try:
         yield
     finally:
@@ -277,10 +276,10 @@ def hurried_by_interrupt(scheduler: Scheduler) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def hurry(scheduler: Scheduler) -> None:
+def hurry(runtime: Runtime) -> None:
     """At a second signal."""
     log.warning("a second signal: stopping now, without waiting for what is running")
-    scheduler._hurry()
+    runtime.hurry()
 
 
 def alone(error: StoreError) -> StoreError:
@@ -307,7 +306,7 @@ def _signals(
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-            # Whoever hears more signals ends with its node: one that comes late must not cut off the last words.
+            # A side service with signals of its own ends with its node: a late one must not cut off its last output.
             if others:
                 signal.signal(number, signal.SIG_IGN)
 

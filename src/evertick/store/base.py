@@ -118,13 +118,13 @@ __all__ = [
 MigrateMode = Literal["auto", "check"]
 FinishAnswer = Literal["done", "already", "lost"]
 
-# What `Pulse.failed` and `Pulse.lost` count as of late, in microseconds: by its end, and by its moment.
+# How far back `Pulse.failed` and `Pulse.lost` count, in microseconds: by its end, and by its moment.
 LATELY = 3_600_000_000
 LATELY_DUE = 48 * LATELY
 FAILED_MOST = 1_000
-# What may have been written: runs that wait to be claimed, and nothing else; or anything, those included.
+# Kinds of foreign writes: runs that wait to be claimed, and nothing else; or anything, those included.
 News = Literal["runs", "anything"]
-# What declares a schedule: the code of a program, or the file of a configuration.
+# Sources of declarations: the code of a program, or the file of a configuration.
 Source = Literal["code", "file"]
 
 
@@ -132,7 +132,7 @@ Source = Literal["code", "file"]
 
 
 class DeclaredBy(msgspec.Struct, frozen=True, kw_only=True):
-    """What declares a schedule: the name of its nodes, and the declaration it was last written from."""
+    """The declaration of a schedule: the name of its nodes, and the declaration it was last written from."""
 
     node_name: str
     hash: str
@@ -163,7 +163,7 @@ class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
     # Plans that failed in a row, and what the last one said.
     failures: int
     error: str | None
-    # What the cursor was computed with: zone rules and calendar version.
+    # Inputs of the cursor: zone rules and calendar version.
     fingerprint: str
     # Live runs as read, like DueSchedule.live.
     live: int
@@ -185,7 +185,7 @@ EVER = 2**63 - 1
 
 
 class DueSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a tick reads of a schedule: all that a plan is made from, as it is at one moment."""
+    """A due schedule as a tick reads it: all that a plan is made from, as it is at one moment."""
 
     id: int
     key: str
@@ -220,7 +220,7 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a plan wants written for one schedule, guarded by what it was made from.
+    """The writes of a plan for one schedule, guarded by what it was made from.
 
     Taken only if the schedule's (version, fire_at, at) are still these and, where `live` is given, its live runs still
     look the same. Then runs and gaps are inserted and the cursor moves, all or nothing.
@@ -248,9 +248,9 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ends_pause: bool = False
     # The decisions about single moments from now on; None leaves them as they are. Anything else raises the version.
     occurrences: tuple[Occurrence, ...] | None = None
-    # The id of a live run of cause fire that was made before its moment, to be taken back. Taken only if nobody is at
-    # work on that run, and no try of it was judged or lost. Then it ends as cancelled(undone), its cause becomes
-    # trigger, so that its moment has no run and may get one, it counts in `fires` no more, and its unique key is free.
+    # The id of a live run of cause fire that was made before its moment, to be taken back. Taken only if the run is not
+    # at work, and no try of it was judged or lost. Then it ends as cancelled(undone), its cause becomes trigger, so
+    # that its moment has no run and may get one, it counts in `fires` no more, and its unique key is free.
     takes_back: str | None = None
     # Why planning failed; counts as a failure and changes nothing but `next_at`.
     error: str | None = None
@@ -348,7 +348,7 @@ class ScheduleFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says about a task when it claims: how long an attempt may take, whether it may run twice, how many of
+    """A node's terms of a task when it claims: how long an attempt may take, whether it may run twice, how many of
     its runs may be at work at once or start in a period."""
 
     hash: str = ""
@@ -398,7 +398,7 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the runs of dead nodes."""
+    """Results of re-homing the runs of dead nodes."""
 
     now: int
     fence: int
@@ -408,24 +408,24 @@ class Rehomed(msgspec.Struct, frozen=True, kw_only=True):
     released: list[str]
     # Whether a limit let something through because of it.
     freed: bool = False
-    # Ended: (run id, verdict): lost for good, or cancelled because somebody had asked for it.
+    # Ended: (run id, verdict): lost for good, or cancelled because that was asked for.
     ended: list[tuple[str, Verdict]]
 
 
 class ReportWindow(msgspec.Struct, frozen=True):
-    """A stretch of the store's time in which every word of the workers of a channel came through, and was written."""
+    """A stretch of the store's time in which every report of a channel's workers came through, and was written."""
 
     since: int
     until: int
 
 
 class DispatchesChecked(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of dispatched runs whose time was over, or whose cancel was asked for."""
+    """Results for dispatched runs whose time was over, or whose cancel was asked for."""
 
     now: int
     # Put back to waiting; at the cost of a loss, if a worker had it.
     released: list[str]
-    # Ended: (run id, verdict): lost for good, or cancelled because somebody had asked for it.
+    # Ended: (run id, verdict): lost for good, or cancelled because that was asked for.
     ended: list[tuple[str, Verdict]]
     # Whether something has become due by an end.
     freed: bool
@@ -453,7 +453,7 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running attempt has to say meanwhile: progress and phases (the latest win), log lines (time, level,
+    """A note of a running attempt: progress and phases (the latest win), log lines (time, level,
     text)."""
 
     id: str
@@ -559,7 +559,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
     now: int
     is_alive: bool
-    # Ids of my running runs that somebody wants cancelled.
+    # Ids of my running runs whose cancel was asked for.
     cancels: list[str]
     # Whether there may be something to look after: a lease has run out, or a run of the app is held, or in the own
     # queue of a node. A store that does not know says so.
@@ -577,7 +577,7 @@ class DutyHold(msgspec.Struct, frozen=True, kw_only=True):
     """A duty as the nodes that declare it see it."""
 
     name: str
-    # Who holds it; None: nobody alive does.
+    # The living node that holds it; None: none does.
     node: str | None
     # Grows by one with every taking, and never goes back.
     term: int
@@ -595,7 +595,7 @@ class DutyHolds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DutyTick(msgspec.Struct, frozen=True, kw_only=True):
-    """What the holder of a duty has to say about it."""
+    """A tick of a duty, by its holder."""
 
     name: str
     term: int
@@ -617,7 +617,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     dispatched: int = 0
     oldest_due_at: int | None
     schedules: int
-    # What has failed, and what was lost, within the last hour (`LATELY`), of moments of the last two days: how many
+    # Failed and lost runs within the last hour (`LATELY`), of moments of the last two days: how many
     # runs of each schedule, or of each task for what has none, the most first. Of the newest thousand of both. One that
     # was rerun is not counted, unless the rerun was not even tried: if that fails, it counts itself.
     failed: Mapping[str, int] = {}
@@ -770,7 +770,7 @@ class Store(Protocol):
     async def stored_schedules(
         self, app: str, *, ids: Sequence[int] = (), keys: Sequence[str] = ()
     ) -> list[StoredSchedule]:
-        """Definitions with cursor, by id or key. What this code cannot read (a newer format) is left out."""
+        """Definitions with cursor, by id or key. Newer formats, unreadable here, are left out."""
         ...
 
     async def declared_schedules(self, app: str) -> list[StoredSchedule]:
@@ -778,7 +778,7 @@ class Store(Protocol):
         ...
 
     async def fingerprints(self, app: str) -> dict[str, int]:
-        """What the cursors were computed with: each fingerprint in use, and one schedule that has it."""
+        """Fingerprints of the cursors: each in use, and one schedule that has it."""
         ...
 
     async def computed_with(self, app: str, fingerprint: str, *, after: int, limit: int) -> list[StoredSchedule]:
@@ -799,12 +799,7 @@ class Store(Protocol):
         ...
 
     async def change_schedules(
-        self,
-        app: str,
-        changes: Sequence[Change],
-        *,
-        all_or_none: bool = False,
-        calendars: Sequence[NewCalendar] = (),
+        self, app: str, changes: Sequence[Change], *, all_or_none: bool = False, calendars: Sequence[NewCalendar] = ()
     ) -> list[bool]:
         """Apply people's changes. False: the guard did not match (or the key is taken, for an add); read and try again.
 
@@ -861,7 +856,7 @@ class Store(Protocol):
         Runs of tasks with a limit are taken only while fewer than `concurrency` of their key run, and fewer than
         `rate` of their key were claimed within any period; a claim is the only thing that passes a limit, and every
         claim counts. The others become blocked, and wait again when their key is free: a limited task at the head of
-        the queue holds up nobody behind it.
+        the queue holds up no other behind it.
 
         The limits are those of the claiming node, whatever others held back under theirs: after a `join` with other
         limits, or the death of a node that had others, the claims of a node also look again at what is held back, a
@@ -880,7 +875,7 @@ class Store(Protocol):
         reason gets that of the request. release and park leave the count of attempts as it was. already: this very
         outcome was written before (its answer was lost). lost: not ours any more; nothing was written. Messages of an
         outcome are written with it, or not at all. Of an outcome that cannot be written the rest is, with the error
-        that says so; it does not stop the others. hand: the run belongs to no node any more, whoever dies; it keeps
+        that says so; it does not stop the others. dispatch: the run belongs to no node any more; it keeps
         its fence, and counts as running for limits, unique keys and overlap. Phases of an outcome are those of its
         attempt; where it brings none, those of its notes hold.
         """
@@ -889,7 +884,7 @@ class Store(Protocol):
     async def apply_reports(self, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
         """Write what workers report of dispatched runs, each only if the run is dispatched under that fence.
 
-        Whoever asks need not know the task: what was agreed when the run was dispatched stands beside it. pushed:
+        The caller need not know the task: what was agreed when the run was dispatched stands beside it. pushed:
         the time to take it begins, and mode forget ends as succeeded. taken, and whatever else a worker says first:
         the time between its words begins, and mode ack ends as succeeded. progress: that time begins anew, unless a
         cancel was asked for. finish and skip end it. fail and undelivered spend the attempt: it is tried again as
@@ -898,10 +893,10 @@ class Store(Protocol):
         """
         ...
 
-    async def check_dispatched(self, app: str, limit: int, heard: Mapping[str, ReportWindow]) -> DispatchesChecked:
+    async def check_dispatched(self, app: str, limit: int, windows: Mapping[str, ReportWindow]) -> DispatchesChecked:
         """Settle up to `limit` dispatched runs that are overdue by the store's clock, and those to be cancelled.
 
-        `heard`: by channel, when the caller heard all that workers said of what went by it. Who did not hear a worker
+        `windows`: by channel, when the caller read all reports of workers. A caller that did not read those of a worker
         cannot call it silent: a run of another channel is left alone, and so is one whose time was over later than it
         was heard; one whose whole time was not heard is looked at again when as much has been. One that is to be
         cancelled is for anybody.
@@ -924,11 +919,11 @@ class Store(Protocol):
         ...
 
     async def owned(self, app: str, node: str) -> list[Owned]:
-        """What the store believes the node holds."""
+        """Runs that the node holds by the store's word."""
         ...
 
     async def cancel(self, app: str, ids: Sequence[str], reason: str) -> list[Cancelled]:
-        """End what nobody is at work on; ask whoever is. Of a dispatched run `check_dispatched` sees to the rest."""
+        """End what is not running; ask the owner of what is. `check_dispatched` does the rest for dispatched runs."""
         ...
 
     async def note(self, app: str, node: str, notes: Sequence[Note]) -> list[str]:
@@ -1027,7 +1022,7 @@ class Store(Protocol):
         """Write down the death of every node whose lease has run out, or which was last heard at a time that is still
         to come, by more than its lease: before the clock was put back. Answers those that were written down here.
 
-        Nobody is judged later than `until`, by the store's time: a question that was under way for long, or met a step
+        No node is judged later than `until`, by the store's time: a question that was under way for long, or met a step
         of the clock, finds every lease run out, though all are well.
         """
         ...
@@ -1052,7 +1047,7 @@ class Store(Protocol):
     # duties
 
     async def hold_duties(self, app: str, node: str, names: Sequence[str]) -> DutyHolds:
-        """Take those of the named duties that nobody alive holds, and answer how each of them stands.
+        """Take those of the named duties that no living node holds, and answer how each of them stands.
 
         A duty is held while its node is not written down as dead and has not resigned. Every taking raises its term by
         one; the term never goes back, even if the duty was pruned meanwhile. A dead node gets nothing. Where nothing is
@@ -1105,7 +1100,7 @@ class Store(Protocol):
 
     async def prune(self, app: str, *, before: int, keep_per_schedule: int | None, limit: int) -> int:
         """Delete a bite of old history (and what hangs on it), gaps, dead nodes, finished one-shot schedules, starts
-        that no rate counts any more, unique keys whose period is over, duties that nobody has held since, messages
+        that no rate counts any more, unique keys whose period is over, duties not held since, messages
         that need not be remembered, events that the feed keeps no longer.
 
         Answers how many rows the bite had. A store may drop old history as a whole instead, which counts for nothing,
@@ -1181,7 +1176,7 @@ class ClockRepair(Protocol):
 
 # Nothing is written at a later time than now; small steps of a clock are no sign.
 CLOCK_AHEAD = 60_000_000
-# What was tried before waits no longer than this, whatever else is known.
+# Messages and runs that were tried before wait no longer than this, whatever else is known.
 CLOCK_FAR = 366 * 86_400_000_000
 
 
@@ -1197,7 +1192,7 @@ class TableRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the server is told to fill and vacuum a table, and what the migrations have set otherwise."""
+    """How the server is set to fill and vacuum a table, and what the migrations have set otherwise."""
 
     name: str
     options: dict[str, str]
@@ -1208,7 +1203,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the database itself is. None: the store has no such thing, or it cannot be told."""
 
     description: str
-    # What keeps it, like "SQLite 3.46.1".
+    # Name and version, like "SQLite 3.46.1".
     engine: str
     store_id: str | None
     # The migration it has reached, the one that this code knows, and the names of those in between.
@@ -1234,14 +1229,14 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with the database, each in a sentence. `is_complete` False: the time for looking was over."""
+    """Problems of the database, each in a sentence. `is_complete` False: the time for looking was over."""
 
     problems: tuple[str, ...]
     is_complete: bool = True
 
 
 class Freed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bite has given back to the file system, and how much is left to give."""
+    """Pages that a bite has given back to the file system, and how many are left to give."""
 
     pages: int
     pages_left: int
@@ -1249,7 +1244,7 @@ class Freed(msgspec.Struct, frozen=True, kw_only=True):
 
 class Maintenance(Protocol):
     """Looking after the database itself, for people. Works on a store that is not open: one that cannot be opened is
-    what somebody wants to look at."""
+    what people want to look at."""
 
     async def status(self) -> StoreStatus: ...
 
@@ -1266,7 +1261,7 @@ class Maintenance(Protocol):
         ...
 
     async def rewrite(self) -> None:
-        """Write the whole database anew, without free space; nobody else can write meanwhile."""
+        """Write the whole database anew, without free space; it blocks all other writes."""
         ...
 
     async def backup(self, path: str) -> int:

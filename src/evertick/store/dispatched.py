@@ -6,9 +6,9 @@ included, so that any node can apply a report, even one that does not know the t
 `deadline` is when to look at such a run by itself. It has none while its message is still in the outbox: a queue that
 is away delays, and nothing else. A request to cancel sets it to now.
 
-That no worker has a run is known where all was heard that workers said: then a request to cancel ends it, and costs no
-loss. Its message may still be in the queue; whoever takes it later finds the kill that is sent with the end. Where
-nobody hears, somebody may be at work on it, and has a worker's time to stop.
+That no worker has a run is known where all reports were read: then a request to cancel ends it, and costs no
+loss. Its message may still be in the queue; a worker that takes it later finds the kill sent with the end. Where
+no node reads reports, a worker may have it, and gets a worker's time to stop.
 
 Silence is judged by those who would have heard: a queue that is away keeps from them what workers say, and makes no
 worker a silent one. When it is back, workers have all of their time to be heard again.
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 STALE = ReportAnswer(answer="stale")
-# How long a worker that was told to stop may take, where nothing else says how often it speaks.
+# How long a worker may take to stop, where nothing else says how often it reports.
 _PATIENCE = MINUTE
 # How soon it is looked again whether workers could be heard, while one may have a run that is to be cancelled.
 _LOOK_AGAIN = SECOND
@@ -75,7 +75,7 @@ class RunProgress(msgspec.Struct, frozen=True, gc=False):
     deadline: int | None
     progress: float | None
     progress_text: str | None
-    # Its name, where it is told for the first time; None leaves it as it was.
+    # Its name, where it is new; None leaves it as it was.
     worker: str | None
 
 
@@ -90,7 +90,7 @@ class LogLines(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReportedEnd(msgspec.Struct, frozen=True, gc=False):
-    """A verdict, when the work is said to have begun, and by whom, where that is told for the first time."""
+    """A verdict, when the work began by its worker's report, and the worker's name where it is new."""
 
     outcome: Outcome
     started_at: int
@@ -98,12 +98,12 @@ class ReportedEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppliedReports(msgspec.Struct, frozen=True, kw_only=True):
-    """What reports have come to. None among the answers: the run is not in these hands (any more)."""
+    """Results of reports. None among the answers: the run is not dispatched under that fence (any more)."""
 
     answers: list[ReportAnswer | None]
-    # Also of those that leave these hands.
+    # Also of those that end or go back.
     progress: list[RunProgress]
-    # Runs of which it was not known before that a worker has them, and that are still in its hands.
+    # Runs that are newly known to be taken by a worker, and still are.
     taken: list[str]
     ends: list[ReportedEnd]
     # Back to waiting: retry and release.
@@ -150,7 +150,7 @@ class _DispatchedRun:
         self.is_changed = False
         self.is_newly_taken = False
         self.lines: list[LogLines] = []
-        # Where it goes from these hands.
+        # Where it goes from here.
         self.outcome: Outcome | None = None
 
     @property
@@ -188,7 +188,7 @@ class _DispatchedRun:
         return ReportAnswer(answer="done")
 
     def _apply_undelivered(self, report: Report) -> ReportAnswer:
-        """Whoever brings a message may have got an error though it arrived: then it is delivered. As nobody can know,
+        """A sender may have got an error though its message arrived: then it is delivered. As this cannot be known,
         what must not run twice is not dispatched again."""
         if self._pushed_at is not None:
             return ReportAnswer(answer="already")
@@ -218,7 +218,7 @@ class _DispatchedRun:
                 assert_never(report.kind)
 
     def _note(self, report: Report) -> None:
-        """What any word of a worker tells: that it has the run, and is alive."""
+        """Any report of a worker says that it has the run, and is alive."""
         self.is_changed = True
         if self._taken_at is None:
             self._taken_at = self._now
@@ -229,7 +229,7 @@ class _DispatchedRun:
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
         elif self.is_newly_taken and self._row["killed_at"] is not None:
-            # It was told to stop before anybody knew of it.
+            # The kill was sent before its report came.
             self._deadline = self._now + _time_to_stop(self._terms)
         is_end = report.kind not in ("taken", "progress") or self._terms.mode != "finish"
         if report.took is not None and is_end:
@@ -297,13 +297,13 @@ class _DispatchedRun:
 
 
 def bare_report(report: Report, error: Exception) -> Report:
-    """What is written of a report that the store cannot take: what it says of the run stays, what it brings goes."""
-    said = f"what was reported of this run cannot be written as it is: {error}"
+    """A report that the store can take: all but what it says of the run is left out."""
+    problem = f"what was reported of this run cannot be written as it is: {error}"
     return Report(
         id=report.id,
         fence=report.fence,
         kind=report.kind,
-        error=said if report.error is None else f"{said}\n{report.error}",
+        error=problem if report.error is None else f"{problem}\n{report.error}",
         reason=report.reason,
         retry=report.retry,
         took=report.took,
@@ -324,26 +324,22 @@ def all_answers(
 
 
 class CheckedRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be written of dispatched runs whose time is over."""
+    """Changes to dispatched runs whose time is over."""
 
     # Their claims are over, whatever becomes of them: their fence is worth nothing any more. How many losses they have.
     revoked: list[tuple[str, int]]
     ends: list[Ending]
     # Back to waiting, with the reason.
     released: list[tuple[str, str]]
-    # Their workers were told just now, and have until then to stop.
+    # Their workers were sent a kill just now, and have until then to stop.
     stopping: list[tuple[str, int]]
-    # Their workers may have spoken and not been heard: they are looked at again then.
+    # Reports of their workers may be unread: they are looked at again then.
     postponed: list[tuple[str, int]]
     kills: list[NewMessage]
 
 
 def check_runs(
-    rows: Iterable[Row],
-    now: int,
-    windows: Mapping[str, ReportWindow],
-    unsent: Collection[str],
-    new_ids: Iterable[str],
+    rows: Iterable[Row], now: int, windows: Mapping[str, ReportWindow], unsent: Collection[str], new_ids: Iterable[str]
 ) -> CheckedRuns:
     """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: as many as there are rows, for
     messages."""
@@ -358,7 +354,7 @@ def check_runs(
 
 
 def _judge(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, window: ReportWindow, new_id: str) -> None:
-    """It is silent if nothing came in all of its time, while there was somebody to hear it."""
+    """It is silent if no report came in all of its time, while a node read the reports."""
     over_at = max(row["deadline"], window.since + _time_to_speak(row, dispatch))
     if over_at <= window.until:
         _take_back(checked, row, dispatch, new_id)
@@ -390,7 +386,7 @@ def _cancel(
     if row["killed_at"] is None:
         _kill(checked, row, dispatch, new_id, reason)
     over_at = (row["killed_at"] or now) + _time_to_stop(dispatch)
-    if _is_with_nobody(row, window) or (row["killed_at"] is not None and over_at <= now):
+    if _is_untaken(row, window) or (row["killed_at"] is not None and over_at <= now):
         checked.revoked.append((row["id"], _losses_after(row)))
         checked.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
         return
@@ -399,29 +395,29 @@ def _cancel(
 
 
 def _time_to_stop(dispatch: DispatchTerms) -> int:
-    """Which a worker has that was told to."""
+    """How long a worker has to stop after a kill."""
     return dispatch.progress_timeout or dispatch.ack_timeout or _PATIENCE
 
 
-def _is_with_nobody(row: Row, window: ReportWindow | None) -> bool:
-    """Whether a run to be cancelled is in its queue, and no worker had said otherwise when that was asked for, or its
-    workers were told. Whoever hears has read all that waited to be heard before."""
+def _is_untaken(row: Row, window: ReportWindow | None) -> bool:
+    """Whether a run to be cancelled is in its queue, and no report said otherwise when that was asked for, or the
+    kill was sent. A node with a window has read all that waited before."""
     if row["pushed_at"] is None or row["taken_at"] is not None or window is None:
         return False
-    # Nobody has moved the deadline yet since the request set it, if nobody was told.
+    # While no kill was sent, the deadline is still where the request has put it.
     asked_at = row["deadline"] if row["killed_at"] is None else row["killed_at"]
     return bool(window.since <= asked_at <= window.until)
 
 
 def _losses_after(row: Row) -> int:
-    """Taken back from a worker it costs a loss: the run may be what ends its workers. A run that nobody took has harmed
-    nobody: its queue is long, or was lost."""
+    """Taken back from a worker it costs a loss: the run may be what ends its workers. A run that was not taken has
+    harmed none: its queue is long, or was lost."""
     return int(row["losses"]) + (row["taken_at"] is not None)
 
 
 def _take_back(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: str) -> None:
-    """From a worker that fell silent, or from a queue where nobody took it. It is dispatched again, as often as that
-    takes while nobody takes it; but what must not run twice is given up, for somebody may have it all the same."""
+    """From a worker that fell silent, or from a queue where it was not taken. It is dispatched again, as often as that
+    needs while it is not taken; but what must not run twice is given up, for a worker may have it all the same."""
     reason = Reason.NOT_TAKEN if row["taken_at"] is None else Reason.NO_PROGRESS
     losses = _losses_after(row)
     checked.revoked.append((row["id"], losses))
@@ -429,7 +425,7 @@ def _take_back(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: 
         checked.ends.append(Ending(row["id"], Verdict.LOST, reason))
     else:
         checked.released.append((row["id"], reason))
-    # It may only be slow. What it does from now on is for nobody.
+    # It may only be slow. What it does from now on is ignored.
     _kill(checked, row, dispatch, new_id, reason)
 
 
@@ -443,7 +439,7 @@ def _kill(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: str, 
 
 # As the ledger has them: all that a job of our own may say fits in.
 _MAX_BYTES = 512 * 1024
-# What is kept of the last words where the head is full.
+# Bounds of the last lines that are kept where the head is full.
 _LAST_LINES_MAX, _LAST_MAX_CHARS = 2_000, 96 * 1024
 _LEVEL_MAX_CHARS = 20
 _FULL = (
@@ -455,7 +451,7 @@ Line = tuple[int, str, str]
 
 
 class WorkerLog(msgspec.Struct):
-    """What the ledger has of the log of a dispatch. last: behind which line it goes on. size: in bytes."""
+    """The log of a dispatch in the ledger. last: behind which line it goes on. size: in bytes."""
 
     last: int = 0
     count: int = 0
@@ -486,10 +482,12 @@ class WorkerLogLines(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
-def worker_log_lines(said: Iterable[LogLines], kept: Mapping[tuple[str, int], WorkerLog]) -> Iterator[WorkerLogLines]:
-    """What is to be written. `kept` is moved on by it."""
-    for each in said:
-        log = kept[each.id, each.fence]
+def worker_log_lines(
+    reported: Iterable[LogLines], logs: Mapping[tuple[str, int], WorkerLog]
+) -> Iterator[WorkerLogLines]:
+    """The lines to be written. Moves `logs` on."""
+    for each in reported:
+        log = logs[each.id, each.fence]
         lines = [_short(line) for line in each.lines]
         if log.is_full and not each.is_last:
             continue

@@ -92,7 +92,7 @@ class Row(Protocol):
 # two as `readable`.
 FORMAT = 1
 NO_ARGS = b"{}"
-# What a run's owner needs of it.
+# The columns of a claimed run.
 CLAIMED = (
     "id",
     "task",
@@ -155,7 +155,7 @@ def lines_text(lines: Sequence[tuple[int, str, str]]) -> str:
 
 
 def read_each(rows: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], list[tuple[R, str]]]:
-    """What could be read, and the rest with what is wrong with it: one bad row must not stop the others."""
+    """Readable rows, and the others with their errors: one bad row must not stop the others."""
     good: list[T] = []
     bad: list[tuple[R, str]] = []
     for row in rows:
@@ -200,7 +200,7 @@ def stored_of(row: Row) -> StoredSchedule | None:
 
 
 def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:
-    """From columns in the order of the struct. What cannot be decoded is left out."""
+    """From columns in the order of the struct. Undecodable rows are left out."""
     found: list[DueSchedule] = []
     for id_, key, version, created_at, definition, pause, occurrences, fire_at, at, fires, failed, live, stamp in rows:
         try:
@@ -276,7 +276,7 @@ def _edit_of(occurrence: Occurrence) -> OccurrenceEdit:
 
 
 def overrides_of(stored: StoredSchedule) -> tuple[str, ...]:
-    """What of a declared schedule somebody has changed since, by the names of the options."""
+    """The options of a declared schedule that were changed since, by name."""
     if stored.declared is None:
         return ()
     own, declared = stored.definition, stored.declared.definition
@@ -330,9 +330,9 @@ def claimed_from(
 def run_of(row: Row) -> Run:
     args = row["args"] if row["args"] is not None else row["schedule_args"]
     state = State(row["state"])
-    # A run that went back keeps its last claim in the row, but nobody holds it.
+    # A run that went back keeps its last claim in the row, but no node holds it.
     is_held = state in _HELD
-    # What it waits for: a run before it, or a limit.
+    # It waits for a run before it, or for a limit.
     limit, key = (None, None) if state is not State.BLOCKED or row["limit_key"] is None else shown_key(row["limit_key"])
     return Run(
         id=row["id"],
@@ -371,7 +371,7 @@ def run_of(row: Row) -> Run:
 
 
 def dispatch_terms_of(text: str | None) -> DispatchTerms:
-    """What was agreed when a run was dispatched. Of what cannot be read nothing but its end is expected."""
+    """The terms of a dispatch. Of unreadable ones nothing but the end is expected."""
     try:
         return _dispatch_terms.decode(text or "")
     except msgspec.MsgspecError:
@@ -612,11 +612,11 @@ def run_as_enqueued(app: str, now: int, run: NewRun) -> Run:
 # --- rows that a wrong clock has left, by kind, in the order in which they are put right ------------------------------
 
 
-# What waits for a time that will not come. Keys first: their period counts from the making of their run.
+# Rows that wait for a time that will not come. Keys first: their period counts from the making of their run.
 WAITING = ("keys", "messages", "runs")
-# What tells when the clock was wrong, by which the others are found.
+# Rows whose times show when the clock was wrong, by which the others are found.
 DATED = ("history", "attempts", "nodes", "duties", "events", "schedules")
-# What names a row of each kind.
+# The column that identifies a row of each kind.
 _NAMES = {"events": "seq", "duties": "name", "keys": "key"}
 
 

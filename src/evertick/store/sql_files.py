@@ -74,7 +74,7 @@ def read_migrations(folder: Path, version: int) -> tuple[Migration, ...]:
 def pending(
     known: Sequence[Migration], applied: Mapping[int, str], description: str, mode: MigrateMode = "auto"
 ) -> list[Migration]:
-    """What is missing. Refuses a migration that was applied in another form, and in mode check anything missing."""
+    """Missing migrations. Refuses a migration that was applied in another form, and in mode check anything missing."""
     for migration in known:
         if applied.get(migration.version, migration.checksum) != migration.checksum:
             raise StoreRefused(
@@ -101,13 +101,13 @@ def refuse_newer(version: int, compatible_from: int, known: int, description: st
 
 
 def without_meta(description: str, how: Literal["empty", "missing"]) -> StoreRefused:
-    """What says which store it is was made together with the list of migrations, and nobody takes it away."""
+    """The table that identifies the store was made together with the list of migrations, and is never removed."""
     return StoreRefused(f"the {description} is damaged: its table meta is {how}; restore it from a backup")
 
 
 def without_migrations(description: str, how: Literal["empty", "missing"], place: str) -> StoreRefused:
     return StoreRefused(
-        f"the {description} holds tables of Evertick, but its list of migrations is {how}, and nobody knows how far "
+        f"the {description} holds tables of Evertick, but its list of migrations is {how}, and it is unknown how far "
         f"they have come; restore it from a backup, or begin anew in another {place}"
     )
 

@@ -80,20 +80,20 @@ def cancelled_outcome(outcome: Outcome, held: Row) -> Outcome:
 
 
 def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
-    """What is written of an outcome that the store cannot take: how the run ended stays, its result and phases go.
+    """An outcome that the store can take: how the run ended stays, its result and phases go.
 
-    A run whose messages go with them has failed: whoever waits for these must not read that all is well. So has one
+    A run whose messages go with them has failed: readers that wait for these must not find a success. So has one
     that was to be dispatched by such a message.
     """
-    said = f"the outcome of this run cannot be written as it is: {error}"
+    problem = f"the outcome of this run cannot be written as it is: {error}"
     bare: dict[str, Any] = {"result": None, "phases": (), "messages": (), "dispatch": None}
     if outcome.messages:
-        said = f"{said}; its messages are not sent"
+        problem = f"{problem}; its messages are not sent"
         bare |= {"verdict": Verdict.FAILED} if outcome.verdict is Verdict.SUCCEEDED else {}
     if outcome.kind == "dispatch":
         bare |= {"kind": "done", "verdict": Verdict.FAILED, "reason": Reason.UNDELIVERED}
         bare |= {"attempts": outcome.attempts + 1}
-    bare["error"] = said if outcome.error is None else f"{said}\n{outcome.error}"
+    bare["error"] = problem if outcome.error is None else f"{problem}\n{outcome.error}"
     return msgspec.structs.replace(outcome, **bare)
 
 
@@ -102,12 +102,12 @@ def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
 
 log = logging.getLogger("evertick.store")
 
-# A dead message that nobody could read is kept this long, for people to look at.
+# An unreadable message is kept this long, for people to look at.
 _KEPT = 30 * DAY
 
 
 def unreadable_runs(bad: Sequence[tuple[Row, str]], fence: int) -> list[Outcome]:
-    """Parked, until somebody cancels them."""
+    """Parked, until they are cancelled."""
     for row, error in bad:
         log.error("run %s of %r cannot be read, and is parked: %s", row["id"], row["task"], error)
     return [
@@ -119,7 +119,7 @@ def unreadable_runs(bad: Sequence[tuple[Row, str]], fence: int) -> list[Outcome]
 
 
 def unreadable_messages(bad: Sequence[tuple[Row, str]]) -> list[MessageOutcome]:
-    """Dead, until somebody drops them, or tries again once they are mended."""
+    """Dead, until they are dropped, or mended and tried again."""
     for row, error in bad:
         log.error("message %s of channel %r cannot be read, and is dead: %s", row["id"], row["channel"], error)
     return [

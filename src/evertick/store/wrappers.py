@@ -1,6 +1,6 @@
 """Connections inside of the wrappers that other libraries put around them: pools, SQLAlchemy, Django.
 
-Nothing is imported for it: wrappers are known by what they offer. What is inside is for each store to recognise.
+Nothing is imported for it: wrappers are known by what they offer. Each store recognises what is inside.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HARMLESS = "SELECT 1"
 
 
 def layers_of(given: object) -> Iterator[Any]:
-    """What was given, and what is inside of it, one layer after the other."""
+    """The given object and its insides, one layer after the other."""
     found: Any = given
     for _ in range(_LAYERS_MOST):
         yield found

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move.
+"""A clock that stands still until it is moved.
 
 Wall time and elapsed time move together; ids and random numbers come from a seed, so that the same test makes the same
 ids every time. Unlike the clock of a simulation it does not move the event loop: nothing waits on it. May be read by

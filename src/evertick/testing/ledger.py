@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from evertick.errors import NotFound
 from evertick.model import Cause, Gap, Run, State, Verdict
@@ -29,18 +29,22 @@ def moment_us(moment: Moment, *, what: str) -> int:
     return moment_of(moment, what=what) if isinstance(moment, str) else to_us(moment)
 
 
+class ReadStore(Protocol):
+    """Asks the store something, and waits for the answer."""
+
+    def __call__(self, ask: Callable[[Store], Coroutine[Any, Any, T]], /) -> T: ...
+
+
 class Ledger:
     """Reads and asserts. Everything is in order of time, oldest first, from the start of the kit on.
 
     A failed assertion is shown by pytest where the test made it (`__tracebackhide__`), not in here.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, read: ReadStore) -> None:
         self.scheduler = scheduler
+        self._read = read
         self._zone = zone_named(scheduler.settings.tz)
-
-    def _read(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
-        raise NotImplementedError
 
     # --- reading
 
@@ -149,7 +153,7 @@ class Ledger:
         return AssertionError(f"{what}\nthe ledger of {key!r}:\n{self.ledger(key)}")
 
     def _check(self, key: str | None) -> None:
-        """A key that nobody has ever used is a slip of the test, not an empty ledger."""
+        """A key that was never used is a mistake of the test, not an empty ledger."""
         if key is None or self._schedule_keys((key,)):
             return
         wanted = RunFilter(schedule_key=key, limit=1)

@@ -5,7 +5,7 @@ timer to timer: let the loop settle until nothing is ready and no thread is at w
 whatever waits by the loop (`asyncio.sleep`, timeouts, the engine) takes its exact time, and none of ours.
 
 Timers that were there before stand aside and are put back unchanged; those that are left at the end keep their
-distance from now. What the loop does not know of cannot be waited for: sockets get the real time of `io_wait`.
+distance from now. Events outside of the loop cannot be waited for: sockets get the real time of `io_wait`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LAST_TURNS_MAX, _LAST_WAIT_SECONDS = 1_000, 0.1
 # Timers until a coroutine that is carried to its end must have come there.
 _STEPS_MAX = 100_000
 _NAP_LEAST, _NAP_MOST = 0.00005, 0.005
-# What ends an `asyncio.sleep`.
+# The callback that ends an `asyncio.sleep`.
 _END_OF_SLEEP = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
 _NOT_SET = object()
 

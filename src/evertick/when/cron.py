@@ -39,7 +39,7 @@ from evertick.when.zone import GapRule, zone_named
 if TYPE_CHECKING:
     from evertick.when.calendar import Calendar
 
-__all__ = ["Cron", "CronOptions", "DaysRule", "DstRule", "rule"]
+__all__ = ["Cron", "CronOptions", "DaysRule", "DstRule", "rule", "warnings_of_steps"]
 
 DstRule = Literal["cron", "skip", "shift", "wall"]
 
@@ -236,9 +236,10 @@ class Cron(When):
         fields = self._settled_fields()
         return warnings_of(fields, self.days, self.zone, self._gap_rule(fields), to_us(after) // SECOND)
 
-    def _warnings_of_steps(self) -> list[str]:
-        """Of those the ones that hold whenever one asks, and that are hardly ever meant."""
-        return [] if self._fields is None else list(about_steps(self._fields))
+
+def warnings_of_steps(cron: Cron) -> list[str]:
+    """Of its warnings those that hold at any time, and are rarely meant."""
+    return [] if cron._fields is None else list(about_steps(cron._fields))
 
 
 def _is_interval(text: object) -> bool:
@@ -283,7 +284,8 @@ def _nickname(text: str) -> str:
     if name in NICKNAMES:
         return name
     if name == "@reboot":
-        raise InvalidWhen("cron '@reboot' is no moment; run the task when your program starts")
+        fix = "run the task when your program starts"
+        raise InvalidWhen("cron '@reboot' is no moment", setting="cron", value="'@reboot'", fix=fix)
     raise InvalidWhen(f"cron {text[:60]!r}: no such nickname; there are {', '.join(NICKNAMES)} and @every")
 
 

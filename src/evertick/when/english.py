@@ -210,6 +210,11 @@ def _instead_of_days(text: str, tz: str | None) -> str | None:
     # The 5th is a Monday.
     first = datetime(2026, 1, 4 + (weekday or 1), hour, minute, tzinfo=zone)
     ordinal = f", or 'monthly on the second {name} at {at}'" if found["one"] == name else ""
+    if not rest and not weekday:
+        start = moment_text(to_us(first))
+        return (
+            f"write 'every {days}d', or with a first moment to count from 'every {days}d; since=start; start={start}'"
+        )
     return (
         "an interval of days takes no time of day and no weekday; give it a first moment to count from: "
         f"'every {days}d; since=start; start={moment_text(to_us(first))}', which counts {24 * days} hours each time, "

@@ -20,7 +20,7 @@ from evertick.when.zone import zone_named
 if TYPE_CHECKING:
     from evertick.when.calendar import Calendar
 
-__all__ = ["Once"]
+__all__ = ["Once", "moved_to"]
 
 
 class Once(When):
@@ -95,3 +95,8 @@ def _within_reach(at: int) -> int:
     if not EARLIEST <= at <= LATEST:
         raise InvalidWhen(f"{moment_text(at)} is out of reach; a moment lies in the years 1800 to 9899")
     return at
+
+
+def moved_to(rule: Once, at_us: int) -> Once:
+    """The same rule for another moment."""
+    return rule._with(at_us=at_us)

@@ -86,8 +86,8 @@ class TasksExecutor:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._drivers = {name: task.work.driver for name, task in scheduler._tasks.items()}
-        scheduler._children.open()
+        self._drivers = {name: task.work.driver for name, task in scheduler.runtime.tasks.items()}
+        scheduler.runtime.children.open()
 
     def driver_for(self, dispatched: DispatchMessage) -> Driver:
         driver = self._drivers.get(dispatched.task)

@@ -10,7 +10,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, Header
+from nats.js.api import Header
 from nats.js.errors import APIError, NotFoundError
 
 from evertick.clock import Clock
@@ -24,9 +24,6 @@ __all__ = ["NatsBrokerSession"]
 
 log = logging.getLogger("evertick.worker")
 
-# A message that its reader has neither taken nor dropped for so long goes to another: the reader is gone.
-ACK_SECONDS = 30.0
-_UNACKNOWLEDGED_MOST = 10_000
 # The server's error for a message that is not the first on its subject.
 _NOT_THE_FIRST = 10071
 
@@ -39,7 +36,6 @@ class NatsBrokerSession:
     ) -> None:
         self._queue = queue
         self._session = NatsSession(connection, resolve_secret, self._subscribe)
-        self._jobs: JetStreamContext.PullSubscription | None = None
         self._name = clock.new_token()
         self._count = 0
         self.on_kill: Callable[[Kill], None] = lambda _: None
@@ -57,36 +53,22 @@ class NatsBrokerSession:
 
     async def _subscribe(self, client: Client, stream: JetStreamContext) -> None:
         names = self._session.names
-        self._jobs = await stream.pull_subscribe(
-            names.jobs(self._queue),
-            durable=names.workers(self._queue),
-            stream=names.jobs_stream,
-            config=ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MOST),
-        )
+        await self._session.pull(stream, names.jobs(self._queue), names.workers(self._queue), names.jobs_stream)
         await client.subscribe(names.all_kills, cb=self._on_message)
 
     # --- out of the queue
 
     async def fetch(self, most: int, seconds: float) -> list[QueueMessage]:
-        with self._session.unavailable_errors():
-            await self._session.opened()
-            assert self._jobs is not None, "it is made with the line"
-            try:
-                found = await self._session.answer(self._jobs.fetch(most, timeout=seconds))
-            except (nats.errors.TimeoutError, TimeoutError):
-                return []  # there was none
-        return [self._marked(message) for message in found]
+        return [self._marked(message) for message in await self._session.fetch(most, seconds)]
 
     def _marked(self, message: Msg) -> QueueMessage:
         self._count += 1
         return QueueMessage(message.data, message, f"{self._name}:{self._count}")
 
     async def take(self, message: QueueMessage, dispatched: DispatchMessage) -> Take:
-        with self._session.unavailable_errors():
-            stream = await self._session.opened()
-            taken = await self._session.answer(self._take(stream, message, dispatched))
-            with suppress(nats.errors.Error):  # it comes again then, and is a duplicate
-                await message.token.ack()
+        taken = await self._session.ask(lambda stream: self._take(stream, message, dispatched))
+        with suppress(nats.errors.Error, OSError):  # it comes again then, and is a duplicate
+            await message.token.ack()
         return taken
 
     async def _take(self, stream: JetStreamContext, message: QueueMessage, dispatched: DispatchMessage) -> Take:
@@ -124,9 +106,7 @@ class NatsBrokerSession:
     # --- back to the ledger
 
     async def report(self, dispatched: DispatchMessage, report: WorkerReport) -> bool:
-        with self._session.unavailable_errors():
-            stream = await self._session.opened()
-            return await self._session.answer(self._report(stream, dispatched, report))
+        return await self._session.ask(lambda stream: self._report(stream, dispatched, report))
 
     async def _report(self, stream: JetStreamContext, dispatched: DispatchMessage, report: WorkerReport) -> bool:
         if dispatched.reply is not None:

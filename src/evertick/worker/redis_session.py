@@ -160,19 +160,19 @@ class RedisBrokerSession:
                 if dispatched.reply is not None:
                     pipe.xadd(dispatched.reply, {FIELD: encode(report)}, maxlen=REPORTS_MOST, approximate=True)
                 pipe.exists(kill_key(dispatched.run, dispatched.fence))
-                said = await pipe.execute()
-        return not said[-1]
+                answers = await pipe.execute()
+        return not answers[-1]
 
     # --- kills
 
     async def _listen(self) -> None:
-        """Hear of kills as they are said. Missing one costs time, no more: every report asks for the key."""
+        """Kills as they are published. Missing one costs time, no more: every report asks for the key."""
         while True:
             try:
-                async with self._client.pubsub(ignore_subscribe_messages=True) as said:
-                    await said.subscribe(KILL_CHANNEL)
+                async with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                    await pubsub.subscribe(KILL_CHANNEL)
                     while True:
-                        message = await said.get_message(timeout=5.0)
+                        message = await pubsub.get_message(timeout=5.0)
                         if message is not None:
                             self._on_message(message["data"])
             except (RedisError, OSError) as error:

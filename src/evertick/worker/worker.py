@@ -41,7 +41,7 @@ from evertick.when.moment import moment_of, moment_text
 from evertick.worker.broker_session import BrokerRetry, BrokerSession, QueueMessage
 from evertick.worker.executor import Executor
 
-__all__ = ["Worker", "WorkerRun"]
+__all__ = ["Worker"]
 
 log = logging.getLogger("evertick.worker")
 
@@ -76,7 +76,7 @@ class Worker:
         self._parallelism, self._name, self._stop_seconds = parallelism, name, stop_seconds
         self._retry = BrokerRetry(session.shown, clock)
         self._unreadable = LogSummary(clock.elapsed)
-        self._runs: dict[str, WorkerRun] = {}
+        self._runs: dict[str, _WorkerRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -130,7 +130,7 @@ class Worker:
 
     async def _begin(self, message: QueueMessage) -> None:
         dispatched = self._read(message)
-        if dispatched is None or is_late(dispatched, self._clock):
+        if dispatched is None or _is_late(dispatched, self._clock):
             self._count("unreadable" if dispatched is None else "late", dispatched)
             await self._until_done(lambda: self._session.drop(message))
             return
@@ -143,7 +143,7 @@ class Worker:
 
     async def _do(self, dispatched: DispatchMessage) -> None:
         pair = pair_of(dispatched.run, dispatched.fence)
-        self._runs[pair] = run = WorkerRun(
+        self._runs[pair] = run = _WorkerRun(
             dispatched, self._session, self._executor, self._retry, clock=self._clock, worker=self._name
         )
         try:
@@ -154,7 +154,7 @@ class Worker:
     def _read(self, message: QueueMessage) -> DispatchMessage | None:
         try:
             dispatched = decode_dispatch(message.data)
-            is_late(dispatched, self._clock)  # whether its times can be read
+            _is_late(dispatched, self._clock)  # whether its times can be read
         except InvalidInput as error:
             why = f"{self._session.shown}: {error}"
             say = functools.partial(log.warning, "a message of the queue cannot be read, and is dropped: %s", why)
@@ -218,7 +218,7 @@ class Worker:
             task.cancel()
 
 
-class WorkerRun:
+class _WorkerRun:
     """One dispatch, from its taking to the report of its end."""
 
     def __init__(
@@ -251,7 +251,8 @@ class WorkerRun:
             end = await self._do()
         finally:
             reporting.cancel()
-        await self._report_end(end)
+        if self.dispatched.mode == "finish":
+            await self._send(end)
         self._log_end(end)
         await self._wait_for_abandoned()
 
@@ -301,7 +302,9 @@ class WorkerRun:
         if work.cancelled():
             return self._report("fail", error="the work was cancelled from inside")
         error = work.exception()
-        return self._returned(work.result()) if error is None else self._raised(error)
+        if error is not None:
+            return self._raised(error)
+        return self._report("finish", result=self._encoded(work.result()))
 
     @property
     def _can_be_cancelled(self) -> bool:
@@ -313,9 +316,9 @@ class WorkerRun:
             log.error("run %s did not stop when told to: its slot stays taken until it does", self.dispatched.run)
             await asyncio.wait({self._work})
 
-    def _returned(self, result: object) -> WorkerReport:
-        kept = record_of(self._context).encode_result(result)
-        return self._report("finish", result=None if kept is None else msgspec.Raw(kept))
+    def _encoded(self, result: object) -> msgspec.Raw | None:
+        data = record_of(self._context).encode_result(result)
+        return None if data is None else msgspec.Raw(data)
 
     def _raised(self, error: BaseException) -> WorkerReport:
         if isinstance(error, Skip):
@@ -323,8 +326,8 @@ class WorkerRun:
         text = error.text if isinstance(error, RemoteError) else error_text(error)
         asked = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
         if asked is None:
-            result = record_of(self._context).encode_result(error.result) if isinstance(error, JobFailed) else None
-            return self._report("fail", error=text, result=None if result is None else msgspec.Raw(result))
+            result = self._encoded(error.result) if isinstance(error, JobFailed) else None
+            return self._report("fail", error=text, result=result)
         try:
             after = None if asked.after is None else duration_us(asked.after, what="Retry(after=…)") / 1e6
         except EvertickError as invalid:
@@ -346,7 +349,7 @@ class WorkerRun:
             return True
         report = self._report("taken")
         is_wanted = await self._retry.until_done(
-            lambda: self._session.report(self.dispatched, report), lambda: not is_late(self.dispatched, self._clock)
+            lambda: self._session.report(self.dispatched, report), lambda: not _is_late(self.dispatched, self._clock)
         )
         return bool(is_wanted)
 
@@ -365,14 +368,8 @@ class WorkerRun:
                 self.stop("requested")
             self._reported_at = self._clock.elapsed()
 
-    async def _report_end(self, end: WorkerReport) -> None:
-        """Retried without end: the work is done, and must not be done again."""
-        if self.dispatched.mode != "finish":
-            return
-        await self._send(end)
-
     async def _send(self, report: WorkerReport) -> bool | None:
-        """Retried often enough that a broker that is back has our report before we count as silent."""
+        """Retried without end, and often enough that a broker that is back has it before we count as silent."""
         every = self.dispatched.progress_every
         return await self._retry.until_done(
             lambda: self._session.report(self.dispatched, report), lambda: True, most_seconds=every or math.inf
@@ -402,7 +399,7 @@ class WorkerRun:
         return None if timeout is None else self._clock.now_us() + round(timeout * 1e6)
 
 
-def is_late(dispatched: DispatchMessage, clock: Clock) -> bool:
+def _is_late(dispatched: DispatchMessage, clock: Clock) -> bool:
     """Whether the time to take it is over."""
     return dispatched.take_by is not None and clock.now_us() > moment_of(dispatched.take_by, what="take_by")
 

@@ -120,7 +120,7 @@ def test_all_four_rules_hold_at_odd_changes(name: str, year: int) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, derandomize=True, deadline=None, database=None)
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
 def test_any_expression_holds_at_any_change(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(ZONES))
     zone = ZoneInfo(name)
@@ -155,7 +155,7 @@ def _midnight(ordinal: int) -> int:
 
 
 @given(st.data())
-@settings(max_examples=400, derandomize=True, deadline=None, database=None)
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
 def test_the_days_of_any_expression_are_those_of_the_calendar(data: st.DataObject) -> None:
     days = data.draw(st.sampled_from(DAY_RULES))
     expression = written(lambda n: data.draw(st.integers(0, n - 1)))

@@ -76,7 +76,7 @@ def test_an_anchored_nickname_says_what_it_waits_for() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
 def test_any_expression_has_words_and_warnings(data: st.DataObject) -> None:
     text = written(lambda n: data.draw(st.integers(0, n - 1)), seconds=data.draw(st.booleans())).text
     try:

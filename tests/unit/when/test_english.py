@@ -14,7 +14,7 @@ from evertick.errors import InvalidDuration, InvalidWhen
 from evertick.when import Cron, Every, When, parse_when
 from evertick.when.text import TEXT_LONGEST
 
-thorough = settings(derandomize=True, deadline=None, max_examples=1000)
+thorough = settings(derandomize=True, deadline=None, max_examples=300)
 
 SENTENCES: dict[str, When] = {
     "every 15 minutes": Every("15m"),
@@ -287,6 +287,14 @@ def test_what_no_sentence_says_is_refused_with_the_rule_that_is_possible(text: s
     found = parse_when(instead).next_after(datetime(2026, 1, 1, tzinfo=UTC))
     assert found is not None
     assert found.isoformat().startswith(first)
+
+
+@pytest.mark.parametrize("text", ["every 2 weeks", "every fortnight", "every other week", "biweekly"])
+def test_an_interval_of_weeks_alone_is_told_in_days_and_not_that_it_takes_no_time_of_day(text: str) -> None:
+    with pytest.raises(InvalidWhen, match="write 'every 14d'") as refused:
+        parse_when(text)
+    assert "time of day" not in str(refused.value)
+    assert parse_when("every 14d")
 
 
 @pytest.mark.parametrize(("given", "why"), [("at 25:00", "no time of day"), ("at 9:00 and 17:00", "several times")])

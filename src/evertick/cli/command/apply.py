@@ -10,19 +10,24 @@ import click
 import msgspec
 
 from evertick.cli.command.config import tell_warnings
-from evertick.cli.database import config_option, is_there
-from evertick.cli.elsewhere import declared_elsewhere, elsewhere_words, refuse_to_prune
-from evertick.cli.pending_reload import PendingReload, look_at_daemons
+from evertick.cli.database import Ledger, config_option, daemons_of, is_there
 from evertick.cli.show.output import as_json_option, ask, hint, print_json, say
 from evertick.cli.show.plan import DAYS, plan_data, readable, say_nothing_changed
 from evertick.cli.show.words import stamp
 from evertick.config.adding import check_calendars
 from evertick.config.build import scheduler_from
-from evertick.config.directory import make_private
-from evertick.config.find import find_file, searched_files
+from evertick.config.files import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
+from evertick.config.paths import make_private
 from evertick.config.problem import Problems
-from evertick.operations.apply import DeclaredPlan
+from evertick.daemon.pending_reload import (
+    PendingReload,
+    declared_elsewhere,
+    elsewhere_words,
+    pending_reload,
+    refuse_to_prune,
+)
+from evertick.operations.apply import DeclaredPlan, apply_declared, plan_declared
 from evertick.operations.change_preview import DAYS_MAX
 from evertick.plan.change_preview import ChangePlan
 from evertick.store.sqlite.location import location_of
@@ -32,7 +37,7 @@ __all__ = ["apply"]
 
 # Lines of one schedule: a look, not a list.
 _LINES_OF_PLAN = 5
-# Whoever has changed a command, and reads "unchanged", must not think that it was overlooked.
+# After a change of a command, "unchanged" must not read as if it was overlooked.
 _NOTHING_HERE = "note: nothing was changed; what jobs do is not in the ledger: each node reads it from its own file"
 _WITH_THE_NODES = (
     "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken up "
@@ -53,7 +58,7 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
 @config_option
 @click.option("--yes", is_flag=True, help="Apply without a question.")
 @click.option("--prune", is_flag=True, help="Remove schedules that an earlier configuration had and this one has not.")
-@click.option("--take-back", is_flag=True, help="Take back what somebody has changed by hand, like with `update`.")
+@click.option("--take-back", is_flag=True, help="Take back changes by hand, like with `update`.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @click.option(
     "--days", type=click.IntRange(1, DAYS_MAX), default=DAYS, show_default=True, help="Show the fires of so many days."
@@ -63,13 +68,13 @@ def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: 
     """Bring the ledger in line with the configuration.
 
     Shows first which schedules are added, changed and removed, and which fires of the next days come, go and move; then
-    asks, and writes all of it or nothing. Schedules that code declares or somebody has added by hand are never removed,
+    asks, and writes all of it or nothing. Schedules that code declares or that were added by hand are never removed,
     and what a live node declares that goes by another file keeps --prune from removing anything.
     Makes the database if there is none. What the jobs do is with the nodes: they read the same file.
 
     Exit codes: 0 applied, or nothing to do; 1 something has changed meanwhile, a live node declares what would be
-    pruned, or the database is away; 2 the configuration is wrong, or nobody can be asked; 130 not applied after the
-    question.
+    pruned, or the database is away; 2 the configuration is wrong, or there is no terminal to ask at; 130 not applied
+    after the question.
 
     \b
     Example:
@@ -87,14 +92,16 @@ def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: 
 
 
 async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool, as_json: bool) -> None:
-    plan, behind = await _planned(loaded, look), look_at_daemons(loaded)
-    elsewhere = declared_elsewhere(loaded, plan)
+    ledger = Ledger(url=loaded.database_url, app=loaded.node.app, state_directory=loaded.state_directory)
+    daemons = daemons_of(ledger)
+    plan, pending = await _planned(loaded, look), pending_reload(loaded, daemons)
+    elsewhere = declared_elsewhere(loaded, plan, daemons)
     if look.prune:
         refuse_to_prune(elsewhere)
     # They have not gone from anywhere.
     plan = msgspec.structs.replace(plan, left=tuple(key for key in plan.left if key not in elsewhere))
     if not as_json:
-        _print(loaded, plan, behind, look.days)
+        _print(loaded, plan, pending, look.days)
         if elsewhere:
             hint(f"note: of another configuration with the same app and node name: {elsewhere_words(elsewhere)}")
     is_to_do = not is_dry and not plan.is_empty
@@ -103,22 +110,22 @@ async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool,
     if is_to_do:
         await _write(loaded, plan)
     if as_json:
-        told = {"elsewhere": elsewhere, "doing": behind.changed, "is_applied": is_to_do}
+        told = {"elsewhere": elsewhere, "doing": pending.changed, "is_applied": is_to_do}
         print_json({**_data(plan), **told})
         return
     if is_to_do:
         say("applied")
-    elif plan.is_empty and not is_dry and _may_differ(loaded, plan, behind):
+    elif plan.is_empty and not is_dry and _may_differ(loaded, plan, pending):
         hint(_NOTHING_HERE)
     else:
         say_nothing_changed()
-    if not plan.is_empty and _may_differ(loaded, plan, behind):
+    if not plan.is_empty and _may_differ(loaded, plan, pending):
         hint(_WITH_THE_NODES)
 
 
-def _may_differ(loaded: Configuration, plan: DeclaredPlan, behind: PendingReload) -> bool:
+def _may_differ(loaded: Configuration, plan: DeclaredPlan, pending: PendingReload) -> bool:
     """Whether what a job does may have changed although its schedule has not: no daemon here can tell."""
-    return not behind.is_known and any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs)
+    return not pending.is_known and any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs)
 
 
 async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
@@ -130,7 +137,8 @@ async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
     try:
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
-        return await scheduler._plan_declared(
+        return await plan_declared(
+            await scheduler.runtime.context(),
             disabled=disabled,
             calendars=loaded.calendars,
             prune=look.prune,
@@ -146,13 +154,13 @@ async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
         hint(f"warning: {told}")
     scheduler = scheduler_from(loaded)
     try:
-        await scheduler._apply_declared(plan)
+        await apply_declared(await scheduler.runtime.context(), plan)
     finally:
         await scheduler.close()
 
 
 def _is_in_state(loaded: Configuration) -> bool:
-    """Whether the ledger is a file in the state directory, named or not: else whoever applies may need none here."""
+    """Whether the ledger is a file in the state directory, named or not: else this user may need none here."""
     if not loaded.database_url.startswith("sqlite://"):
         return False
     path = location_of(loaded.database_url).path
@@ -179,13 +187,13 @@ def _data(plan: DeclaredPlan) -> dict[str, Any]:
     }
 
 
-def _print(loaded: Configuration, plan: DeclaredPlan, behind: PendingReload, days: int) -> None:
+def _print(loaded: Configuration, plan: DeclaredPlan, pending: PendingReload, days: int) -> None:
     say(f"{loaded.file} -> {masked(loaded.database_url)}, app {loaded.node.app}")
     for each in plan.plans:
         _print_one(each)
     for name in plan.calendars:
         say(f"~ calendar {name}")
-    for name, keys in behind.changed.items():
+    for name, keys in pending.changed.items():
         say(f"~ {name} does something else: {', '.join(keys)}")
     if plan.edited:
         names = ", ".join(f"{key} ({', '.join(each)})" for key, each in plan.edited.items())
@@ -193,9 +201,9 @@ def _print(loaded: Configuration, plan: DeclaredPlan, behind: PendingReload, day
     if plan.left:
         hint(f"note: not in the configuration any more, and left as they are without --prune: {', '.join(plan.left)}")
     span = "the next day" if days == 1 else f"the next {days} days"
-    does = f"; {_jobs(len(behind.changed))} something else" if behind.changed else ""
+    does = f"; {_jobs(len(pending.changed))} something else" if pending.changed else ""
     say(f"{plan.words()} ({span}){does}")
-    for words in behind.hints():
+    for words in pending.hints():
         hint(f"note: {words}")
 
 

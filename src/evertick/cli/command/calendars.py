@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 import msgspec
 
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.show.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
 from evertick.cli.show.plan import DAYS, checked_days, days_option, dry_run_option, plan_data, say_nothing_changed
 from evertick.cli.show.words import now, stamp
@@ -112,7 +112,7 @@ async def _states(scheduler: Scheduler, found: Calendar, users: Sequence[str]) -
         return [_state_words(found)]
     zones: dict[str, ZoneInfo] = {}
     if users:  # no keys at all would mean all schedules
-        async for each in survey(await store_of(scheduler), scheduler.app, keys=users[:_USERS_ASKED]):
+        async for each in survey(await scheduler.runtime.store(), scheduler.app, keys=users[:_USERS_ASKED]):
             if each.rule is not None:
                 zones[each.rule.zone.key] = each.rule.zone
     if not zones:
@@ -248,7 +248,7 @@ async def _set(scheduler: Scheduler, made: Calendar, days: int, is_dry_run: bool
 async def _plans(scheduler: Scheduler, made: Calendar, days: int) -> list[ChangePlan]:
     try:
         await scheduler.calendar(made.name)
-    except NotFound:  # a new one is used by nobody
+    except NotFound:  # a new one has no users
         return []
     return await scheduler.preview_calendar(made, days=days)
 

@@ -14,20 +14,21 @@ import msgspec
 from evertick.cli.database import check_exists, config_option, database_option, ledger_of
 from evertick.cli.show.output import as_json_option, ask, hint, print_facts, print_json, say
 from evertick.cli.show.progress import progress
-from evertick.cli.show.words import amount, distance, now, span, stamp
+from evertick.cli.show.words import amount, distance, now, stamp
 from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
 from evertick.operations.clock import ClockRepair
 from evertick.operations.clock import repair_clock as repair
 from evertick.store.base import Maintainable, Maintenance, Store, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
+from evertick.text.time_span import span
 from evertick.when import from_us
 
 __all__ = ["bring_up_to_date", "care_of", "db"]
 
 P = ParamSpec("P")
 
-# Pages that one bite of a vacuum gives back: a few milliseconds, in which nobody else can write.
+# Pages that one bite of a vacuum gives back: a few milliseconds, in which no other session can write.
 _BITE = 1_000
 # As they are called without the prefix that they have on SQLite.
 _TABLES = (
@@ -237,7 +238,7 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
     """Give free space back to the disk, in bites.
 
     Nodes may go on running: each bite takes a few milliseconds. With --full the whole file is written anew, during
-    which nobody else can write; it asks first.
+    which no other session can write; it asks first.
 
     \b
     Example:
@@ -246,7 +247,7 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
     """
     before = await care.status()
     if before.vacuum is None:
-        # A store that does it by itself, or not at all, refuses, and says what to do instead: nobody is asked before.
+        # A store that does it by itself, or not at all, refuses, and says what to do instead, before any question.
         await (care.rewrite() if full and yes else care.give_back(_BITE))
     if full:
         if not yes:

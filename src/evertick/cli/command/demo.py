@@ -17,10 +17,9 @@ from pathlib import Path
 
 import click
 
-from evertick.cli.command.history import print_ledger, print_why
-from evertick.cli.show.node_names import names_for
+from evertick.cli.command.runs import print_ledger, print_why
 from evertick.cli.show.output import say, style_of
-from evertick.cli.show.words import now
+from evertick.cli.show.words import names_for, now
 from evertick.errors import EvertickError
 from evertick.explain.schedule import Why
 from evertick.job.context import Context

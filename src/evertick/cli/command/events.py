@@ -9,13 +9,12 @@ from datetime import datetime, timedelta
 import click
 import msgspec
 
-from evertick.cli.candidates import complete_keys
-from evertick.cli.database import on_store, store_of
+from evertick.cli.command.completion import complete_keys
+from evertick.cli.database import on_store
 from evertick.cli.parameters import MomentParameter
-from evertick.cli.show.node_names import known_names, node_of, shown_node
 from evertick.cli.show.output import as_json_option, hint, json_text, say, say_below, style_of
-from evertick.cli.show.words import brief, now, stamp
-from evertick.doctor.feed import held_words
+from evertick.cli.show.words import brief, known_names, node_of, now, shown_node, stamp
+from evertick.doctor.database import held_words
 from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.model import Cause
 from evertick.model.feed import FEED_KINDS, FeedEvent
@@ -26,14 +25,14 @@ from evertick.when.moment import SECOND
 __all__ = ["events"]
 
 _LIMIT_MAX = 100_000
-# What is shown to whoever names no beginning.
+# Shown where no beginning is named.
 _LATELY = timedelta(hours=1)
 _OFF = "off"
 _DAYS_LETTERS = 4
 _PAGE = 500
 # Why there may be a run that is for one node alone.
 _FOR_ONE_NODE = (Cause.EVERY_NODE, Cause.TRIGGER)
-# What is committed by then holds up nobody who looks once.
+# A transaction that is committed by then does not hold up a single look.
 _HELD_LONG = 2 * SECOND
 
 
@@ -67,7 +66,7 @@ async def events(
 ) -> None:
     """Show what happened in an app, in the order of its feed.
 
-    The feed is kept once somebody has turned it on, for all nodes of the app: with --keep, or Scheduler(feed="7d").
+    The feed is kept once it is turned on, for all nodes of the app: with --keep, or Scheduler(feed="7d").
     With --json each event is an object on a line of its own. Its cursor is what to pass to --after, to go on behind it
     without a loss.
 
@@ -85,28 +84,28 @@ async def events(
             after = await scheduler.feed_cursor()
         else:
             since = now() - _LATELY
-    named, teller = list(kinds) or None, _Teller(scheduler, as_json=as_json)
+    named, printer = list(kinds) or None, _EventPrinter(scheduler, as_json=as_json)
     if follow:
         async for event in scheduler.feed(after, since=since, kinds=named, schedule=schedule):
-            await teller.tell(event)
-            if teller.count == limit:
+            await printer.print(event)
+            if printer.count == limit:
                 return
         return
     is_end = False
-    while not is_end and (limit is None or teller.count < limit):
-        most = _PAGE if limit is None else min(_PAGE, limit - teller.count)
+    while not is_end and (limit is None or printer.count < limit):
+        most = _PAGE if limit is None else min(_PAGE, limit - printer.count)
         page = await scheduler.feed_page(after, since=since, kinds=named, schedule=schedule, limit=most)
         for event in page.events:
-            await teller.tell(event)
+            await printer.print(event)
         after, is_end = page.cursor, page.is_end
     if not as_json:
         await _hint_if_held_up(scheduler)
         nothing = "nothing of that kind; " if kinds or schedule else "nothing to tell; "
-        hint(("" if teller.count else nothing) + f"go on with --after {after}")
+        hint(("" if printer.count else nothing) + f"go on with --after {after}")
 
 
 async def _hint_if_held_up(scheduler: Scheduler) -> None:
-    state = await (await store_of(scheduler)).feed_state(scheduler.app)
+    state = await (await scheduler.runtime.store()).feed_state(scheduler.app)
     if state is not None and state.held_at is not None and state.now - state.held_at > _HELD_LONG:
         hint(f"note: {held_words(state, state.held_at)}")
 
@@ -131,8 +130,8 @@ def _check_kept(keep: str) -> None:
         ) from None
 
 
-class _Teller:
-    """Tells events as they come, with the names of their nodes."""
+class _EventPrinter:
+    """Prints events as they come, with the names of their nodes."""
 
     def __init__(self, scheduler: Scheduler, *, as_json: bool) -> None:
         self._scheduler = scheduler
@@ -142,7 +141,7 @@ class _Teller:
         self._width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         self.count = 0
 
-    async def tell(self, event: FeedEvent) -> None:
+    async def print(self, event: FeedEvent) -> None:
         self.count += 1
         node = await self._node(event)
         if self._as_json:

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from evertick.cli.parameters import ZoneParameter
-from evertick.cli.show.output import as_json_option, print_json, say, tell
+from evertick.cli.show.output import as_json_option, hint, print_json, say
 from evertick.driver.shell.spec import is_user
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.imports.apscheduler import read_jobs, read_table
@@ -122,7 +122,7 @@ def crontab(
     )
     imported = read_crontab(_text_of(source), options)
     if has_users and not system:
-        tell(f"{source} is a crontab of the system, in which each line names its user", head="note: ")
+        hint(f"{source} is a crontab of the system, in which each line names its user", head="note: ")
     named = "standard input" if source == "-" else source
     head = [f"The jobs of {named}, as `evertick import crontab` has read them.", "", *_AS_CRON]
     if imported.jobs and not enabled:
@@ -131,7 +131,7 @@ def crontab(
     if any("user" in job.spec for job in imported.jobs):
         head += ["", "Jobs with a user need a node that runs as root."]
     if zone is None:
-        tell("this machine does not tell its zone, so times are in UTC; name the zone with --tz", head="note: ")
+        hint("this machine does not tell its zone, so times are in UTC; name the zone with --tz", head="note: ")
     then = "look it over; a daemon that reads it runs them from now on" if enabled else _then(imported)
     giving = _Giving(output=output, force=force, as_json=as_json, then=then)
     _give(imported, lambda: to_toml(imported, head), giving)
@@ -224,7 +224,7 @@ def _give(imported: ImportResult, write: Callable[[], str], giving: _Giving) -> 
     """Write it where it is wanted, and tell of what could not be carried over."""
     output = giving.output
     if not imported.jobs and not imported.notes:
-        tell("there is no job in it", head="note: ")
+        hint("there is no job in it", head="note: ")
     if output is not None:
         _save(output, write(), force=giving.force)
     if giving.as_json:
@@ -243,7 +243,7 @@ def _give(imported: ImportResult, write: Callable[[], str], giving: _Giving) -> 
 def _tell(imported: ImportResult) -> None:
     for note in imported.notes:
         said = note.text if note.kind == "check" else f"not carried over: {note.text}"
-        tell(f"{note.where}: {said}", head="note: ")
+        hint(f"{note.where}: {said}", head="note: ")
 
 
 def _save(path: Path, text: str, *, force: bool) -> None:

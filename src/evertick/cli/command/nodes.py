@@ -1,21 +1,44 @@
-"""The command about nodes: who is alive, who has ended lately and how."""
+"""Commands about nodes: nodes, duties and ha, which tells how available the app is."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 
 import click
 import msgspec
 
-from evertick.cli.apps import hint_other_apps
 from evertick.cli.database import on_store
-from evertick.cli.show.node_names import node_names
-from evertick.cli.show.output import Column, as_json_option, hint, print_json, print_table
-from evertick.cli.show.words import distance, now, stamp
-from evertick.model import Node
+from evertick.cli.show.output import (
+    Column,
+    as_json_option,
+    console,
+    hint,
+    print_facts,
+    print_json,
+    print_section,
+    print_table,
+)
+from evertick.cli.show.words import ahead, distance, node_names, now, stamp
+from evertick.doctor.database import apps_words
+from evertick.doctor.nodes import node_state
+from evertick.explain.availability import HA_KINDS, HaKind, HaLine, HaTable
+from evertick.model import Duty, Node
 from evertick.scheduler.scheduler import Scheduler
+from evertick.text.error_line import what_was_raised
 
-__all__ = ["node_state", "nodes"]
+__all__ = [
+    "duties",
+    "duty_columns",
+    "duty_row",
+    "ha",
+    "hint_other_apps",
+    "next_words",
+    "nodes",
+]
 
 
 @click.command()
@@ -69,9 +92,182 @@ def _row(node: Node, name: str, moment: datetime) -> list[str]:
     ]
 
 
-def node_state(node: Node, moment: datetime) -> str:
-    """alive, silent, stopped or dead."""
-    if node.died_at is not None:
-        # Others write a node off only after its lease; within it, only the node itself can have said so.
-        return "stopped" if node.died_at <= node.lease_until else "dead"
-    return "alive" if node.lease_until >= moment else "silent"
+@click.command()
+@click.argument("name", required=False)
+@as_json_option
+@on_store
+async def duties(scheduler: Scheduler, name: str | None, as_json: bool) -> None:
+    """List the duties: what one node does at a time, and which.
+
+    The term grows with every node that takes a duty over. Those that begin with "evertick." are Evertick's own. NAME:
+    details of one duty, with the full traceback of its last failure.
+
+    \b
+    Example:
+      evertick duties
+      evertick duties rebuild-index
+    """
+    found, moment = await scheduler.duties(), now()
+    if name is not None:
+        _show(_named(found, name, scheduler.app), moment, as_json)
+    elif as_json:
+        print_json(found)
+    elif not found:
+        hint(f"no node has held a duty in app {scheduler.app!r}; declare one with `@scheduler.duty(...)`")
+    else:
+        print_table(duty_columns(), [duty_row(duty, moment) for duty in found])
+        if sys.stdout.isatty() and any(duty.error for duty in found):
+            hint("the whole of an error: evertick duties NAME")
+
+
+def duty_columns() -> list[Column]:
+    return [
+        Column(title="DUTY", is_cut=True, cut_least=14, is_whole_below=True),
+        Column(title="HELD BY", is_cut=True, is_whole_below=True),
+        Column(title="TERM", is_right=True),
+        Column(title="SINCE", gives_way=2),
+        Column(title="LAST TICK"),
+        Column(title="NEXT TICK", gives_way=1),
+        Column(title="ERROR", is_cut=True, cut_least=32, is_whole_below=True),
+        Column(title="NODE", width_least=150, gives_way=3),
+    ]
+
+
+def _named(found: Sequence[Duty], name: str, app: str) -> Duty:
+    for duty in found:
+        if duty.name == name:
+            return duty
+    meant = get_close_matches(name, [duty.name for duty in found], n=1)
+    advice = f"did you mean {meant[0]!r}?" if meant else "`evertick duties` lists those that a node has held"
+    raise click.ClickException(f"there is no duty {name!r} in app {app!r}; {advice}")
+
+
+def _show(duty: Duty, moment: datetime, as_json: bool) -> None:
+    if as_json:
+        print_json(duty)
+        return
+    print_facts(
+        [
+            ("Duty", duty.name),
+            ("Held by", "nobody" if duty.node is None else f"{duty.node_name}, id {duty.node}"),
+            ("Term", f"{duty.term}, since {_at(duty.since, moment)}"),
+            ("Last tick", "" if duty.ticked_at is None else _at(duty.ticked_at, moment)),
+            ("Next tick", "" if duty.next_at is None else f"{stamp(duty.next_at)} ({ahead(duty.next_at, moment)})"),
+        ]
+    )
+    if duty.error:
+        print_section("Error", duty.error.rstrip().splitlines())
+
+
+def _at(at: datetime, moment: datetime) -> str:
+    return f"{stamp(at)} ({distance(at, moment)})"
+
+
+def duty_row(duty: Duty, moment: datetime) -> list[str]:
+    return [
+        duty.name,
+        duty.node_name or "nobody",
+        str(duty.term),
+        distance(duty.since, moment, is_short=True),
+        distance(duty.ticked_at, moment, is_short=True),
+        ahead(duty.next_at, moment, is_short=True) if duty.node else "",
+        what_was_raised(duty.error),
+        duty.node or "",
+    ]
+
+
+# More names than these are a number.
+_NAMES_MOST = 2
+# Columns of a terminal that has room for sentences.
+_WIDE = 110
+
+
+@click.command()
+@click.option("--kind", type=click.Choice(HA_KINDS), help="Only these lines; default: all.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Most schedules.")
+@as_json_option
+@on_store
+async def ha(scheduler: Scheduler, kind: HaKind | None, limit: int, as_json: bool) -> None:
+    """Show who holds what, and what more nodes would do.
+
+    Every background loop, duty and schedule has a mode. claimed: each piece of work is taken by one node. duty: one
+    node at a time does it all. idempotent: several may do it, with the effect of one. every-node: each does it for
+    itself. LAST and NEXT are of the node that was, or will be, first; of loops as of the last beat.
+
+    \b
+    Example:
+      evertick ha
+      evertick ha --kind duty
+      evertick ha --json --limit 1000
+    """
+    table = await scheduler.ha(kind=kind, limit=limit)
+    if as_json:
+        print_json(table)
+        return
+    columns = [
+        Column(title="KIND"),
+        Column(title="NAME", is_cut=True, is_whole_below=True),
+        Column(title="MODE"),
+        Column(title="HELD BY", is_cut=True, is_whole_below=True),
+        Column(title="LAST"),
+        Column(title="NEXT"),
+        Column(title="WITH N NODES", is_cut=True, width_least=_WIDE),
+    ]
+    print_table(columns, [_ha_row(line, table) for line in table.lines])
+    hint("; ".join(_remarks(table, kind)))
+    if not table.nodes and not table.schedules:
+        await hint_other_apps(scheduler)
+
+
+def _ha_row(line: HaLine, table: HaTable) -> list[str]:
+    return [
+        line.kind,
+        line.name,
+        line.mode,
+        _holders(line, table),
+        distance(line.last_at, table.at, is_short=True),
+        next_words(line, table.at),
+        line.replicas,
+    ]
+
+
+def next_words(line: HaLine, now: datetime) -> str:
+    if line.is_paused:
+        return "paused"
+    if line.kind == "loop" and line.holders and line.next_at is None:
+        return "when needed"
+    if line.kind == "duty" and not line.holders:
+        return "-"
+    # A loop is known by the last beat of its node: what has passed since then is no delay.
+    moment = max(line.next_at, now) if line.kind == "loop" and line.next_at is not None else line.next_at
+    return ahead(moment, now, is_short=True)
+
+
+def _holders(line: HaLine, table: HaTable) -> str:
+    names = node_names(table.nodes)
+    shown = [names.get(node.id, node.name) for node in line.holders]
+    if not shown:
+        return "nobody"
+    if line.kind == "duty":
+        return f"{shown[0]}, term {line.term}"
+    if len(shown) <= _NAMES_MOST:
+        return ", ".join(shown)
+    return f"all {len(shown)}" if len(shown) == len(table.nodes) else f"{len(shown)} nodes"
+
+
+def _remarks(table: HaTable, kind: HaKind | None) -> Iterator[str]:
+    yield f"live nodes of app {table.app}: {len(table.nodes)}"
+    modes = Counter(line.mode for line in table.lines)
+    if modes:
+        yield "lines by mode: " + ", ".join(f"{number} {mode}" for mode, number in modes.items())
+    if sys.stdout.isatty() and console().width < _WIDE:
+        yield f"WITH N NODES is left out below {_WIDE} columns, --json has it"
+    shown = sum(line.kind == "schedule" for line in table.lines)
+    if kind in (None, "schedule") and table.schedules > shown:
+        yield f"{shown} of {table.schedules} schedules are shown, more with --limit"
+
+
+async def hint_other_apps(scheduler: Scheduler) -> None:
+    others = [app for app in await (await scheduler.runtime.store()).apps() if app != scheduler.app]
+    if others:
+        hint(f"this database has {apps_words(others)}; name another with --app")

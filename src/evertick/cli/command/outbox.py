@@ -10,9 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from evertick.cli.database import on_store, store_of
+from evertick.cli.database import on_store
 from evertick.cli.named import message_named
-from evertick.cli.show.node_names import known_names, node_words
 from evertick.cli.show.output import (
     Column,
     as_json_option,
@@ -24,7 +23,7 @@ from evertick.cli.show.output import (
     print_table,
     say,
 )
-from evertick.cli.show.words import data_text, distance, now, stamp
+from evertick.cli.show.words import data_text, distance, known_names, node_words, now, stamp
 from evertick.errors import NotFound
 from evertick.model import Message, MessageState
 from evertick.scheduler.scheduler import Scheduler
@@ -190,7 +189,7 @@ async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: 
         print_json({"retried": ids})
         return
     say(f"{_count(len(ids))} due now" + ("" if ids else ": none was given up"))
-    await _hint_if_nobody_sends(scheduler, ids)
+    await _hint_if_no_sender(scheduler, ids)
 
 
 @outbox.command()
@@ -220,17 +219,19 @@ async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> 
 
 async def _check_channel(scheduler: Scheduler, channel: str) -> None:
     """Refuse one that no message and no sender has: it is mistyped."""
-    known = {pulse.channel for pulse in await (await store_of(scheduler)).channels(scheduler.app)}
+    known = {pulse.channel for pulse in await (await scheduler.runtime.store()).channels(scheduler.app)}
     known |= {each for node in await scheduler.nodes() for each in node.channels}
     if channel not in known and not await scheduler.messages(channel=channel, limit=1):
         there = f"there are {', '.join(sorted(known))}" if known else "no node has a sender"
         raise NotFound(f"there is no channel {channel!r} in app {scheduler.app!r}; {there}")
 
 
-async def _hint_if_nobody_sends(scheduler: Scheduler, ids: list[str]) -> None:
+async def _hint_if_no_sender(scheduler: Scheduler, ids: list[str]) -> None:
     if not ids:
         return
-    found = await (await store_of(scheduler)).messages(scheduler.app, MessageFilter(ids=tuple(ids), limit=len(ids)))
+    found = await (await scheduler.runtime.store()).messages(
+        scheduler.app, MessageFilter(ids=tuple(ids), limit=len(ids))
+    )
     sent = {channel for node in await scheduler.nodes() if node.died_at is None for channel in node.channels}
     for channel in sorted({message.channel for message in found} - sent):
         hint(f"note: no live node has a sender for channel {channel!r}; what is due waits until one is started")

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from evertick.cli.candidates import complete_keys, complete_runs
-from evertick.cli.command.history import row_of, rows_data
-from evertick.cli.command.runs import hint_if_stuck
+from evertick.cli.command.completion import complete_keys, complete_runs
+from evertick.cli.command.runs import hint_if_stuck, row_of, rows_data
 from evertick.cli.database import on_store
 from evertick.cli.named import run_named
 from evertick.cli.parameters import ArgumentsParameter, check_stretch, labels_option, since_option, until_option

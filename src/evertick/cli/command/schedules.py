@@ -1,37 +1,69 @@
-"""Commands about schedules: list, show (which shows a run, too), trigger, remove."""
+"""Commands about schedules: list, show (of a run, too), trigger, remove, add, update, pause, resume."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from evertick.cli.apps import hint_other_apps
-from evertick.cli.candidates import complete_keys
-from evertick.cli.command.history import print_ledger, row_of, timeline_data
-from evertick.cli.command.runs import hint_if_stuck, print_run, run_data
-from evertick.cli.database import on_store, store_of
-from evertick.cli.disabled import disabled_jobs, tell_disabled, try_disabled
-from evertick.cli.named import schedule_or_run
-from evertick.cli.parameters import ArgumentsParameter, labels_option
-from evertick.cli.show.ahead import first_fires, planned_fires
-from evertick.cli.show.node_names import names_for
+from evertick.cli.command.completion import complete_keys, complete_tasks
+from evertick.cli.command.nodes import hint_other_apps
+from evertick.cli.command.runs import hint_if_stuck, print_ledger, print_run, row_of, run_data, timeline_data
+from evertick.cli.database import on_store
+from evertick.cli.named import disabled_jobs, schedule_or_run, tell_disabled, try_disabled
+from evertick.cli.parameters import ArgumentsParameter, LabelParameter, MomentParameter, labels_option
 from evertick.cli.show.output import Column, as_json_option, ask, hint, print_facts, print_json, print_table, say
-from evertick.cli.show.plan import checked_days, days_option, dry_run_option, print_plan
-from evertick.cli.show.timeline import Question, timeline
-from evertick.cli.show.words import ahead, data_text, decision_words, now, stamp, times_of, zone_name
+from evertick.cli.show.plan import (
+    checked_days,
+    days_option,
+    dry_run_option,
+    plan_data,
+    print_plan,
+    readable,
+    say_nothing_changed,
+)
+from evertick.cli.show.progress import note_if_interrupted, progress
+from evertick.cli.show.words import (
+    ahead,
+    data_text,
+    decision_words,
+    distance,
+    names_for,
+    now,
+    stamp,
+    times_of,
+    zone_name,
+)
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
 from evertick.errors import EvertickError, NotFound
 from evertick.explain.words import REMEDY, is_left_behind
-from evertick.model import Run, Schedule, State
+from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Run, Schedule, State
 from evertick.model.every_node import is_own_queue
+from evertick.operations.bulk import OnChange
+from evertick.operations.next_fires import first_fires, planned_fires
+from evertick.operations.timeline import Question, timeline
 from evertick.scheduler.scheduler import Scheduler
+from evertick.text.time_span import span
 from evertick.when import parse_when
 
-__all__ = ["declarer_words", "list_schedules", "remove", "rule_words", "show", "show_data", "trigger", "upcoming_of"]
+__all__ = [
+    "add",
+    "declarer_words",
+    "list_schedules",
+    "pause",
+    "remove",
+    "resume",
+    "rule_words",
+    "show",
+    "show_data",
+    "trigger",
+    "upcoming_of",
+    "update",
+]
 
 _UPCOMING = 5
 _RECENT = 10
@@ -65,7 +97,7 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
             await hint_other_apps(scheduler)
     else:
         moment = now()
-        firsts = await first_fires(scheduler, found)
+        firsts = await first_fires(await scheduler.runtime.store(), scheduler.app, found)
         rows = [_row(schedule, firsts[schedule.key], moment) for schedule in found]
         columns = [
             Column(title="KEY"),
@@ -104,7 +136,7 @@ def _last(schedule: Schedule) -> str:
 
 
 def _remarks(schedule: Schedule) -> Iterator[str]:
-    # The note first: it is what nobody else can tell, and a narrow terminal cuts the end.
+    # The note first: it is found nowhere else, and a narrow terminal cuts the end.
     if schedule.pause_note:
         yield schedule.pause_note
     if schedule.paused_until is not None:
@@ -142,7 +174,9 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
 
 
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    found = await timeline(scheduler, Question(key=schedule.key, with_gaps=True), _RECENT)
+    found = await timeline(
+        await scheduler.runtime.store(), scheduler.app, Question(key=schedule.key, with_gaps=True), _RECENT
+    )
     if as_json:
         recent = await timeline_data(scheduler, found, _RECENT)
         print_json({**await show_data(scheduler, schedule), "recent": recent})
@@ -164,12 +198,14 @@ async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:
 async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime]:
     """The next times at which it runs. The first is the planned one, even if overdue or counted from the end of a run.
 
-    What somebody skips and what a blackout drops is left out; what is moved or held is where it goes.
+    What is skipped and what a blackout drops is left out; what is moved or held is where it goes.
     """
     hidden = {each.fire_at for each in schedule.occurrences}
     # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
     try:
-        planned = await planned_fires(scheduler, [schedule], count=2 * _UPCOMING + len(hidden))
+        planned = await planned_fires(
+            await scheduler.runtime.store(), scheduler.app, [schedule], count=2 * _UPCOMING + len(hidden)
+        )
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
     plain = {each.at for each in planned if each.prospect is None}
@@ -198,7 +234,7 @@ async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
     """Where it is defined, and whether the nodes that run say otherwise."""
     if not schedule.is_declared:
         return ["at run time"]
-    stored = await (await store_of(scheduler)).stored_schedules(scheduler.app, keys=[schedule.key])
+    stored = await (await scheduler.runtime.store()).stored_schedules(scheduler.app, keys=[schedule.key])
     living = [node for node in await scheduler.nodes() if node.died_at is None]
     is_stale = any(is_left_behind(each.key, each.declared, living) for each in stored)
     # What it does is no part of the ledger.
@@ -320,3 +356,343 @@ async def remove(scheduler: Scheduler, key: str, yes: bool, dry_run: bool, days:
         print_json(schedule)
     else:
         say(f"removed {key}; `evertick history {key}` still shows what became of it")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What takes an option back to having none, and what can be without.
+_NONE = "none"
+_MAY_BE_NONE = ("grace", "expires", "unique", "unique_for", "pause_after", "blackout", "calendar")
+# What is written as text and always has a value, with the one to go back to.
+_NEVER_NONE = {"queue": "default", "pace": "1s"}
+_OPTIONS = (
+    click.option("--args", type=ArgumentsParameter(), help="Arguments of its runs, as a JSON object."),
+    click.option("--overlap", type=click.Choice(OVERLAPS), help="While a run of it is live; default: skip."),
+    click.option("--mode", type=click.Choice(SCHEDULE_MODES), help="One node per fire, or each; default: claimed."),
+    click.option("--catch-up", type=click.Choice(CATCH_UPS), help="After downtime; default: latest."),
+    click.option("--catch-up-limit", type=int, help="With --catch-up all: at most so many."),
+    click.option("--pace", metavar="DURATION", help="With --catch-up all: so far apart."),
+    click.option("--grace", metavar="DURATION|none", help="Fires noticed later than this are recorded as missed."),
+    click.option("--expires", metavar="DURATION|none", help="Not started within this, a run is missed."),
+    click.option("--queue", help="The queue of its runs; default: default."),
+    click.option("--priority", type=int, help="Higher runs first; default: 0."),
+    click.option("--unique", metavar="KEY|none", help="No second run with this key while one is live."),
+    click.option("--unique-until", type=click.Choice(UNIQUE_UNTIL), help="How long --unique holds; default: end."),
+    click.option("--unique-for", metavar="DURATION|none", help="Or so long, whatever becomes of the run."),
+    click.option("--pause-after", metavar="COUNT|none", help="Pause it after so many failures in a row."),
+    click.option("--blackout", metavar="CALENDAR|none", help="Nothing fires while this calendar is closed."),
+    click.option("--blackout-fate", type=click.Choice(BLACKOUT_FATES), help="What becomes of what it holds back."),
+    click.option("--label", "labels", type=LabelParameter(), multiple=True, help="A label; may be repeated."),
+    click.option("--tz", metavar="ZONE", help="The zone of the rule; default: node.tz of the configuration, else UTC."),
+    click.option("--calendar", metavar="NAME|none", help="Only while this calendar is open."),
+)
+
+
+def _policy_options(command: F) -> F:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("key")
+@click.option("--task", required=True, shell_complete=complete_tasks, help="The name of the task to run.")
+@click.option("--when", required=True, metavar="RULE", help='The rule, like "0 9 * * *" or "weekdays at 18:30".')
+@_policy_options
+@as_json_option
+@on_store
+async def add(scheduler: Scheduler, /, key: str, task: str, when: str, as_json: bool, **given: Any) -> None:
+    """Add a schedule at run time.
+
+    The rule is a cron expression, text like "every 90s", or a sentence; the command prints the rule in words and its
+    next fires.
+
+    \b
+    Example:
+      evertick add digest --task digest --when "weekdays at 18:30" --tz Asia/Tokyo
+      evertick add poll --task poll --when "every 5m" --overlap queue
+    """
+    policies = _policies(given)
+    options = {name: given[name] for name in ("tz", "calendar") if given[name] not in (None, _NONE)}
+    rule = "; ".join([when, *(f"{name}={value}" for name, value in options.items())])
+    schedule = await scheduler.add(key=key, when=rule, task=task, **policies)
+    if as_json:
+        print_json(await show_data(scheduler, schedule))
+        return
+    say(f"added {key}")
+    await _print_rule(scheduler, schedule)
+    if not any(node.died_at is None and task in node.tasks for node in await scheduler.nodes()):
+        hint(f"note: no live node knows the task {task!r}; its runs wait until one is started")
+
+
+@click.command()
+@click.argument("key", shell_complete=complete_keys)
+@click.option("--when", metavar="RULE", help="The new rule; left out, it stays.")
+@_policy_options
+@click.option("--no-labels", is_flag=True, help="Take all labels away.")
+@dry_run_option
+@days_option
+@as_json_option
+@on_store
+async def update(
+    scheduler: Scheduler,
+    /,
+    key: str,
+    when: str | None,
+    no_labels: bool,
+    dry_run: bool,
+    days: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Change a schedule; nothing fires by the change itself.
+
+    Only what is given changes: a new rule keeps the zone of the old one unless it names its own. "none" takes --grace,
+    --expires, --unique, --unique-for, --pause-after, --blackout or --calendar away; the others always have a value.
+    --label replaces all labels, --no-labels takes them away. With --dry-run nothing is written: it shows which fires
+    would be added, removed and moved.
+
+    \b
+    Example:
+      evertick update digest --when "weekdays at 19:00" --dry-run --days 120
+      evertick update digest --grace none --overlap queue
+    """
+    policies, tz, calendar = _policies(given, is_unlabelled=no_labels), given["tz"], given["calendar"]
+    look_days = checked_days(days, dry_run)
+    if when is None and tz is None and calendar is None and not policies:
+        raise click.UsageError("nothing is given that could change")
+    if when is not None and tz is None:
+        tz = await _zone_to_keep(scheduler, key, when)
+    if calendar == _NONE:
+        when, calendar = _without_calendar(when or (await scheduler.schedule(key)).when), None
+    plan = readable(await scheduler.preview_change(key, when, tz=tz, calendar=calendar, days=look_days, **policies))
+    if dry_run:
+        print_plan(plan, as_json)
+        return
+    is_rule_given = when is not None or tz is not None or calendar is not None
+    schedule = await scheduler.update(key, when=plan.when_new if is_rule_given else None, **policies)
+    if as_json:
+        print_json(await show_data(scheduler, schedule))
+        return
+    say(f"updated {key}; {plan.words().partition(': ')[2]}")
+    for option in plan.options:
+        say(f"{option.name}: {option.old} -> {option.new}")
+    await _print_rule(scheduler, schedule)
+    if schedule.overrides:
+        back = ", or `evertick apply --take-back`" if schedule.declared_in == "file" else ""
+        who, what = declarer_words(schedule), ", ".join(schedule.overrides)
+        hint(f"note: {who} declares it otherwise ({what}); this holds until {who} changes{back}")
+
+
+async def _zone_to_keep(scheduler: Scheduler, key: str, when: str) -> str | None:
+    """The zone of the rule there is, for a new one that names none: "at 19:00" means the clock that it went by."""
+    schedule = await scheduler.schedule(key)
+    try:
+        return None if parse_when(when).is_zone_given else parse_when(schedule.when).zone.key
+    except EvertickError:  # one of them cannot be read, which the change itself says better
+        return None
+
+
+def _without_calendar(rule: str) -> str:
+    head, *options = rule.split(";")
+    return ";".join([head, *(each for each in options if each.partition("=")[0].strip() != "calendar")])
+
+
+def _policies(given: dict[str, Any], *, is_unlabelled: bool = False) -> dict[str, Any]:
+    """What was written, as `add` and `update` of the library take it."""
+    for name, usual in _NEVER_NONE.items():
+        if given[name] == _NONE:
+            raise click.UsageError(f"--{name} always has a value, so that {_NONE!r} is none for it; usual is {usual!r}")
+    policies = {
+        name: None if name in _MAY_BE_NONE and value == _NONE else value
+        for name, value in given.items()
+        if value is not None and name not in ("tz", "calendar", "labels")
+    }
+    if given["labels"] and is_unlabelled:
+        raise click.UsageError("--label and --no-labels contradict each other; leave out one of them")
+    if given["labels"] or is_unlabelled:
+        policies["labels"] = dict(given["labels"])
+    if isinstance(count := policies.get("pause_after"), str):
+        if not count.isdigit():
+            raise click.UsageError(f"--pause-after: {count!r} is neither a whole number nor {_NONE!r}")
+        policies["pause_after"] = int(count)
+    return policies
+
+
+async def _print_rule(scheduler: Scheduler, schedule: Schedule) -> None:
+    moment = now()
+    fires = [
+        f"{stamp(each, is_local=False, is_exact=True)}  {distance(each, moment)}"
+        for each in await upcoming_of(scheduler, schedule)
+    ]
+    would = "Would fire" if schedule.is_paused else "Next fires"
+    print_facts([("Rule", schedule.when), ("In words", rule_words(schedule)), (would, fires or "never")])
+
+
+@click.command()
+@click.argument("key", required=False, shell_complete=complete_keys)
+@labels_option
+@click.option("--note", default="", help="Why; shown wherever the schedule is.")
+@click.option("--until", type=MomentParameter(), help="Resume by itself then.")
+@dry_run_option
+@days_option
+@moments_tz_option
+@as_json_option
+@on_store
+async def pause(
+    scheduler: Scheduler,
+    key: str | None,
+    labels: tuple[tuple[str, str], ...],
+    note: str,
+    until: datetime | None,
+    dry_run: bool,
+    days: int | None,
+    as_json: bool,
+) -> None:
+    """Stop a schedule from firing, or all with a label.
+
+    What runs, runs on; the moments that pass are recorded as skipped when the pause ends. With --dry-run nothing is
+    written: it shows which fires would not come.
+
+    \b
+    Example:
+      evertick pause report --note "the warehouse moves" --until 2h
+      evertick pause report --until 2026-01-31T09:00:00Z
+      evertick pause --label team=sales
+      evertick pause report --until 48h --dry-run
+    """
+    is_many, look_days = _is_many(key, labels), checked_days(days, dry_run)
+    if dry_run:
+        await _look(scheduler, key, dict(labels), until, look_days, as_json)
+        return
+    if is_many:
+        await _pause_many(scheduler, dict(labels), note, until, as_json)
+        return
+    assert key is not None
+    schedule = await scheduler.pause(key, note=note, until=until)
+    if as_json:
+        print_json(schedule)
+    else:
+        say(f"paused {key}{_until_words(schedule.paused_until, f'`evertick resume {key}`')}")
+
+
+async def _look(
+    scheduler: Scheduler,
+    key: str | None,
+    labels: Mapping[str, str],
+    until: datetime | None,
+    days: int,
+    as_json: bool,
+) -> None:
+    """What a pause would do: of one schedule its fires, of many a sentence each."""
+    if key is not None:
+        print_plan(await scheduler.preview_change(key, pause=True, until=until, days=days), as_json)
+        return
+    found, plans = await scheduler.schedules(labels=labels, is_paused=False), []
+    with progress("looked at", is_quiet=as_json) as report:
+        for count, schedule in enumerate(found, 1):
+            plans.append(await scheduler.preview_change(schedule.key, pause=True, until=until, days=days))
+            report(count, len(found))
+    if as_json:
+        print_json([plan_data(plan) for plan in plans])
+        return
+    for plan in plans:
+        say(plan.words())
+    if plans:
+        say_nothing_changed()
+    else:
+        _hint_nothing_to_pause(scheduler, labels)
+
+
+def _hint_nothing_to_pause(scheduler: Scheduler, labels: Mapping[str, str]) -> None:
+    hint(f"no schedule that is not paused has {_words(labels)} in app {scheduler.app!r}")
+
+
+async def _pause_many(
+    scheduler: Scheduler, labels: Mapping[str, str], note: str, until: datetime | None, as_json: bool
+) -> None:
+    with _counted("paused", as_json) as on_change:
+        keys = await scheduler.pause_many(labels=labels, note=note, until=until, on_change=on_change)
+    if as_json:
+        print_json(keys)
+        return
+    for key in keys:
+        say(f"paused {key}{_until_words(until, f'`evertick resume {key}`')}")
+    if not keys:
+        _hint_nothing_to_pause(scheduler, labels)
+
+
+@click.command()
+@click.argument("key", required=False, shell_complete=complete_keys)
+@labels_option
+@as_json_option
+@on_store
+async def resume(scheduler: Scheduler, key: str | None, labels: tuple[tuple[str, str], ...], as_json: bool) -> None:
+    """Let a paused schedule go on from now, or all with a label.
+
+    The moments that have passed do not run.
+
+    \b
+    Example:
+      evertick resume report
+      evertick resume --label team=sales
+    """
+    if _is_many(key, labels):
+        await _resume_many(scheduler, dict(labels), as_json)
+        return
+    assert key is not None
+    before = await scheduler.schedule(key)
+    schedule = await scheduler.resume(key)
+    if as_json:
+        print_json(schedule)
+    elif not before.is_paused:
+        say(f"{key} was not paused")
+    else:
+        next_fire = schedule.next_fire_at
+        following = "" if next_fire is None else f"; next fire {stamp(next_fire)} ({distance(next_fire, now())})"
+        stood = "" if before.paused_at is None else f" after {span(now() - before.paused_at)}"
+        say(f"resumed {key}{stood}{following}")
+
+
+async def _resume_many(scheduler: Scheduler, labels: Mapping[str, str], as_json: bool) -> None:
+    with _counted("resumed", as_json) as on_change:
+        keys = await scheduler.resume_many(labels=labels, on_change=on_change)
+    if as_json:
+        print_json(keys)
+        return
+    for key in keys:
+        say(f"resumed {key}")
+    if not keys:
+        hint(f"no schedule that somebody paused has {_words(labels)} in app {scheduler.app!r}")
+
+
+@contextmanager
+def _counted(verb: str, as_json: bool) -> Iterator[OnChange]:
+    """Print how many it were until now, also when it is interrupted."""
+    changed = 0
+
+    with (
+        note_if_interrupted(lambda: f"{verb} {changed}; ask again to go on"),
+        progress(verb, is_quiet=as_json) as report,
+    ):
+
+        def on_change(_: str, count: int) -> None:
+            nonlocal changed
+            changed = count
+            report(count, None)
+
+        yield on_change
+
+
+def _is_many(key: str | None, labels: tuple[tuple[str, str], ...]) -> bool:
+    if (key is None) == (not labels):
+        raise click.UsageError("name one schedule by its key, or several by --label")
+    return key is None
+
+
+def _until_words(until: datetime | None, otherwise: str) -> str:
+    return f", until {otherwise}" if until is None else f" until {stamp(until)} ({distance(until, now())})"
+
+
+def _words(labels: Mapping[str, str]) -> str:
+    return " and ".join(f"{name}={value}" for name, value in labels.items())

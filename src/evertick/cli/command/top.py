@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from evertick.cli.apps import hint_other_apps
-from evertick.cli.command.duties import duty_columns, duty_row
-from evertick.cli.command.history import row_data
-from evertick.cli.database import on_store, store_of
+from evertick.cli.command.health import Grade, grade_of, problem_data
+from evertick.cli.command.nodes import duty_columns, duty_row, hint_other_apps
+from evertick.cli.command.runs import row_data
+from evertick.cli.database import killed_daemons_of, ledger_of, on_store
 from evertick.cli.parameters import DurationParameter
-from evertick.cli.show.frame import Frame, NodeLine, look
-from evertick.cli.show.node_names import node_names
 from evertick.cli.show.output import (
     Column,
     as_json_option,
@@ -36,20 +34,22 @@ from evertick.cli.show.words import (
     called,
     counted,
     distance,
+    node_names,
     outcome,
     remark,
-    span,
     stamp,
     times_of,
     took,
     zone_name,
 )
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
+from evertick.doctor.frame import Frame, NodeLine, frame_of
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import ChannelPulse
+from evertick.text.time_span import span
 from evertick.when import from_us
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option(
-    "--interval", type=DurationParameter(least="200ms"), default="2s", show_default=True, help="Look again so often."
+    "--interval", type=DurationParameter(least="200ms"), default="2s", show_default=True, help="Refresh interval."
 )
 @click.option("--once", is_flag=True, help="One look, then end.")
 @moments_tz_option
@@ -81,8 +81,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
 async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bool) -> None:
     """Watch what runs, what is next, what came of it.
 
-    Duties of yours, and those of Evertick's own that fail, are there; and channels of the outbox that have messages to
-    send or that were given up.
+    Shows your duties, and built-in duties that fail; and channels of the outbox that have messages to send or that were
+    given up.
 
     AT of what is next is in the zone of each schedule, or in that of --tz; ZONE is its name.
 
@@ -94,16 +94,27 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
       evertick top --interval 500ms
       evertick top --once
     """
-    store = await store_of(scheduler)
+    see = await _seer(scheduler)
     if as_json:
-        print_json(_data(await look(store, scheduler.app)))
+        print_json(_data(await see()))
     elif once or not sys.stdout.isatty():
-        frame = await look(store, scheduler.app)
+        frame = await see()
         _print_once(frame)
         if not (frame.schedules or frame.nodes or frame.recent):
             await hint_other_apps(scheduler)
     else:
-        await _watch(scheduler, interval.total_seconds())
+        await _watch(see, interval.total_seconds())
+
+
+async def _seer(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
+    """Gives frames of the ledger that the command line names."""
+    given, store = click.get_current_context().params, await scheduler.runtime.store()
+    ledger = ledger_of(given["database"], given["app"], given["config"])
+
+    async def see() -> Frame:
+        return await frame_of(store, scheduler.app, {each.node_id: each.pid for each in killed_daemons_of(ledger)})
+
+    return see
 
 
 def _print_once(frame: Frame) -> None:
@@ -119,24 +130,24 @@ def _data(frame: Frame) -> dict[str, Any]:
     names = shown.pop("names")
     for part in ("runs", "recent"):
         shown[part] = [row_data(row, names) for row in shown[part]]
-    return shown
+    shown["problems"] = [problem_data(each) for each in frame.problems]
+    return {**shown, "status": grade_of(frame.problems).name.lower()}
 
 
 # --- the live view ---------------------------------------------------------------------------------------------------
 
 
-async def _watch(scheduler: Scheduler, seconds: float) -> None:
+async def _watch(see: Callable[[], Awaitable[Frame]], seconds: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    store, ended, screen = await store_of(scheduler), asyncio.Event(), console()
+    ended, screen = asyncio.Event(), console()
     with _ends(ended), Live(console=screen, screen=True, auto_refresh=False) as live:
         while not ended.is_set():
             try:
-                frame = await look(store, scheduler.app)
-                live.update(_view(frame, screen.width, screen.height), refresh=True)
+                live.update(_view(await see(), screen.width, screen.height), refresh=True)
             except StoreUnavailable as error:
-                # It may come back, and whoever watches wants to see that, too.
+                # It may come back, which is to be seen, too.
                 live.update(Text(clean(str(error)), "bold red"), refresh=True)
             try:
                 await asyncio.wait_for(ended.wait(), seconds)
@@ -221,7 +232,7 @@ def _rows_shown(sections: list[_Section], lines: int | None, between: int) -> li
     return shown
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- sections --------------------------------------------------------------------------------------------------------
 
 
 def _head(frame: Frame) -> list[tuple[str, str]]:
@@ -263,6 +274,10 @@ def _alarms(frame: Frame) -> Iterator[str]:
     dead = sum(channel.dead for channel in frame.channels)
     if dead:
         yield f"{counted(dead)} {'message' if dead == 1 else 'messages'} given up"
+    if (grade := grade_of(frame.problems)) is not Grade.OK:
+        yield f"status {grade.name}: {frame.problems[0].check.replace('_', ' ')}" + (
+            ", …" if len(frame.problems) > 1 else ""
+        )
 
 
 def _sections(frame: Frame) -> list[_Section]:

@@ -23,7 +23,7 @@ from evertick.cli.parameters import DurationParameter
 from evertick.clock import Clock, host_name, system_clock
 from evertick.config.brokers import BROKERS, Brokers, load_brokers
 from evertick.config.build import SECRETS
-from evertick.config.find import find_file, searched_files
+from evertick.config.files import find_file, searched_files
 from evertick.driver.queue.spec import (
     QUEUE_PREFIX,
     SUBJECT_PREFIX,
@@ -97,7 +97,7 @@ def worker(
     log_level: str | None,
     **given: Any,
 ) -> None:
-    """Do the runs that are dispatched to a queue, until TERM or Ctrl-C.
+    """Do the runs of a queue, until TERM or Ctrl-C.
 
     A COMMAND gets each run as JSON on its standard input; its exit code says how the run ended. With --tasks the
     functions of a program are called, by the names of their tasks. Neither needs the database.

@@ -18,7 +18,7 @@ from evertick.plan.forecast import Day, Forecast
 
 __all__ = ["heatmap_svg", "print_heatmap"]
 
-# From few to many. Each is told from its neighbours in grey, too.
+# From few to many. Each differs from its neighbours in grey, too.
 _COLOURS = ("#d3e5f5", "#9cc7e8", "#5aa0d6", "#2471b5", "#0b3d78")
 _INKS = ("#1a1a1a", "#1a1a1a", "#1a1a1a", "#ffffff", "#ffffff")
 _SHADES = ("▁▁", "▂▂", "▄▄", "▆▆", "██")

@@ -40,7 +40,6 @@ __all__ = [
     "say_below",
     "style_of",
     "table_for_terminal",
-    "tell",
 ]
 
 _NOTHING = "-"
@@ -118,16 +117,11 @@ def json_text(data: Any, *, indent: int | None = None) -> str:
     return escaped((encoded if indent is None else msgspec.json.format(encoded, indent=indent)).decode())
 
 
-def hint(text: str) -> None:
-    """Something for a person that is no part of the answer."""
-    tell(text)
-
-
-def tell(text: str, *, head: str = "", is_dim: bool = False) -> None:
-    """A sentence on stderr. On a terminal it goes over as many lines as it needs, set in by the length of its head."""
+def hint(text: str, *, head: str = "", is_dim: bool = False) -> None:
+    """A sentence on stderr, no part of the answer. On a terminal it is wrapped, set in by the length of its head."""
     whole = head + clean(text)
     if sys.stderr.isatty():
-        # What somebody may want to copy, like an id or a path, stays in one piece.
+        # What a user may want to copy, like an id or a path, stays in one piece.
         lines = textwrap.wrap(
             whole,
             shutil.get_terminal_size().columns,
@@ -141,7 +135,7 @@ def tell(text: str, *, head: str = "", is_dim: bool = False) -> None:
 
 
 def ask(question: str, doing: str) -> None:
-    """Go on only after a yes; where nobody can answer, only `--yes` is one."""
+    """Go on only after a yes; without a terminal, only `--yes` is one."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"there is nobody to ask; write --yes to {doing} without a question")
     click.confirm(clean(question), abort=True, err=True)

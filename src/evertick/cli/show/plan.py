@@ -23,7 +23,7 @@ __all__ = [
     "say_nothing_changed",
 ]
 
-# How far a look goes, unless somebody says otherwise.
+# How far a look goes by default.
 DAYS = 14
 _DURATIONS = ("pace", "grace", "expires", "unique_for")
 

@@ -1,7 +1,7 @@
 """How far long work has come, on stderr: a bar on a terminal, a line now and then elsewhere, nothing beside JSON.
 
 Lines come at most every few seconds, so that a log of it stays readable. Work that waits for others goes through
-`retold`, so that it is not silent while nothing happens.
+`repeated`, so that it is not silent while nothing happens.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import click
 from evertick.cli.show.output import hint
 from evertick.clock import system_clock
 
-__all__ = ["Report", "progress", "retold", "told_if_broken_off"]
+__all__ = ["Report", "note_if_interrupted", "progress", "repeated"]
 
-# How much is done, of how much (None: nobody knows).
+# How much is done, of how much (None: unknown).
 Report = Callable[[int, int | None], None]
 
 _LINE_SECONDS = 5.0
-# While nothing happens the same is told again, ever more rarely.
+# While nothing happens the same is printed again, ever more rarely.
 _AGAIN_MOST_SECONDS = 60.0
 
 
 @contextmanager
-def told_if_broken_off(words: Callable[[], str]) -> Iterator[None]:
+def note_if_interrupted(words: Callable[[], str]) -> Iterator[None]:
     """Say after Ctrl-C how far it has come; asyncio makes a cancellation of it first, then ends the program."""
     try:
         yield
@@ -37,7 +37,7 @@ def told_if_broken_off(words: Callable[[], str]) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def retold(report: Report, total: int) -> AsyncIterator[Report]:
+async def repeated(report: Report, total: int) -> AsyncIterator[Report]:
     """A report that repeats what it last heard until it hears of something else."""
     last: tuple[int, int | None] = (0, total)
 

@@ -1,9 +1,13 @@
-"""Moments, durations and rows of the ledger as people read them in a listing. Only `now` reads the clock."""
+"""Moments, durations, nodes and rows of the ledger as people read them in a listing. Only `now` reads the clock.
+
+Rows keep the ids of nodes: a name may be that of many starts, and two may share it. Nodes are known until they are
+pruned, a day after their end; what is left of one then is the end of its id.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime, timedelta, tzinfo
@@ -11,8 +15,12 @@ from typing import Any
 
 from evertick.clock import system_clock
 from evertick.explain.dispatched_run import owner_words
+from evertick.explain.words import SHORT, known_names, node_names
 from evertick.model import Cause, Dispatched, DispatchedTo, Gap, OccurrenceEdit, Reason, Run, State, Verdict
+from evertick.model.every_node import is_own_queue, node_of_queue
+from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
+from evertick.text.time_span import span
 from evertick.when import from_us
 
 __all__ = [
@@ -26,12 +34,18 @@ __all__ = [
     "dispatched_remark",
     "dispatched_to_words",
     "distance",
+    "known_names",
     "losses_words",
+    "names_for",
+    "node_names",
+    "node_of",
+    "node_words",
     "now",
     "offset_of",
     "outcome",
     "remark",
-    "span",
+    "shown_node",
+    "shown_place",
     "stamp",
     "times_in",
     "times_of",
@@ -45,7 +59,7 @@ _KIBI = 1_024
 # Whatever a store counts for people it counts up to here.
 _COUNT_MOST = 10_000
 _SECOND, _OFFSET = len("2026-01-31 09:00:00"), len("+01:00")
-# Why a run is lost of which nobody can say when it ended: its end is when it was given up, a lease or more later.
+# Why a run is lost whose end is unknown: its end is when it was given up, a lease or more later.
 _GIVEN_UP = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
 # From so many of the larger unit on the smaller one is noise.
@@ -63,7 +77,7 @@ def counted(count: int) -> str:
 
 @contextmanager
 def times_in(zone: tzinfo | None) -> Iterator[None]:
-    """Let all that is told be told by the clock of this zone; None: by that of the machine. A schedule's own zone, so
+    """Show all times by the clock of this zone; None: by that of the machine. A schedule's own zone, so
     that `every day at 09:00` is found as 09:00."""
     before = _zone.set(zone)
     try:
@@ -88,7 +102,7 @@ def zone_name(zone: tzinfo | None) -> str:
 def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = False) -> str:
     """The moment with its offset, by the machine's zone (or `times_in`) or, not `is_local`, by the one that it carries.
 
-    Exact: with its milliseconds, where it has any. A fire may be at one of them; nobody looks for a beat by it.
+    Exact: with its milliseconds, where it has any. A fire may be at one of them; a beat is not looked for by it.
     """
     if moment is None:
         return "-"
@@ -107,27 +121,6 @@ def brief(stamped: str, *, with_offset: bool = True) -> str:
 def offset_of(stamped: str) -> str:
     """The offset of what `stamp` says: "+01:00", or "Z"."""
     return "Z" if stamped.endswith("Z") else stamped[-_OFFSET:]
-
-
-def span(duration: timedelta) -> str:
-    """A length of time in its largest units: "3 d 4 h", "12 min", "1.2 s", "8 ms"."""
-    seconds = duration.total_seconds()
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10 and seconds != int(seconds):
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return _two(whole, _MINUTE, "min", 1, "s")
-    return _two(whole, _HOUR, "h", _MINUTE, "min") if whole < _DAY else _two(whole, _DAY, "d", _HOUR, "h")
-
-
-def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str) -> str:
-    count, rest = divmod(seconds, large)
-    fraction = rest // small
-    return f"{count} {large_unit} {fraction} {small_unit}" if fraction and count < _FEW else f"{count} {large_unit}"
 
 
 def distance(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
@@ -261,8 +254,42 @@ def amount(size: int) -> str:
 
 
 def decision_words(decided: OccurrenceEdit) -> str:
-    """What somebody decided about one moment."""
+    """A decision about one moment."""
     at, note = stamp(decided.fire_at, is_exact=True), f": {decided.note}" if decided.note else ""
     moved = "" if decided.to is None else f" to {stamp(decided.to, is_exact=True)}"
     verb = {"skip": "is skipped", "move": "moves"}.get(decided.kind, "has run early")
     return f"{at} {verb}{moved}{note}"
+
+
+async def names_for(scheduler: Scheduler, rows: Iterable[Run | Gap]) -> dict[str, str]:
+    """Names for the nodes of these rows; asked for only if one has a node."""
+    is_any = any(isinstance(row, Run) and node_of(row) is not None for row in rows)
+    return known_names(await scheduler.nodes()) if is_any else {}
+
+
+def node_of(run: Run) -> str | None:
+    """The node that has it or had it last, or that it is for."""
+    if run.node is None and is_own_queue(run.queue):
+        return node_of_queue(run.queue)
+    return run.node
+
+
+def node_words(node: str | None, names: Mapping[str, str]) -> str:
+    """The name and the whole id, for a page about one node."""
+    if node is None:
+        return ""
+    return f"{names[node]}, id {node}" if node in names else node
+
+
+def shown_place(run: Run, names: Mapping[str, str]) -> str:
+    """Where it is or was done, for a listing: on a node, or by whom it was dispatched to."""
+    to = run.dispatched_to
+    if to is None:
+        return shown_node(node_of(run), names)
+    queue = to.to if to.queue is None else f"{to.to}/{to.queue}"
+    return queue if to.worker is None else f"{queue} {to.worker}"
+
+
+def shown_node(node: str | None, names: Mapping[str, str]) -> str:
+    """The name, else the end of the id; nothing for no node."""
+    return "" if node is None else names.get(node, f"…{node[-SHORT:]}")

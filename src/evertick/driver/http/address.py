@@ -46,54 +46,43 @@ _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z
 
 # Metadata services, which give out credentials; one of them looks like any public address.
 _METADATA = frozenset(
-    map(
-        ip_address,
-        (
-            "169.254.169.254",
-            "169.254.170.2",
-            "169.254.170.23",
-            "168.63.129.16",
-            "100.100.100.200",
-            "192.0.0.192",
-            "fd00:ec2::254",
-            "fd20:ce::254",
+    ip_address(text)
+    for text in (
+        *("169.254.169.254", "169.254.170.2", "169.254.170.23", "168.63.129.16", "100.100.100.200", "192.0.0.192"),
+        *("fd00:ec2::254", "fd20:ce::254"),
+    )
+)
+
+
+def _networks(by_words: dict[str, tuple[str, ...]]) -> tuple[tuple[Network, str], ...]:
+    return tuple((ip_network(text), words) for words, texts in by_words.items() for text in texts)
+
+
+_PRIVATE = _networks(
+    {
+        "a loopback address": ("127.0.0.0/8", "::1/128"),
+        "a private address": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
+        "a shared address of a provider": ("100.64.0.0/10",),
+    }
+)
+_CLOSED = _networks(
+    {
+        "an address of this host itself": ("0.0.0.0/8",),
+        "a link-local address": ("169.254.0.0/16", "fe80::/10"),
+        "a reserved address": ("192.0.0.0/24", "240.0.0.0/4"),
+        "an address for documentation": (
+            "192.0.2.0/24",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "2001:db8::/32",
+            "3fff::/20",
         ),
-    )
-)
-
-_PRIVATE: tuple[tuple[Network, str], ...] = tuple(
-    (ip_network(text), words)
-    for text, words in (
-        ("127.0.0.0/8", "a loopback address"),
-        ("::1/128", "a loopback address"),
-        ("10.0.0.0/8", "a private address"),
-        ("172.16.0.0/12", "a private address"),
-        ("192.168.0.0/16", "a private address"),
-        ("100.64.0.0/10", "a shared address of a provider"),
-        ("fc00::/7", "a private address"),
-    )
-)
-
-_CLOSED: tuple[tuple[Network, str], ...] = tuple(
-    (ip_network(text), words)
-    for text, words in (
-        ("0.0.0.0/8", "an address of this host itself"),
-        ("169.254.0.0/16", "a link-local address"),
-        ("192.0.0.0/24", "a reserved address"),
-        ("192.0.2.0/24", "an address for documentation"),
-        ("192.88.99.0/24", "a relay of 6to4"),
-        ("198.18.0.0/15", "an address for benchmarks"),
-        ("198.51.100.0/24", "an address for documentation"),
-        ("203.0.113.0/24", "an address for documentation"),
-        ("224.0.0.0/4", "a multicast address"),
-        ("240.0.0.0/4", "a reserved address"),
-        ("fe80::/10", "a link-local address"),
-        ("ff00::/8", "a multicast address"),
-        ("2001::/23", "an address of a tunnel"),
-        ("2001:db8::/32", "an address for documentation"),
-        ("2002::/16", "an address of 6to4"),
-        ("3fff::/20", "an address for documentation"),
-    )
+        "a relay of 6to4": ("192.88.99.0/24",),
+        "an address for benchmarks": ("198.18.0.0/15",),
+        "a multicast address": ("224.0.0.0/4", "ff00::/8"),
+        "an address of a tunnel": ("2001::/23",),
+        "an address of 6to4": ("2002::/16",),
+    }
 )
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
 # The well-known prefix: the last four bytes are the IPv4 address that the translator sends to.
@@ -149,8 +138,10 @@ def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) ->
     first = judged[0]
     kind, words = _judged(first)
     what = f"{first} ({words})" if _plain(host) == str(first) else f"{host!r}, which is {first} ({words}),"
-    by_setting = " or allow_private of the node" if kind == "private" else ""
-    raise Refused(f"{what} may not be called; if it is meant, allow it: allow = ['{first}'] of the task" + by_setting)
+    fix, setting = f"if it is meant, allow it: allow = ['{first}'] of the task", "allow"
+    if kind == "private":
+        fix, setting = f"{fix} or allow_private of the node", "allow_private"
+    raise Refused(f"{what} may not be called", setting=setting, value=str(first), fix=fix)
 
 
 def look_up_in(threads: Threads) -> LookUp:

@@ -58,11 +58,11 @@ def check(wanted: Checks, body: str) -> CheckFailure | None:
 
 def check_apart(wanted: Checks, body: str) -> CheckFailure | None:
     """By a process of its own. Waits for it, so it is called in a thread."""
-    said = msgspec.json.encode(wanted) + b"\n" + body.encode("utf-8", "surrogatepass")
+    request = msgspec.json.encode(wanted) + b"\n" + body.encode("utf-8", "surrogatepass")
     command = [sys.executable, "-I", "-S", str(Path(__file__)), str(Path(msgspec.__file__).parent.parent)]
     try:
         # Twice the time of its own: a machine may be busy.
-        done = subprocess.run(command, input=said, capture_output=True, timeout=2 * CHECK_SECONDS)  # noqa: S603 - ours
+        done = subprocess.run(command, input=request, capture_output=True, timeout=2 * CHECK_SECONDS)  # noqa: S603 - ours
         return _missed.decode(done.stdout) if done.returncode == 0 else CheckFailure("endless")
     except (subprocess.TimeoutExpired, msgspec.MsgspecError):
         return CheckFailure("endless")

@@ -72,10 +72,10 @@ class HttpDriver:
             raise type(error)(outgoing.hide(str(error))) from None
         seconds = round(record_of(context).clock.elapsed() - began, 6)
         more = " read, and there are more" if answer.is_cut else ""
-        said = (
+        outcome = (
             f"{_status(outgoing, answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
         )
-        context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {said}"))
+        context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {outcome}"))
         text = await self._text(answer)
         result = record_of(context).kept_result = _result(outgoing, answer, text, seconds)
         await self._check(outgoing, answer, text, context, result)
@@ -105,20 +105,20 @@ class HttpDriver:
     ) -> None:
         doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
         if answer.status not in self._statuses:
-            said = _quoted(outgoing, answer, text)
+            outcome = _quoted(outgoing, answer, text)
             asked = _asked_to_wait(answer, record_of(context).clock.now_us()) if answer.status in _BUSY else None
             if asked is None:
-                raise JobFailed(f"{doing}: {_status(outgoing, answer)}, which is not expected{said}", result=result)
+                raise JobFailed(f"{doing}: {_status(outgoing, answer)}, which is not expected{outcome}", result=result)
             wait = min(max(asked, _WAIT_LEAST), max(self._longest_wait, _WAIT_LEAST))
             raise Retry(
-                f"{doing}: {_status(outgoing, answer)}, and to be asked again after {duration_text(wait)}{said}",
+                f"{doing}: {_status(outgoing, answer)}, and to be asked again after {duration_text(wait)}{outcome}",
                 after=wait / SECOND,
             )
         wrong = await expectation_error(expect, text, self._parts.threads, outgoing.excerpt)
         if wrong is not None:
             cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
-            said = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer, text)}"
-            raise JobFailed(f"{doing}: {said}", result=result)
+            outcome = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer, text)}"
+            raise JobFailed(f"{doing}: {outcome}", result=result)
 
 
 def _written(spec: Http) -> str:

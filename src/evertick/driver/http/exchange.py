@@ -85,51 +85,42 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     redirects: int
 
 
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Carries out requests of one task."""
 
-    def __init__(
-        self,
-        *,
-        allowed: AllowedAddresses,
-        look_up: LookUp,
-        ca: str | None,
-        timeout: float,
-        redirects: int,
-        read_limit: int,
-        awaited: frozenset[int],
-        begin_phase: Callable[[str], OpenPhase],
-    ) -> None:
-        self._allowed, self._look_up = allowed, look_up
-        self._ca = ca
-        self._timeout, self._redirects, self._read_limit = timeout, redirects, read_limit
-        # A redirect that is awaited is an answer, and not followed.
-        self._awaited = awaited
-        self._begin_phase = begin_phase
+    allowed: AllowedAddresses
+    look_up: LookUp
+    ca: str | None
+    timeout: float
+    redirects: int
+    read_limit: int
+    # A redirect with one of these statuses is an answer, and not followed.
+    awaited: frozenset[int]
+    begin_phase: Callable[[str], OpenPhase]
 
     async def carry_out(self, outgoing: OutgoingRequest) -> Response:
         """The answer. Raises JobFailed when there is none, Refused when an address is not to be talked to."""
         try:
-            hop = _Hop(outgoing, f"{outgoing.method} {_shown(outgoing)}", self._begin_phase)
+            hop = _Hop(outgoing, f"{outgoing.method} {_shown(outgoing)}", self.begin_phase)
         except (httpx.InvalidURL, ValueError):
             raise JobFailed(f"{outgoing.method}: its url is no address that can be asked; write it anew") from None
         try:
-            async with asyncio.timeout(self._timeout) as deadline:
+            async with asyncio.timeout(self.timeout) as deadline:
                 until = deadline.when()
                 assert until is not None
-                for count in range(self._redirects + 1):
+                for count in range(self.redirects + 1):
                     answer = await self._ask(hop, until, count)
-                    if answer.status in self._awaited or not self._redirects:
+                    if answer.status in self.awaited or not self.redirects:
                         return answer
                     further = _further(hop.outgoing, answer)
                     if further is None:
                         return answer
                     hop.outgoing, hop.doing = further, f"{further.method} {_shown(further)}"
         except TimeoutError:
-            raise JobFailed(f"{hop.doing}: no whole answer within {self._timeout:g} s: {hop.stage}") from None
+            raise JobFailed(f"{hop.doing}: no whole answer within {self.timeout:g} s: {hop.stage}") from None
         finally:
             hop.end(is_failed=True)
-        raise JobFailed(f"{hop.doing}: it was sent elsewhere more than {self._redirects} times; see redirects")
+        raise JobFailed(f"{hop.doing}: it was sent elsewhere more than {self.redirects} times; see redirects")
 
     async def _ask(self, hop: _Hop, until: float, count: int) -> Response:
         """One request, to the first address that takes it."""
@@ -137,13 +128,13 @@ class Exchange:
         host = url.raw_host.decode("ascii")
         hop.enter("connect", f"looking up {host!r}")
         try:
-            found = await self._look_up(host)
+            found = await self.look_up(host)
         except OSError as error:
             raise JobFailed(f"{hop.doing}: {host!r} cannot be looked up: {_cause(error)}") from None
         except UnicodeError:
             name = hop.outgoing.excerpt(repr(host), _HOST_MAX_CHARS)
             raise JobFailed(f"{hop.doing}: {name} cannot be the name of a host") from None
-        addresses = permitted(host, found, self._allowed)
+        addresses = permitted(host, found, self.allowed)
         failed = ""
         for position, address in enumerate(addresses):
             hop.enter("connect", f"connecting to {address}", address=str(address))
@@ -157,18 +148,18 @@ class Exchange:
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
                 # It may repeat a line of the server's.
                 failed = f"{hop.stage}: {hop.outgoing.excerpt(_cause(error), _SHOWN_MAX_CHARS)}"
-                break  # it may have been heard
+                break  # the server may have received it
         raise JobFailed(f"{hop.doing}: {failed}")
 
     async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Response:
-        outgoing, received = hop.outgoing, _Received(self._read_limit)
+        outgoing, received = hop.outgoing, _ReceivedBytes(self.read_limit)
         backend = _ToAddress(address, received)
 
         async def listen(event: str, _: object) -> None:
             if event == "http11.send_request_headers.started":
                 hop.enter("wait", f"waiting for {address} to answer")
 
-        pool = httpcore.AsyncConnectionPool(ssl_context=trusting(self._ca), network_backend=backend)
+        pool = httpcore.AsyncConnectionPool(ssl_context=trusting(self.ca), network_backend=backend)
         try:
             response = await pool.handle_async_request(
                 httpcore.Request(
@@ -187,7 +178,7 @@ class Exchange:
             hop.end(status=response.status)
             hop.enter("read", "waiting for the rest of the answer")
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            body, is_cut = await _read(response.aiter_stream(), headers, self._read_limit)
+            body, is_cut = await _read(response.aiter_stream(), headers, self.read_limit)
             hop.end(bytes=len(body), **({"is_cut": True} if is_cut else {}))
         finally:
             await backend.close()
@@ -207,7 +198,7 @@ class Exchange:
 class _ToAddress(httpcore.AnyIOBackend):
     """Connects to one address, whatever the name is, and closes what it has opened: a handshake cut off does not."""
 
-    def __init__(self, address: Address, received: _Received) -> None:
+    def __init__(self, address: Address, received: _ReceivedBytes) -> None:
         self._address = str(address)
         self._received = received
         self._opened: list[httpcore.AsyncNetworkStream] = []
@@ -224,7 +215,7 @@ class _ToAddress(httpcore.AnyIOBackend):
             await stream.aclose()
 
 
-class _Received:
+class _ReceivedBytes:
     """How much a server has sent. It may send answers before its answer, headers and frames without end, and each of
     them keeps the event loop for a while."""
 
@@ -255,7 +246,7 @@ class _Received:
 class _Stream(httpcore.AsyncNetworkStream):
     """A connection that is read in small parts, which are counted."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream, received: _Received) -> None:
+    def __init__(self, stream: httpcore.AsyncNetworkStream, received: _ReceivedBytes) -> None:
         self._stream, self._received = stream, received
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -360,7 +351,7 @@ def charset_of(headers: Mapping[str, str]) -> str:
 
 def decoded(body: bytes, charset: str) -> str:
     """The body as text. In parts, so that other threads have their turns."""
-    if charset == "utf-16":  # as browsers have it, the smaller byte first where nothing else is said
+    if charset == "utf-16":  # as browsers have it, the smaller byte first without a mark
         charset = "utf-16be" if body.startswith(codecs.BOM_UTF16_BE) else "utf-16le"
         body = body.removeprefix(codecs.BOM_UTF16_BE if charset == "utf-16be" else codecs.BOM_UTF16_LE)
     decoder = codecs.getincrementaldecoder(charset)("replace")

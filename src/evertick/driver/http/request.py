@@ -55,7 +55,7 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     is_url_secret: bool = False
 
     def __repr__(self) -> str:
-        return f"<Outgoing {self.method}>"
+        return f"<OutgoingRequest {self.method}>"
 
     def hide(self, text: str) -> str:
         """The text without the secrets of this request. It must be whole: a half of one is not recognised."""

@@ -29,7 +29,6 @@ __all__ = [
     "HttpBasic",
     "HttpExpect",
     "HttpSettings",
-    "check_expect",
     "check_url",
     "content_type_of",
     "escape_of",
@@ -110,12 +109,12 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         allowed_of(self.allow, f"{what}: allow")
 
 
-class _Where(Spec, frozen=True, forbid_unknown_fields=True):
+class _UrlFirst(Spec, frozen=True, forbid_unknown_fields=True):
     # The one field that may be given by its place: Http("https://…").
     url: str | Secret
 
 
-class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a request: `Http("https://example.org/hook", json={"run": "{run_id}"})`.
 
     url: where; a `Secret` where the address itself is one. method: default GET, with a body POST.
@@ -160,7 +159,7 @@ class Http(_Where, frozen=True, kw_only=True, forbid_unknown_fields=True):
         self._check_headers(what, faults)
         self._check_who_asks(what, faults)
         self._check_body(what, faults)
-        check_expect(self.expect, f"{what}: expect", faults)
+        _check_expect(self.expect, f"{what}: expect", faults)
         with faults.of("timeout"):
             _check_span(self.timeout, f"{what}: timeout", 10 * MILLISECOND, DAY)
         with faults.of("retry_after_max"):
@@ -386,7 +385,7 @@ def _check_whole(value: int, what: str, least: int, most: int) -> None:
 # --- expectations
 
 
-def check_expect(expect: HttpExpect, what: str, faults: Faults) -> None:
+def _check_expect(expect: HttpExpect, what: str, faults: Faults) -> None:
     with faults.of("expect"):
         statuses_of(expect.status, f"{what}: status")
     for name, text in (("contains", expect.contains), ("matches", expect.matches)):

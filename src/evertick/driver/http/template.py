@@ -17,10 +17,10 @@ import msgspec
 
 from evertick.errors import InvalidArguments, InvalidSetting
 
-__all__ = ["PLACES", "Escape", "Template", "fill", "places_in"]
+__all__ = ["Escape", "Template", "fill", "places_in"]
 
 # The names that a run has values for.
-PLACES = ("run_id", "task", "schedule", "app", "fire_at", "due_at", "attempt", "fence", "args")
+_PLACES = ("run_id", "task", "schedule", "app", "fire_at", "due_at", "attempt", "fence", "args")
 
 Escape = Literal["text", "json", "url", "form"]
 
@@ -66,10 +66,10 @@ def places_in(text: str, what: str) -> Iterator[str]:
         if name is None:
             continue
         head, dot, rest = name.partition(".")
-        is_known = head in PLACES and (not dot or (head == "args" and all(rest.split("."))))
+        is_known = head in _PLACES and (not dot or (head == "args" and all(rest.split("."))))
         if not is_known:
-            known = ", ".join(f"{{{place}}}" for place in PLACES)
-            near = get_close_matches(head, PLACES, 1)
+            known = ", ".join(f"{{{place}}}" for place in _PLACES)
+            near = get_close_matches(head, _PLACES, 1)
             meant = f"; it is called {{{near[0]}}}" if near and near[0] != head else ""
             raise InvalidSetting(
                 f"{what}: {{{name}}} is nothing that a run knows{meant}; there are {known} and {{args.NAME}}; for "

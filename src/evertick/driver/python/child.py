@@ -50,7 +50,7 @@ from evertick.model import Phase
 from evertick.text.error_text import error_text
 from evertick.when.duration import duration_us
 
-__all__ = ["ChildProgressBuffer", "LogCapture", "serve"]
+__all__ = ["serve"]
 
 _REASON_MAX_CHARS = 500
 # Progress may be reported in a tight loop.
@@ -72,7 +72,7 @@ class Child:
         self._received: deque[Call | StopJob] = deque()
         self._decoder = msgspec.json.Decoder(FromNode)
         self._sending = threading.RLock()
-        self._capture = LogCapture()
+        self._capture = _LogCapture()
         self._context: Context | None = None
         # Tells the coroutine that is at work to stop.
         self._cancel: Callable[[], object] | None = None
@@ -110,7 +110,7 @@ class Child:
 
     def _carry_out(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
         context = Context(JobRecord(call.run, system_clock, call.deadline))
-        record_of(context).buffer = buffer = ChildProgressBuffer(self._send)
+        record_of(context).buffer = buffer = _ProgressSender(self._send)
         current_context.set(context)
         self._context = self._capture.context = context
         signal.signal(signal.SIGTERM, self._on_term)
@@ -135,7 +135,7 @@ class Child:
                 result = self._await(result, context)
         except BaseException as error:
             return self._raised(error, context)
-        if isinstance(result, _Raised):
+        if isinstance(result, _JobError):
             return self._raised(result.error, context)
         data = record_of(context).encode_result(result)
         return JobReturned(
@@ -154,7 +154,7 @@ class Child:
                 return await work
             except BaseException as error:
                 # As a value: its traceback would get frames of asyncio that say nothing.
-                return _Raised(error)
+                return _JobError(error)
 
         return asyncio.run(carry_out())
 
@@ -218,7 +218,7 @@ class Child:
             return
 
 
-class _Raised:
+class _JobError:
     """An error on its way out of an event loop."""
 
     __slots__ = ("error",)
@@ -227,7 +227,7 @@ class _Raised:
         self.error = error
 
 
-class ChildProgressBuffer(ProgressBuffer):
+class _ProgressSender(ProgressBuffer):
     """A progress buffer that sends everything to the node. Bounded as any other."""
 
     __slots__ = ("_flushing", "_process", "_send", "_sent_at", "_timer")
@@ -278,7 +278,7 @@ class ChildProgressBuffer(ProgressBuffer):
                 self._send(Progress(lines=lines, progress=progress, phases=phases))
 
 
-class LogCapture:
+class _LogCapture:
     """Keeps records of `logging` with the run, and not a second time as lines of stderr."""
 
     def __init__(self) -> None:

@@ -66,7 +66,7 @@ class Threads:
         self._lock = threading.Lock()
         self._group = _ThreadGroup()
         # Calls that have come back, by the event loop that waits for them and has been woken.
-        self._back: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+        self._back: dict[asyncio.AbstractEventLoop, list[_ThreadCall]] = {}
         self.active = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
@@ -75,7 +75,7 @@ class Threads:
         A cancelled caller leaves the thread to itself; its late answer is dropped.
         """
         loop = asyncio.get_running_loop()
-        call = _Call(function, contextvars.copy_context(), loop, loop.create_future())
+        call = _ThreadCall(function, contextvars.copy_context(), loop, loop.create_future())
         self._submit(call)
         result = await call.answer
         # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
@@ -88,7 +88,7 @@ class Threads:
             for _ in range(group.count):
                 group.calls.put(None)
 
-    def _submit(self, call: _Call) -> None:
+    def _submit(self, call: _ThreadCall) -> None:
         with self._lock:
             self.active += 1
             group = self._group
@@ -110,7 +110,7 @@ class Threads:
             # The next call may be long in coming, and what this one has made may be large.
             del call
 
-    def _bring_back(self, call: _Call) -> None:
+    def _bring_back(self, call: _ThreadCall) -> None:
         """One wake-up of the event loop for all that come back before it has looked."""
         waiting = self._back.setdefault(call.loop, [])
         waiting.append(call)
@@ -134,12 +134,12 @@ class _ThreadGroup:
     __slots__ = ("calls", "count", "idle")
 
     def __init__(self) -> None:
-        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[_ThreadCall | None] = queue.SimpleQueue()
         self.count = 0
         self.idle = 0
 
 
-class _Call:
+class _ThreadCall:
     __slots__ = ("_context", "_error", "_function", "_result", "answer", "loop")
 
     def __init__(

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -50,7 +50,7 @@ from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import MINUTE
 
-__all__ = ["ChildProcess", "Children", "Pool", "Process", "ProcessDriver", "check_process"]
+__all__ = ["Children", "Process", "ProcessDriver", "check_process"]
 
 log = logging.getLogger("evertick.process")
 
@@ -61,6 +61,8 @@ _REPLACE_AFTER_SECONDS = 1.0
 _WARM_MAX = 256
 _RECYCLE_MAX = 1_000_000
 _KILL_AFTER_MOST = 5 * MINUTE
+
+C = TypeVar("C", "ChildProcess", SupervisedCommand)
 
 
 class Process:
@@ -133,7 +135,7 @@ class ProcessDriver:
             calls_max=calls_max,
             log_level=logging.getLogger().level,
         )
-        return self._children.start(child_call, self._settings.kill_after / 1e6)
+        return self._children.watch(ChildProcess(child_call, self._settings.kill_after / 1e6))
 
 
 def check_process(value: Any, task: str) -> Process | None:
@@ -233,33 +235,18 @@ class Pool:
         task.add_done_callback(self._ending.discard)
 
 
-class Child(Protocol):
-    """Anything under a keeper: a child, or the command of a shell job."""
-
-    @property
-    def ended(self) -> asyncio.Future[Ending]: ...
-
-    async def end(self) -> None: ...
-
-
-C = TypeVar("C", bound=Child)
-
-
 class Children:
     """All children of a scheduler, and the pools of its tasks. None outlives its engine."""
 
     def __init__(self) -> None:
         self._pools: list[Pool] = []
-        self._alive: set[Child] = set()
+        self._alive: set[ChildProcess | SupervisedCommand] = set()
 
     def add(self, pool: Pool) -> None:
         self._pools.append(pool)
 
-    def start(self, child_call: ChildCall, kill_after_seconds: float) -> ChildProcess:
-        return self.watch(ChildProcess(child_call, kill_after_seconds))
-
     def watch(self, child: C) -> C:
-        """End it with the others, though it was started elsewhere."""
+        """End it when the scheduler closes: a child, or the command of a shell job."""
         self._alive.add(child)
         child.ended.add_done_callback(lambda _: self._alive.discard(child))
         return child
@@ -437,11 +424,11 @@ class ChildProcess:
         else:
             self._context.log(text, level=stream)
 
-    def _warn(self, words: str) -> None:
+    def _warn(self, text: str) -> None:
         """Into the log of the run, if there is one, and into that of the node."""
         if self._context is not None:
-            self._context.log(words, level="warning")
-        log.warning("a child of task %r: %s", self._child_call.task, words)
+            self._context.log(text, level="warning")
+        log.warning("a child of task %r: %s", self._child_call.task, text)
 
     def _on_channel_end(self) -> None:
         """The channel has ended; the child has, too, or must: without it there is no outcome."""

@@ -16,7 +16,6 @@ from evertick.model import DispatchMode
 from evertick.text.surrogates import json_bytes, mended_json
 
 __all__ = [
-    "ERROR_MAX_CHARS",
     "MESSAGE_MAX_BYTES",
     "REPORT_MAX_BYTES",
     "VERSION",
@@ -36,12 +35,10 @@ VERSION: Final = 1
 MESSAGE_MAX_BYTES: Final = 272 * 1024
 # A result, an error and the lines of a log, each with its own bound, fit in.
 REPORT_MAX_BYTES: Final = 256 * 1024
-ERROR_MAX_CHARS: Final = 16_384
+_ERROR_MAX_CHARS: Final = 16_384
 _TEXT_MAX_CHARS: Final = 500
 _ID_MAX_CHARS: Final = 100
 _LONGEST_SECONDS: Final = 366 * 86_400
-
-T = TypeVar("T")
 
 WorkerReportKind = Literal["taken", "progress", "finish", "fail", "skip", "release"]
 # When a line was written, its level, its text.
@@ -112,6 +109,8 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     why: str = "cancelled"
 
 
+M = TypeVar("M", DispatchMessage, WorkerReport, Kill)
+
 _dispatched: Final = msgspec.json.Decoder(DispatchMessage)
 _report: Final = msgspec.json.Decoder(WorkerReport)
 _kill: Final = msgspec.json.Decoder(Kill)
@@ -124,12 +123,7 @@ def encode(what: DispatchMessage | WorkerReport | Kill) -> bytes:
 
 def decode_dispatch(data: bytes) -> DispatchMessage:
     """Raises InvalidInput where it is no message of ours, or of another version."""
-    _check_size(data, MESSAGE_MAX_BYTES, "message")
-    try:
-        dispatched = _decoded(_dispatched, data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"message: it is not what dispatches a run: {error}") from None
-    _check_version(dispatched.v, "message")
+    dispatched = _decoded(_dispatched, data, MESSAGE_MAX_BYTES, "message", "it is not what dispatches a run")
     _check_pair(dispatched.run, dispatched.fence, "message")
     return dispatched
 
@@ -137,12 +131,7 @@ def decode_dispatch(data: bytes) -> DispatchMessage:
 def decode_report(data: bytes) -> WorkerReport:
     """Raises InvalidInput where it is no report. Texts are cut, and halves of surrogate pairs replaced: a report that
     says too much, or has cut a letter in two, still counts."""
-    _check_size(data, REPORT_MAX_BYTES, "report")
-    try:
-        report = _decoded(_report, data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"report: it is no report of a worker: {error}") from None
-    _check_version(report.v, "report")
+    report = _decoded(_report, data, REPORT_MAX_BYTES, "report", "it is no report of a worker")
     _check_pair(report.run, report.fence, "report")
     if report.fraction is not None and not 0 <= report.fraction <= 1:
         raise InvalidInput(f"report: fraction: {report.fraction!r} must be a number from 0 to 1")
@@ -153,19 +142,13 @@ def decode_report(data: bytes) -> WorkerReport:
         worker=_cut(report.worker, _TEXT_MAX_CHARS),
         text=_cut(report.text, _TEXT_MAX_CHARS),
         reason=_cut(report.reason, _TEXT_MAX_CHARS),
-        error=_cut(report.error, ERROR_MAX_CHARS),
+        error=_cut(report.error, _ERROR_MAX_CHARS),
         took=_duration(report.took),
     )
 
 
 def decode_kill(data: bytes) -> Kill:
-    _check_size(data, REPORT_MAX_BYTES, "kill")
-    try:
-        kill = _decoded(_kill, data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"kill: it names no run: {error}") from None
-    _check_version(kill.v, "kill")
-    return kill
+    return _decoded(_kill, data, REPORT_MAX_BYTES, "kill", "it names no run")
 
 
 def pair_of(run: str, fence: int) -> str:
@@ -173,24 +156,24 @@ def pair_of(run: str, fence: int) -> str:
     return f"{run}:{fence}"
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    try:
-        return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        mended = mended_json(data)
-        if mended == data:
-            raise
-        return decoder.decode(mended)
-
-
-def _check_size(data: bytes, most: int, what: str) -> None:
+def _decoded(decoder: msgspec.json.Decoder[M], data: bytes, most: int, what: str, otherwise: str) -> M:
+    """Of this version and within its bounds. Halves of surrogate pairs are replaced."""
     if len(data) > most:
         raise InvalidInput(f"{what}: it takes {len(data)} bytes, more than {most}; send less")
-
-
-def _check_version(v: int, what: str) -> None:
-    if v != VERSION:
-        raise InvalidInput(f"{what}: v: {v!r} is not known here, only {VERSION}; bring both sides to the same release")
+    try:
+        try:
+            found = decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            mended = mended_json(data)
+            if mended == data:
+                raise
+            found = decoder.decode(mended)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{what}: {otherwise}: {error}") from None
+    if found.v != VERSION:
+        only = f"only {VERSION}; bring both sides to the same release"
+        raise InvalidInput(f"{what}: v: {found.v!r} is not known here, {only}")
+    return found
 
 
 def _check_pair(run: str, fence: int, what: str) -> None:

@@ -44,9 +44,7 @@ __all__ = [
     "QueueDriver",
     "broker_channel",
     "envelope_of",
-    "kill_channel_of",
     "push_in_batches",
-    "report_of",
     "stamped",
     "worker_command",
 ]
@@ -129,7 +127,7 @@ class QueueDriver:
             mode=self._spec.mode,
             ack_timeout=self._ack_timeout,
             progress_timeout=self._progress_timeout,
-            kill_channel=kill_channel_of(queue.channel),
+            kill_channel=_kill_channel_of(queue.channel),
         )
 
     def _message(self, context: Context, arguments: dict[str, Any]) -> DispatchMessage:
@@ -245,7 +243,7 @@ class _EndlessRetry(Exponential):
         self.attempts = 1_000_000_000
 
 
-def kill_channel_of(channel: str) -> str:
+def _kill_channel_of(channel: str) -> str:
     return f"{channel}.kill"
 
 
@@ -267,7 +265,7 @@ class BrokerChannel:
         self._dropped = LogSummary(clock.elapsed)
         self.senders: Sequence[Sender] = (
             _sender(channel, channel, self._push),
-            _sender(kill_channel_of(channel), channel, self._kill),
+            _sender(_kill_channel_of(channel), channel, self._kill),
         )
         self.sources = (self,)
 
@@ -304,7 +302,7 @@ class BrokerChannel:
         reports, unreadable = [], []
         for each in incoming:
             try:
-                reports.append(report_of(decode_report(each.data)))
+                reports.append(_report_of(decode_report(each.data)))
             except InvalidInput as error:
                 why = f"{self.name}: {error}"
                 say = functools.partial(log.warning, "a report of a worker cannot be read, and is dropped: %s", why)
@@ -334,7 +332,7 @@ def _sender(channel: str, line: str, deliver_many: DeliverMany) -> Sender:
     )
 
 
-def report_of(sent: WorkerReport) -> Report:
+def _report_of(sent: WorkerReport) -> Report:
     """A report of a worker, as the ledger takes it. A result that is too large is left out: the work is done."""
     result = None if sent.result is None else msgspec.json.encode(sent.result)
     if result is not None and len(result) > RESULT_MAX_BYTES:

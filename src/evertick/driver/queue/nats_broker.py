@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-from nats.js.api import ConsumerConfig, Header
+from nats.js.api import Header
 
 from evertick.clock import Clock
 from evertick.driver.queue.contract import Kill, encode, pair_of
@@ -36,11 +35,8 @@ from evertick.model import ClaimedMessage
 __all__ = ["CHANNEL", "NatsBroker", "nats_driver"]
 
 CHANNEL = "nats"
-# A report that its reader has not acknowledged for so long comes again: the store was away, or the node died.
-ACK_SECONDS = 30.0
 # Published at once; the server answers each.
 _AT_ONCE = 250
-_UNACKNOWLEDGED_MOST = 10_000
 
 
 class NatsBroker:
@@ -54,7 +50,6 @@ class NatsBroker:
         self._fleet = fleet
         self._clock = clock
         self._session = NatsSession(connection, resolve_secret, self._subscribe)
-        self._reports: JetStreamContext.PullSubscription | None = None
 
     @property
     def shown(self) -> str:
@@ -77,12 +72,10 @@ class NatsBroker:
         return await self._push_once(messages)
 
     async def _push_once(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        with self._session.unavailable_errors():
-            stream = await self._session.opened()
-            return await self._session.answer(self._push_all(stream, messages))
+        async def push_all(stream: JetStreamContext) -> list[Exception | None]:
+            return await asyncio.gather(*(self._push(stream, message) for message in messages))
 
-    async def _push_all(self, stream: JetStreamContext, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        return await asyncio.gather(*(self._push(stream, message) for message in messages))
+        return await self._session.ask(push_all)
 
     async def _push(self, stream: JetStreamContext, message: ClaimedMessage) -> Exception | None:
         envelope = envelope_of(message)
@@ -98,25 +91,17 @@ class NatsBroker:
 
     async def kill(self, kills: Sequence[Kill]) -> None:
         """Its stream keeps the message for a worker that takes the run later; the one that has it now hears it."""
-        with self._session.unavailable_errors():
-            stream = await self._session.opened()
-            await self._session.answer(self._kill_all(stream, kills))
 
-    async def _kill_all(self, stream: JetStreamContext, kills: Sequence[Kill]) -> None:
-        subject = self._session.names.kill
-        await asyncio.gather(*(stream.publish(subject(kill.run, kill.fence), encode(kill)) for kill in kills))
+        async def kill_all(stream: JetStreamContext) -> None:
+            subject = self._session.names.kill
+            await asyncio.gather(*(stream.publish(subject(kill.run, kill.fence), encode(kill)) for kill in kills))
+
+        await self._session.ask(kill_all)
 
     # --- from the workers
 
     async def read(self, most: int, seconds: float) -> list[IncomingReport]:
-        with self._session.unavailable_errors():
-            await self._session.opened()
-            assert self._reports is not None, "it is made with the connection"
-            try:
-                found = await self._session.answer(self._reports.fetch(most, timeout=seconds))
-            except (nats.errors.TimeoutError, TimeoutError):
-                return []  # there was none
-            return [IncomingReport(message, message.data) for message in found]
+        return [IncomingReport(message, message.data) for message in await self._session.fetch(most, seconds)]
 
     async def acknowledge(self, reports: Sequence[IncomingReport]) -> None:
         with self._session.unavailable_errors():
@@ -127,12 +112,7 @@ class NatsBroker:
 
     async def _subscribe(self, _: Client, stream: JetStreamContext) -> None:
         names = self._session.names
-        self._reports = await stream.pull_subscribe(
-            names.reports(self._fleet),
-            durable=names.nodes(self._fleet),
-            stream=names.reports_stream,
-            config=ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MOST),
-        )
+        await self._session.pull(stream, names.reports(self._fleet), names.nodes(self._fleet), names.reports_stream)
 
     async def close(self) -> None:
         await self._session.close()

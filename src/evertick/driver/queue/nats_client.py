@@ -17,14 +17,15 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from evertick.driver.queue.contract import MESSAGE_MAX_BYTES, pair_of
@@ -33,12 +34,15 @@ from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
 from evertick.text.regular_file import open_regular, read_regular
 
-__all__ = ["REMEMBER_SECONDS", "CredentialsFile", "NatsNames", "NatsSession", "token_of"]
+__all__ = ["REMEMBER_SECONDS", "NatsNames", "NatsSession", "token_of"]
 
 log = logging.getLogger("evertick.nats")
 
 T = TypeVar("T")
 
+# A message that its reader has not acknowledged for so long goes to another: the reader is gone, or cannot.
+ACK_SECONDS = 30.0
+_UNACKNOWLEDGED_MOST = 10_000
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
@@ -124,16 +128,17 @@ class NatsSession:
         self,
         connection: NatsConnection,
         resolve_secret: Callable[[str], str],
-        on_open: Callable[[Client, JetStreamContext], Any],
+        on_open: Callable[[Client, JetStreamContext], Awaitable[None]] | None = None,
     ) -> None:
         self.names = NatsNames(connection.prefix)
         self._connection = connection
-        self._file = None if connection.credentials is None else CredentialsFile(connection.credentials, self.shown)
+        self._file = None if connection.credentials is None else _CredentialsFile(connection.credentials, self.shown)
         self._resolve_secret = resolve_secret
         # Makes the subscriptions of the new connection.
         self._on_open = on_open
         self._client: Client | None = None
         self._stream: JetStreamContext | None = None
+        self._pulled: JetStreamContext.PullSubscription | None = None
         self._opening = asyncio.Lock()
         self._error: Exception | None = None
 
@@ -154,7 +159,27 @@ class NatsSession:
             assert self._stream is not None, "it was just opened"
             return self._stream
 
-    async def answer(self, question: Coroutine[Any, Any, T]) -> T:
+    async def ask(self, question: Callable[[JetStreamContext], Coroutine[Any, Any, T]]) -> T:
+        """The answer of the server; raises BrokerUnavailable without one."""
+        with self.unavailable_errors():
+            stream = await self.opened()
+            return await self._answer(question(stream))
+
+    async def pull(self, stream: JetStreamContext, subject: str, durable: str, name: str) -> None:
+        """Subscribe to what `fetch` reads: one consumer is shared by all that use the same durable name."""
+        config = ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MOST)
+        self._pulled = await stream.pull_subscribe(subject, durable=durable, stream=name, config=config)
+
+    async def fetch(self, most: int, seconds: float) -> list[Msg]:
+        with self.unavailable_errors():
+            await self.opened()
+            assert self._pulled is not None, "it is made with the connection"
+            try:
+                return await self._answer(self._pulled.fetch(most, timeout=seconds))
+            except (nats.errors.TimeoutError, TimeoutError):
+                return []  # there was none
+
+    async def _answer(self, question: Coroutine[Any, Any, T]) -> T:
         """The answer; soon an error if the connection breaks, where the library would wait for its timeout.
 
         Polled: the library does not report a connection that breaks during a write.
@@ -181,7 +206,7 @@ class NatsSession:
                 await client.connect(
                     servers=self._connection.urls,
                     name="evertick",
-                    error_cb=self._heard_error,
+                    error_cb=self._on_error,
                     connect_timeout=_CONNECT_SECONDS,
                     allow_reconnect=False,
                     # Of the first connecting: one more try, at once.
@@ -191,7 +216,8 @@ class NatsSession:
                 )
             stream = client.jetstream(timeout=_ANSWER_SECONDS)
             await self._make_streams(stream)
-            await self._on_open(client, stream)
+            if self._on_open is not None:
+                await self._on_open(client, stream)
         except BaseException:
             await _close(client)
             raise
@@ -234,7 +260,7 @@ class NatsSession:
                 text = self._file.refused(text)
             raise BrokerUnavailable(f"{self.shown}: {text}") from error
 
-    async def _heard_error(self, error: Exception) -> None:
+    async def _on_error(self, error: Exception) -> None:
         self._error = error
         log.debug("%s: %s", self.shown, str(error) or type(error).__name__)
 
@@ -320,7 +346,7 @@ def _streams(names: NatsNames, replicas: int) -> list[StreamConfig]:
     ]
 
 
-class CredentialsFile:
+class _CredentialsFile:
     """One such file, for the server that is shown."""
 
     def __init__(self, file: str, shown: str) -> None:
@@ -364,7 +390,7 @@ class CredentialsFile:
             signed: bytes = pair.sign(nonce)
             pair.wipe()
         except (nkeys.NkeysError, ValueError):
-            raise self._wrong("has a key that is damaged; ask its operator for the file once more") from None
+            raise self._wrong("has a key that is damaged; copy the file once more, from its operator") from None
         return signed
 
     def _wrong(self, what: str) -> BrokerUnavailable:

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
-from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import Header
 from nats.js.errors import NotFoundError
@@ -25,11 +24,11 @@ from evertick.driver.queue.spec import NatsConnection
 from evertick.errors import BrokerUnavailable, CursorGone, EvertickError
 from evertick.model.feed import FeedEvent, FeedPage
 
-__all__ = ["CURSOR_HEADER", "NatsEvents"]
+__all__ = ["NatsEvents"]
 
 log = logging.getLogger("evertick.nats")
 
-CURSOR_HEADER = "Evertick-Cursor"
+_CURSOR_HEADER = "Evertick-Cursor"
 _LOOK_SECONDS = 1.0
 _AWAY_SECONDS = 5.0
 
@@ -46,7 +45,7 @@ class NatsEvents:
         self._app = app
         self._kinds = connection.event_kinds
         self._read_page = read_page
-        self._session = NatsSession(connection, resolve_secret, _no_subscriptions)
+        self._session = NatsSession(connection, resolve_secret)
         # The last error, logged once, until it works again.
         self._last_error = ""
 
@@ -83,20 +82,20 @@ class NatsEvents:
     async def _last_cursor(self) -> str | None:
         """Of the last event that any node has published."""
         names = self._session.names
-        with self._session.unavailable_errors():
-            stream = await self._session.opened()
+
+        async def last(stream: JetStreamContext) -> str | None:
             try:
-                last = await self._session.answer(stream.get_last_msg(names.events_stream, names.any_event(self._app)))
+                message = await stream.get_last_msg(names.events_stream, names.any_event(self._app))
             except NotFoundError:
                 return None
-        return (last.headers or {}).get(CURSOR_HEADER)
+            return (message.headers or {}).get(_CURSOR_HEADER)
+
+        return await self._session.ask(last)
 
     async def _publish(self, event: FeedEvent) -> None:
         subject = self._session.names.event(self._app, _word(event))
-        headers = {Header.MSG_ID.value: f"{self._app}:{event.cursor}", CURSOR_HEADER: event.cursor}
-        with self._session.unavailable_errors():
-            stream = await self._session.opened()
-            await self._session.answer(stream.publish(subject, _body(event), headers=headers))
+        headers = {Header.MSG_ID.value: f"{self._app}:{event.cursor}", _CURSOR_HEADER: event.cursor}
+        await self._session.ask(lambda stream: stream.publish(subject, _body(event), headers=headers))
 
     def _log_once(self, error: EvertickError) -> None:
         if str(error) != self._last_error:
@@ -113,7 +112,3 @@ def _word(event: FeedEvent) -> str:
 def _body(event: FeedEvent) -> bytes:
     fields: dict[str, Any] = msgspec.to_builtins(event)
     return msgspec.json.encode({"v": VERSION, **{name: value for name, value in fields.items() if value is not None}})
-
-
-async def _no_subscriptions(_: Client, __: JetStreamContext) -> None:
-    """Publishing needs none."""

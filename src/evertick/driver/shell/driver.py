@@ -123,7 +123,7 @@ class ShellDriver:
                 output,
                 order=order,
                 stdin=data,
-                on_stuck=lambda words: _warn(context, words),
+                on_stuck=lambda text: _warn(context, text),
                 on_started=phases.started,
             )
         except OSError as error:  # out of processes, files or memory
@@ -151,13 +151,13 @@ class ShellDriver:
     def _judge(self, ending: Ending, output: CapturedOutput) -> None:
         """Raises what the ending means, if not success."""
         spec, code = self._spec, ending.code
-        words = f": {output.last_words}" if output.last_words else ""
+        last = f": {output.last_words}" if output.last_words else ""
         if code is not None and code in spec.skip_codes:
-            raise Skip(f"exit code {code}{words}")
+            raise Skip(f"exit code {code}{last}")
         if code is not None and code in spec.retry_codes:
-            raise Retry(f"it ended with exit code {code}, which asks for another try{words}")
+            raise Retry(f"it ended with exit code {code}, which asks for another try{last}")
         if code is None or code not in spec.success_codes:
-            raise JobFailed(f"{ending}{words}", result=_result(ending))
+            raise JobFailed(f"{ending}{last}", result=_result(ending))
 
 
 class _Phases:
@@ -184,10 +184,10 @@ class _Phases:
         self._open.end(is_failed=is_failed)
 
 
-def _warn(context: Context, words: str) -> None:
+def _warn(context: Context, text: str) -> None:
     """Into the log of the run, and into that of the node."""
-    context.log(words, level="warning")
-    log.warning("run %s of %r: %s", context.run_id, context.task, words)
+    context.log(text, level="warning")
+    log.warning("run %s of %r: %s", context.run_id, context.task, text)
 
 
 def _folder(spec: Shell, account: Account | None) -> str | None:

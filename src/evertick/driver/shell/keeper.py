@@ -97,8 +97,8 @@ class Keeper:
         if self._child == 0:
             self._become(command, report, keeper)
         os.close(report)
-        with open(trouble, "rb") as words:
-            text = words.read().decode(errors="replace")
+        with open(trouble, "rb") as pipe:
+            text = pipe.read().decode(errors="replace")
         if text:
             os.waitpid(self._child, 0)
             raise OSError(text)
@@ -196,11 +196,11 @@ class Keeper:
         if self._socket not in ready:
             return None
         try:
-            said = os.read(self._socket, 4096)
+            data = os.read(self._socket, 4096)
         except OSError:
-            said = b""
-        self._is_socket_open = bool(said)
-        return _seconds(said, self._grace)
+            data = b""
+        self._is_socket_open = bool(data)
+        return _seconds(data, self._grace)
 
     def _signal_all(self, number: signal.Signals) -> set[int]:
         """The group in one call, which no fork can dodge; and processes that have left it. Answers those seen."""
@@ -217,9 +217,9 @@ class Keeper:
         except OSError:
             return
 
-    def _report(self, words: str) -> None:
+    def _report(self, text: str) -> None:
         try:
-            os.write(self._socket, f"{words}\n".encode())
+            os.write(self._socket, f"{text}\n".encode())
         except OSError:  # the node is gone
             return
 
@@ -372,10 +372,10 @@ def _why(error: BaseException, what: str) -> str:
     return f"{error.filename}: {error.strerror}" if is_telling else error.strerror
 
 
-def _seconds(said: bytes, default: float) -> float:
+def _seconds(data: bytes, default: float) -> float:
     """The shortest time that the words give; the default where there are none."""
     try:
-        return min(float(line.split()[1]) for line in said.splitlines())
+        return min(float(line.split()[1]) for line in data.splitlines())
     except (IndexError, ValueError):
         return default
 

@@ -113,12 +113,7 @@ class Mask:
 
     def flush(self) -> bytes:
         """The bytes that were held back, masked: nothing follows."""
-        data, self._held = self._held, b""
-        shown, done = bytearray(), 0
-        for start, end in self._found(data):
-            shown += data[done:start] + _HIDDEN
-            done = end
-        return bytes(shown + data[done:])
+        return self.masked_parts(b"", [self.give_back()], is_cut=False)[0]
 
     def masked_parts(self, before: bytes, parts: Sequence[bytes], *, is_cut: bool) -> list[bytes]:
         """The parts of one text, masked; what came before them is known, but not shown. is_cut: there was to be more,

@@ -45,16 +45,9 @@ _CODE_MOST = 255
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 _OURS = "EVERTICK_"
 # All that `run_variables` sets.
-RUN_VARIABLES = (
-    "EVERTICK_APP",
-    "EVERTICK_TASK",
-    "EVERTICK_RUN_ID",
-    "EVERTICK_IDEMPOTENCY_KEY",
-    "EVERTICK_FIRE_AT",
-    "EVERTICK_ATTEMPT",
-    "EVERTICK_FENCE",
-    "EVERTICK_ARGS",
-    "EVERTICK_SCHEDULE",
+RUN_VARIABLES = tuple(
+    f"{_OURS}{name}"
+    for name in ("APP", "TASK", "RUN_ID", "IDEMPOTENCY_KEY", "FIRE_AT", "ATTEMPT", "FENCE", "ARGS", "SCHEDULE")
 )
 
 

@@ -194,19 +194,19 @@ class SupervisedCommand:
 
     def _read_report(self) -> None:
         try:
-            words = self._socket.recv(_REPORT_MAX_BYTES)
+            data = self._socket.recv(_REPORT_MAX_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            words = b""
-        self._report = (self._report + words)[-_REPORT_MAX_BYTES:]
+            data = b""
+        self._report = (self._report + data)[-_REPORT_MAX_BYTES:]
         if self._group is None and self._report.startswith(b"started ") and b"\n" in self._report:
             self._group = int(self._report.split()[1])
             self._on_started(self._group)
         if not self._is_stuck and (stuck := _read_stuck(self._report)) is not None:
             self._is_stuck = True
             self._on_stuck(stuck)
-        if not words:
+        if not data:
             self._loop.remove_reader(self._socket)
             self._reap()
 
@@ -297,8 +297,8 @@ def _file_of(stack: contextlib.ExitStack, data: bytes) -> IO[bytes]:
     return file
 
 
-def _read_ending(words: bytes) -> Ending | None:
-    kind, _, rest = words.decode(errors="replace").rstrip("\n").rpartition("\n")[2].partition(" ")
+def _read_ending(report: bytes) -> Ending | None:
+    kind, _, rest = report.decode(errors="replace").rstrip("\n").rpartition("\n")[2].partition(" ")
     match kind:
         case "exited" | "killed":
             number, cpu, memory = rest.split()
@@ -310,9 +310,9 @@ def _read_ending(words: bytes) -> Ending | None:
             return None
 
 
-def _read_stuck(words: bytes) -> str | None:
+def _read_stuck(report: bytes) -> str | None:
     """For people, the report of a keeper that cannot end everything; None: there is none."""
-    for line in words.splitlines(keepends=True):
+    for line in report.splitlines(keepends=True):
         if line.startswith(b"stuck") and line.endswith(b"\n"):
             pids = ", ".join(line.decode(errors="replace").split()[1:])
             which = f" (see the processes {pids})" if pids else ""

@@ -102,7 +102,7 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has
 
 
 class QueryConnection(Protocol):
-    """What statements are sent on: a connection of asyncpg, or of a user's own driver."""
+    """A connection that takes our statements: of asyncpg, or of a user's own driver."""
 
     async def fetch(self, query: str, *values: object) -> list[Row]: ...
 
@@ -116,7 +116,7 @@ class QueryConnection(Protocol):
 
 
 class Connection(QueryConnection, Protocol):
-    """What the store uses of a connection of asyncpg, which has no types of its own."""
+    """A connection of asyncpg, which has no types of its own, as the store uses it."""
 
     async def add_listener(self, channel: str, callback: Callable[[Any, int, str, str], None]) -> None: ...
 
@@ -156,7 +156,7 @@ _READ_COMMITTED = {"default_transaction_isolation": "read committed"}
 # A connection that we have given up must not go on waiting for a lock, or hold one. A server on Windows cannot do that.
 _NOTICES_OUR_END = {"client_connection_check_interval": "500"}
 
-# Somebody else had to go first: the whole transaction is tried again.
+# Another transaction went first: the whole of this one is tried again.
 CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
@@ -188,7 +188,7 @@ _TROUBLES = {
     "58": "could not read or write its files; check its disk and its log",
     "XX": "has an error of its own; look into its log",
 }
-# Who has as many connections as it may, where that is not the whole server: how that is said, and what to do.
+# Bounds of connections other than the server's: how PostgreSQL says it, and what to do.
 _BOUNDED = {
     "for role": "lets {user} have no more connections; raise its bound with ALTER ROLE … CONNECTION LIMIT, or lower "
     "pool_size in the URL",
@@ -199,19 +199,19 @@ _BOUNDED = {
 _OTHER_NAME = (62, 64)
 # How asyncpg says that the server does without TLS; it has no type for that.
 _NO_TLS = "rejected SSL upgrade"
-# How asyncpg says that a connection was closed under a statement; which numbers its states have helps nobody.
+# How asyncpg says that a connection was closed under a statement; the numbers of its states help no reader.
 _IN_THE_MIDDLE = "cannot switch to state"
 # How PgBouncer answers the settings that a connection begins with, in any of its modes.
 _NO_SETTINGS = "unsupported startup parameter"
 # At the start these cannot pass by themselves.
 _REFUSALS = ("28", "3D000", "42501")
-# What is wrong with the data itself: out of range, no UTF-8, not null.
+# Errors of the data itself: out of range, no UTF-8, not null.
 _TAKEN = "23505"
 _UNWRITABLE = ("22", "23", "54000", "42804")
 
 
 def limits_of(seconds: float) -> dict[str, str]:
-    """What the server itself ends: a statement that nobody waits for any more, a transaction that stands still."""
+    """Limits of the server itself: for a statement without a waiting client, for a transaction that stands still."""
     milliseconds = str(round(seconds * 1000))
     return {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
 
@@ -286,7 +286,7 @@ def is_unwritable(error: Exception) -> bool:
 
 
 def is_taken(error: Exception) -> bool:
-    """Whether somebody else has written what may be there once only."""
+    """Whether another transaction has written what may be there once only."""
     return sqlstate_of(error) == _TAKEN
 
 
@@ -318,7 +318,7 @@ def _trouble(error: Exception, where: Location) -> str | None:
         case TimeoutError():
             return "does not answer in time; check that the server runs, and the network on the way to it"
         case ValueError():
-            # What asyncpg says of a value that fits no column is an InterfaceError, too.
+            # A value that fits no column is an InterfaceError of asyncpg, too.
             return None
         case asyncpg.InterfaceError() | asyncpg.InternalClientError() if _IN_THE_MIDDLE in str(error):
             return f"{_TROUBLES['08']} (a connection broke off in the middle of a statement)"
@@ -353,7 +353,7 @@ T = TypeVar("T")
 
 
 def add_news(known: dict[str, News], app: str, news: News) -> None:
-    """Who looks at anything looks at runs, too."""
+    """News of anything includes runs."""
     if known.get(app) != "anything":
         known[app] = news
 
@@ -378,14 +378,14 @@ class Statements:
         self.has_feed: bool | None = None
         # Whether the transaction holds the gate of the limits.
         self.is_in_gate = False
-        # Whether runs that somebody else is inserting at this very moment are left out; else that is an error, which is
+        # Whether runs that others are inserting at this very moment are left out; else that is an error, which is
         # cheaper for those who can begin again.
         self.is_careful = True
         # Whether the transaction is one that we began, and end as soon as we can; not a user's.
         self.is_ours = False
 
     def wake(self, app: str, news: News = "anything") -> None:
-        """Something of this app has become due, or somebody is to hear of a cancel."""
+        """Something of this app has become due, or a cancel was asked for."""
         add_news(self.woken, app, news)
 
     async def rows(self, name: str, *values: object) -> list[Row]:
@@ -435,10 +435,10 @@ def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def unless_all(usual: Any, values: list[T]) -> list[T]:
-    """What is as usual for all of them is not sent. `unnest` fills it up with NULL, for which the statement has it."""
+    """Values that are as usual for all are not sent: `unnest` gives NULL, for which the statement has the usual one."""
     return [] if values.count(usual) == len(values) else values
 
 
 def once_if_alike(values: list[T]) -> list[T]:
-    """Of columns that are never empty. What `unnest` fills up is the first for the statement."""
+    """Of columns that are never empty. Where `unnest` gives NULL the statement takes the first."""
     return values[:1] if values.count(values[0]) == len(values) else values

@@ -1,7 +1,7 @@
 """Dispatched runs on PostgreSQL: reports about them, overdue ones, and dropped messages that were to dispatch them.
 
-What a report means is decided in `evertick.store.dispatched`; here it is read under the locks and written, a constant
-number of statements for each batch. Runs are locked before their messages, as everywhere.
+The meaning of a report is decided in `evertick.store.dispatched`; here it is read under the locks and written, a
+constant number of statements for each batch. Runs are locked before their messages, as everywhere.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ async def apply_reports(session: StoreSession, app: str, reports: Sequence[Repor
 
 async def _apply_one(session: StoreSession, app: str, report: Report) -> ReportAnswer:
     """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
-    told = report
+    writable = report
     for _ in range(2):
         try:
-            return (await session.write(functools.partial(_apply, app=app, reports=[told])))[0]
+            return (await session.write(functools.partial(_apply, app=app, reports=[writable])))[0]
         except Exception as error:
             if not is_unwritable(error):
                 raise
             log.error("a report about run %s of app %s cannot be written: %s", report.id, app, error)
-            told = bare_report(report, error)
+            writable = bare_report(report, error)
     return STALE
 
 
@@ -145,16 +145,16 @@ async def _end(db: Statements, app: str, ends: Sequence[ReportedEnd]) -> list[st
     return ids
 
 
-async def _write_lines(db: Statements, app: str, said: Sequence[LogLines], rows: Mapping[str, Row]) -> None:
-    if not said:
+async def _write_lines(db: Statements, app: str, reported: Sequence[LogLines], rows: Mapping[str, Row]) -> None:
+    if not reported:
         return
-    pairs = list({(lines.id, lines.fence): None for lines in said})
+    pairs = list({(lines.id, lines.fence): None for lines in reported})
     asked = columns_of([(id_, fence, rows[id_]["fire_at"]) for id_, fence in pairs])
     found = await db.rows("apply_reports.last_lines", *asked)
-    kept = {(row["id"], row["fence"]): WorkerLog(row["last"], row["count"], row["size"]) for row in found}
+    logs = {(row["id"], row["fence"]): WorkerLog(row["last"], row["count"], row["size"]) for row in found}
     # The longest of several that begin with the same line: a statement may write a row once.
     chunks: dict[tuple[str, int, int], WorkerLogLines] = {}
-    for each in worker_log_lines(said, kept):
+    for each in worker_log_lines(reported, logs):
         place = (each.id, each.fence, each.seq)
         if place not in chunks or chunks[place].count < each.count:
             chunks[place] = each
@@ -168,13 +168,13 @@ async def _answered_before(
 ) -> set[tuple[str, int]]:
     unheard = [report for report, answer in zip(reports, applied.answers, strict=True) if answer is None]
     asked = [(report.id, report.fence) for report in unheard if is_run_id(report.id)]
-    told: set[tuple[str, int]] = set()
+    answered: set[tuple[str, int]] = set()
     for first, last in days_to_ask([id_ for id_, _ in asked]):
-        left = [claim for claim in asked if claim not in told]
+        left = [claim for claim in asked if claim not in answered]
         if left:
             rows = await db.rows("apply_reports.answered_before", app, *columns_of(left), first, last)
-            told |= {(row["id"], row["fence"]) for row in rows}
-    return told
+            answered |= {(row["id"], row["fence"]) for row in rows}
+    return answered
 
 
 # --- those whose time is over -----------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ async def check_dispatched(
 
 
 async def _withdraw(db: Statements, app: str, rows: Sequence[Row]) -> Collection[str]:
-    """Runs to be cancelled that nobody will ever get: their message was not sent, and is not on its way."""
+    """Runs to be cancelled that will never be taken: their message was not sent, and is not on its way."""
     waiting = {
         dispatch_key(row["id"], row["fence"]): row
         for row in rows

@@ -1,6 +1,6 @@
 """How runs end, and what an ending sets free.
 
-Nearly all runs free nobody: they go from the live table into history by one statement, a batch at a time. A run with
+Nearly all runs free no other: they go from the live table into history by one statement, a batch at a time. A run with
 the mark `frees` ends under the lock of its schedule: runs blocked on it become due, a schedule that counts from the end
 of its runs gets its next moment. A run under a limit makes room for the next. Only the holder of the newest claim may
 finish a run.
@@ -112,7 +112,7 @@ async def _dispatch(db: Statements, app: str, node: str, outcomes: Sequence[Outc
             message.body.decode(),
             json_text(message.headers) if message.headers else None,
         )
-        # By id, as everybody locks them.
+        # By id, as all transactions lock them.
         for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
         for message in outcome.messages
     ]
@@ -139,16 +139,16 @@ async def _finish_rest(
 
 async def _finish_one(session: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
     """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
-    told = outcome
+    writable = outcome
     for _ in range(2):
         try:
-            answers, freed = await session.write(functools.partial(finish_in, app=app, node=node, outcomes=[told]))
+            answers, freed = await session.write(functools.partial(finish_in, app=app, node=node, outcomes=[writable]))
             return answers[0], freed
         except Exception as error:
             if not is_unwritable(error):
                 raise
             log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
-            told = bare_outcome(outcome, error)
+            writable = bare_outcome(outcome, error)
     return "lost", False
 
 
@@ -176,7 +176,7 @@ async def _end_reported(
     """The same of outcomes that differ."""
     if not outcomes:
         return set()
-    # By id, as everybody locks them.
+    # By id, as all transactions lock them.
     rows = [
         (outcome.id, outcome.fence, *_said_by(outcome)) for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
     ]
@@ -211,17 +211,17 @@ async def finish_in(
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
     ended = await _end_reported(db, app, node, ending, with_freeing=True)
     freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "dispatch" for outcome in back)
-    # What is in other hands runs under its limit still.
+    # A dispatched run is still under its limit.
     left = [id_ for id_, outcome in taken.items() if outcome.kind != "dispatch"]
     freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in left]) or freed
     if freed:
         db.wake(app)
     await write_messages(db, app, [message for outcome in taken.values() for message in outcome.messages])
-    told = await _answered_before(
+    answered = await _answered_before(
         db, app, node, [o for o, answer in zip(outcomes, answers, strict=True) if answer is None]
     )
     return [
-        answer or ("already" if (outcome.id, outcome.fence) in told else "lost")
+        answer or ("already" if (outcome.id, outcome.fence) in answered else "lost")
         for outcome, answer in zip(outcomes, answers, strict=True)
     ], freed
 
@@ -276,25 +276,26 @@ async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
 
 
 async def publish_put_back(db: Statements, app: str, back: Sequence[Outcome]) -> None:
-    for kind, told in PUT_BACK_KINDS.items():
+    for kind, event in PUT_BACK_KINDS.items():
         those = [outcome for outcome in back if outcome.kind == kind]
-        await publish_runs(db, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
+        await publish_runs(db, app, event, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
 async def _answered_before(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
-    """Runs that are not held any more by this very claim's own word; the others are lost to somebody else."""
+    """Runs that are not held any more by this very claim's own word; the others are lost to another claim."""
     asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
-    told: set[tuple[str, int]] = set()
+    answered: set[tuple[str, int]] = set()
     for first, last in days_to_ask([id_ for id_, _ in asked]):
-        left = [claim for claim in asked if claim not in told]
+        left = [claim for claim in asked if claim not in answered]
         if left:
             rows = await db.rows("finish.answered_before", app, node, *columns_of(left), first, last)
-            told |= {(row["id"], row["fence"]) for row in rows}
-    return told
+            answered |= {(row["id"], row["fence"]) for row in rows}
+    return answered
 
 
 async def lock_before(db: Statements, app: str, ids: Sequence[str]) -> None:
-    """What must be locked before these runs: the gate of their limits, and the schedules of those that free others."""
+    """Take the locks that come before these runs: the gate of their limits, and the schedules of those that free
+    others."""
     before = await db.only_row("run.to_lock", ids)
     if before["has_limited"]:
         await enter_gate(db, app)
@@ -329,13 +330,13 @@ async def end(db: Statements, app: str, endings: Sequence[Ending]) -> bool:
 
 
 async def free(db: Statements, app: str, ended: Sequence[Row]) -> bool:
-    """What waited for the end of these runs; True if anything did."""
+    """Free what waited for the end of these runs; True if anything did."""
     freeing = [row for row in ended if row["frees"] and row["schedule_id"] is not None]
     if not freeing:
         return False
     schedules = sorted({row["schedule_id"] for row in freeing})
-    # Held already by nearly everybody; a run may have got its mark after its schedule was to be locked. After the lock
-    # nobody can be on the way to being blocked on one of them.
+    # Nearly always held already; a run may have got its mark after its schedule was to be locked. After the lock
+    # no run can be on the way to being blocked on one of them.
     await db.only_row("schedule.lock", schedules)
     unblocked = await db.count("run.unblock", app, schedules, [row["id"] for row in freeing])
     counted = await db.count("schedule.count_from_end", schedules)

@@ -1,6 +1,6 @@
 """The feed of events on PostgreSQL: written beside what they tell, in the same transaction; read below all open ones.
 
-Numbers of a sequence are given before the commit: whoever reads by them alone passes by what is committed late. So rows
+Numbers of a sequence are given before the commit: a reader that goes by them alone misses late commits. So rows
 carry their transaction, and are read in the order of transactions, and only of those that are older than any that is
 still open. Such an order never changes. The price: a transaction that has written something and stays open, anywhere in
 the server, holds up all feeds until it ends.
@@ -34,7 +34,7 @@ async def publish(db: Statements, app: str, kind: FeedKind, items: Sequence[tupl
 async def publish_runs(
     db: Statements, app: str, kind: FeedKind, ids: Sequence[str], reasons: Sequence[str | None] = ()
 ) -> None:
-    """What became of live runs. Runs that end are told by the statement that ends them."""
+    """Changes of live runs. The statement that ends a run publishes its end."""
     if ids and db.has_feed is not False:
         await db.count("feed.publish_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
 
@@ -54,13 +54,7 @@ def _new_epoch(db: Statements) -> str:
 
 
 async def feed(
-    session: StoreSession,
-    app: str,
-    *,
-    start: Cursor | None,
-    since: int | None,
-    kinds: Sequence[str] | None,
-    limit: int,
+    session: StoreSession, app: str, *, start: Cursor | None, since: int | None, kinds: Sequence[str] | None, limit: int
 ) -> FeedRead | None:
     place = (str(0 if start is None else start.txid), 0 if start is None else start.seq)
     wanted = (since or 0, None if kinds is None else list(kinds), limit)
@@ -91,10 +85,7 @@ async def feed_state(db: Statements, app: str) -> FeedState | None:
         return None
     held_at = row["held_at"]
     return FeedState(
-        now=row["now"],
-        kept=row["kept"],
-        held_at=held_at,
-        holder=None if held_at is None else row["holder"],
+        now=row["now"], kept=row["kept"], held_at=held_at, holder=None if held_at is None else row["holder"]
     )
 
 

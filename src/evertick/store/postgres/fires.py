@@ -130,7 +130,7 @@ async def keep_for_periods(db: Statements, app: str, inserted: Sequence[NewRun])
 
 
 class Inserted(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of runs that were to be inserted."""
+    """The result of inserting runs."""
 
     now: int
     # Under which those are running that were to be claimed, else 0.
@@ -139,7 +139,7 @@ class Inserted(msgspec.Struct, frozen=True, kw_only=True):
     # Whether one of them waits to be claimed.
     has_waiting: bool
     # Others were woken by the statement itself.
-    is_told: bool = False
+    is_notified: bool = False
 
 
 async def insert_runs(
@@ -153,8 +153,8 @@ async def insert_runs(
 ) -> Inserted:
     """Without those that are in the ledger already. Each id once. `freeing`: of each, whether it has the mark `frees`.
 
-    Those to be claimed are so by the node, under the given fence or a new one; without a node they wait. What somebody
-    else is inserting at this very moment is an error, unless the session is careful.
+    Those to be claimed are so by the node, under the given fence or a new one; without a node they wait. Runs that
+    others are inserting at this very moment are an error, unless the session is careful.
     """
     if len(runs) == 1 and not db.is_careful and is_all_there(runs[0]) and runs[0].unique_key is None:
         return await _insert_one(db, app, runs[0])
@@ -173,17 +173,17 @@ async def insert_runs(
 
 async def _insert_one(db: Statements, app: str, run: NewRun) -> Inserted:
     notifier = db.notifier
-    said = None if notifier is None else notifier.with_commit(app, "runs")
-    wake_up = (None, None) if said is None else (said.channel, said.words)
+    notice = None if notifier is None else notifier.with_commit(app, "runs")
+    wake_up = (None, None) if notice is None else (notice.channel, notice.words)
     row = await db.only_row("insert_one", app, *moments_of([run], db.clock), *_one(run), *wake_up)
-    if notifier is not None and said is not None:
-        notifier.note_commit(said)
+    if notifier is not None and notice is not None:
+        notifier.note_commit(notice)
     return Inserted(
         now=row["now"],
         fence=0,
         ids={run.id} if row["is_new"] else set(),
         has_waiting=row["is_new"],
-        is_told=said is not None,
+        is_notified=notice is not None,
     )
 
 
@@ -211,7 +211,7 @@ def _one(run: NewRun) -> list[Any]:
 def _statement(
     runs: Sequence[NewRun], freeing: Sequence[bool], node: str | None, fence: int | None
 ) -> tuple[str, list[Any]]:
-    """What inserts them, and all that it takes from its fifth parameter on."""
+    """The statement that inserts them, and its values from the fifth parameter on."""
     if all(map(is_all_there, runs)):
         return "insert_enqueued", _enqueued_columns(runs)
     return "insert_runs", [node, fence, *_columns(runs, freeing)]
@@ -254,11 +254,7 @@ def _times(runs: Sequence[NewRun]) -> list[Any]:
     """Moment, due time, delay."""
     moments = [run.fire_at for run in runs]
     due = [run.due_at for run in runs]
-    return [
-        unless_all(None, moments),
-        [] if due == moments else due,
-        unless_all(0, [run.delay for run in runs]),
-    ]
+    return [unless_all(None, moments), [] if due == moments else due, unless_all(0, [run.delay for run in runs])]
 
 
 def _place(runs: Sequence[NewRun]) -> list[Any]:
@@ -343,7 +339,7 @@ def _is_ordinary_run(advance: Advance, run: NewRun) -> bool:
 
 async def record_ordinary(db: Statements, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     """Of a batch that is ordinary. Fails if the ledger has one of the moments already, live or in history."""
-    # By schedule, as everybody locks them.
+    # By schedule, as all transactions lock them.
     in_order = sorted(advances, key=lambda advance: advance.schedule_id)
     runs = [advance.runs[0] for advance in in_order]
     bounds, ids = moments_of(runs, db.clock), [run.id for run in runs]
@@ -368,8 +364,8 @@ def _are_among(moved: set[int], advances: Sequence[Advance]) -> list[bool]:
 
 
 def _ordinary_columns(advances: Sequence[Advance], runs: Sequence[NewRun]) -> list[Any]:
-    """What the statement takes from its seventh parameter on, in the order in which it names them (`AS p`). Empty: as
-    it says there, the moments themselves or what is usual."""
+    """The values of the statement from its seventh parameter on, in the order in which it names them (`AS p`). Empty:
+    as it says there, the moments themselves or what is usual."""
     moments = [run.fire_at for run in runs]
     looks = [advance.at for advance in advances]
     due = [run.due_at for run in runs]
@@ -409,7 +405,7 @@ _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
 class TakenAdvances(msgspec.Struct, kw_only=True):
-    """What became of a batch."""
+    """The result of a batch."""
 
     now: int = 0
     # The fence under which runs were claimed, else 0.
@@ -531,8 +527,8 @@ async def _record_each(db: Statements, app: str, node: str | None, advances: Seq
             if not is_unwritable(error):
                 raise
             now = (await db.only_row("now"))["now"]
-            said = f"its rows cannot be written: {error}"
-            await _note_failures(db, app, [(advance, said, now + _UNWRITABLE_PAUSE)])
+            problem = f"its rows cannot be written: {error}"
+            await _note_failures(db, app, [(advance, problem, now + _UNWRITABLE_PAUSE)])
             taken.append(False)
             continue
         taken.append(advance.schedule_id in part.taken)
@@ -577,7 +573,7 @@ async def take(
     taken = [advance for advance, _ in pairs if advance.schedule_id in taken_advances.taken]
     await _decide(db, taken)
     await _take_back(db, app, taken)
-    # Nobody is replaced for a run that is not to be.
+    # No run is replaced for one that is not to be.
     replacing = [a for a in taken if a.replaces_live and not any(run.id in doubles for run in a.runs)]
     await _replace_live(db, app, replacing)
     await _mark_those_that_free(db, taken)
@@ -726,7 +722,7 @@ async def _insert_runs(
 
 
 def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, bool]]]:
-    """What is blocked is inserted after what it may be blocked on; of one schedule, one at a time."""
+    """Blocked runs are inserted after those they may be blocked on; of one schedule, one at a time."""
     if not any(run.state is State.BLOCKED for run, _ in wanted):
         return [list(wanted)] if wanted else []
     waves: list[list[tuple[NewRun, bool]]] = [[]]
@@ -738,7 +734,7 @@ def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, boo
             number = blocked[run.schedule_id]
         while len(waves) <= number:
             waves.append([])
-        # Whoever may have one blocked on it is marked from the beginning.
+        # Runs that may have one blocked on them are marked from the beginning.
         waves[number].append((run, frees))
     marked = set(blocked)
     return [[(run, frees or run.schedule_id in marked) for run, frees in wave] for wave in waves if wave]

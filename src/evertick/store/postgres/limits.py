@@ -1,42 +1,15 @@
-"""Limits on PostgreSQL: who passes, who is held back, and who is let through again.
+"""Limits on PostgreSQL: which runs pass, which are held back, and which are let through again.
 
-A claim is the only thing that passes a limit. Claims of nodes that know a limited task, and whatever makes room, hold
-the gate of their app, an advisory lock of the transaction: so a claim counts what runs under a key, takes up to the
-limit and holds the rest back, and nobody else's claim can interleave. Held back means blocked, out of the claim index,
-with the key in `limit_key`. Let through means waiting again with the key still there, as a mark. A running run has the
-key of its concurrency there: that is what is counted, and there is no counter that could drift.
+The states and the reasons are those of SQLite: `sqlite/limits.py` says why nothing is held back for ever, by (a), (b)
+and (c). There one transaction writes at a time. Here claims of nodes that know a limited task, and all that makes room,
+hold the gate of their app, an advisory lock of the transaction: so a claim counts what runs under a key, takes up to
+the limit and holds the rest back, and no other claim can interleave.
 
-Why nothing is held back for ever. Runs of one key, task and queue are a *lane*: whoever can take one of them can take
-the others. For every lane in which something is held back, one of these holds after each transaction:
-
-  (a) its key is one of concurrency, and a run of the key is running, or in the hands of an outside queue;
-  (b) a run of the lane is let through;
-  (c) the key has a row in `limits`, the time at which a claim lets the next through.
-
-It begins with (a) or (c), for a claim holds back under a concurrency only where as many as may are running, and under
-a rate only with the time of the next free start. (a) ends when a run of the key leaves both, and whatever ends that
-lets the next of each lane through: (b). It takes the gate before it locks the run, and looks for the next in a
-statement of its own: a claim that was ahead of it has committed what it held back, and is seen; a claim behind it
-counts without the run. (b) ends in three ways. The run is claimed: then it is running (a), or it used up the rate and
-the next free start is set (c); where the limit has room left, the claim lets more through (b), which also fills up a
-limit that was raised. Or it leaves otherwise, cancelled, expired, parked, removed: then the next is let through. Or
-another limit of its holds it back: then the next is let through, unless that limit is the same for the whole lane and
-would hold it back too; then the key is looked at again when the other may be free (c). (c) ends by (b).
-
-Why nothing is held back under terms that nobody has any more. (a) and (c) are as true as the limits of whoever held
-back: with a longer period the time is far, with a greater number nobody need wait for the one that runs. Terms change
-with nodes alone. So `held_under` knows all limits that something of a task may be held back under, and a node that
-joins with others looks again at every key; so does a living one when a node dies that had others: `looks` says so. It
-looks in its own claims, a bounded number of keys in each: the next of each lane is let through, and its time forgotten
-(b), and in the same transaction the claim takes it under the terms of its own node, or holds it back under them, (a) or
-(c). What it was held back under is forgotten when a node has looked at all and nobody living has it; a node that dies
-on the way leaves it to the next. Joining and looking hold the gate, so that a node that joins sees what is held back
-under the limits of another, or those limits. A claim of a node that dies meanwhile either has the gate, and is seen by
-whoever is asked to look, or comes to the gate later and finds that it is dead. While nodes with different limits live,
-each obeys its own: one with less room may hold back what the other could have taken, until it is gone.
-
-A claim moves at most a bounded number of runs in and out, and each run moves only when it is at the head of its lane: a
-hundred thousand that are held back cost nothing. What a claim decides is written in a few statements per batch.
+The end of a run takes the gate before it locks the run, and looks for the next in a statement of its own: a claim that
+was ahead of it has committed what it held back, and is seen; a claim behind it counts without the run. Joining and
+looking hold the gate, so that a node that joins sees what is held back under the limits of another, or those limits. A
+claim of a node that dies meanwhile either has the gate, and is seen by the node that is to look (`looks`), or comes to
+the gate later and finds that its node is dead. A claim writes its decisions in a few statements per batch.
 """
 
 from __future__ import annotations
@@ -54,7 +27,7 @@ __all__ = ["KEYS_MOST", "Gate", "enter_gate", "let_next", "let_stuck_through", "
 
 # Keys that one claim lets through at most, whose time has come or that its node looks at again: bounds its transaction.
 KEYS_MOST = 100
-# When to look again at a rate whose next run was held back by a concurrency: nobody knows when that will be free.
+# When to look again at a rate whose next run was held back by a concurrency: it is unknown when that will be free.
 _LOOK_AGAIN = SECOND
 # A node that stops in the gate (frozen, cut off) holds up all claims of its app for so long at most. Within the gate
 # statements follow one another at once.
@@ -62,7 +35,7 @@ _SILENCE_MOST = "3s"
 
 
 async def enter_gate(db: Statements, app: str) -> None:
-    """Before any lock of a schedule or a run: whoever is in the gate waits for runs."""
+    """Before any lock of a schedule or a run: a transaction in the gate waits for runs."""
     if db.is_in_gate:
         return
     if db.is_ours:
@@ -86,14 +59,14 @@ async def make_room(db: Statements, app: str, keys: Iterable[str | None]) -> boo
 
 
 async def let_next(db: Statements, app: str, counts: Mapping[str, int], *, only_idle: bool = False) -> bool:
-    """Let the best of each lane of the keys through; `only_idle`: of lanes in which nobody is let through already."""
+    """Let the best of each lane of the keys through; `only_idle`: of lanes in which no run is let through already."""
     if not counts:
         return False
     return await db.count("limits.let_through", app, list(counts), list(counts.values()), only_idle) > 0
 
 
 async def look_again(db: Statements, app: str, node: str, asked: Sequence[int], after: str) -> bool:
-    """Let the next of the next keys' lanes through, whoever held them back. True: there is more."""
+    """Let the next of the next keys' lanes through, under any node's limits. True: there is more."""
     keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, KEYS_MOST)]
     if keys:
         await db.count("limits.forget_times", app, keys)
@@ -124,7 +97,7 @@ class _Starts:
 
     def __init__(self, now: int, rows: Sequence[Row]) -> None:
         self._now = now
-        # What lies in the future was started before the clock was put back: it counts from now, no longer than others.
+        # Starts in the future were made before the clock was put back: it counts from now, no longer than others.
         self.is_changed = any(row["at"] > now for row in rows)
         self._counts: dict[int, int] = {}
         self._until: dict[int, int] = {}
@@ -195,11 +168,11 @@ class Gate:
         return passed
 
     async def settle(self, slots: int) -> bool:
-        """After a batch was taken: what else may come through, or when. True: somebody was let through."""
+        """After a batch was taken: what else may come through, or when. True: a run was let through."""
         taken, self._taken = self._taken, {}
         outdated, self._outdated = self._outdated, set()
         rooms = {key: self._room(key, limit) for key, limit in taken.items()}
-        # No more than this claim could take; but one in any case, for whoever comes next.
+        # No more than this claim could take; but one in any case, for the next claim.
         most = max(slots, 1)
         open_keys = {key: min(room, most) for key, room in rooms.items() if room > 0}
         has_let = await let_next(self._db, self._app, dict.fromkeys(outdated, most) | open_keys, only_idle=True)

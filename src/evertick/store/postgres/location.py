@@ -2,8 +2,8 @@
 
     postgresql://user:password@host:5432/database?schema=evertick
 
-Several hosts may be named, with commas: the one that can be written to is used. What the URL leaves out comes from the
-usual environment (PGHOST, PGUSER, PGPASSWORD, ~/.pgpass).
+Several hosts may be named, with commas: the one that can be written to is used. Values that the URL leaves out come
+from the usual environment (PGHOST, PGUSER, PGPASSWORD, ~/.pgpass).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(location_of(self.listen), schema=self.schema)
 
     def tls(self) -> ssl.SSLContext | str | bool:
-        """What asyncpg wants to know about TLS."""
+        """For the parameter `ssl` of asyncpg."""
         mode = self.sslmode or ("verify-full" if self.ca is not None else "prefer")
         if mode == "disable":
             return False
@@ -123,7 +123,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
             if mode in ("prefer", "require") and self.ca is None:
                 context.verify_mode = ssl.CERT_NONE
             if self.cert is not None:
-                # An empty password, so that a key with one is refused and nobody is asked for it on the terminal.
+                # An empty password, so that a key with one is refused instead of asked for on the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(f"{name}={path}" for name, path in self._files())
@@ -195,7 +195,7 @@ def _host(text: str, url: str) -> tuple[str, int]:
     host, bracket, port = text.rpartition("]")
     host, port = (host[1:], port.removeprefix(":")) if bracket else text.partition(":")[::2]
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-        # What is no number may be a password whose host was forgotten.
+        # A text that is no number may be a password whose host was forgotten.
         what = f"the port {port!r}" if port.isdigit() else "no number as its port"
         raise InvalidSetting(f"{_shown(url)} has {what}, but a port is a number up to 65535; {_SHAPE}")
     return unquote(host), int(port or _PORT)
@@ -242,7 +242,7 @@ def _advice(name: str) -> str:
 
 
 def _schema(value: str, url: str) -> str:
-    # Quoted wherever it is used; what would need more care than quotes is nobody's schema.
+    # Quoted wherever it is used; no schema needs more care than quotes.
     if not _NAME.fullmatch(value) or len(value.encode()) > _NAME_LONGEST:
         raise InvalidSetting(
             f"{_shown(url)}: schema={value!r} cannot be; write letters, digits and underscores, not a digit first, "

@@ -174,7 +174,7 @@ class SchemaMaintenance:
                 problems.append(words.format(count))
 
     async def _gone(self, db: Statements) -> list[str]:
-        """What the migrations have made, and is not there any more."""
+        """Objects of the migrations that are not there any more."""
         about = await db.only_row("maintenance.about", self._where.schema)
         if about["version"] > SCHEMA_VERSION:
             # Newer code may have made it otherwise.
@@ -187,7 +187,7 @@ class SchemaMaintenance:
         return [f"the {kind} {name} is missing; {self._remedy(name)}" for kind, name in gone if cause in (None, kind)]
 
     def _remedy(self, name: str) -> str:
-        """What holds no data is made anew, as the migrations made it."""
+        """Objects without data are made anew, as the migrations made them."""
         statement = re.compile(rf"CREATE (UNIQUE INDEX|INDEX|FUNCTION) (evertick\.)?{re.escape(name)}\b[^;]*")
         found = [match for migration in migrations() if (match := statement.search(_COMMENT.sub("", migration.text)))]
         if not found:
@@ -195,7 +195,7 @@ class SchemaMaintenance:
         return f"make it anew: {in_schema(' '.join(found[-1].group().split()), self._where.schema)}"
 
     async def _lost_options(self, db: Statements) -> list[str]:
-        """What the migrations have set and nobody has set otherwise: without it live tables grow all day."""
+        """Options that the migrations have set and that are gone: without them live tables grow all day."""
         there = await self._options_there(db)
         problems = []
         for table, wanted in _options().items():

@@ -60,8 +60,8 @@ async def hold_duties(db: Statements, app: str, node: str, names: Sequence[str])
 
 
 async def tick_duty(db: Statements, app: str, node: str, tick: DutyTick) -> bool:
-    said = (tick.has_acted, tick.next_at, plain_text(tick.error))
-    return await db.count("tick_duty", app, tick.name, node, tick.term, *said) > 0
+    values = (tick.has_acted, tick.next_at, plain_text(tick.error))
+    return await db.count("tick_duty", app, tick.name, node, tick.term, *values) > 0
 
 
 async def resign_duties(db: Statements, app: str, node: str, terms: Mapping[str, int]) -> None:
@@ -206,7 +206,7 @@ _MICROSECONDS = 1_000_000
 class OwnHeartbeatSession:
     """Opened by the first beat, and opened anew by the beat after one that failed.
 
-    `on_return`: the server answers again after it had not. What others asked it before may never be answered.
+    `on_return`: the server answers again after it had not. Earlier statements of others may never be answered.
     """
 
     def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, on_return: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """The outbox: messages on their way to the outside, written with what causes them, claimed like runs.
 
 What its owner will never settle (a message of a dead node, or one that the asking node holds without knowing of it) is
-found by a claim, and put back by the fence under which it was found: whoever has claimed it since keeps it. Only the
+found by a claim, and put back by the fence under which it was found: a node that claimed it since keeps it. Only the
 holder of the newest claim may settle a message.
 """
 
@@ -34,7 +34,7 @@ __all__ = [
 
 # Counts of messages stop here.
 _COUNT_MOST = 10_000
-# How often a message is written again whose key somebody had who has left since.
+# How often a message is written again whose key was taken and is free since.
 _ROUNDS_MOST = 5
 
 
@@ -124,7 +124,7 @@ async def claim_messages(
 async def _claim(
     session: StoreSession, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
 ) -> tuple[MessageClaim, list[tuple[str, int]]]:
-    """What was taken, and what was left behind: (id, fence)."""
+    """The claim, and the messages left behind: (id, fence)."""
     wanted = (app, node, list(room), [max(most, 0) for most in room.values()], list(held))
     rows = await session.ask(lambda db: db.rows("claim_messages", *wanted))
     head = rows[0]
@@ -152,8 +152,8 @@ async def settle_messages(
     if any(outcome.kind in ("retry", "release") for outcome in done.values()):
         db.wake(app)
     rest = [(outcome.id, outcome.fence) for outcome in outcomes if outcome.id in first and outcome.id not in done]
-    told = await db.rows("settle_messages.answered_before", app, node, *columns_of(rest)) if rest else []
-    before = {(row["id"], row["fence"]) for row in told} | {(id_, outcome.fence) for id_, outcome in done.items()}
+    answered = await db.rows("settle_messages.answered_before", app, node, *columns_of(rest)) if rest else []
+    before = {(row["id"], row["fence"]) for row in answered} | {(id_, outcome.fence) for id_, outcome in done.items()}
     return [_answer(outcome, done, before) for outcome in outcomes]
 
 

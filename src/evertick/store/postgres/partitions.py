@@ -1,16 +1,16 @@
 """The days of history, and of what hangs on it: a partition for each, made before its first run can end, dropped whole.
 
-What has no partition of its day is in the default one, so nothing is ever refused. When a day gets its own, its rows
-are moved there in the same transaction. Any node makes the days to come; of several that try at once one does it.
+Rows without a partition of their day are in the default one, so nothing is ever refused. When a day gets its own, its
+rows are moved there in the same transaction. Any node makes the days to come; of several that try at once one does it.
 
 A day is dropped when no app that is in it keeps it any more: all apps share the days of their database. Runs that ended
 more than a day after their moment may be kept longer than it; a day with such a run stays, and what is too old in it is
 deleted by rows. So is what is in the default partition.
 
 Dropping takes an exclusive lock of the parent tables for some milliseconds, whatever the size of the day. DETACH
-CONCURRENTLY would not, but the server refuses it where there is a default partition. Nobody waits long for a lock here,
-for all who come later wait behind it: what could not be done now is done by the next upkeep. A role that may not make
-tables leaves everything in the default partition, which works as well, only slower.
+CONCURRENTLY would not, but the server refuses it where there is a default partition. No statement here waits
+long for a lock, for all that come later wait behind it: what could not be done now is done by the next upkeep. A role
+that may not make tables leaves everything in the default partition, which works as well, only slower.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DAYS_BACK, _DAYS_AHEAD = 1, 3
 _DROPPED_MOST = 10
 # How long after its moment a run may end and be as old as its day; `history_late` has those that took longer.
 _LATE = DAY
-# Whoever waits for a lock of a whole table holds up all that come after it.
+# A transaction that waits for a lock of a whole table holds up all that come after it.
 _LOCK_MILLISECONDS = 200
 
 # Attached only when it is full, so that what is moved is never missing; with a check that spares a scan of it.
@@ -53,7 +53,7 @@ _MAKE = """
     ALTER TABLE evertick.{parent} ATTACH PARTITION evertick.{name} FOR VALUES FROM ({first}) TO ({end});
     ALTER TABLE evertick.{name} DROP CONSTRAINT {name}_day;
 """
-# Only the parent: whoever writes to a day has locked that before.
+# Only the parent: all that write to a day have locked that before.
 _LOCK = "LOCK TABLE ONLY evertick.{parent} IN ACCESS EXCLUSIVE MODE;"
 _DROP = "DROP TABLE IF EXISTS evertick.{name};"
 _STAMP = re.compile(r"\d{8}")
@@ -143,7 +143,7 @@ class Days:
             await self._execute("".join(_DROP.format(name=f"{parent}_{_stamp(day)}") for parent in _PARENTS))
 
     async def change(self, act: Callable[[], Awaitable[None]], undone: str) -> bool:
-        """In a transaction of its own; False: not now, somebody else is at it, or in the way."""
+        """In a transaction of its own; False: not now, another transaction is at it, or in the way."""
         await self._connection.execute(BEGIN)
         try:
             await self._connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}")

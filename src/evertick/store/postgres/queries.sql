@@ -2,20 +2,19 @@
 -- an intent has several; what several intents share is named after what it does. A part is put into others where they
 -- say `@` and its name. The schema is called `evertick` here; its real name is put in when the file is read.
 --
--- What holds for all of them (READ COMMITTED):
+-- Rules for all of them (READ COMMITTED):
 --
 -- * A statement sees what was committed before it began. One that waits for a row lock then looks at the newest version
 --   of that row, but at everything else as of its beginning. So a guard may look at its own row; a guard that looks at
 --   another table is preceded by a statement that takes the lock, and stands in a statement of its own after it.
 -- * Locks are taken in one order: those of unique keys, the gate of the limits, rows of `due` by schedule, rows of `runs`
---   by id, rows of the outbox. What must be locked is looked up before the first lock. A run may come under a limit, or
---   get the mark `frees`, after that look: whoever then finds that it needs the gate lets go of all and begins again; who
---   needs a schedule takes it late. Whoever gets the order wrong is told of a deadlock, and begins again, too. Passing
---   over what is locked (SKIP LOCKED) is allowed anywhere, and so is adding a row that nobody else can know of.
+--   by id, rows of the outbox. Rows to be locked are looked up before the first lock. A run may come under a limit, or
+--   get the mark `frees`, after that look: a transaction that then needs the gate lets go of all and begins again; one
+--   that needs a schedule takes it late. A wrong order ends in a deadlock, and begins again, too. Passing over what is locked (SKIP LOCKED) is allowed anywhere, and so is adding a row that no other can know of.
 -- * All inserts of runs for a schedule happen under the lock of its row in `due`, and write that row: while its `xmin` (the
 --   stamp of what was read) is the same, no run has come. A run that `frees` others ends under
---   that lock, too. A run without that mark can have nobody blocked on it: to block on it, one must first set the mark,
---   which waits for whoever is ending it.
+--   that lock, too. A run without that mark can have no run blocked on it: to block on it, one must first set the mark,
+--   which waits for the transaction that ends it.
 -- * Batches come as arrays. They are joined from the array to the table by a primary key; `state` is left out of such a
 --   guard (`started_at IS NOT NULL` says the same of a held run), or a partial index would be taken instead of the key.
 --   The join is written `r.id = ANY(ARRAY[t.id])`: that can only be a search for each of them. A plan that was made while
@@ -100,7 +99,7 @@ r.id::text AS id, r.task, @args AS args, r.fire_at, r.due_at, r.attempts, r.loss
 SELECT evertick.now_us() AS now;
 
 -- name: schedule.lock
--- The first statement of whatever is guarded by more than the row itself. In order, so that nobody waits crosswise.
+-- The first statement of whatever is guarded by more than the row itself. In order, so that no two wait crosswise.
 SELECT count(*) AS count FROM (
     SELECT FROM evertick.due WHERE schedule_id = ANY($1::bigint[]) ORDER BY schedule_id FOR UPDATE) l;
 
@@ -120,7 +119,7 @@ SET is_cancel_requested = true, cancel_reason = $2, deadline = (SELECT evertick.
 WHERE id = ANY($1::uuid[]) AND dispatched_at IS NOT NULL AND taken_at IS NULL AND NOT is_cancel_requested;
 
 -- name: schedule.mark_frees
--- Their end concerns others from now on. Waits for whoever is ending one of them right now.
+-- Their end concerns others from now on. Waits for a transaction that is ending one of them.
 UPDATE evertick.runs SET frees = true WHERE id = ANY(ARRAY(
     SELECT id FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) AND NOT frees ORDER BY id FOR UPDATE));
 
@@ -150,7 +149,7 @@ known AS MATERIALIZED (
 
 -- part: insert_new
 -- Runs, unless their id or their nominal moment is in the ledger already. A blocked run waits for the last in line of its
--- schedule, if any is live: for the newest that nobody else waits for, or two would start at its end. Those to be claimed
+-- schedule, if any is live: for the newest that no other waits for, or two would start at its end. Those to be claimed
 -- are running on the node at once, under one fence that is drawn when the locks are held, unless the node is dead.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
@@ -196,7 +195,7 @@ inserted AS (
         ELSE n.id NOT IN (SELECT id FROM known) END
 
 -- part: insert_enqueued
--- The same of runs that no schedule has, and nobody claims as they are inserted. Nearly all that is enqueued, and often
+-- The same of runs that no schedule has, and that are not claimed as they are inserted. Nearly all that is enqueued, often
 -- one at a time: then most of the price is what a statement could have to do, and not what it does.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 @known,
@@ -233,7 +232,7 @@ SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fen
 FROM inserted
 
 -- name: insert_runs
--- Fails if somebody is inserting one of them at this very moment.
+-- Fails if another is inserting one of them at this very moment.
 @insert_new @tell_new @answer_new;
 
 -- name: insert_runs.carefully
@@ -245,13 +244,13 @@ FROM inserted
 @insert_enqueued @tell_new @answer_new;
 
 -- name: insert_enqueued.carefully
--- Those that somebody is inserting at this very moment are left out.
+-- Those that another is inserting at this very moment are left out.
 @insert_enqueued ON CONFLICT DO NOTHING @tell_new @answer_new;
 
 -- name: insert_one
 -- The same of one run without a unique key, which is most of what is enqueued: without arrays, and so without what a
 -- statement has to set up for each of them, and for counting. Wakes others with its commit, if it has words for it ($19
--- and $20). Fails if somebody is inserting it at this very moment.
+-- and $20). Fails if another is inserting it at this very moment.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 inserted AS (
     INSERT INTO evertick.runs (app, id, task, cause, fire_at, due_at, queue, priority, state, reason, args, labels,
@@ -271,7 +270,7 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM inserted) AS is_new,
     CASE WHEN $19::text IS NOT NULL THEN pg_notify($19, $20::text) END AS woken;
 
 -- name: run.to_lock
--- What must be locked before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
+-- The locks that come before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
 -- end frees others.
 SELECT coalesce(bool_or(limit_key IS NOT NULL), false) AS has_limited,
     coalesce(array_agg(DISTINCT schedule_id) FILTER (WHERE frees AND schedule_id IS NOT NULL), '{}') AS schedules
@@ -284,7 +283,7 @@ SELECT id::text AS id, state, schedule_id, node, fence, attempts, is_cancel_requ
 FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) ORDER BY id FOR UPDATE;
 
 -- name: run.leave_line
--- Before blocked runs end: whoever stands behind one in line waits for what it has waited for; where several leave that
+-- Before blocked runs end: the run behind one in line waits for what it has waited for; where several leave that
 -- stand behind each other, for what the first of them has waited for. Under the locks of their schedules.
 WITH RECURSIVE leaving AS MATERIALIZED (
     SELECT r.id, r.schedule_id, r.blocked_on FROM evertick.runs r
@@ -328,7 +327,7 @@ SELECT id::text AS id, schedule_id, frees, CASE WHEN state <> 'blocked' THEN lim
 FROM gone;
 
 -- name: run.unblock
--- What was blocked on runs that have ended is due now, unless its own jitter says later. After the end, in a statement
+-- A run blocked on one that has ended is due now, unless its own jitter says later. After the end, in a statement
 -- of its own: it must see what was blocked on them up to the moment when they were locked.
 UPDATE evertick.runs SET state = 'waiting', blocked_on = NULL, due_at = greatest(due_at, (SELECT evertick.now_us()))
 WHERE state = 'blocked' AND app = $1 AND schedule_id = ANY($2::bigint[]) AND blocked_on = ANY($3::uuid[]);
@@ -405,12 +404,12 @@ SELECT (SELECT evertick.now_us()) AS now, @feed_epoch IS NOT NULL AS has_feed,
 FROM moved;
 
 -- name: record_fires.ordinary
--- What nearly all plans are: the cursor forward and one run of its moment, with no look at other runs. The guard is the
--- stamp: whoever records a run of a schedule writes its row, so while that is the very row which was read, nothing is live
+-- Nearly all plans: the cursor forward and one run of its moment, with no look at other runs. The guard is the
+-- stamp: recording a run of a schedule writes its row, so while that is the very row which was read, nothing is live
 -- that was not. Two at once: the later one waits for the row, and then finds another. What is the same for all comes once,
 -- what is as usual not at all. Nothing is written if the ledger has one of the moments already: a live one by the index
 -- of moments; one in history has no id here, which no row may be without. Answers the schedules only if some are missing.
--- $1 is the app, $2 who claims, $4 and $5 bound the moments. All others are the columns of p, as `ordinary.py` makes them:
+-- $1 is the app, $2 who claims, $4 and $5 bound the moments. All others are the columns of p, as `fires.py` makes them:
 -- with a value for each plan; with one for all, then the others of p are NULL, and its first element is read beside p;
 -- or empty where all are as usual, then p is NULL, and what is usual stands beside it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
@@ -450,7 +449,7 @@ SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fen
 FROM inserted;
 
 -- name: record_fires.decide
--- What people have decided about single moments, as far as it is still to come; NULL for nothing.
+-- Decisions about single moments, as far as it is still to come; NULL for nothing.
 UPDATE evertick.schedules s SET occurrences = n.occurrences
 FROM unnest($1::bigint[], $2::text[]) AS n(id, occurrences) WHERE s.id = ANY(ARRAY[n.id]);
 
@@ -491,8 +490,8 @@ SELECT id::text AS id FROM evertick.runs WHERE id = ANY($1::uuid[])
 UNION ALL SELECT id::text AS id FROM evertick.history WHERE id = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3;
 
 -- name: record_fires.lock_early
--- Runs that were made before their moment, as long as nobody is at work on them, and no try of them was judged or lost.
--- Whoever is claiming one is waited for; once locked, nobody can begin.
+-- Runs that were made before their moment, as long as they are not at work, and no try of them was judged or lost.
+-- A claim of one is waited for; once locked, none can begin.
 SELECT r.id::text AS id FROM unnest($2::uuid[], $3::bigint[]) AS w(id, schedule_id)
 JOIN evertick.runs r ON r.id = ANY(ARRAY[w.id]) AND r.schedule_id = w.schedule_id
 WHERE r.app = $1 AND r.cause = 'fire' AND r.state IN ('waiting', 'blocked', 'parked') AND r.attempts = 0 AND r.losses = 0
@@ -503,13 +502,13 @@ ORDER BY w.id FOR UPDATE OF r;
 UPDATE evertick.runs SET cause = 'trigger' WHERE id = ANY($1::uuid[]);
 
 -- name: record_fires.give_keys_back
--- Whoever runs at such a moment has the same key for a period. json, not jsonb: a definition may hold what that refuses.
+-- The run of such a moment has the same key for a period. json, not jsonb: a definition may hold what that refuses.
 DELETE FROM evertick.unique_keys u
 USING unnest($2::uuid[], $3::bigint[]) AS w(run, schedule_id) JOIN evertick.schedules s ON s.id = w.schedule_id
 WHERE u.app = $1 AND u.key = s.definition::json ->> 'unique' AND u.run = w.run;
 
 -- name: record_fires.ask_to_cancel
--- Overlap "replace": whoever runs it hears of it with its next beat. What is in other hands is looked at.
+-- Overlap "replace": its owner learns of it with its next beat. A dispatched run is looked at.
 UPDATE evertick.runs SET is_cancel_requested = true, cancel_reason = $2,
     deadline = CASE WHEN dispatched_at IS NULL THEN deadline ELSE (SELECT evertick.now_us()) END
 WHERE id = ANY($1::uuid[]) AND NOT is_cancel_requested;
@@ -545,7 +544,7 @@ FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[], $6::text
     AS n(id, definition, format, labels, pause_after, when_text, blackout) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.define_due
--- The tick filters by format without reading definitions. What failed before does not count for the new one.
+-- The tick filters by format without reading definitions. Earlier failures do not count for the new one.
 UPDATE evertick.due d SET format = n.format, counts_from = d.version
 FROM unnest($1::bigint[], $2::int[]) AS n(id, format) WHERE d.schedule_id = ANY(ARRAY[n.id]);
 
@@ -567,7 +566,7 @@ UPDATE evertick.schedules s SET pause = n.pause
 FROM unnest($1::bigint[], $2::text[]) AS n(id, pause) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.count_failures_anew
--- What failed before the end of a pause does not count for pause_after.
+-- Failures before the end of a pause do not count for pause_after.
 UPDATE evertick.due SET counts_from = version WHERE schedule_id = ANY($1::bigint[]);
 
 -- name: change_schedules.remove
@@ -652,7 +651,7 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND NOT EXISTS (
 SELECT DISTINCT ON (name) name, content FROM evertick.calendars WHERE app = $1 ORDER BY name, id DESC;
 
 -- name: put_calendar.lock
--- One at a time for each name: whoever comes second must see what the first has put.
+-- One at a time for each name: the second must see what the first has put.
 SELECT pg_advisory_xact_lock(hashtextextended('evertick.calendars' || $1::text || chr(10) || $2::text, 0));
 
 -- name: put_calendar
@@ -679,8 +678,8 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
                 WHERE h.id = u.run AND h.fire_at = u.fire_at AND h.app IS NOT DISTINCT FROM $1 OFFSET 0)))
 
 -- name: unique.lock
--- Who wants a unique key waits for whoever is about to take it. A few hundred locks stand for all keys: a batch of
--- thousands must not use up the server's room for locks.
+-- A transaction that wants a unique key waits for one that is about to take it. A few hundred locks stand for all keys:
+-- a batch of thousands must not use up the server's room for locks.
 SELECT pg_advisory_xact_lock(lock) FROM (
     SELECT DISTINCT hashtextextended('evertick.unique' || $1::text, hashtext(w.key) & 255) AS lock
     FROM unnest($2::text[]) AS w(key) ORDER BY lock) l;
@@ -700,7 +699,7 @@ JOIN evertick.runs r ON r.id = ANY(ARRAY[w.run])
 ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, fire_at = excluded.fire_at, until = excluded.until;
 
 -- name: enqueue.known
--- What is there instead of runs that were not inserted: the same sent twice, or the one with the unique key or moment.
+-- The runs that are there instead of those not inserted: the same sent twice, or the one with the unique key or moment.
 -- $7 and $8 bound the days that are opened, as for the insertion.
 SELECT w.place, coalesce(
     (SELECT r.id FROM evertick.runs r WHERE r.id = w.id AND r.app = $1),
@@ -762,7 +761,7 @@ ARRAY(
 
 -- name: claim
 -- All in one statement: what it takes is locked when the fence is drawn, so a greater fence is a later claim of a run.
--- What an earlier attempt said about its progress is over. Always answers a row; the runs in it as arrays, which cost a
+-- The progress of an earlier attempt is over. Always answers a row; the runs in it as arrays, which cost a
 -- third of rows to read. When the next run is due is not looked up for who has taken all he wanted: there may be more. A
 -- node that has to look again at what limits hold back gets nothing by it: it claims in steps.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
@@ -808,7 +807,7 @@ SELECT @claimed_run FROM evertick.runs r WHERE r.id = ANY(ARRAY(SELECT id FROM p
 ORDER BY r.priority DESC, r.due_at;
 
 -- name: claim.begin
--- All that a claim in steps has to know first, in one statement: whoever waits at the gate waits for each of its steps.
+-- All that a claim in steps has to know first, in one statement: all that wait at the gate wait for each of its steps.
 -- Takes the keys of limits whose time has come, which is forgotten by that; tells whether the node has to look again at
 -- what limits hold back, and after which key.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
@@ -863,7 +862,7 @@ id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue
     progress_text
 
 -- part: told_finished
--- What the feed hears of runs that have `gone`.
+-- The feed's event of runs that have `gone`.
 told AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
@@ -872,7 +871,7 @@ told AS (
     WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
 
 -- name: finish.alike
--- Nearly all: runs of one claim whose ends are alike and concern nobody else. Guarded by the claim, into history in the
+-- Nearly all: runs of one claim whose ends are alike and concern no other. Guarded by the claim, into history in the
 -- same statement. The reason they were recorded with (late) holds where the outcome brings none. A moment that history
 -- has already makes it fail, which is cheaper than asking for each of them; `finish.done` then leaves it out. Answers
 -- the ids only if some are missing.
@@ -941,14 +940,14 @@ SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, phases = c
 FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(id, delay, phases) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- part: dispatched
--- What becomes of a run when it is dispatched. It belongs to nobody here any more; (node, fence) stay, for an answer that
+-- The dispatch of a run. It belongs to no node any more; (node, fence) stay, for an answer that
 -- is repeated and for those who report. Its limit is not left. There is no time to look at it before its message is
 -- delivered.
 state = 'dispatched', dispatch = t.dispatch, dispatched_at = (SELECT evertick.now_us()), pushed_at = NULL, taken_at = NULL,
     killed_at = NULL, started_at = NULL, deadline = NULL
 
 -- name: finish.dispatch_with_messages
--- Nearly all: runs of one node that nobody wants cancelled, each with the message that dispatches it. Guarded by the
+-- Nearly all: runs of one node whose cancel was not asked for, each with the message that dispatches it. Guarded by the
 -- claim, into the outbox in the same statement. Answers which they were.
 WITH dispatched AS (
     UPDATE evertick.runs r SET @dispatched
@@ -999,7 +998,7 @@ WHERE EXISTS (SELECT FROM evertick.runs r
             AND h.app IS NOT DISTINCT FROM $1 OFFSET 0);
 
 -- name: owned
--- What the store believes a node holds.
+-- Runs that a node holds by the store's word.
 SELECT id::text AS id, fence FROM evertick.runs WHERE state = 'running' AND app = $1 AND node = $2 ORDER BY id;
 
 -- name: cancel.done
@@ -1008,7 +1007,7 @@ SELECT id::text AS id FROM evertick.history
 WHERE id = ANY($2::uuid[]) AND fire_at BETWEEN $3 AND $4 AND app IS NOT DISTINCT FROM $1;
 
 -- name: cancel.ask
--- The first reason stays. What is in other hands is looked at.
+-- The first reason stays. A dispatched run is looked at.
 UPDATE evertick.runs
 SET cancel_reason = CASE WHEN is_cancel_requested THEN cancel_reason ELSE $2 END, is_cancel_requested = true,
     deadline = CASE WHEN dispatched_at IS NULL OR is_cancel_requested THEN deadline ELSE (SELECT evertick.now_us()) END
@@ -1021,7 +1020,7 @@ JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) AND r.fence = t.fence
 WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY t.id FOR SHARE OF r;
 
 -- name: note.own_ends
--- A job that has ended its own run may have lines left to say; nobody else's word makes a run of this claim succeed.
+-- A job that has ended its own run may have lines left to say; no other claim's word makes a run of this claim succeed.
 -- Asked of the days around its making first ($5 to $6).
 SELECT h.id::text AS id, h.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 JOIN evertick.history h ON h.id = ANY(ARRAY[t.id]) AND h.fence = t.fence
@@ -1043,7 +1042,7 @@ ON CONFLICT (run, fence, seq, fire_at) DO UPDATE SET count = excluded.count, lin
 WHERE excluded.count > l.count;
 
 -- name: runs.live
--- Read by people; the filters are put in by `reading.py`.
+-- Read by people; the filters are put in by `runs.py`.
 SELECT @live_run FROM evertick.runs r WHERE r.app = $1
 
 -- name: runs.done
@@ -1051,7 +1050,7 @@ SELECT @live_run FROM evertick.runs r WHERE r.app = $1
 SELECT @done_run FROM evertick.history r WHERE r.app = $1
 
 -- name: runs.reruns
--- All reruns, listed once per question: a filter of `reading.py`.
+-- All reruns, listed once per question: a filter of `runs.py`.
 SELECT l.caused_by FROM evertick.runs l WHERE l.app = $1 AND l.cause = 'rerun' AND l.caused_by IS NOT NULL
 UNION ALL
 SELECT h.caused_by FROM evertick.history h WHERE h.app = $1 AND h.cause = 'rerun' AND h.caused_by IS NOT NULL
@@ -1111,11 +1110,11 @@ SELECT pg_current_xact_id()::text AS name, pg_backend_pid() AS backend,
 SELECT pg_current_xact_id()::text AS name;
 
 -- name: within.terminate
--- End the session of a transaction that took too long, unless that session is somebody else's by now.
+-- End the session of a transaction that took too long, unless that session has another user by now.
 SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND backend_xid = $2::text::xid8::xid;
 
 -- name: within.held
--- Whether a claim holds its run; not locked, for nobody is to wait for a job.
+-- Whether a claim holds its run; not locked, for no other is to wait for a job.
 SELECT FROM evertick.runs WHERE app = $1 AND node = $2 AND id = $3 AND fence = $4 AND started_at IS NOT NULL;
 
 -- ================================================================================================= limits
@@ -1125,12 +1124,12 @@ SELECT FROM evertick.runs WHERE app = $1 AND node = $2 AND id = $3 AND fence = $
 SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0));
 
 -- name: limits.gate_of_ours
--- The same in a transaction of our own, which loses it when its node falls silent: everybody else stands and waits.
+-- The same in a transaction of our own, which loses it when its node falls silent: all others stand and wait.
 SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0)),
     set_config('idle_in_transaction_session_timeout', $2, true);
 
 -- name: limits.running
--- What counts against a concurrency: a few entries of a partial index for each key.
+-- The count against a concurrency: a few entries of a partial index for each key.
 SELECT w.key, (SELECT count(*) FROM evertick.runs r
     WHERE r.state IN ('running', 'dispatched') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
 FROM unnest($2::text[]) AS w(key);
@@ -1287,7 +1286,7 @@ SELECT $2, '' WHERE EXISTS (
 
 -- name: join.unpark
 -- Runs that waited for a node like this: it knows the task, or has another signature than the one they did not fit.
--- A run that is being parked right now by somebody who does not see this node yet is freed by the next upkeep.
+-- A run that is being parked right now by a node that does not see this one yet is freed by the next upkeep.
 UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL WHERE id = ANY(ARRAY(
     SELECT r.id FROM unnest($2::text[], $3::text[]) AS t(name, hash)
     JOIN evertick.runs r ON r.state = 'parked' AND r.app = $1 AND r.task = t.name
@@ -1318,8 +1317,8 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRA
         WHERE NOT EXISTS (SELECT FROM evertick.nodes k WHERE k.id = d.node AND k.died_at IS NULL)) AS has_free_duties;
 
 -- part: forget_dead
--- What dead nodes knew nobody knows by them any more. What they held back the living may let through: those who know one
--- of their limited tasks under other limits look again. Always a new row, so that nobody waits for a claim.
+-- The tasks of dead nodes are known by them no more. What they held back the living may let through: those who know one
+-- of their limited tasks under other limits look again. Always a new row, so that none waits for a claim.
 forgotten AS (DELETE FROM evertick.tasks WHERE node IN (SELECT id FROM dead)),
 looks AS (
     INSERT INTO evertick.looks (node, looked_at)
@@ -1342,7 +1341,7 @@ told AS (
 SELECT EXISTS (SELECT FROM looks) AS has_news;
 
 -- name: judge
--- Written once, by whoever sees it first: the second one looks again at the row, and finds the death. Nobody's after $1.
+-- Written once, by the first that sees it: the second one looks again at the row, and finds the death. None after $1.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 dead AS (
     UPDATE evertick.nodes SET died_at = (SELECT now FROM clock)
@@ -1357,10 +1356,10 @@ told AS (
 SELECT id, EXISTS (SELECT FROM looks) AS has_news FROM dead;
 
 -- name: rehome.find
--- Running rows whose node is dead or missing, or, until $5, that are long past their deadline, whoever holds them but the
+-- Running rows whose node is dead or missing, or, until $5, that are long past their deadline, of any node but the
 -- node that asks ($2), which stops its own itself; not locked yet.
 -- From holder to holder by a seek each: what the living hold is not looked at. With them, without a fence, what waits for
--- such a node alone: nobody else is to have it. What it has dispatched goes on without it.
+-- such a node alone: no other is to have it. What it has dispatched goes on without it.
 WITH RECURSIVE holders(node) AS (
     SELECT min(r.node) FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1
         AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
@@ -1400,7 +1399,7 @@ WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NOT NULL AND r.f
 ORDER BY r.priority DESC, r.due_at, r.id FOR UPDATE SKIP LOCKED;
 
 -- name: rehome.lock_bound
--- What waits for a node that is gone; it cannot have begun since, for the dead claim nothing.
+-- Runs that wait for a node that is gone; it cannot have begun since, for the dead claim nothing.
 SELECT r.id::text AS id FROM evertick.runs r
 WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NULL ORDER BY r.id FOR UPDATE SKIP LOCKED;
 
@@ -1516,7 +1515,7 @@ WHERE app = $1 AND id = ANY($2::uuid[]) AND dispatched_at IS NOT NULL AND deadli
 ORDER BY id FOR UPDATE SKIP LOCKED;
 
 -- name: check_dispatched.withdraw
--- Messages that dispatch what is to be cancelled, unless they are on their way. Waits for whoever is claiming one.
+-- Messages that dispatch what is to be cancelled, unless they are on their way. Waits for a claim of one.
 DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM unnest($2::text[], $3::text[]) AS w(channel, key)
     JOIN evertick.outbox l ON l.app = $1 AND l.channel = w.channel AND l.key = w.key
@@ -1534,7 +1533,7 @@ UPDATE evertick.runs r SET losses = t.losses, fence = NULL
 FROM unnest($1::uuid[], $2::int[]) AS t(id, losses) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: check_dispatched.postpone
--- What was not heard for all of its time is looked at later.
+-- Runs whose reports were not read for all of their time are looked at later.
 UPDATE evertick.runs r SET deadline = t.until
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
 
@@ -1568,7 +1567,7 @@ SELECT evertick.now_us() AS now, held.* FROM (VALUES (1)) AS always
 LEFT JOIN (SELECT @duty WHERE d.app = $1 AND d.name = ANY($2::text[]) ORDER BY d.name) AS held ON true;
 
 -- name: hold_duties.begin
--- Rows for duties that nobody has had before, or that were forgotten. May wait for whoever forgets one right now.
+-- Rows for duties that no node has had before, or that were forgotten. May wait for one that is being forgotten.
 INSERT INTO evertick.duties (app, name, term, since)
 SELECT $1, t.name, 0, (SELECT evertick.now_us()) FROM unnest($3::text[]) AS t(name)
 WHERE EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
@@ -1580,8 +1579,8 @@ ON CONFLICT DO NOTHING;
 SELECT name FROM evertick.duties WHERE app = $1 AND name = ANY($2::text[]) ORDER BY name FOR UPDATE;
 
 -- name: hold_duties.take
--- Those that nobody alive holds, by one who lives. They are locked. The terms of a new one go on above all that were
--- forgotten; read here and not with its row, whose statement may have begun before somebody forgot the old one.
+-- Those that no living node holds, by a living one. They are locked. The terms of a new one go on above all that were
+-- forgotten; read here and not with its row, whose statement may have begun before the old one was forgotten.
 UPDATE evertick.duties d SET node = $2, since = (SELECT evertick.now_us()), term = 1 + CASE WHEN d.term > 0 THEN d.term
     ELSE coalesce((SELECT old.term FROM evertick.duties old WHERE old.app = $1 AND old.name = ''), 0) END
 WHERE d.app = $1 AND d.name = ANY($3::text[])
@@ -1695,8 +1694,8 @@ looks AS (DELETE FROM evertick.looks WHERE node IN (SELECT id FROM old))
 DELETE FROM evertick.nodes WHERE id IN (SELECT id FROM old);
 
 -- name: prune.duties
--- Duties that nobody has held or done for long, and whose last holder is forgotten, too. The age stands outside again: it
--- is looked at anew in a row that somebody was just taking.
+-- Duties not held or done for long, and whose last holder is forgotten, too. The age stands outside again: it
+-- is looked at anew in a row that was just being taken.
 DELETE FROM evertick.duties WHERE app = $1 AND greatest(since, ticked_at) < least($2, (SELECT evertick.now_us()) - $3::bigint)
     AND name = ANY(ARRAY(
         SELECT d.name FROM evertick.duties d
@@ -1780,11 +1779,11 @@ SELECT c.relname AS name FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class 
 WHERE i.inhparent = to_regclass($1) AND c.relname !~ '_default$' ORDER BY c.relname;
 
 -- name: partitions.lock
--- One at a time; whoever comes second finds them made, and does not wait.
+-- One at a time; the second finds them made, and does not wait.
 SELECT pg_try_advisory_xact_lock(hashtextextended('evertick.partitions' || $1::text, 0)) AS is_mine;
 
 -- name: partitions.keep_from
--- What an app keeps, as it is set now.
+-- How long an app keeps its feed, as it is set now.
 INSERT INTO evertick.kept_from AS k (app, moment) VALUES ($1, $2)
 ON CONFLICT (app) DO UPDATE SET moment = excluded.moment WHERE k.moment <> excluded.moment;
 
@@ -1883,7 +1882,7 @@ SELECT count(*) AS count FROM (
 -- ================================================================================================= outbox
 
 -- part: new_messages
--- Unless their id or their key is known; by key, so that nobody waits crosswise. Waits for whoever is writing the same
+-- Unless their id or their key is known; by key, so that no two wait crosswise. Waits for one that is writing the same
 -- key.
 INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format,
     dispatches)
@@ -1896,7 +1895,7 @@ ORDER BY coalesce(n.channel, ($3::text[])[1]), n.key
 ON CONFLICT DO NOTHING
 
 -- name: send
--- Messages that somebody wants to see.
+-- Messages, for people.
 @new_messages RETURNING m.*;
 
 -- name: send.with_cause
@@ -1912,7 +1911,7 @@ JOIN evertick.outbox m ON m.app = $1 AND m.channel = n.channel AND m.key = n.key
 
 -- name: claim_messages
 -- All in one statement: what it takes is locked when the fence is drawn. Always answers a row, with or without a
--- message. Tells of messages on their way that nobody will settle: their node is dead or missing, or it is the asking
+-- message. Lists messages on their way that will never be settled: their node is dead or missing, or it is the asking
 -- one, which does not know of them.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 wanted AS MATERIALIZED (
@@ -1951,7 +1950,7 @@ FROM clock c LEFT JOIN taken t ON true ORDER BY t.due_at;
 
 -- name: claim_messages.release
 -- Due again, if they are on their way under the very claims that were found: a claim since then has another fence. A
--- death costs an attempt, whatever came of it. Without a fence their old owner is told "lost".
+-- death costs an attempt, whatever came of it. Without a fence their old owner gets "lost".
 UPDATE evertick.outbox m
 SET state = 'waiting', due_at = (SELECT evertick.now_us()), claimed_at = NULL, node = NULL, fence = NULL,
     attempts = m.attempts + CASE WHEN m.node = $2 THEN 0 ELSE 1 END, error = CASE WHEN m.node = $2 THEN m.error ELSE $5 END
@@ -2089,7 +2088,7 @@ WHERE m.id = ANY($2::uuid[]) AND m.app IS NOT DISTINCT FROM $1 AND m.state IN ('
     AND r.dispatched_at IS NOT NULL AND r.pushed_at IS NULL;
 
 -- name: drop_messages
--- What nobody is sending.
+-- Messages that are not on their way.
 DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM evertick.outbox l
     WHERE l.id = ANY($2::uuid[]) AND l.app IS NOT DISTINCT FROM $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
@@ -2102,7 +2101,7 @@ DELETE FROM evertick.outbox WHERE id = ANY(ARRAY(
     WHERE app = $1 AND forget_at <= (SELECT evertick.now_us()) ORDER BY forget_at LIMIT $2 FOR UPDATE SKIP LOCKED));
 
 -- name: join.channels
--- What it hands to the outside, and which tasks it leaves to others.
+-- The channels it sends on, and which tasks it leaves to others.
 UPDATE evertick.nodes SET channels = $2, leaves = $3 WHERE id = $1;
 
 -- ================================================================================================= feed
@@ -2130,7 +2129,7 @@ SELECT $1, $2, $3, c.system_identifier FROM pg_control_system() c
 ON CONFLICT (app) DO UPDATE SET kept = excluded.kept;
 
 -- name: keep_feed.end
--- What is left of it is pruned.
+-- Its rows are pruned.
 DELETE FROM evertick.feeds WHERE app = $1;
 
 -- name: feed.renew
@@ -2174,7 +2173,7 @@ FROM bounds b;
 
 -- name: prune.feed
 -- Those that are kept no longer among the oldest, so that a look at a feed with nothing to prune costs a bite. Not what
--- nobody could read yet. A cursor before the last of them is refused from now on.
+-- was not readable yet. A cursor before the last of them is refused from now on.
 WITH bounds AS MATERIALIZED (
     SELECT f.epoch, evertick.now_us() - f.kept AS before, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
     FROM evertick.feeds f WHERE f.app = $1),

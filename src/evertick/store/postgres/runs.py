@@ -1,8 +1,8 @@
 """Runs: enqueued, claimed, noted about, cancelled, held by a node, and as people read them.
 
 A claim takes the highest priority first, then the longest due. It goes down the priorities in use by one seek each, so
-that a hundred thousand future runs of a high priority cost nothing. What others are claiming is skipped, not waited
-for.
+that a hundred thousand future runs of a high priority cost nothing. Runs that others are claiming are skipped, not
+waited for.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ __all__ = [
 
 _logger = logging.getLogger("evertick.store")
 
-# How often an insert is tried again that somebody was in the way of who has left since.
+# How often an insert is tried again whose obstacle has gone since.
 _ROUNDS_MOST = 5
 # Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
 # transaction; what is behind them is there for the next claim, which follows at once.
@@ -104,7 +104,7 @@ async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> li
 async def _insert_boldly(db: Statements, app: str, runs: Sequence[NewRun]) -> Inserted:
     db.is_careful = False
     inserted = await insert_runs(db, app, runs)
-    if inserted.ids and not inserted.is_told:
+    if inserted.ids and not inserted.is_notified:
         db.wake(app, "runs")
     return inserted
 
@@ -198,13 +198,7 @@ async def claim(
             expired = await session.write(lambda db: _expire(db, app, head["too_old"]))
         if head["old_limits"]:
             await session.write(lambda db: _forget_limits(db, app, head["old_limits"]))
-    return Claim(
-        now=head["now"],
-        fence=head["fence"] or 0,
-        runs=runs,
-        expired=expired,
-        next_due_at=head["next_due_at"],
-    )
+    return Claim(now=head["now"], fence=head["fence"] or 0, runs=runs, expired=expired, next_due_at=head["next_due_at"])
 
 
 async def _claim_now(
@@ -225,7 +219,7 @@ def _read_claimed(head: Row) -> tuple[list[Claimed], list[tuple[Row, str]]]:
 
 
 async def _forget_limits(db: Statements, app: str, keys: Sequence[str]) -> None:
-    """Held back under limits that the code no longer has: whoever is behind them is not to wait for them either.
+    """Held back under limits that the code no longer has: runs behind them are not to wait for them either.
 
     Two for one, so that a long lane is empty after a few claims.
     """
@@ -250,7 +244,7 @@ async def _claim_under_limits(
     has_more_to_look_at = has_looked and await look_again(db, app, node, head["looks"], head["looked_at"])
     await let_next(db, app, dict.fromkeys(head["opened"], 1), only_idle=True)
     gate = Gate(db, now, app, tasks)
-    # What was too old at the beginning is all that is, unless others were let through.
+    # Those that were too old at the beginning are all, unless others were let through.
     too_old = None if has_looked or head["opened"] else head["too_old"]
     fence, claimed = 0, list[Claimed]()
     expired: list[str] = []
@@ -315,7 +309,7 @@ async def take_runs(
 
 
 async def rehearse(db: Statements, app: str) -> None:
-    """From the enqueue of a run to its end, by nobody, in a transaction that is rolled back."""
+    """From the enqueue of a run to its end, without a node, in a transaction that is rolled back."""
     run = NewRun(id=db.clock.new_id(), task="", cause=Cause.ENQUEUE)
     await _insert_boldly(db, app, [run])
     await _claim_now(db, app, "", (), {}, 0)
@@ -375,12 +369,12 @@ async def _own_ends(db: Statements, app: str, node: str, claims: Sequence[tuple[
 
 
 async def _note_progress(db: Statements, notes: Sequence[Note]) -> None:
-    said: dict[str, tuple[float | str | None, ...]] = {}
+    progress: dict[str, tuple[float | str | None, ...]] = {}
     for one in notes:
         news = (one.progress, plain_text(one.progress_text), phases_text(one.phases))
-        before = said.get(one.id, (None, None, None))
-        said[one.id] = tuple(old if new is None else new for old, new in zip(before, news, strict=True))
-    rows = [(id_, *latest) for id_, latest in said.items() if any(each is not None for each in latest)]
+        before = progress.get(one.id, (None, None, None))
+        progress[one.id] = tuple(old if new is None else new for old, new in zip(before, news, strict=True))
+    rows = [(id_, *latest) for id_, latest in progress.items() if any(each is not None for each in latest)]
     if rows:
         await db.count("note.progress", *columns_of(rows))
 
@@ -392,15 +386,7 @@ async def _note_lines(db: Statements, app: str, notes: Sequence[Note], moments: 
         place = (one.id, one.fence, one.seq)
         if one.lines and (place not in chunks or len(chunks[place].lines) < len(one.lines)):
             chunks[place] = one
-    rows = [
-        (
-            *place,
-            moments[one.id],
-            len(one.lines),
-            lines_text(one.lines),
-        )
-        for place, one in chunks.items()
-    ]
+    rows = [(*place, moments[one.id], len(one.lines), lines_text(one.lines)) for place, one in chunks.items()]
     if rows:
         await db.count("note.lines", app, *columns_of(rows))
 
@@ -445,7 +431,7 @@ async def _done(db: Statements, app: str, ids: Sequence[str]) -> set[str]:
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
-# What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
+# Clauses of filters for `runs.live` and `runs.done`; their values are always parameters.
 _CLAUSES = {
     "ids": "r.id = ANY({}::uuid[])",
     "first_id": "r.id >= {}::uuid",
@@ -461,7 +447,7 @@ _CLAUSES = {
     # All reruns, listed once per question: people make few.
     "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
 }
-# What is live has no verdict; in history there are no states.
+# Live runs have no verdict; in history there are no states.
 _LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
 
 

@@ -37,7 +37,7 @@ __all__ = [
     "stored_schedules",
 ]
 
-# What a tick reads, a column each.
+# The columns that a tick reads.
 _DUE = (
     "ids",
     "keys",

@@ -16,14 +16,7 @@ from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
 from evertick.store.postgres.connection import BEGIN, OLDEST, Connection, in_schema, quoted
 from evertick.store.postgres.location import Location
-from evertick.store.sql_files import (
-    Migration,
-    pending,
-    read_migrations,
-    refuse_newer,
-    without_meta,
-    without_migrations,
-)
+from evertick.store.sql_files import Migration, pending, read_migrations, refuse_newer, without_meta, without_migrations
 
 __all__ = ["MIGRATE_SECONDS", "OBJECTS", "SCHEMA_VERSION", "check_server", "migrate", "migrations", "missing"]
 

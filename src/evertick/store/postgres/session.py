@@ -4,10 +4,10 @@ An intent is a coroutine function of a `Statements`. After a deadlock or a seria
 is tried again. Every other failure of server or network has an unknown outcome: `StoreUnavailable`.
 
 A connection belongs to the event loop that opened it, and the store is used from several: the engine's, the one behind
-`.sync`, those of users; each has a pool of a few. What may have broken a connection (a deadline, a cancelled caller, a
-lost network) ends it; the next caller gets a new one. A loop that ends by itself closes its connections with it. After
-an outage of the network old connections may never answer, and a deadline may be longer than a lease. So all of them are
-given up once the server answers on a new one (`renew`).
+`.sync`, those of users; each has a pool of a few. A trouble that may have broken a connection (a deadline, a cancelled
+caller, a lost network) ends it; the next caller gets a new one. A loop that ends by itself closes its connections with
+it. After an outage of the network old connections may never answer, and a deadline may be longer than a lease. So all
+of them are given up once the server answers on a new one (`renew`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Pool:
         self._is_closed = False
         # Whether some connections have done already what must be quick.
         self.is_warm = False
-        # Whoever waits for wake-ups on this loop does so together.
+        # Shared by all that wait for wake-ups on this loop.
         self.listener: Listener | None = None
         self._ends_with_loop = self._until_closed()
 
@@ -92,7 +92,7 @@ class Pool:
                 connection.terminate()
 
     def renew(self) -> None:
-        """Nobody waits any longer on a line that is there now."""
+        """End all waits on the connections that are there now."""
         for deadline in self._deadlines:
             if not deadline.expired():
                 deadline.reschedule(asyncio.get_running_loop().time())
@@ -220,7 +220,7 @@ class StoreSession:
     async def warm_up(self, act: Act[None], seconds: float) -> None:
         """Open connections, and have the server make the plans of some statements on each. Nothing of it is kept.
 
-        Once for each event loop. Nobody depends on it: what fails, or is not ready in time, is opened and planned at
+        Once for each event loop. It is optional: what fails, or is not ready in time, is opened and planned at
         its first use, as connections are that are opened later.
         """
         pool = await self.pools.here()
@@ -235,7 +235,7 @@ class StoreSession:
                     log.info("a connection was not made ready before its first use: %s", trouble)
 
     async def _in_vain(self, connection: Connection, act: Act[None]) -> None:
-        # Who does not get to the rollback leaves an open transaction, and the pool gives such a connection up.
+        # Without the rollback a transaction stays open, and the pool gives such a connection up.
         await connection.execute(self._begin_writing)
         await act(Statements(connection, self._sql, self._clock))
         await connection.execute("ROLLBACK")

@@ -100,7 +100,7 @@ class PostgresStore:
         if is_inline:
             raise InvalidSetting("a simulation needs a store without threads and network; use sqlite://")
         self._where = location_of(url)
-        # What and where it is; safe to log. Every intent has it at hand, so it is put into words once.
+        # Safe to log. Every intent has it at hand, so it is put into words once.
         self.description = self._where.description
         self._clock = clock
         self._session: StoreSession | None = None

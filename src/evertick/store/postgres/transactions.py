@@ -58,7 +58,7 @@ _IDLE = 0
 
 
 class _Psycopg:
-    """What both kinds of psycopg have in common."""
+    """Common to both kinds of psycopg."""
 
     is_async: bool
 
@@ -123,7 +123,7 @@ UserConnection = Connection | PlainPsycopg | AsyncPsycopg
 
 
 def connection_of(given: object) -> UserConnection:
-    """What our statements can be sent on, through the wrappers around it."""
+    """The connection inside of its wrappers, for our statements."""
     for found in layers_of(given):
         # Anew for each: Django loads its driver with the first connection.
         psycopg = sys.modules.get("psycopg")
@@ -438,7 +438,7 @@ class PsycopgTransaction:
         self._connection: Any = None
         self._transaction = ""
         self._watch: threading.Timer | None = None
-        # Between the watch and the end of the block: whoever comes first decides.
+        # Between the watch and the end of the block: the first decides.
         self._ending = threading.Lock()
         self._is_out_of_time = False
 
@@ -533,5 +533,5 @@ class PsycopgTransaction:
             except self._psycopg.OperationalError as error:
                 if error.sqlstate is not None:
                     raise
-                said = str(error).partition("\n")[0]
-                raise StoreUnavailable(f"the {self._where.description} cannot be reached ({said})") from error
+                message = str(error).partition("\n")[0]
+                raise StoreUnavailable(f"the {self._where.description} cannot be reached ({message})") from error

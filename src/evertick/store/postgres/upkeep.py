@@ -127,7 +127,7 @@ async def _prune_finished(bite: _PruneBatch, before: int) -> None:
     finished = [row["id"] for row in await bite.db.rows("prune.finished_schedules", bite.app, before, bite.left)]
     if not finished:
         return
-    # Somebody may trigger or edit one of them meanwhile; after the lock nobody can.
+    # One of them may be triggered or edited meanwhile; not so after the lock.
     await bite.db.rows("schedule.lock", sorted(finished))
     ids = [row["id"] for row in await bite.db.rows("prune.still_finished", finished)]
     await bite.db.count("change_schedules.remove", ids)
@@ -181,7 +181,7 @@ async def find_mistimed(db: Statements, app: str, limit: int, since: int | None 
 async def mend_mistimed(
     db: Statements, app: str, found: MistimedRows, gaps: Sequence[GapCut], limit: int
 ) -> dict[str, int]:
-    """What was found by a look before this transaction; a row that is right by now stays as it is."""
+    """Mend rows found before this transaction; a row that is right by now stays as it is."""
     now: int = (await db.only_row("now"))["now"]
     mended: dict[str, int] = {}
     for kind in WAITING:

@@ -1,16 +1,16 @@
 """Wake-ups: NOTIFY after the commit that made something due, LISTEN on a connection of its own.
 
-A hint, never relied on: whoever misses one finds runs at the next poll, and a schedule that was changed at its next
+A hint, never relied on: a node that misses one finds runs at the next poll, and a schedule that was changed at its next
 look from the very first (engine/fire.py). At most a hundred a second are sent by one store object; the last of
 a burst is always sent, a little later.
 
 Not inside of the transaction: those that notify are committed one after the other by the server, and would wait for
 each other's disk; one that does nothing else waits for no disk. A single run that is enqueued is the exception, because
-somebody waits for its start, which a statement for the wake-up would put off. So it is said with the commit while
-such commits are quick; where they are not, the disk is slow or many are at it, and for a while all is said afterwards.
+its start is waited for, which a statement for the wake-up would put off. So it is sent with the commit while
+such commits are quick; where they are not, the disk is slow or many are at it, and for a while all are sent afterwards.
 
-What is said is who says it, what there is, and for which app: all apps of a schema share a channel, and wake only
-their own; and for a run that waits to be claimed nobody looks at schedules.
+A wake-up has its sender, the kind of news, and the app: all apps of a schema share a channel, and wake only
+their own; and for a run that waits to be claimed no node looks at schedules.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _INTERVAL_SECONDS = 0.01
 # Statements that notify with their commit and take longer stood in line, or have a slow disk. After so many in a row
 # none does for a while; a single one may be the first of its connection, or have met a checkpoint.
 _SLOW_SECONDS, _SLOW_MOST, _APART_SECONDS = 0.01, 3, 10.0
-# Said in transactions of users, and of jobs: nobody's own voice, so that the node of this very store hears it, too.
+# The sender in transactions of users and jobs: no store's own name, so that the node of this very store gets it, too.
 # Only their commit makes the work due, and nothing else tells when that was.
 _FOR_ALL = "all"
-# How soon a lost line is looked for again.
+# How soon a lost connection is opened again.
 _AGAIN_SECONDS = 1.0
-# A line on which nothing is said looks like one that leads nowhere any more; so it is tried now and then.
+# A silent connection looks like a broken one; so it is tried now and then.
 _PROBE = "SELECT 1"
 _PROBE_SECONDS = 30.0
 _CHANNEL_LONGEST = 63
-# How often to look where no wake-up can be heard.
+# How often to look where no wake-up can come.
 POLL_SECONDS = 1.0
 
 
@@ -68,7 +68,7 @@ def channel_of(schema: str) -> str:
 
 
 class CommitNotice(NamedTuple):
-    """What a statement says with its commit, and when it was sent."""
+    """A wake-up that a statement sends with its commit, and when."""
 
     channel: str
     words: str
@@ -76,7 +76,7 @@ class CommitNotice(NamedTuple):
 
 
 class Notifier:
-    """Wakes the others. `name` tells our own voice from theirs."""
+    """Wakes the others. `name` tells our own wake-ups from theirs."""
 
     def __init__(self, channel: str, clock: Clock, send: Callable[[str, str, str], Awaitable[None]]) -> None:
         self._channel = channel
@@ -84,7 +84,7 @@ class Notifier:
         self._send = send
         self.name = clock.new_token()
         self._notified_at = -_INTERVAL_SECONDS
-        # How many that said something with their commit were slow, in a row; until when nothing is said so.
+        # How many that notified with their commit were slow, in a row; until when none does.
         self._slow = 0
         self._apart_until = -_APART_SECONDS
         # By app, what was committed too soon after the last ring.
@@ -94,7 +94,7 @@ class Notifier:
     def with_commit(self, app: str, what: News) -> CommitNotice | None:
         """For a statement that is about to be sent, if it may notify by itself. None: ring after it.
 
-        What is rung for and never committed leaves nobody waiting but those who come in the next moment, a little.
+        A notice that is never committed delays only those that come in the next moment, a little.
         """
         now = self._clock.elapsed()
         if self._wait() > 0 or self._pending or now < self._apart_until:
@@ -102,10 +102,10 @@ class Notifier:
         self._notified_at = now
         return CommitNotice(self._channel, _payload(self.name, what, app), now)
 
-    def note_commit(self, said: CommitNotice) -> None:
-        """What was said with a commit is out. Others may have been said meanwhile: each is timed by itself."""
+    def note_commit(self, notice: CommitNotice) -> None:
+        """The wake-up with a commit was sent. Others may have been sent meanwhile: each is timed by itself."""
         now = self._clock.elapsed()
-        self._slow = self._slow + 1 if now - said.since > _SLOW_SECONDS else 0
+        self._slow = self._slow + 1 if now - notice.since > _SLOW_SECONDS else 0
         if self._slow >= _SLOW_MOST:
             self._slow, self._apart_until = 0, now + _APART_SECONDS
 
@@ -117,16 +117,16 @@ class Notifier:
             self._notify_later(news)
             return
         self._notified_at = self._clock.elapsed()
-        saying = dict(news)
+        sending = dict(news)
         for app in news:
-            if app in self._pending:  # what was to be said later is said by this
-                add_news(saying, app, self._pending.pop(app))
+            if app in self._pending:  # sent by this
+                add_news(sending, app, self._pending.pop(app))
         try:
-            for app, what in saying.items():
+            for app, what in sending.items():
                 await connection.execute(_NOTIFY, self._channel, _payload(self.name, what, app))
         except Exception:
-            # What was written is written, whatever comes of the hint.
-            self._notify_later(saying)
+            # The commit stands, whatever comes of the hint.
+            self._notify_later(sending)
 
     def _notify_later(self, news: Mapping[str, News]) -> None:
         for app, what in news.items():
@@ -135,12 +135,12 @@ class Notifier:
             self._later = asyncio.get_running_loop().create_task(self._send_pending_later(), name="evertick wake-up")
 
     async def notify_in(self, connection: QueryConnection, news: Mapping[str, News]) -> None:
-        """Inside a transaction of somebody else, who may commit it at any time: now or never, and to everybody."""
+        """Inside a transaction of a user or a job, which may be committed at any time: now or never, and to all."""
         for app, what in news.items():
             await connection.execute(_NOTIFY, self._channel, _payload(_FOR_ALL, what, app))
 
     async def close(self) -> None:
-        """What was to be said a little later is said now: a node that leaves hands its work over by it."""
+        """Send pending wake-ups now: a node that leaves hands its work over by them."""
         later, self._later = self._later, None
         if later is None or later.done() or later.get_loop() is not asyncio.get_running_loop():
             return
@@ -152,21 +152,21 @@ class Notifier:
                 await self._send_pending()
 
     async def _send_pending_later(self) -> None:
-        # What is committed while it waits is covered by the next ring; while it rings, by the one after that.
+        # Commits while it waits are covered by the next wake-up; while it sends, by the one after that.
         while self._pending:
             await asyncio.sleep(self._wait())
             self._notified_at = self._clock.elapsed()
             await self._send_pending()
 
     async def _send_pending(self) -> None:
-        saying, self._pending = self._pending, {}
+        sending, self._pending = self._pending, {}
         try:
             with suppress(StoreError):
-                for app, what in saying.items():
+                for app, what in sending.items():
                     await self._send(_NOTIFY, self._channel, _payload(self.name, what, app))
         except asyncio.CancelledError:
-            for app, what in saying.items():
-                add_news(self._pending, app, what)  # whoever closes the store says it
+            for app, what in sending.items():
+                add_news(self._pending, app, what)  # sent when the store is closed
             raise
 
     def _wait(self) -> float:
@@ -174,45 +174,45 @@ class Notifier:
 
 
 class Listener:
-    """Listens for the bells of others, on one event loop."""
+    """Listens for the wake-ups of others, on one event loop."""
 
     def __init__(self, where: Location, own_name: str) -> None:
         self._where = where
         self._channel = channel_of(where.schema)
         self._own_name = own_name
-        # By app, of those that somebody has waited for; and what was said since.
+        # By app, of those that were waited for; and the news since.
         self._events: dict[str, asyncio.Event] = {}
         self._news: dict[str, News] = {}
         self._is_connected = False
-        # Whether it was said that there is none.
+        # Whether it was logged that there is none.
         self._is_reported = False
         self._listening: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
     async def wait(self, app: str, timeout: float) -> News | None:
-        """What news of an app there may be: something was said, or nothing could have been heard."""
+        """News of an app: a wake-up came, or none could have been received."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="evertick wake-ups")
-        heard = self._event_of(app)
+        event = self._event_of(app)
         try:
             async with asyncio.timeout(timeout if self._is_connected else min(timeout, POLL_SECONDS)):
-                await heard.wait()
+                await event.wait()
         except TimeoutError:
             return None if self._is_connected else "anything"
-        heard.clear()
-        # Of several who wait together, the others do not know what was said.
+        event.clear()
+        # Of several that wait together, the others do not know the news.
         return self._news.pop(app, "anything")
 
     def _event_of(self, app: str) -> asyncio.Event:
-        heard = self._events.get(app)
-        if heard is None:
-            heard = self._events[app] = asyncio.Event()
+        event = self._events.get(app)
+        if event is None:
+            event = self._events[app] = asyncio.Event()
             if self._is_connected:
-                heard.set()  # what was said of it before was not kept
-        return heard
+                event.set()  # earlier wake-ups of it were not kept
+        return event
 
     def renew(self) -> None:
-        """The line may lead nowhere: another one is opened."""
+        """The connection may be broken: another one is opened."""
         self._lost.set()
 
     async def close(self) -> None:
@@ -228,14 +228,14 @@ class Listener:
                 with translated(self._where):
                     await self._listen_once()
             except Exception as error:
-                # Whatever it is (a certificate that is being replaced), it may pass; and nobody else listens for us.
+                # Whatever it is (a certificate that is being replaced), it may pass; and there is no other listener.
                 level = logging.INFO if isinstance(error, StoreError) else logging.WARNING
                 log.log(logging.DEBUG if self._is_reported else level, "no wake-ups for now: %s", error)
                 self._is_reported = True
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _listen_once(self) -> None:
-        """Until the line is lost."""
+        """Until the connection is lost."""
         connection = await connect(self._where)
         lost = self._lost = asyncio.Event()
         try:
@@ -245,11 +245,11 @@ class Listener:
             if self._is_reported:
                 log.info("wake-ups are heard again")
                 self._is_reported = False
-            # Whatever was said before there was a line was not heard.
+            # All wake-ups before the connection were missed.
             self._wake_all()
             await self._until_lost(connection, lost)
         finally:
-            # Whoever waits must look by itself from now on.
+            # All that wait must look by themselves from now on.
             self._is_connected = False
             self._wake_all()
             await disconnect(connection)
@@ -263,8 +263,8 @@ class Listener:
                 async with asyncio.timeout(self._where.timeout):
                     await connection.execute(_PROBE)
 
-    def _on_notify(self, _connection: object, _pid: int, _channel: str, said: str) -> None:
-        name, _, rest = said.partition(" ")
+    def _on_notify(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        name, _, rest = payload.partition(" ")
         what, _, app = rest.partition(" ")
         if name == self._own_name:
             return
@@ -275,9 +275,9 @@ class Listener:
             self._events[app].set()
 
     def _wake_all(self) -> None:
-        for app, heard in self._events.items():
+        for app, event in self._events.items():
             add_news(self._news, app, "anything")
-            heard.set()
+            event.set()
 
 
 def _payload(name: str, what: News, app: str) -> str:

@@ -54,7 +54,7 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CandidateRows(NamedTuple):
-    """What can be read, and the rest with what is wrong with it."""
+    """Readable runs, and the others with their errors."""
 
     candidates: list[Candidate]
     unreadable: list[tuple[Row, str]]

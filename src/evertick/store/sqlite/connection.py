@@ -108,7 +108,7 @@ class NumberedConnection(sqlite3.Connection):
 
 
 class _Numbered:
-    """The same on a connection that somebody else has made."""
+    """The same on a connection that the user has made."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -191,7 +191,7 @@ _TROUBLES = {
 }
 
 
-# What is wrong with the values of a row, not with the store.
+# Errors of the values of a row, not of the store.
 UNWRITABLE = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
@@ -208,7 +208,7 @@ _SMALL_STEP_US = 1_000_000
 class StoreTime:
     """The store's time: its clock, without the small steps back that keeping a clock right makes.
 
-    A large step back is somebody's correction of a wrong clock: waiting for it to be made up would stop everything.
+    A large step back is the correction of a wrong clock: waiting for it to be made up would stop everything.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -322,7 +322,7 @@ def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
         if may_create and db.execute("PRAGMA page_count").fetchone()[0] == 0:
             # Written with the first page; later it would have no effect, and need the lock.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        # A file that we may not write our tables into is perhaps somebody else's: it stays as it is.
+        # A file that we may not write our tables into may belong to another program: it stays as it is.
         if where.path is not None and may_create:
             _turn_wal_on(db, tries=1 + round(where.busy_timeout_ms / 1000 / _WAL_PAUSE_SECONDS))
     except sqlite3.Error as error:
@@ -379,7 +379,7 @@ def _check_path(where: Location, *, may_create: bool) -> None:
             "create it, or correct the URL"
         )
     if not may_create and not is_there:
-        raise StoreRefused(f'there is no store at {where.path}; open it once with migrate="auto", or correct the URL')
+        raise StoreRefused(f"there is no store at {where.path}", fix="start a node, which makes it, or correct the URL")
 
 
 def file_is_there(path: str) -> bool:
@@ -404,11 +404,11 @@ def _nearest_folder(path: str) -> tuple[Path, str]:
                 return folder, folder.owner()
             except KeyError:  # a user without a name
                 return folder, f"user {folder.stat().st_uid}"
-    raise AssertionError("everybody may look at the root")
+    raise AssertionError("every user may look at the root")
 
 
 def _make_file(path: str) -> None:
-    """Make it before SQLite does, for which everybody may read: it holds what jobs print, and their arguments.
+    """Make it before SQLite does, which lets all users read: it holds what jobs print, and their arguments.
 
     A group that shares it does so by its umask. The files beside it, of WAL, get the same mode from SQLite. What is in
     the way, SQLite says a moment later.

@@ -1,6 +1,6 @@
 """Dispatched runs on SQLite: what is reported of them from outside, and those whose time is over.
 
-What a report means is decided in `evertick.store.dispatched`; here it is read and written, a batch at a time.
+The meaning of a report is decided in `evertick.store.dispatched`; here it is read and written, a batch at a time.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ def apply_each(db: sqlite3.Connection, now: int, app: str, reports: Sequence[Rep
 
 def _apply_one(db: sqlite3.Connection, now: int, app: str, report: Report) -> ReportAnswer:
     """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
-    told = report
+    writable = report
     for _ in range(2):
         try:
             with savepoint(db):
-                return apply_reports(db, now, app, [told])[0]
+                return apply_reports(db, now, app, [writable])[0]
         except UNWRITABLE as error:
             log.error("a report about run %s of app %s cannot be written: %s", report.id, app, error)
-            told = bare_report(report, error)
+            writable = bare_report(report, error)
     return STALE
 
 
 def _write_progress(db: sqlite3.Connection, app: str, progress: Sequence[RunProgress]) -> None:
     alike: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     for each in progress:
-        said, worker = plain_text(each.progress_text), plain_text(each.worker)
-        alike[each.pushed_at, each.taken_at, each.deadline, each.progress, said, worker].append(each.id)
+        text, worker = plain_text(each.progress_text), plain_text(each.worker)
+        alike[each.pushed_at, each.taken_at, each.deadline, each.progress, text, worker].append(each.id)
     for known, ids in alike.items():
         db.execute(SQL["apply_reports.progress"], (app, json_text(ids), *known))
 
@@ -90,15 +90,15 @@ def _let_go(db: sqlite3.Connection, now: int, app: str, applied: AppliedReports,
     make_room(db, app, [runs[outcome.id].limit_key for outcome in applied.back])
 
 
-def _write_lines(db: sqlite3.Connection, app: str, said: Sequence[LogLines]) -> None:
-    if not said:
+def _write_lines(db: sqlite3.Connection, app: str, reported: Sequence[LogLines]) -> None:
+    if not reported:
         return
-    pairs = json_text(list({(lines.id, lines.fence): None for lines in said}))
+    pairs = json_text(list({(lines.id, lines.fence): None for lines in reported}))
     rows = db.execute(SQL["apply_reports.last_lines"], (app, pairs)).fetchall()
-    kept = defaultdict(
+    logs = defaultdict(
         WorkerLog, {(row["run"], row["fence"]): WorkerLog(row["last"], row["count"], row["size"]) for row in rows}
     )
-    for each in worker_log_lines(said, kept):
+    for each in worker_log_lines(reported, logs):
         db.execute(SQL["note.lines"], (app, each.id, each.fence, each.seq, each.count, each.text))
 
 
@@ -146,7 +146,7 @@ def check_dispatched(
 
 
 def _withdraw(db: sqlite3.Connection, app: str, row: sqlite3.Row) -> bool:
-    """Whether nobody will ever get a run that is to be cancelled: its message was not sent, and is not on its way."""
+    """Whether a run to be cancelled will never be taken: its message was not sent, and is not on its way."""
     if not row["is_cancel_requested"] or row["pushed_at"] is not None:
         return False
     message = (app, dispatch_terms_of(row["dispatch"]).to, dispatch_key(row["id"], row["fence"]))

@@ -114,14 +114,14 @@ def finish_each(db: sqlite3.Connection, now: int, app: str, node: str, outcomes:
 
 def _finish_one(db: sqlite3.Connection, now: int, app: str, node: str, outcome: Outcome) -> Finished:
     """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
-    told = outcome
+    writable = outcome
     for _ in range(2):
         try:
             with savepoint(db):
-                return finish(db, now, app, node, [told])
+                return finish(db, now, app, node, [writable])
         except UNWRITABLE as error:
             log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
-            told = bare_outcome(outcome, error)
+            writable = bare_outcome(outcome, error)
     return Finished(answers=["lost"], freed=False)
 
 
@@ -177,10 +177,10 @@ def end_reported(db: sqlite3.Connection, now: int, app: str, ends: Sequence[Outc
     alike: defaultdict[tuple[Verdict | None, int], dict[str, object]] = defaultdict(dict)
     for outcome in ends:
         alike[outcome.verdict, outcome.attempts][outcome.id] = _details(outcome)
-    for (verdict, attempts), said in alike.items():
+    for (verdict, attempts), details in alike.items():
         assert verdict is not None, "an outcome that is done has a verdict"
-        written = db.execute(SQL["finish.done"], (app, json_text(said), verdict, attempts, now))
-        _warn_of_dropped(app, said, written.rowcount)
+        written = db.execute(SQL["finish.done"], (app, json_text(details), verdict, attempts, now))
+        _warn_of_dropped(app, details, written.rowcount)
 
 
 def _details(outcome: Outcome) -> tuple[str | None, ...] | None:
@@ -218,9 +218,9 @@ def put_back(db: sqlite3.Connection, now: int, app: str, back: Sequence[Outcome]
                 dispatched[outcome.id] = json_text(outcome.dispatch)
     if dispatched:
         db.execute(SQL["finish.dispatch"], (app, json_text(dispatched), now))
-    for kind, told in PUT_BACK_KINDS.items():
+    for kind, event in PUT_BACK_KINDS.items():
         those = [outcome for outcome in back if outcome.kind == kind]
-        publish_runs(db, now, app, told, [outcome.id for outcome in those], [outcome.reason for outcome in those])
+        publish_runs(db, now, app, event, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 
 
 def _limits_left(held: Mapping[str, HeldRun], back: Sequence[Outcome]) -> list[str]:

@@ -1,6 +1,6 @@
 """The feed of events on SQLite: written beside what they tell, in the same transaction; read in the order of writing.
 
-There is one writer at a time, and a number is given when its row is written: whoever has read up to a number has read
+There is one writer at a time, and a number is given when its row is written: a reader up to a number has read
 everything below it.
 """
 
@@ -44,11 +44,11 @@ def publish_runs(
     ids: Sequence[str],
     reasons: Sequence[str | None] | None = None,
 ) -> None:
-    """What became of live runs; without a reason their own."""
+    """Changes of live runs; without a reason their own."""
     if not ids or not _has_feed(db, app):
         return
-    said = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
-    for part in in_rows(list(zip(ids, said, strict=True))):
+    texts = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
+    for part in in_rows(list(zip(ids, texts, strict=True))):
         db.execute(SQL["feed.publish_runs"], (app, now, kind, json_text(part)))
 
 

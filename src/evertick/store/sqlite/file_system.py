@@ -186,7 +186,7 @@ class LockWatch:
     def check(self) -> None:
         if not self._can_tell or self._is_told or self._holds():
             return
-        # What is read in several parts may lack a line.
+        # A file that is read in several parts may lack a line.
         if any(self._holds() for _ in range(_SEEN_LEAST)):
             return
         self._is_told = True

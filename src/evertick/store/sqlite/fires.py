@@ -4,8 +4,8 @@ The guard reads the narrow row `due`: it is what the plan was made from, or noth
 connection can write before the transaction ends. Plans that only move the cursor and bring runs and gaps are taken
 together, by a few statements for all; the others one by one. The unique index on (schedule, fire_at) stands behind it.
 
-Runs that have all but their moment, arguments and schedule in common are inserted by one statement. What has a unique
-key, or waits for a run before it, is looked at alone: what became of the one before counts.
+Runs that have all but their moment, arguments and schedule in common are inserted by one statement. A run that has a
+unique key, or waits for a run before it, is looked at alone: what became of the one before counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Inserted = Literal["new", "known", "duplicate"]
 # A run with the state it gets, and the one that it is blocked on.
 _Placed = tuple[NewRun, State, str | None]
 
-# What `_claim_of` tells of a run that nobody has.
+# As `_claim_of`, of a run that no node has.
 _UNCLAIMED = (None, None, None, None, 0)
 
 
@@ -57,7 +57,7 @@ class Claimant:
         self.duplicates: list[str] = []
         # Whether the app has a feed, where a statement has said so.
         self.has_feed: bool | None = None
-        # What was written and is not in the feed yet.
+        # Rows written and not in the feed yet.
         self._runs: list[str] = []
         self._gaps: list[int] = []
 
@@ -325,7 +325,7 @@ def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant:
         claimant.publish(now, app)
     if advance.takes_back is not None:
         _take_back(db, now, app, advance.schedule_id, advance.takes_back)
-    # Nobody is replaced for a run that is not to be.
+    # No run is replaced for one that is not to be.
     if advance.replaces_live and not duplicates and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
     _write_rows(db, now, app, advance, claimant)

@@ -52,10 +52,10 @@ _UNTIL_FOUND, _AFTER_FOUND = 0.5, 2.0
 # However much is written: so long from hearing of it to hearing again. It grows while nothing comes of it, for our own
 # commits are heard, too, and a program may write to the same file all day.
 _REST_LEAST_SECONDS, _REST_MOST_SECONDS = 0.004, 0.04
-# As the kernel has it. Equal events that nobody has read yet are one, so a few are all that there can be.
+# As the kernel has it. Equal events that were not read yet are one, so a few are all that there can be.
 _IN_MODIFY = 0x2
 _EVENTS_BYTES = 256
-# What the kernel means where its words mislead.
+# The kernel's meaning where its words mislead.
 _LIMITS = {
     errno.ENOSPC: "this user has all that it may have; raise fs.inotify.max_user_watches",
     errno.EMFILE: "this user has all that it may have; raise fs.inotify.max_user_instances, or the limit of open files",
@@ -72,29 +72,29 @@ class FileWatch:
         self._descriptor: int | None = None
         self._has_begun = False
         # Of the event loop's clock, which is the same one for all loops.
-        self._heard_at = -math.inf
+        self._seen_at = -math.inf
         self._rest = _REST_LEAST_SECONDS
         # Whether the last wait ended by a write, and how the next one grows; it does not where nothing is awaited.
-        self._has_heard = False
+        self._has_seen_write = False
         self._growth = math.inf
 
     async def wait(self, seconds: float) -> None:
         """Until a look may find something, and about so long at most."""
-        ear = self._descriptor_here()
-        if ear is None:
+        descriptor = self._descriptor_here()
+        if descriptor is None:
             await asyncio.sleep(min(seconds, _POLL_SECONDS))
             return
         try:
-            await self._listen(ear, seconds)
+            await self._listen(descriptor, seconds)
         finally:
-            os.close(ear)
+            os.close(descriptor)
 
     def found(self) -> None:
         """A look has found a commit. If nothing was written just before it, that was all: the next will be heard."""
-        self._growth = _AFTER_FOUND if self._has_heard else math.inf
+        self._growth = _AFTER_FOUND if self._has_seen_write else math.inf
 
     def note_use(self) -> None:
-        """What was found was news: listen closely."""
+        """News was found: look closely."""
         self._rest = _REST_LEAST_SECONDS
 
     def close(self) -> None:
@@ -104,23 +104,23 @@ class FileWatch:
         if descriptor is not None:
             os.close(descriptor)
 
-    async def _listen(self, ear: int, seconds: float) -> None:
+    async def _listen(self, descriptor: int, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        since = max(loop.time() - self._heard_at, 2 * _FIRST_SECONDS)
+        since = max(loop.time() - self._seen_at, 2 * _FIRST_SECONDS)
         try:
-            self._has_heard = await _can_be_read(ear, min(seconds, since * self._growth, _WATCHED_SECONDS))
+            self._has_seen_write = await _can_be_read(descriptor, min(seconds, since * self._growth, _WATCHED_SECONDS))
         except (NotImplementedError, OSError) as error:
             self.close()
             self._log_reason(f"the event loop cannot listen ({error!r})")
             return
-        if self._has_heard:
+        if self._has_seen_write:
             now = loop.time()
-            rest = max(self._heard_at + self._rest - now, _FIRST_SECONDS)
-            self._heard_at, self._growth = now, _UNTIL_FOUND
+            rest = max(self._seen_at + self._rest - now, _FIRST_SECONDS)
+            self._seen_at, self._growth = now, _UNTIL_FOUND
             self._rest = min(self._rest * 2, _REST_MOST_SECONDS)
             await asyncio.sleep(rest)
             with suppress(BlockingIOError):  # another waiter has read them
-                os.read(ear, _EVENTS_BYTES)
+                os.read(descriptor, _EVENTS_BYTES)
 
     def _descriptor_here(self) -> int | None:
         """A descriptor of the waiter's own: several may wait on one loop, and the watch may be closed meanwhile."""
@@ -201,9 +201,9 @@ class ForeignCommits:
         # SQLite keeps the log beside the file that a link leads to, and while we are connected it stays the same file.
         self._watch = FileWatch(Path(os.path.realpath(where.path) + "-wal"))
         self._is_closed = False
-        # What the writer had ended before the last look.
+        # The groups that the writer had ended before the last look.
         self._ended = 0
-        # Something was committed that nobody was told of, and some of it is surely not ours.
+        # Something was committed and is not reported yet, and some of it is surely not ours.
         self._is_unreported = self._is_foreign = False
         # When a look at anything was last asked for, or found to be needless.
         self._reported_at = -math.inf
@@ -269,7 +269,7 @@ class ForeignCommits:
         try:
             version = await self._writer.call(lambda db, _now: data_version(db))
         except StoreUnavailable:
-            # Somebody holds the lock, so somebody writes.
+            # A connection holds the lock, so it writes.
             return True
         is_new, self._seen_by_writer = version != self._seen_by_writer, version
         return is_new

@@ -1,34 +1,34 @@
-"""Limits on SQLite: who passes, who is held back, and who is let through again.
+"""Limits on SQLite: which runs pass, which are held back, and which are let through again.
 
-A claim is the only thing that passes a limit, inside its write transaction, which nobody else's claim can interleave:
-it counts what runs under the key, takes up to the limit, and holds the rest back. Held back means blocked, out of the
+A claim is the only thing that passes a limit, inside its write transaction, which no other claim can interleave: it
+counts what runs under the key, takes up to the limit, and holds the rest back. Held back means blocked, out of the
 claim index, with the key in `limit_key`. Let through means waiting again with the key still there, as a mark. A running
 run has the key of its concurrency there: that is what is counted, and there is no counter that could drift.
 
-Why nothing is held back for ever. Runs of one key, task and queue are a *lane*: whoever can take one of them can take
-the others. For every lane in which something is held back, one of these holds after each transaction:
+Why nothing is held back for ever. Runs of one key, task and queue are a *lane*: a node that can take one of them can
+take the others. For every lane in which something is held back, one of these holds after each transaction:
 
-  (a) its key is one of concurrency, and a run of the key is running, or in the hands of an outside queue;
+  (a) its key is one of concurrency, and a run of the key is running or dispatched;
   (b) a run of the lane is let through;
   (c) the key has a row in `evertick_limits`, the time at which a claim lets the next through.
 
 It begins with (a) or (c), for a claim holds back under a concurrency only where as many as may are running, and under
-a rate only with the time of the next free start. (a) ends when a run of the key leaves both, and whatever ends that
-lets the next of each lane through: (b). (b) ends in three ways. The run is claimed: then it is running (a), or it used
-up the rate and the next free start is set (c); where the limit has room left, the claim lets more through (b), which
-also fills up a limit that was raised. Or it leaves otherwise, cancelled, expired, parked, removed: then the next is
-let through. Or another limit of its holds it back: then the next is let through, unless that limit is the same for the
-whole lane and would hold it back too; then the key is looked at again when the other may be free (c). (c) ends by (b).
+a rate only with the time of the next free start. (a) ends when a run of the key leaves both states, and that lets the
+next of each lane through: (b). (b) ends in three ways. The run is claimed: then it is running (a), or it used up the
+rate and the next free start is set (c); where the limit has room left, the claim lets more through (b), which also
+fills up a limit that was raised. Or it leaves otherwise, cancelled, expired, parked, removed: then the next is let
+through. Or another limit holds it back: then the next is let through, unless that limit is the same for the whole lane
+and would hold it back too; then the key is looked at again when the other may be free (c). (c) ends by (b).
 
-Why nothing is held back under terms that nobody has any more. (a) and (c) are as true as the limits of whoever held
-back: with a longer period the time is far, with a greater number nobody need wait for the one that runs. Terms change
-with nodes alone. So `evertick_held_under` knows all limits that something of a task may be held back under, and a node
-that joins with others looks again at every key; so does a living one when a node dies that had others. It looks in its
-own claims, a bounded number of keys in each: the next of each lane is let through, and its time forgotten (b), and in
-the same transaction the claim takes it under the terms of its own node, or holds it back under them, (a) or (c). What
-it was held back under is forgotten when a node has looked at all and nobody living has it; a node that dies on the way
-leaves it to the next. While nodes with different limits live, each obeys its own: one with less room may hold back what
-the other could have taken, until it is gone.
+Why nothing is held back under terms that no living node has. (a) and (c) are as true as the limits of the node that
+held back: with a longer period the time is far, with a greater number no run need wait for the one that runs. Terms
+change with nodes alone. So `evertick_held_under` knows all limits that something of a task may be held back under, and
+a node that joins with others looks again at every key; so does a living one when a node dies that had others. It looks
+in its own claims, a bounded number of keys in each: the next of each lane is let through, and its time forgotten (b),
+and in the same transaction the claim takes it under the terms of its own node, or holds it back under them, (a) or (c).
+These terms are forgotten when a node has looked at all and no living node has them; a node that dies on the way leaves
+that to the next. While nodes with different limits live, each obeys its own: one with less room may hold back what the
+other could have taken, until it is gone.
 
 A claim moves at most a bounded number of runs in and out, and each run moves only when it is at the head of its lane: a
 hundred thousand that are held back cost nothing.
@@ -53,7 +53,7 @@ __all__ = ["Gate", "let_next", "let_stuck_through", "look_again", "make_room"]
 
 # Keys that one claim lets through at most, whose time has come or that its node looks at again: bounds its transaction.
 _KEYS_MOST = 100
-# When to look again at a rate whose next run was held back by a concurrency: nobody knows when that will be free.
+# When to look again at a rate whose next run was held back by a concurrency: it is unknown when that will be free.
 _LOOK_AGAIN = SECOND
 
 
@@ -70,7 +70,7 @@ def make_room(db: sqlite3.Connection, app: str, keys: Iterable[str | None]) -> b
 
 
 def let_next(db: sqlite3.Connection, app: str, key: str, count: int = 1, *, only_idle: bool = False) -> bool:
-    """Let the best of each lane of the key through; `only_idle`: of lanes in which nobody is let through already."""
+    """Let the best of each lane of the key through; `only_idle`: of lanes in which no run is let through already."""
     has_let = False
     lane = ("", "")
     while (best := db.execute(SQL["limits.next_lane"], (app, key, *lane)).fetchone()) is not None:
@@ -83,7 +83,7 @@ def let_next(db: sqlite3.Connection, app: str, key: str, count: int = 1, *, only
 
 
 def look_again(db: sqlite3.Connection, app: str, node: str, after: str) -> bool:
-    """Let the next of the next keys' lanes through, whoever held them back. True: there are more keys to look at."""
+    """Let the next of the next keys' lanes through, under any node's limits. True: there are more keys to look at."""
     for _ in range(_KEYS_MOST):
         key = db.execute(SQL["limits.next_key"], (app, after)).fetchone()[0]
         if key is None:
@@ -217,7 +217,7 @@ class Gate:
         return passed
 
     def settle(self, slots: int) -> bool:
-        """After a batch was taken: what else may come through, or when. True: somebody was let through."""
+        """After a batch was taken: what else may come through, or when. True: a run was let through."""
         taken, self._taken = self._taken, {}
         outdated, self._outdated = self._outdated, set()
         has_let = False
@@ -229,7 +229,7 @@ class Gate:
                 starts.write()
             room = most - self._running[key] if starts is None else starts.room
             if room > 0:
-                # No more than this claim could take; but one in any case, for whoever comes next.
+                # No more than this claim could take; but one in any case, for the next claim.
                 has_let |= let_next(self._db, self._app, key, min(room, max(slots, 1)), only_idle=True)
             elif starts is not None and self._holds_back(key):
                 self._look_at(key, starts.free_at())

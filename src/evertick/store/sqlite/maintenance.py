@@ -238,7 +238,7 @@ class FileMaintenance:
 
 
 def _new_file(path: str) -> int:
-    """Made here, so that it must be new, and is not for everybody to read."""
+    """Made here, so that it must be new, and not all users may read it."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     except FileExistsError:
@@ -281,12 +281,12 @@ def _objects(db: sqlite3.Connection) -> dict[tuple[str, str], str]:
 def _damage(db: sqlite3.Connection, *, is_quick: bool) -> list[str]:
     how = "quick_check" if is_quick else "integrity_check"
     try:
-        told = [str(row[0]) for row in db.execute(f"PRAGMA {how}({_PROBLEMS_MOST})")]
+        problems = [str(row[0]) for row in db.execute(f"PRAGMA {how}({_PROBLEMS_MOST})")]
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorname not in ("SQLITE_CORRUPT", "SQLITE_NOTADB"):
             raise
-        told = [str(error)]
-    return [] if told == ["ok"] else [f"the file is damaged: {' '.join(text.split())}" for text in told]
+        problems = [str(error)]
+    return [] if problems == ["ok"] else [f"the file is damaged: {' '.join(text.split())}" for text in problems]
 
 
 def _ledger_problems(db: sqlite3.Connection) -> Iterator[str]:

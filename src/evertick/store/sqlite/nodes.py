@@ -165,8 +165,8 @@ def hold_duties(db: sqlite3.Connection, now: int, app: str, node: str, names: Se
 
 
 def tick_duty(db: sqlite3.Connection, now: int, app: str, node: str, tick: DutyTick) -> bool:
-    said = (tick.has_acted, tick.next_at, plain_text(tick.error), now)
-    return db.execute(SQL["tick_duty"], (app, tick.name, node, tick.term, *said)).rowcount > 0
+    values = (tick.has_acted, tick.next_at, plain_text(tick.error), now)
+    return db.execute(SQL["tick_duty"], (app, tick.name, node, tick.term, *values)).rowcount > 0
 
 
 def resign_duties(db: sqlite3.Connection, now: int, app: str, node: str, terms: Mapping[str, int]) -> None:

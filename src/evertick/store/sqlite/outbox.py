@@ -116,9 +116,9 @@ def settle_messages(
     fences = json_text({id_: outcome.fence for id_, outcome in first.items()})
     held = set(_ids.decode(db.execute(SQL["settle_messages.held"], (app, fences, node)).fetchone()[0]))
     alike: defaultdict[tuple[MessageFate, int, int, int, str | None], list[str]] = defaultdict(list)
-    for id_, told in first.items():
+    for id_, each in first.items():
         if id_ in held:
-            alike[told.kind, told.attempts, told.delay, told.remember, plain_text(told.error)].append(id_)
+            alike[each.kind, each.attempts, each.delay, each.remember, plain_text(each.error)].append(id_)
     for (kind, attempts, delay, remember, error), ids in alike.items():
         if kind in ("sent", "dead"):
             db.execute(SQL["settle_messages.end"], (json_text(ids), kind, attempts, error, now, remember))

@@ -51,7 +51,7 @@ SELECT json_group_array(json_array(r.id, r.schedule_id, CASE r.state WHEN 'block
 FROM json_each(?2) e CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = e.value;
 
 -- name: run.leave_line
--- Before a blocked run ends: whoever stands behind it in line waits for what it has waited for.
+-- Before a blocked run ends: the run behind it in line waits for what it has waited for.
 UPDATE evertick_runs AS behind INDEXED BY evertick_runs_blocked
 SET blocked_on = leaving.blocked_on
 FROM (SELECT schedule_id, blocked_on FROM evertick_runs
@@ -64,7 +64,7 @@ WHERE behind.state = 'blocked' AND behind.app = ?1 AND behind.schedule_id = leav
 DELETE FROM evertick_runs WHERE app = ?1 AND id IN (SELECT value FROM json_each(?2));
 
 -- name: run.unblock
--- What was blocked on runs that have ended is due now, unless its own jitter says later.
+-- A run blocked on one that has ended is due now, unless its own jitter says later.
 UPDATE evertick_runs SET state = 'waiting', blocked_on = NULL, due_at = max(due_at, ?3)
 WHERE app = ?1 AND id IN (
     SELECT b.id FROM json_each(?2) ended CROSS JOIN evertick_runs b INDEXED BY evertick_runs_blocked
@@ -190,7 +190,7 @@ SET version = version + ?2, fire_at = json_extract(moved.value, '$[0]'), at = js
 FROM json_each(?1) moved WHERE schedule_id = CAST(moved.key AS INTEGER);
 
 -- name: record_fires.decide
--- What people have decided about single moments, as far as it is still to come; NULL for nothing.
+-- Decisions about single moments, as far as it is still to come; NULL for nothing.
 UPDATE evertick_schedules SET occurrences = ?2 WHERE id = ?1;
 
 -- name: record_fires.fail
@@ -211,14 +211,14 @@ FROM json_each(?2) gap CROSS JOIN evertick_schedules s ON s.id = json_extract(ga
 RETURNING id;
 
 -- name: record_fires.last_in_line
--- What a blocked run waits for: nobody else does, or two would start at its end.
+-- The run that a blocked one waits for: no other does, or two would start at its end.
 SELECT id FROM evertick_runs r WHERE schedule_id = ?1 AND NOT EXISTS (
     SELECT 1 FROM evertick_runs b INDEXED BY evertick_runs_blocked
     WHERE b.state = 'blocked' AND b.app = ?2 AND b.schedule_id = ?1 AND b.blocked_on = r.id)
 ORDER BY fire_at DESC, id DESC LIMIT 1;
 
 -- name: record_fires.find_early
--- A run that was made before its moment, as long as nobody is at work on it, and no try of it was judged or lost.
+-- A run that was made before its moment, as long as it is not at work, and no try of it was judged or lost.
 SELECT 1 FROM evertick_runs
 WHERE app = ?1 AND id = ?2 AND schedule_id = ?3 AND cause = 'fire' AND state IN ('waiting', 'blocked', 'parked')
     AND attempts = 0 AND losses = 0;
@@ -228,18 +228,18 @@ WHERE app = ?1 AND id = ?2 AND schedule_id = ?3 AND cause = 'fire' AND state IN 
 UPDATE evertick_runs SET cause = 'trigger' WHERE app = ?1 AND id = ?2;
 
 -- name: record_fires.give_key_back
--- Whoever runs at that moment has the same key for a period.
+-- The run of that moment has the same key for a period.
 DELETE FROM evertick_unique
 WHERE app = ?1 AND run = ?2 AND key = (SELECT json_extract(definition, '$.unique') FROM evertick_schedules WHERE id = ?3);
 
 -- name: record_fires.ask_to_cancel
--- Overlap "replace": whoever runs it hears of it with its next beat. What is in other hands is looked at.
+-- Overlap "replace": its owner learns of it with its next beat. A dispatched run is looked at.
 UPDATE evertick_runs SET is_cancel_requested = 1, cancel_reason = ?2,
     deadline = CASE state WHEN 'dispatched' THEN ?3 ELSE deadline END
 WHERE schedule_id = ?1 AND state IN ('running', 'dispatched') AND is_cancel_requested = 0;
 
 -- name: schedule.idle_runs
--- Live runs that nobody holds: what replacing and removing end at once.
+-- Live runs that no node holds: replacing and removing end them at once.
 SELECT id FROM evertick_runs WHERE schedule_id = ?1 AND state IN ('waiting', 'blocked', 'parked') ORDER BY fire_at, id;
 
 -- name: change_schedules.give_up_untaken
@@ -347,7 +347,7 @@ ORDER BY fire_at DESC, id DESC LIMIT 1;
 SELECT verdict, count(*) AS count FROM evertick_history WHERE schedule_id = ?1 GROUP BY verdict;
 
 -- name: change_schedules.count_failures_anew
--- What failed before a changed definition, or before the end of a pause, does not count for pause_after.
+-- Failures before a changed definition, or before the end of a pause, do not count for pause_after.
 UPDATE evertick_due SET counts_from = version WHERE schedule_id = ?1;
 
 -- name: failing.of
@@ -366,7 +366,7 @@ CROSS JOIN evertick_due d ON d.schedule_id = s.id
 WHERE s.app = ?1 AND s.format <= ?2 AND s.pause IS NULL AND json_extract(s.definition, '$.pause_after') IS NOT NULL;
 
 -- name: failing.verdicts
--- The newest fires that count, newest first; whoever asks stops at the first success.
+-- The newest fires that count, newest first; the reader stops at the first success.
 SELECT id, verdict, reason, error FROM evertick_history INDEXED BY evertick_history_moment
 WHERE schedule_id = ?1 AND cause = 'fire' AND version >= ?2 AND verdict IN ('succeeded', 'failed', 'lost')
 ORDER BY fire_at DESC LIMIT ?3;
@@ -430,7 +430,7 @@ SELECT looked_at FROM evertick_nodes WHERE id = ?1 AND died_at IS NULL;
 
 
 -- part: readable
--- What this code can read; newer runs and messages are for newer nodes.
+-- Formats that this code can read; newer runs and messages are for newer nodes.
 format <= 1
 
 -- name: claim.lanes
@@ -460,7 +460,7 @@ SELECT json_group_array(json_array(due_at, id)) FROM (
     ORDER BY due_at LIMIT ?6);
 
 -- name: claim.read
--- What the owner needs. Arguments are the run's own, or those of the schedule's version it was recorded under.
+-- The columns for the owner. Arguments are the run's own, or those of the schedule's version it was recorded under.
 SELECT json_group_array(json_array(r.id, r.task, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key,
     r.cause, r.queue, r.priority, CASE WHEN json_valid(r.labels) THEN json(r.labels) ELSE r.labels END, r.traceparent,
     r.expires, r.limit_key, r.limit_key IS NOT NULL OR r.unique_until IS 'start', coalesce(r.args, (
@@ -536,7 +536,7 @@ SET state = 'waiting', due_at = ?3, phases = coalesce(?4, phases), started_at = 
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.dispatch
--- Given as an object of ids with what was agreed. They belong to nobody here any more; (node, fence) stay, for an answer
+-- Given as an object of ids with what was agreed. They belong to no node any more; (node, fence) stay, for an answer
 -- that is repeated and for those who report. Their limits are not left. There is no time to look at them before their
 -- messages are delivered. The app comes with each of them, and the LIMIT keeps it there: with the app alone SQLite would
 -- look through all of its runs for each.
@@ -561,7 +561,7 @@ SELECT EXISTS (SELECT 1 FROM evertick_history WHERE app = ?1 AND id = ?2 AND nod
         WHERE app = ?1 AND run = ?2 AND fence = ?4 AND node = ?3 AND is_lost = 0);
 
 -- name: owned
--- What the store believes a node holds.
+-- Runs that a node holds by the store's word.
 SELECT json_group_array(json_object('id', id, 'fence', fence)) FROM (
     SELECT id, fence FROM evertick_runs INDEXED BY evertick_runs_running
     WHERE state = 'running' AND app = ?1 AND node = ?2 ORDER BY id);
@@ -572,7 +572,7 @@ SELECT state FROM evertick_runs WHERE app = ?1 AND id = ?2
 UNION ALL SELECT state FROM evertick_history WHERE app = ?1 AND id = ?2;
 
 -- name: cancel.ask
--- The first reason stays. What is in other hands is looked at.
+-- The first reason stays. A dispatched run is looked at.
 UPDATE evertick_runs SET cancel_reason = CASE is_cancel_requested WHEN 1 THEN cancel_reason ELSE ?3 END,
     deadline = CASE WHEN state = 'dispatched' AND is_cancel_requested = 0 THEN ?4 ELSE deadline END, is_cancel_requested = 1
 WHERE app = ?1 AND id = ?2;
@@ -584,7 +584,7 @@ UPDATE evertick_runs SET progress = coalesce(?5, progress), progress_text = coal
 WHERE app = ?1 AND id = ?2 AND state = 'running' AND node = ?3 AND fence = ?4;
 
 -- name: note.is_own_end
--- A job that has ended its own run may have lines left to say; nobody else's word makes a run of this claim succeed.
+-- A job that has ended its own run may have lines left to say; no other claim's word makes a run of this claim succeed.
 SELECT 1 FROM evertick_history WHERE app = ?1 AND id = ?2 AND node = ?3 AND fence = ?4 AND verdict = 'succeeded';
 
 -- name: note.lines
@@ -594,7 +594,7 @@ ON CONFLICT (app, run, fence, seq) DO UPDATE SET count = excluded.count, lines =
 WHERE excluded.count > count;
 
 -- name: runs.live
--- Read by people; the index and the filters are put in by `reading.py`.
+-- Read by people; the index and the filters are put in by `runs.py`.
 SELECT r.*, (
     SELECT v.args FROM evertick_schedule_versions v
     WHERE v.app = r.app AND v.key = r.schedule_key AND v.schedule_id = r.schedule_id AND v.version <= r.version
@@ -648,7 +648,7 @@ SELECT fence, seq, count, lines FROM evertick_log_chunks WHERE app = ?1 AND run 
 -- ================================================================================================= limits
 
 -- name: limits.running
--- What counts against a concurrency: a few entries of a partial index.
+-- The count against a concurrency: a few entries of a partial index.
 SELECT count(*) FROM evertick_runs INDEXED BY evertick_runs_limited
 WHERE state IN ('running', 'dispatched') AND app = ?1 AND limit_key = ?2;
 
@@ -669,7 +669,7 @@ SELECT task, queue FROM (
 LIMIT 1;
 
 -- name: limits.is_let_through
--- Whether somebody of the lane is on its way already.
+-- Whether a run of the lane is on its way already.
 SELECT 1 FROM evertick_runs INDEXED BY evertick_runs_let_through
 WHERE state = 'waiting' AND app = ?1 AND limit_key = ?2 AND task = ?3 AND queue = ?4 LIMIT 1;
 
@@ -761,7 +761,7 @@ DELETE FROM evertick_tasks WHERE node = ?1 AND name NOT IN (SELECT said.key FROM
 SELECT 1 FROM evertick_nodes WHERE id = ?1;
 
 -- name: join.task
--- What it knows.
+-- Its tasks.
 INSERT INTO evertick_tasks (app, name, node, hash, limits) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash, limits = excluded.limits;
 
@@ -785,7 +785,7 @@ UPDATE evertick_nodes SET beat_at = ?2, lease = ?3, lease_until = ?2 + ?3, ticks
 WHERE id = ?1 AND died_at IS NULL RETURNING app;
 
 -- name: beat.cancels
--- Which of its runs somebody wants cancelled.
+-- Its runs whose cancel was asked for.
 SELECT id FROM evertick_runs INDEXED BY evertick_runs_running
 WHERE state = 'running' AND app = ?1 AND node = ?2 AND is_cancel_requested = 1 ORDER BY id;
 
@@ -813,7 +813,7 @@ SELECT EXISTS (SELECT 1 FROM evertick_nodes WHERE died_at IS NULL AND (lease_unt
 UPDATE evertick_nodes SET died_at = ?2 WHERE id = ?1 AND died_at IS NULL;
 
 -- name: judge
--- Written once, by whoever sees it first.
+-- Written once, by the first that sees it.
 UPDATE evertick_nodes SET died_at = ?1 WHERE died_at IS NULL AND (lease_until < ?1 OR beat_at > ?1 + lease) RETURNING id;
 
 -- name: die.look_again
@@ -824,7 +824,7 @@ UPDATE evertick_nodes SET looked_at = '' WHERE died_at IS NULL AND id IN (
     WHERE dead.node = ?1 AND dead.limits <> '' AND living.limits <> dead.limits);
 
 -- name: die.forget_tasks
--- What a dead node knew nobody knows by it any more.
+-- The tasks of a dead node are known by it no more.
 DELETE FROM evertick_tasks WHERE node = ?1;
 
 -- name: rehome.find
@@ -839,7 +839,7 @@ WHERE r.state = 'running' AND r.app = ?1
 ORDER BY r.priority DESC, r.due_at, r.id LIMIT ?3;
 
 -- name: rehome.bound
--- What waits for a node alone that is dead or missing: nobody else is to have it. What it held is found as running; what
+-- Runs for a node alone that is dead or missing: no other is to have them. What it held is found as running; what
 -- it has dispatched goes on without it.
 SELECT r.id FROM evertick_runs r INDEXED BY evertick_runs_bound
 WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = ?1 AND r.state NOT IN ('running', 'dispatched')
@@ -895,7 +895,7 @@ WHERE EXISTS (SELECT 1 FROM evertick_history h
             AND a.is_lost = 0);
 
 -- part: tended
--- What is asked of a dispatched run whose time is over.
+-- The columns of a dispatched run whose time is over.
 id, fence, losses, at_most_once, is_cancel_requested, cancel_reason, dispatch, pushed_at, taken_at, killed_at, deadline,
 limit_key
 
@@ -913,7 +913,7 @@ WHERE state = 'dispatched' AND app = ?1 AND deadline <= ?2 AND is_cancel_request
 ORDER BY deadline LIMIT ?3;
 
 -- name: check_dispatched.postpone
--- What was not heard for all of its time is looked at later.
+-- Runs whose reports were not read for all of their time are looked at later.
 UPDATE evertick_runs SET deadline = ?3 WHERE app = ?1 AND id = ?2;
 
 -- name: check_dispatched.withdraw
@@ -925,7 +925,7 @@ DELETE FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3 AND sta
 SELECT NOT EXISTS (SELECT 1 FROM evertick_outbox WHERE app = ?1 AND channel = ?2 AND key = ?3) AS is_unsent;
 
 -- name: check_dispatched.stopping
--- Its worker is told to stop, and has until then.
+-- Its worker was sent a kill, and has until then.
 UPDATE evertick_runs SET killed_at = ?3, deadline = ?4 WHERE app = ?1 AND id = ?2;
 
 -- name: nodes
@@ -953,13 +953,13 @@ SELECT @duty WHERE d.app = ?1 AND d.name <> '' ORDER BY d.name;
 SELECT @duty WHERE d.app = ?1 AND d.name IN (SELECT value FROM json_each(?2)) ORDER BY d.name;
 
 -- name: hold_duties.begin
--- Rows for duties that nobody has had before, or that were forgotten.
+-- Rows for duties that no node has had before, or that were forgotten.
 INSERT INTO evertick_duties (app, name, term, since) SELECT ?1, value, 0, ?4 FROM json_each(?3)
 WHERE EXISTS (SELECT 1 FROM evertick_nodes WHERE id = ?2 AND died_at IS NULL)
 ON CONFLICT DO NOTHING;
 
 -- name: hold_duties.take
--- Those that nobody alive holds, by one who lives. The terms of a new one go on above all that were forgotten.
+-- Those that no living node holds, by a living one. The terms of a new one go on above all that were forgotten.
 UPDATE evertick_duties SET node = ?2, since = ?4, term = 1 + CASE WHEN term > 0 THEN term ELSE coalesce(
     (SELECT old.term FROM evertick_duties old WHERE old.app = ?1 AND old.name = ''), 0) END
 WHERE app = ?1 AND name IN (SELECT value FROM json_each(?3))
@@ -1054,7 +1054,7 @@ DELETE FROM evertick_nodes WHERE id IN (
     LIMIT ?3);
 
 -- name: prune.duties
--- Duties that nobody has held or done for long, and whose last holder is forgotten, too.
+-- Duties not held or done for long, and whose last holder is forgotten, too.
 DELETE FROM evertick_duties WHERE app = ?1 AND name IN (
     SELECT d.name FROM evertick_duties d
     WHERE d.app = ?1 AND d.name <> '' AND max(d.since, coalesce(d.ticked_at, 0)) < ?2
@@ -1161,7 +1161,7 @@ SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'evertick\_%' 
 SELECT type, name, sql FROM sqlite_master WHERE tbl_name LIKE 'evertick\_%' ESCAPE '\' AND sql IS NOT NULL;
 
 -- name: maintenance.rows
--- Counted up to a bound; the table is put in by `care.py`.
+-- Counted up to a bound; the table is put in by `maintenance.py`.
 SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT ?1)
 
 -- name: maintenance.meta
@@ -1211,7 +1211,7 @@ SELECT * FROM evertick_outbox WHERE app = ?1 AND channel = ?3 AND key = ?4 AND i
 
 -- name: claim_messages.release_lost
 -- On their way by a node that is dead or missing: an attempt is spent, whatever came of it. Without a fence their old
--- owner is told "lost".
+-- owner gets "lost".
 UPDATE evertick_outbox INDEXED BY evertick_outbox_sending
 SET state = 'waiting', due_at = ?3, attempts = attempts + 1, error = ?4, node = NULL, fence = NULL, claimed_at = NULL
 WHERE state = 'sending' AND app = ?1 AND channel = ?2
@@ -1236,7 +1236,7 @@ UPDATE evertick_outbox SET state = 'sending', node = ?2, fence = ?3, claimed_at 
 WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: claim_messages.read
--- What the owner needs.
+-- The columns for the owner.
 SELECT json_group_array(json_object('id', m.id, 'fence', m.fence, 'channel', m.channel, 'key', m.key, 'body', m.body,
     'headers', m.headers, 'attempts', m.attempts, 'due_at', m.due_at, 'created_at', m.created_at,
     'caused_by', m.caused_by, 'error', m.error, 'dispatches', m.dispatches))
@@ -1350,7 +1350,7 @@ WHERE state = 'dispatched' AND pushed_at IS NULL AND (app, id, fence) = (
     WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead') AND dispatches IS NOT NULL);
 
 -- name: drop_messages
--- What nobody is sending.
+-- Messages that are not on their way.
 DELETE FROM evertick_outbox WHERE id = ?2 AND app = ?1 AND state IN ('waiting', 'dead');
 
 -- name: prune.messages
@@ -1360,7 +1360,7 @@ DELETE FROM evertick_outbox WHERE id IN (
     WHERE app = ?1 AND forget_at <= ?2 ORDER BY forget_at LIMIT ?3);
 
 -- name: join.channels
--- What it hands to the outside, and which tasks it leaves to others.
+-- The channels it sends on, and which tasks it leaves to others.
 UPDATE evertick_nodes SET channels = ?2, leaves = ?3 WHERE id = ?1;
 
 -- ================================================================================================= feed
@@ -1415,7 +1415,7 @@ INSERT INTO evertick_feeds (app, epoch, kept, pruned_seq) VALUES (?1, ?2, ?3, @f
 ON CONFLICT (app) DO UPDATE SET kept = excluded.kept;
 
 -- name: keep_feed.end
--- What is left of it is pruned.
+-- Its rows are pruned.
 DELETE FROM evertick_feeds WHERE app = ?1;
 
 -- name: feed

@@ -106,8 +106,8 @@ def note_each(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequ
 
 def _note_one(db: sqlite3.Connection, app: str, node: str, one: Note) -> bool:
     claim_of = (app, one.id, node, one.fence)
-    said = one.progress, plain_text(one.progress_text), phases_text(one.phases)
-    guarded = db.execute(SQL["note.progress"], (*claim_of, *said))
+    progress = one.progress, plain_text(one.progress_text), phases_text(one.phases)
+    guarded = db.execute(SQL["note.progress"], (*claim_of, *progress))
     if guarded.rowcount == 0 and db.execute(SQL["note.is_own_end"], claim_of).fetchone() is None:
         return False
     if one.lines:
@@ -140,7 +140,7 @@ def _cancel_one(db: sqlite3.Connection, now: int, app: str, id_: str, reason: st
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
-# What a filter adds to `runs.live` and `runs.done`; its values are always parameters.
+# Clauses of filters for `runs.live` and `runs.done`; their values are always parameters.
 _CLAUSES = {
     "ids": "r.id IN (SELECT value FROM json_each(:ids))",
     "id_prefix": "r.id BETWEEN :id_prefix AND :id_prefix || char(1114111)",

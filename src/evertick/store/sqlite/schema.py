@@ -14,14 +14,7 @@ from pathlib import Path
 
 from evertick.clock import Clock
 from evertick.store.base import MigrateMode
-from evertick.store.sql_files import (
-    Migration,
-    pending,
-    read_migrations,
-    refuse_newer,
-    without_meta,
-    without_migrations,
-)
+from evertick.store.sql_files import Migration, pending, read_migrations, refuse_newer, without_meta, without_migrations
 from evertick.store.sqlite.connection import transaction
 
 __all__ = ["SCHEMA_VERSION", "migrate", "missing"]

@@ -56,7 +56,7 @@ __all__ = [
 log = logging.getLogger("evertick.store")
 
 T = TypeVar("T")
-# What an intent is to a thread: a function of the connection and the store's now.
+# An intent, for a thread: a function of the connection and the store's now.
 Intent = Callable[[sqlite3.Connection, int], T]
 
 # Bounds how long one transaction keeps other processes from writing.
@@ -70,7 +70,7 @@ _NO_FILE: _Identity = (0, 0)
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What was found in place of the files that were opened."""
+    """The state of files that are not those that were opened."""
 
     error: StoreUnavailable
     # No other process can have committed anything since: what we hold may go into the file.
@@ -227,10 +227,10 @@ class Worker:
         self._time = time
         self._perform = perform
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        # A daemon: a process that ends without closing its store must not hang. What was answered is on disk.
+        # A daemon: a process that ends without closing its store must not hang. Answered writes are on disk.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._db: sqlite3.Connection | None = None
-        # Guards the end: after it nothing is queued that nobody would answer.
+        # Guards the end: after it nothing is queued, for it would not be answered.
         self._lock = threading.Lock()
         self._is_closing = False
         # Groups, counted by the thread itself; it commits somewhere in between.
@@ -276,7 +276,7 @@ class Worker:
             if allowed := self._allowed(db, calls):
                 self._perform(db, self._time, self._where, allowed)
         except BaseException as error:
-            # Whatever it was, somebody waits for an answer and others will come.
+            # Whatever it was, callers wait for an answer and others will come.
             _fail(calls, error)
 
     def _allowed(self, db: sqlite3.Connection, calls: list[Call]) -> list[Call]:
@@ -437,7 +437,7 @@ class FileSession:
 
 
 class MemorySession:
-    """One thread and one connection: nobody else can see the database."""
+    """One thread and one connection: no other connection can see the database."""
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
         self._worker = Worker("evertick-sqlite-memory", where, time, commit_group)
@@ -532,17 +532,17 @@ class FileHeartbeatSession:
 class SharedHeartbeatSession:
     """Where there is one connection only, a beat goes the way of every write."""
 
-    def __init__(self, line: StoreSession) -> None:
-        self._line = line
+    def __init__(self, session: StoreSession) -> None:
+        self._session = session
 
     async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
-        return await self._line.write(lambda db, now: beat(db, now, node, lease, ticks))
+        return await self._session.write(lambda db, now: beat(db, now, node, lease, ticks))
 
     async def die(self, node: str) -> None:
-        await self._line.write(lambda db, now: die(db, now, node, "node.died"))
+        await self._session.write(lambda db, now: die(db, now, node, "node.died"))
 
     async def resign(self, node: str) -> None:
-        await self._line.write(lambda db, now: resign(db, now, node))
+        await self._session.write(lambda db, now: resign(db, now, node))
 
     async def close(self) -> None:
         return None

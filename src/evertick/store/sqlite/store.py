@@ -88,7 +88,7 @@ class SqliteStore:
 
     def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
         self._where = location_of(url)
-        # What and where it is; safe to log.
+        # Safe to log.
         self.description = self._where.description
         self._clock = clock
         self._time = StoreTime(clock)
@@ -142,8 +142,7 @@ class SqliteStore:
             check_version()
             if migrate == "check":
                 self._where = as_it_can_be_opened(self._where)
-            else:
-                warn_of_network(self._where)
+            warn_of_network(self._where)
             db = open_file(self._where, may_create=migrate == "auto")
             try:
                 with translated(self._where):

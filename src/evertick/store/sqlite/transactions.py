@@ -204,7 +204,7 @@ class FileTransaction:
         try:
             return await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            # Nobody will leave a block that was never entered; the lock must not stay behind.
+            # A block that was never entered is never left; the lock must not stay behind.
             beginning.add_done_callback(lambda _: self._roll_back())
             raise
 
@@ -278,7 +278,7 @@ class _Bound:
     def timeout(self) -> TransactionTimeout:
         return TransactionTimeout(
             f"the transaction was open for more than {self._seconds:g} s, a third of the lease, and was rolled back: "
-            "nobody can write meanwhile, not even a heartbeat. Do the long part before the block, or raise lease="
+            "it blocks all writes meanwhile, even heartbeats. Do the long part before the block, or raise lease="
         )
 
 
@@ -324,7 +324,8 @@ class JobConnection(sqlite3.Connection):
     def give_to_job(self, bound: _Bound) -> None:
         self.row_factory = None
         self.set_authorizer(functools.partial(_refuse_end, bound))
-        # What runs when the time is over is interrupted; unlike by interrupt(), the ROLLBACK that follows is not.
+        # A statement that runs when the time is over is interrupted; unlike by interrupt(), the ROLLBACK that follows
+        # is not.
         self.set_progress_handler(lambda: bound.is_over, _STEPS_PER_LOOK)
         self._bound = bound
 

@@ -228,7 +228,7 @@ def find_mistimed(
 def mend_mistimed(
     db: sqlite3.Connection, now: int, app: str, found: MistimedRows, gaps: Sequence[GapCut], limit: int
 ) -> dict[str, int]:
-    """What was found by a look before this transaction; a row that is right by now stays as it is."""
+    """Mend rows found before this transaction; a row that is right by now stays as it is."""
     ahead, mended = now + CLOCK_AHEAD, dict[str, int]()
 
     def mend(kind: str) -> None:

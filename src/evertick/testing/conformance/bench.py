@@ -465,9 +465,9 @@ class Bench:
         return answer
 
     @asynccontextmanager
-    async def line(self) -> AsyncIterator[HeartbeatSession]:
-        line = await self.store.heartbeat_session()
+    async def heartbeat(self) -> AsyncIterator[HeartbeatSession]:
+        heartbeat = await self.store.heartbeat_session()
         try:
-            yield line
+            yield heartbeat
         finally:
-            await line.close()
+            await heartbeat.close()

@@ -34,12 +34,7 @@ class Claims:
     async def test_an_enqueued_run_is_answered_as_it_will_be_read(self, bench: Bench) -> None:
         before = await bench.now()
         run = await bench.enqueue(
-            args=b'{"x":[1,null]}',
-            queue="slow",
-            priority=3,
-            labels={"a": "b"},
-            caused_by="another",
-            expires=HOUR,
+            args=b'{"x":[1,null]}', queue="slow", priority=3, labels={"a": "b"}, caused_by="another", expires=HOUR
         )
         assert run.is_new
         assert (run.app, run.task, run.cause, run.schedule_key) == (APP, TASK, Cause.ENQUEUE, None)
@@ -247,9 +242,7 @@ class Claims:
         nodes = [(store, await bench.node()) for store in (bench.store, other) * 4]
         batch = [a_run() for _ in range(40)]
         await bench.store.enqueue(APP, batch)
-        answers = await asyncio.gather(
-            *(store.claim(APP, node, ["default"], TERMS, 10) for store, node in nodes),
-        )
+        answers = await asyncio.gather(*(store.claim(APP, node, ["default"], TERMS, 10) for store, node in nodes))
         taken = [run.id for answer in answers for run in answer.runs]
         assert len(set(taken)) == len(taken)
         rest = await bench.claim(nodes[0][1])
@@ -271,9 +264,7 @@ class Claims:
                 answers.extend((await store.finish(APP, node, [an_outcome(run) for run in taken.runs])).answers)
 
         workers = [(store, await bench.node()) for store in (bench.store, other) * 3]
-        await asyncio.gather(
-            *(work(store, node, batch[number::6]) for number, (store, node) in enumerate(workers)),
-        )
+        await asyncio.gather(*(work(store, node, batch[number::6]) for number, (store, node) in enumerate(workers)))
         rest = (await bench.claim(workers[0][1])).runs
         assert sorted([*(run for _, run in claims), *(held.id for held in rest)]) == sorted(run.id for run in batch)
         assert answers == ["done"] * len(claims)
@@ -386,13 +377,13 @@ class Claims:
         assert await bench.cancel(held.id) == ["asked"]
         run = await bench.run(held.id)
         assert (run.state, run.is_cancel_requested) == (State.RUNNING, True)
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).cancels == [held.id]
-            assert (await line.beat(other, HOUR)).cancels == []
-            assert (await line.beat(node, HOUR)).cancels == [held.id]
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).cancels == [held.id]
+            assert (await heartbeat.beat(other, HOUR)).cancels == []
+            assert (await heartbeat.beat(node, HOUR)).cancels == [held.id]
         await bench.end(node, held, verdict=Verdict.CANCELLED, reason="requested")
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).cancels == []
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).cancels == []
 
     async def test_a_cancel_that_comes_too_late_changes_nothing(self, bench: Bench) -> None:
         node = await bench.node()

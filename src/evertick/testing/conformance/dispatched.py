@@ -545,10 +545,10 @@ class Dispatched:
         held = await dispatch(bench, node, ack_timeout=bench.short)
         await report(bench, report_of(held, "pushed"))
         assert (await check(bench)).released == []
-        async with bench.line() as line:
-            assert not (await line.beat(node, HOUR)).has_dispatched
+        async with bench.heartbeat() as heartbeat:
+            assert not (await heartbeat.beat(node, HOUR)).has_dispatched
             await bench.pass_time(bench.short)
-            assert (await line.beat(node, HOUR)).has_dispatched
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched
         checked = await check(bench)
         assert (checked.released, checked.ended) == ([held.id], [])
         run = await bench.run(held.id)
@@ -670,9 +670,9 @@ class Dispatched:
         run = await dispatched_run(bench, held.id)
         assert run.dispatched is not None
         assert (us(run.dispatched.until), run.losses) == (back + bench.short, 0)
-        async with bench.line() as line:
+        async with bench.heartbeat() as heartbeat:
             await bench.pass_time(2 * bench.short)
-            assert (await line.beat(node, HOUR)).has_dispatched
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched
         # The same stretch, heard on: now it is silent.
         assert (await check(bench, windows={CHANNEL: ReportWindow(back, await bench.now())})).released == [held.id]
         assert (await bench.run(held.id)).losses == 1
@@ -714,16 +714,16 @@ class Dispatched:
         taken = await dispatch(bench, node, progress_timeout=bench.short, kill=KILLS)
         overdue = await dispatch(bench, node, ack_timeout=0)
         await report(bench, report_of(taken, "taken"), report_of(overdue, "pushed"))
-        async with bench.line() as line:
+        async with bench.heartbeat() as heartbeat:
             await bench.pass_time(bench.short)
-            beat = await line.beat(node, HOUR)
+            beat = await heartbeat.beat(node, HOUR)
             assert (beat.has_dispatched, beat.has_dispatched_cancels) == (True, False)
             await bench.cancel(unsent.id)
             await bench.cancel(taken.id)
-            assert (await line.beat(node, HOUR)).has_dispatched_cancels
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched_cancels
             checked = await check(bench, windows={})
             assert (checked.ended, checked.has_killed) == ([(unsent.id, Verdict.CANCELLED)], True)
-            assert not (await line.beat(node, HOUR)).has_dispatched_cancels
+            assert not (await heartbeat.beat(node, HOUR)).has_dispatched_cancels
         await bench.pass_time(2 * bench.short)
         assert (await check(bench, windows={})).ended == [(taken.id, Verdict.CANCELLED)]
         assert await bench.state(overdue.id) is State.DISPATCHED
@@ -737,8 +737,8 @@ class Dispatched:
         node = await bench.node()
         held = await dispatch(bench, node, kill=KILLS)
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).has_dispatched
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).has_dispatched
         checked = await check(bench)
         assert (checked.ended, checked.has_killed) == ([(held.id, Verdict.CANCELLED)], False)
         run = await bench.run(held.id)

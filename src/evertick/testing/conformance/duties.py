@@ -107,10 +107,10 @@ class Duties:
 
     async def test_a_beat_tells_whether_a_duty_is_free(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
-        async with bench.line() as line:
+        async with bench.heartbeat() as heartbeat:
 
             async def is_free() -> bool:
-                return (await line.beat(second, DAY)).has_free_duties
+                return (await heartbeat.beat(second, DAY)).has_free_duties
 
             assert not await is_free(), "there is none"
             await _hold(bench, first)
@@ -132,16 +132,16 @@ class Duties:
     async def test_a_node_that_ends_itself_gives_up_its_duties(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first)
-        async with bench.line() as line:
-            await line.die(first)
+        async with bench.heartbeat() as heartbeat:
+            await heartbeat.die(first)
         assert await _hold(bench, second) == {"tidy": (second, 2)}
 
     async def test_the_heart_can_resign_all_duties_of_its_node(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first, "a", "b")
         await _hold(bench, second, "c")
-        async with bench.line() as line:
-            await line.resign(first)
+        async with bench.heartbeat() as heartbeat:
+            await heartbeat.resign(first)
         assert await _hold(bench, second, "a", "b", "c") == {"a": (second, 2), "b": (second, 2), "c": (second, 1)}
 
     async def test_what_was_resigned_is_free_and_may_be_taken_again(self, bench: Bench) -> None:

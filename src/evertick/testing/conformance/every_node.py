@@ -233,8 +233,8 @@ class EveryNode:
 
     async def test_a_beat_keeps_when_the_loops_of_its_node_step(self, bench: Bench) -> None:
         node = await bench.node()
-        async with bench.line() as line:
-            await line.beat(node, HOUR, {"fire": (MINUTE, 2 * MINUTE), "work": (None, None)})
+        async with bench.heartbeat() as heartbeat:
+            await heartbeat.beat(node, HOUR, {"fire": (MINUTE, 2 * MINUTE), "work": (None, None)})
         [listed] = await bench.store.nodes(APP)
         fire = listed.ticks["fire"]
         assert fire.last_at is not None

@@ -60,7 +60,7 @@ def _events(read: FeedRead, app: str = APP, *, start: Cursor | None = None) -> l
 
 
 async def _events_of(bench: Bench, act: Callable[[], Awaitable[object]]) -> list[FeedEvent]:
-    """What is told of something, and nothing else."""
+    """The events of an act, and no others."""
     start = (await read_feed(bench, limit=0)).end
     await act()
     return _events(await read_feed(bench, start))
@@ -114,7 +114,7 @@ class Feed:
         with pytest.raises(CursorGone, match="another feed"):
             cursor_of(str(old), read.first, read.end, APP)
 
-    # --- what is told
+    # --- events
 
     async def test_the_life_of_a_fire_is_told(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
@@ -155,8 +155,8 @@ class Feed:
         await bench.store.keep_feed(APP, _KEPT)
         schedule, node = await bench.add(), await bench.node()
         new = a_fire(schedule, is_claimed=True)
-        told = await _events_of(bench, lambda: bench.record(an_advance(schedule, new), node=node))
-        assert [(event.kind, event.run_id, event.node) for event in told] == [("run.recorded", new.id, node)]
+        events = await _events_of(bench, lambda: bench.record(an_advance(schedule, new), node=node))
+        assert [(event.kind, event.run_id, event.node) for event in events] == [("run.recorded", new.id, node)]
 
     async def test_what_is_refused_is_not_told(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
@@ -196,18 +196,18 @@ class Feed:
             assert await bench.change("edit", await bench.stored())
             assert await bench.change("remove", await bench.stored())
 
-        told = await _events_of(bench, act)
+        events = await _events_of(bench, act)
         names = ["added", "paused", "resumed", "edited", "removed"]
-        assert [event.kind for event in told] == [f"schedule.{name}" for name in names]
-        assert {event.schedule_key for event in told} == {"nightly"}
-        assert (told[1].note, us(told[1].until)) == ("holidays", until)
+        assert [event.kind for event in events] == [f"schedule.{name}" for name in names]
+        assert {event.schedule_key for event in events} == {"nightly"}
+        assert (events[1].note, us(events[1].until)) == ("holidays", until)
 
     async def test_a_pause_that_ends_by_itself_is_told(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         now = await bench.now()
         schedule = await bench.pause(await bench.add(), pause=Pause(at=now, until=now))
-        told = await _events_of(bench, lambda: bench.record(an_advance(schedule, ends_pause=True)))
-        assert [(event.kind, event.schedule_key) for event in told] == [("schedule.resumed", "nightly")]
+        events = await _events_of(bench, lambda: bench.record(an_advance(schedule, ends_pause=True)))
+        assert [(event.kind, event.schedule_key) for event in events] == [("schedule.resumed", "nightly")]
 
     async def test_what_changes_none_or_all_is_told_all_or_none(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
@@ -217,8 +217,8 @@ class Feed:
             Change(key=schedule.key, kind="edit", settle=good),
             Change(key=schedule.key, kind="edit", settle=msgspec.structs.replace(good, version=9)),
         ]
-        told = await _events_of(bench, lambda: bench.store.change_schedules(APP, changes, all_or_none=True))
-        assert told == []
+        events = await _events_of(bench, lambda: bench.store.change_schedules(APP, changes, all_or_none=True))
+        assert events == []
 
     @pytest.mark.parametrize("is_running", [False, True])
     async def test_a_cancelled_run_is_told_when_it_ends(self, bench: Bench, is_running: bool) -> None:
@@ -226,11 +226,11 @@ class Feed:
         node = await bench.node()
         run = await bench.enqueue()
         held = await bench.hold(node, run.id) if is_running else None
-        told = await _events_of(bench, lambda: bench.cancel(run.id, reason="not needed"))
+        events = await _events_of(bench, lambda: bench.cancel(run.id, reason="not needed"))
         if held is not None:
-            assert told == [], "it runs still"
-            told = await _events_of(bench, lambda: bench.end(node, held, verdict=Verdict.CANCELLED, attempts=0))
-        [finished] = told
+            assert events == [], "it runs still"
+            events = await _events_of(bench, lambda: bench.end(node, held, verdict=Verdict.CANCELLED, attempts=0))
+        [finished] = events
         assert (finished.kind, finished.verdict, finished.reason) == ("run.finished", "cancelled", "not needed")
 
     async def test_a_run_that_is_too_old_to_start_is_told_as_missed(self, bench: Bench) -> None:
@@ -238,8 +238,8 @@ class Feed:
         node = await bench.node()
         run = await bench.enqueue(expires=1)
         await bench.pass_time(1000)
-        told = await _events_of(bench, lambda: bench.claim(node))
-        assert [(event.kind, event.run_id, event.verdict, event.reason) for event in told] == [
+        events = await _events_of(bench, lambda: bench.claim(node))
+        assert [(event.kind, event.run_id, event.verdict, event.reason) for event in events] == [
             ("run.finished", run.id, "missed", "expired")
         ]
 
@@ -256,8 +256,10 @@ class Feed:
     async def test_a_task_that_nobody_knows_is_told_as_parked(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         run = await bench.enqueue(task="mail")
-        told = await _events_of(bench, lambda: bench.store.park_unknown(APP, 10))
-        assert [(event.kind, event.run_id, event.reason) for event in told] == [("run.parked", run.id, "unknown_task")]
+        events = await _events_of(bench, lambda: bench.store.park_unknown(APP, 10))
+        assert [(event.kind, event.run_id, event.reason) for event in events] == [
+            ("run.parked", run.id, "unknown_task")
+        ]
 
     async def test_the_end_of_a_node_and_what_becomes_of_its_runs_is_told(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
@@ -294,17 +296,17 @@ class Feed:
             await bench.store.join(join)
             await bench.store.join(join)
             await bench.store.leave("n1")
-            async with bench.line() as line:
-                await line.die("n1")
+            async with bench.heartbeat() as heartbeat:
+                await heartbeat.die("n1")
 
         assert [event.kind for event in await _events_of(bench, act)] == ["node.joined", "node.left"]
 
     async def test_a_node_that_ends_itself_has_died(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
-        async with bench.line() as line:
-            told = await _events_of(bench, lambda: line.die(node))
-        assert [(event.kind, event.node) for event in told] == [("node.died", node)]
+        async with bench.heartbeat() as heartbeat:
+            events = await _events_of(bench, lambda: heartbeat.die(node))
+        assert [(event.kind, event.node) for event in events] == [("node.died", node)]
 
     # --- order and place
 
@@ -439,5 +441,5 @@ class FeedWithin:
             [run] = await within.enqueue(APP, [a_run()])
             assert await within.finish(APP, node, an_outcome(held)) == "done"
             await (user.commit() if is_kept else user.rollback())
-        told = _events(await read_feed(bench, start))
-        assert [(event.kind, event.run_id) for event in told] == [("run.recorded", run.id), ("run.finished", held.id)]
+        events = _events(await read_feed(bench, start))
+        assert [(event.kind, event.run_id) for event in events] == [("run.recorded", run.id), ("run.finished", held.id)]

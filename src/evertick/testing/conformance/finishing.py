@@ -9,17 +9,7 @@ import pytest
 
 from evertick.model import Phase, Reason, Run, State, Verdict
 from evertick.store.base import Note, TaskTerms
-from evertick.testing.conformance.bench import (
-    APP,
-    HOUR,
-    MINUTE,
-    SECOND,
-    SHORT_LEASE,
-    Bench,
-    a_run,
-    an_outcome,
-    us,
-)
+from evertick.testing.conformance.bench import APP, HOUR, MINUTE, SECOND, SHORT_LEASE, Bench, a_run, an_outcome, us
 
 __all__ = ["ENDINGS", "Ending", "Finishing", "end_waiting_run", "expires_for"]
 
@@ -106,10 +96,7 @@ class Finishing:
 
     async def test_result_error_and_phases_are_read_as_they_were_written(self, bench: Bench) -> None:
         node = await bench.node()
-        phases = (
-            Phase(name="fetch", at=5, seconds=1.5),
-            Phase(name="store", at=7, seconds=0.25, is_failed=True),
-        )
+        phases = (Phase(name="fetch", at=5, seconds=1.5), Phase(name="store", at=7, seconds=0.25, is_failed=True))
         run = await bench.end(
             node,
             await bench.hold(node),

@@ -694,8 +694,8 @@ class Fires:
             assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, Reason.REPLACED)
         asked = await bench.run(running.id)
         assert (asked.state, asked.is_cancel_requested) == (State.RUNNING, True)
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).cancels == [running.id]
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).cancels == [running.id]
         run = await bench.run(newest)
         assert (run.state, run.blocked_on) == (State.BLOCKED, running.id)
         assert await bench.state(stranger.id) is State.WAITING

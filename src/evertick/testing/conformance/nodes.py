@@ -120,8 +120,8 @@ class Nodes:
         await bench.store.leave("n1")
         with contextlib.suppress(EvertickError):
             await bench.store.join(join)
-        async with bench.line() as line:
-            assert not (await line.beat("n1", HOUR)).is_alive
+        async with bench.heartbeat() as heartbeat:
+            assert not (await heartbeat.beat("n1", HOUR)).is_alive
         await bench.enqueue()
         assert (await bench.claim("n1")).runs == []
 
@@ -134,8 +134,8 @@ class Nodes:
     async def test_a_beat_extends_the_lease_from_the_time_of_the_store(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE)
         before = await bench.now()
-        async with bench.line() as line:
-            beat = await line.beat(node, 2 * HOUR)
+        async with bench.heartbeat() as heartbeat:
+            beat = await heartbeat.beat(node, 2 * HOUR)
         assert beat.is_alive
         assert beat.cancels == []
         assert before <= beat.now <= await bench.now()
@@ -147,36 +147,36 @@ class Nodes:
 
     async def test_a_beat_tells_whether_there_is_anything_to_look_after(self, bench: Bench) -> None:
         node = await bench.node()
-        async with bench.line() as line:
-            assert not (await line.beat(node, HOUR)).has_charges
+        async with bench.heartbeat() as heartbeat:
+            assert not (await heartbeat.beat(node, HOUR)).has_charges
             await bench.enqueue()
-            assert not (await line.beat(node, HOUR)).has_charges
+            assert not (await heartbeat.beat(node, HOUR)).has_charges
             [run] = (await bench.claim(node)).runs
-            assert (await line.beat(node, HOUR)).has_charges
+            assert (await heartbeat.beat(node, HOUR)).has_charges
             await bench.store.finish(APP, node, [an_outcome(run)])
-            assert not (await line.beat(node, HOUR)).has_charges
+            assert not (await heartbeat.beat(node, HOUR)).has_charges
             await bench.enqueue(queue=own_queue("gone"))
-            assert (await line.beat(node, HOUR)).has_charges
+            assert (await heartbeat.beat(node, HOUR)).has_charges
 
     async def test_a_beat_tells_of_leases_that_have_run_out_until_they_are_judged(self, bench: Bench) -> None:
         node, silent = await bench.node(), await bench.node(lease=SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).has_charges
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).has_charges
             assert await bench.store.judge() == [silent]
-            assert not (await line.beat(node, HOUR)).has_charges
+            assert not (await heartbeat.beat(node, HOUR)).has_charges
 
     async def test_a_late_beat_still_counts_while_nobody_has_judged(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
-        async with bench.line() as line:
-            assert (await line.beat(node, HOUR)).is_alive
+        async with bench.heartbeat() as heartbeat:
+            assert (await heartbeat.beat(node, HOUR)).is_alive
         assert await bench.store.judge() == []
 
     @pytest.mark.parametrize("death", ["judged", "left", "by its own hand"])
     async def test_a_dead_node_hears_of_it_and_never_returns(self, bench: Bench, death: str) -> None:
         node = await bench.node(lease=SHORT_LEASE)
-        async with bench.line() as line:
+        async with bench.heartbeat() as heartbeat:
             match death:
                 case "judged":
                     await bench.pass_time(2 * SHORT_LEASE)
@@ -184,35 +184,35 @@ class Nodes:
                 case "left":
                     await bench.store.leave(node)
                 case _:
-                    await line.die(node)
+                    await heartbeat.die(node)
             before = await _listed(bench, node)
             for _ in range(2):
-                assert not (await line.beat(node, HOUR)).is_alive
+                assert not (await heartbeat.beat(node, HOUR)).is_alive
         after = await _listed(bench, node)
         assert after == before
         assert after.died_at is not None
 
     async def test_a_node_that_never_joined_is_not_alive(self, bench: Bench) -> None:
-        async with bench.line() as line:
-            assert not (await line.beat("never joined", HOUR)).is_alive
+        async with bench.heartbeat() as heartbeat:
+            assert not (await heartbeat.beat("never joined", HOUR)).is_alive
         assert await bench.store.nodes(APP) == []
 
     async def test_the_runs_of_a_node_that_died_by_its_own_hand_are_rehomed(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
-        async with bench.line() as line:
-            await line.die(node)
+        async with bench.heartbeat() as heartbeat:
+            await heartbeat.die(node)
         assert [run.id for run in (await bench.rehome(other)).claimed] == [held.id]
 
     async def test_a_beat_has_a_line_of_its_own_in_its_own_thread(self, bench: Bench) -> None:
         node = await bench.node()
 
         async def beats() -> list[bool]:
-            line = await bench.store.heartbeat_session()
+            heartbeat = await bench.store.heartbeat_session()
             try:
-                return [(await line.beat(node, HOUR)).is_alive for _ in range(3)]
+                return [(await heartbeat.beat(node, HOUR)).is_alive for _ in range(3)]
             finally:
-                await line.close()
+                await heartbeat.close()
 
         assert await asyncio.to_thread(asyncio.run, beats()) == [True, True, True]
 

@@ -8,14 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from evertick.model import (
-    ClaimedMessage,
-    Message,
-    MessageOutcome,
-    MessageState,
-    NewMessage,
-    Verdict,
-)
+from evertick.model import ClaimedMessage, Message, MessageOutcome, MessageState, NewMessage, Verdict
 from evertick.store.base import Change, ChannelPulse, MessageClaim, MessageFilter, NodeJoin
 from evertick.testing.conformance.bench import (
     APP,
@@ -396,15 +389,7 @@ class Outbox:
     async def test_a_node_tells_which_tasks_it_leaves_to_others_and_may_say_otherwise(self, bench: Bench) -> None:
         node, left = await bench.node(), {"build": "redis", "Größe": "nats"}
         join = NodeJoin(
-            id=node,
-            name="n",
-            app=APP,
-            version="1",
-            lease=HOUR,
-            queues=("default",),
-            tasks={},
-            declares={},
-            leaves=left,
+            id=node, name="n", app=APP, version="1", lease=HOUR, queues=("default",), tasks={}, declares={}, leaves=left
         )
         await bench.store.join(join)
         assert [(each.leaves, each.tasks) for each in await bench.store.nodes(APP)] == [(left, ())]

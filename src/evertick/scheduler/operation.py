@@ -1,0 +1,95 @@
+"""Operations as methods: of the scheduler (`pause = operation(schedules.pause)`) and of `scheduler.sync` (`plain`).
+
+A method has the keywords, the docstring and the type of its function, without its context: the object has a `runtime`
+that makes one, and opens the store for the first. Wrong arguments are refused where the call is written.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+
+from evertick.aio.unawaited import telling
+from evertick.operations.backfills import Backfill, BackfillStep
+from evertick.operations.context import Context, ContextSource
+
+if TYPE_CHECKING:
+    from evertick.scheduler.runtime import Runtime
+
+__all__ = ["lazy", "operation", "plain", "plain_backfill"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Method(Protocol[P, R_co]):
+    """A function as an attribute of a class, for type checkers: `self` is bound, all else is kept."""
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Callable[Concatenate[Any, P], R_co]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Callable[P, R_co]: ...
+
+
+class HasRuntime(Protocol):
+    runtime: Runtime
+
+
+def operation(
+    function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]],
+) -> Method[P, Coroutine[Any, Any, R]]:
+    """The async method of an operation."""
+
+    def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        _refuse_wrong_call(function, *args, **kwargs)
+        return self.runtime.in_context(lambda context: function(context, *args, **kwargs))
+
+    return cast("Method[P, Coroutine[Any, Any, R]]", telling(_like(function, method)))
+
+
+def plain(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> Method[P, R]:
+    """The plain method of an operation. One on the user's own connection works in the user's thread."""
+    what = f"scheduler.sync.{function.__name__}()"
+
+    def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> R:
+        _refuse_wrong_call(function, *args, **kwargs)
+        return self.runtime.call_plain(
+            lambda context: function(context, *args, **kwargs), what, connection=kwargs.get("connection")
+        )
+
+    return cast("Method[P, R]", _like(function, method))
+
+
+def lazy(function: Callable[Concatenate[ContextSource, P], R]) -> Method[P, R]:
+    """The method of an operation that begins only when its answer is awaited or iterated."""
+
+    def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> R:
+        return function(self.runtime, *args, **kwargs)
+
+    return cast("Method[P, R]", _like(function, method))
+
+
+def plain_backfill(function: Callable[Concatenate[ContextSource, P], Backfill]) -> Method[P, BackfillStep]:
+    """The plain method of a backfill: it waits for the end."""
+
+    def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> BackfillStep:
+        runtime = self.runtime
+        return runtime.portal.call(
+            lambda: function(runtime, *args, **kwargs).to_the_end(), f"scheduler.sync.{function.__name__}()"
+        )
+
+    return cast("Method[P, BackfillStep]", _like(function, method))
+
+
+def _refuse_wrong_call(function: Callable[..., Coroutine[Any, Any, R]], *args: object, **kwargs: object) -> None:
+    # Python compares them with the signature when it makes the coroutine, which would be only after the store is open.
+    function(None, *args, **kwargs).close()
+
+
+def _like(function: Callable[..., Any], method: Callable[..., R]) -> Callable[..., R]:
+    functools.update_wrapper(method, function)
+    given = function.__annotations__
+    method.__annotations__ = {name: given[name] for name in given if name not in ("context", "source")}
+    return method

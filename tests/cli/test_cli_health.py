@@ -1,0 +1,143 @@
+"""`doctor`, `status` and `top` of the same ledger: one trouble has one name and one severity in all three."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from evertick import Scheduler
+from evertick.model import Cause, NewRun
+from evertick.store.base import NodeJoin, Store, TaskTerms
+from evertick.when.moment import HOUR, MINUTE
+
+Call = Callable[..., Result]
+GRADES = {"error": "critical", "warning": "warning", "note": "ok"}
+NO_NODE, FAILED = ("no_node", "critical"), ("failed_runs", "warning")
+
+
+def found_by_all(evertick: Call) -> dict[str, str]:
+    """What all three find, each with its grade."""
+    doctor = {each["check"]: GRADES[each["severity"]] for each in json.loads(evertick("doctor", "--json").stdout)}
+    status = json.loads(evertick("status", "--json").stdout)
+    top = json.loads(evertick("top", "--json").stdout)
+    found = {each["check"]: each["grade"] for each in status["problems"]}
+    assert {each["check"]: each["grade"] for each in top["problems"]} == found
+    assert {check: doctor.get(check) for check in found} == found
+    assert (top["status"], status["lag_seconds"] > 0) == (status["status"], top["lag_seconds"] > 0)
+    assert status["exit_code"] == {"ok": 0, "warning": 1, "critical": 2}[status["status"]]
+    assert "critical" not in {grade for check, grade in doctor.items() if check not in found}
+    return found
+
+
+def changed(database: str, *statements: str) -> None:
+    with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+def on_store(database: str, work: Callable[[Store], Any]) -> None:
+    async def do() -> None:
+        scheduler = Scheduler(database, concurrency=0)
+        try:
+            await work(await scheduler.runtime.store())
+        finally:
+            await scheduler.close()
+
+    asyncio.run(do())
+
+
+def with_node(database: str, *, lease: int = HOUR, **fields: Any) -> None:
+    """A node that holds its lease and does nothing."""
+    tasks = {name: TaskTerms() for name in ("make_report", "print_it")}
+    node = {"id": "n", "name": "n", "app": "default", "version": "1", "queues": ("default",), "declares": {}}
+
+    async def join(store: Store) -> None:
+        await store.join(NodeJoin(**{**node, "tasks": tasks, "lease": lease, **fields}))
+
+    on_store(database, join)
+
+
+def enqueued(database: str, **fields: Any) -> None:
+    async def enqueue(store: Store) -> None:
+        due = await store.now() - HOUR
+        run = {"id": "r", "task": "make_report", "cause": Cause.ENQUEUE, "fire_at": due, "due_at": due}
+        await store.enqueue("default", [NewRun(**{**run, **fields})])
+
+    on_store(database, enqueue)
+
+
+OVERDUE = f"UPDATE evertick_due SET fire_at = fire_at - {3 * HOUR}, at = at - {3 * HOUR} WHERE at IS NOT NULL"
+NO_FAILURES = "UPDATE evertick_history SET verdict = 'succeeded' WHERE verdict = 'failed'"
+
+
+def test_no_node(database: str, evertick: Call) -> None:
+    assert found_by_all(evertick) == dict([NO_NODE, FAILED])
+
+
+def test_a_node_that_is_alive_makes_all_well(database: str, evertick: Call) -> None:
+    with_node(database)
+    changed(database, NO_FAILURES)
+    assert found_by_all(evertick) == {}
+
+
+def test_a_node_that_was_killed(database: str, evertick: Call) -> None:
+    with_node(database, lease=1)
+    assert found_by_all(evertick) == {**dict([NO_NODE, FAILED]), "silent_node": "warning"}
+    with_node(database, id="m", name="m")
+    assert found_by_all(evertick) == {**dict([FAILED]), "silent_node": "warning"}
+
+
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_an_overdue_schedule(database: str, evertick: Call, is_alive: bool) -> None:
+    changed(database, OVERDUE)
+    if is_alive:
+        with_node(database)
+    troubles = {"stalled_node": "critical"} if is_alive else {**dict([NO_NODE]), "overdue": "critical"}
+    assert found_by_all(evertick) == {**dict([FAILED]), **troubles}
+    lag = json.loads(evertick("status", "--json").stdout)["lag_seconds"]
+    frame = json.loads(evertick("top", "--json").stdout)
+    assert frame["lag_seconds"] == pytest.approx(lag, abs=60)
+    assert frame["overdue_seconds"] == frame["lag_seconds"]
+
+
+def test_a_queue_without_slots(database: str, evertick: Call) -> None:
+    with_node(database)
+    enqueued(database)
+    assert found_by_all(evertick) == {**dict([FAILED]), "waiting_long": "critical"}
+    assert "raise concurrency=" in evertick("status").stdout
+
+
+def test_a_queue_without_a_node_is_not_mended_by_more_slots(database: str, evertick: Call) -> None:
+    enqueued(database)
+    assert found_by_all(evertick) == dict([NO_NODE, FAILED])
+    for command in ("status", "doctor"):
+        assert "concurrency" not in evertick(command).stdout
+    with_node(database)
+    enqueued(database, id="s", queue="slow")
+    assert found_by_all(evertick) == {**dict([FAILED]), "waiting_long": "critical", "unserved_queue": "critical"}
+
+
+def test_a_stuck_channel(database: str, evertick: Call) -> None:
+    scheduler = Scheduler(database, concurrency=0)
+    scheduler.sync.send("webhook", {"order": 7})
+    scheduler.sync.close()
+    changed(database, f"UPDATE evertick_outbox SET due_at = due_at - {5 * MINUTE}")
+    with_node(database)
+    assert found_by_all(evertick) == {**dict([FAILED]), "unsent_channel": "warning"}
+    with_node(database, id="m", name="m", channels=("webhook",))
+    assert found_by_all(evertick) == {**dict([FAILED]), "messages_late": "warning"}
+
+
+def test_lost_and_failing_runs(database: str, evertick: Call) -> None:
+    with_node(database)
+    assert found_by_all(evertick) == dict([FAILED])
+    changed(database, "UPDATE evertick_history SET verdict = 'lost', reason = 'node_died' WHERE verdict = 'failed'")
+    assert found_by_all(evertick) == {"lost_runs": "warning"}
