@@ -29,12 +29,13 @@
 
     Retry, Skip                          raised by a job to say how it ends; not errors, so not below EvertickError
 
-A message says what happened, to what, and what to do about it.
+A message says what happened, to what, and what to do about it. Each of them may carry fields,
+`setting`, `value` and `fix`, by which the command line and the configuration phrase it in their own words.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -71,7 +72,44 @@ __all__ = [
 
 
 class EvertickError(Exception):
-    """The root of every error Evertick raises on purpose."""
+    """The root of every error Evertick raises on purpose.
+
+    setting: the argument, option or key to correct. value: what it has, shortened; never that of a secret. fix: what to
+    do, in the words of Python. `str(error)` is the problem and the fix.
+    """
+
+    setting: str | None = None
+    value: str | None = None
+    fix: str | None = None
+
+    def __init__(
+        self, *args: object, setting: str | None = None, value: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(*args)
+        if setting is not None:
+            self.setting = setting
+        if value is not None:
+            self.value = value
+        if fix is not None:
+            self.fix = fix
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, without the fix where that is a field."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return self.problem if self.fix is None else f"{self.problem}; {self.fix}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by calling the class: some take more, or other, arguments than they keep.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[EvertickError], args: tuple[object, ...]) -> EvertickError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class InvalidInput(EvertickError, ValueError):
@@ -114,7 +152,7 @@ class InvalidSpec(InvalidSetting):
 class InvalidConfiguration(InvalidSetting):
     """Something in a configuration file, the environment or the flags. `problems` has it all, a line each.
 
-    `warnings` has what is not wrong, but hardly meant: whoever mends the one wants to hear of the other.
+    `warnings` has likely mistakes, which are worth correcting in the same round.
     """
 
     def __init__(self, problems: tuple[str, ...], warnings: tuple[str, ...] = ()) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from evertick.config.find import find_file
+from evertick.config.files import find_file
 from other_user import closed_to_us
 
 # Before anybody becomes somebody else.
@@ -55,7 +55,7 @@ def test_the_doctor_says_so_too(closed: Path, evertick: Call) -> None:
 def test_a_closed_home_has_no_configuration_and_a_closed_system_directory_may_have_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evertick.config.find._SYSTEM", Path("/nothing/evertick"))
+    monkeypatch.setattr("evertick.config.files._SYSTEM", Path("/nothing/evertick"))
     home, work, system = tmp_path / "home", tmp_path / "work", tmp_path / "etc/evertick"
     for folder in (home, work, system):
         folder.mkdir(parents=True)
@@ -63,6 +63,6 @@ def test_a_closed_home_has_no_configuration_and_a_closed_system_directory_may_ha
     environ = {"HOME": str(home)}
     with closed_to_us(home):
         assert find_file(None, environ) is None
-    monkeypatch.setattr("evertick.config.find._SYSTEM", system)
+    monkeypatch.setattr("evertick.config.files._SYSTEM", system)
     with closed_to_us(system):
         assert find_file(None, environ) == system / "evertick.toml"

@@ -11,7 +11,7 @@ from echo_driver import Echo
 
 from evertick import Constant, Exponential, Linear, Shell
 from evertick.cli import cli
-from evertick.config import table as table_module
+from evertick.config import layer as table_module
 from evertick.config.build import scheduler_from
 from evertick.config.load import Configuration
 from evertick.config.show import shown_jobs, shown_values

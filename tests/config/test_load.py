@@ -11,9 +11,9 @@ import pytest
 
 from evertick import Scheduler
 from evertick.config.build import scheduler_from
-from evertick.config.directory import default_state, make_private
-from evertick.config.find import find_file, searched_files
+from evertick.config.files import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration, load_ledger
+from evertick.config.paths import default_state, make_private
 from evertick.config.section import SECTIONS, keys_of, variable_of
 from evertick.errors import InvalidConfiguration, Refused
 

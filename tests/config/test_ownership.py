@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from evertick.config import ownership
 from evertick.config.load import Configuration, guess_ledger, load_configuration, load_disabled, load_ledger
 from evertick.config.ownership import distrusted_folder, open_owned
 from evertick.errors import InvalidConfiguration
+from other_user import as_other_user
 
 ME, NOBODY = os.geteuid(), 65534
 TRUST = {"EVERTICK_TRUST_CONFIG": "1"}
@@ -57,7 +59,7 @@ def foreign(path: Path) -> Path:
 def distrusted(path: Path, environ: Mapping[str, str] = {}) -> dict[str, str]:
     opened, found = open_owned(path, environ)
     os.close(opened)
-    return {each.place: each.said for each in found}
+    return {each.place: each.problem for each in found}
 
 
 def test_what_root_owns_alone_is_trusted(root: None, write: Write) -> None:
@@ -139,7 +141,7 @@ def test_a_link_of_another_user_is_refused_though_its_target_is_right(root: None
     link.symlink_to(target)
     foreign(link)
     _, found = open_owned(link, {})
-    [said] = [each.said for each in found if "this link" in each.said]
+    [said] = [each.problem for each in found if "this link" in each.problem]
     assert said.startswith("its owner, user ")
     assert f"`chown -h root {link}`" in said
 
@@ -254,6 +256,32 @@ def test_root_reads_nothing_of_a_file_that_is_refused(root: None, folder: Path, 
     assert "theirs" not in guessed.database_url
 
 
+@pytest.mark.skipif(ME != 0, reason="only root can be a second user")
+def test_a_real_second_user_is_warned_of_what_a_third_can_change_and_not_of_its_own() -> None:
+    # The folders of pytest are closed to that user.
+    with TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        own, theirs = (folder / each / "evertick.toml" for each in ("own", "theirs"))
+        for path, owner in ((own, NOBODY), (theirs, NOBODY - 1)):
+            path.parent.mkdir()
+            path.write_text(RUNS)
+            for each in (path.parent, path):
+                os.chown(each, owner, owner)
+        with as_other_user() as user:
+            assert os.geteuid() == user
+            found = load_configuration(own, {})
+            warned = load_configuration(theirs, {})
+            with pytest.raises(PermissionError):
+                theirs.write_text("")
+        assert not [each for each in found.warnings if "can change" in each]
+        said = (
+            f"its owner, user {NOBODY - 1}, can change this file, and so decide what {pwd.getpwuid(user).pw_name} runs"
+        )
+        assert [each for each in warned.warnings if each.startswith(f"{theirs}: {said}")]
+        assert [job.name for job in warned.jobs] == ["a"]
+
+
 def test_root_refuses_an_include_of_another_user(root: None, write: Write, problems: Callable[..., list[str]]) -> None:
     more = foreign(write(RUNS, "more.toml"))
     said = distrusted(more)[str(more)]
@@ -278,7 +306,7 @@ def test_a_folder_to_import_from_is_distrusted_with_the_sticky_bit_too(root: Non
     """Any new file in it may be imported."""
     (folder / "app").mkdir()
     (folder / "app").chmod(0o1777)
-    said = {each.place: each.said for each in distrusted_folder(folder / "app", {})}[str(folder / "app")]
+    said = {each.place: each.problem for each in distrusted_folder(folder / "app", {})}[str(folder / "app")]
     assert "every user" in said
     assert distrusted_folder(folder / "app", TRUST) == []
 

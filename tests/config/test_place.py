@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evertick.config.place import Path, key_lines
+from evertick.config.files import KeyPath, key_lines
 
 
-def paths_of(value: Any, path: Path = ()) -> Iterator[Path]:
+def paths_of(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Every path of what tomllib has read."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in pairs:
@@ -22,7 +22,7 @@ def paths_of(value: Any, path: Path = ()) -> Iterator[Path]:
         yield from paths_of(inner, (*path, name))
 
 
-def check(text: str) -> dict[Path, int]:
+def check(text: str) -> dict[KeyPath, int]:
     lines = key_lines(text)
     assert set(lines) == set(paths_of(tomllib.loads(text)))
     return lines
@@ -170,11 +170,11 @@ def values(draw: st.DrawFn, depth: int = 2) -> str:
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> tuple[str, dict[Path, int]]:
+def documents(draw: st.DrawFn) -> tuple[str, dict[KeyPath, int]]:
     """A text, and on which line the keys of its tables stand."""
-    text, expected = "", dict[Path, int]()
+    text, expected = "", dict[KeyPath, int]()
 
-    def pairs(table: Path) -> None:
+    def pairs(table: KeyPath) -> None:
         nonlocal text
         for name in draw(st.lists(_TEXT, max_size=3, unique=True)):
             if (*table, name) not in expected:
@@ -203,7 +203,7 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[Path, int]]:
 
 @settings(max_examples=400, deadline=None)
 @given(documents())
-def test_whatever_tomllib_reads_the_scanner_finds_each_key_on_its_line(made: tuple[str, dict[Path, int]]) -> None:
+def test_whatever_tomllib_reads_the_scanner_finds_each_key_on_its_line(made: tuple[str, dict[KeyPath, int]]) -> None:
     text, expected = made
     lines = check(text)
     assert {path: lines[path] for path in expected} == expected

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from echo_driver import Echo
 
-from evertick.config.include import DEPTH_MAX, FILES_MAX
+from evertick.config.files import DEPTH_MAX, FILE_MAX_BYTES, FILES_MAX
 from evertick.config.problem import PROBLEMS_MAX
-from evertick.config.toml import FILE_MAX_BYTES
 from evertick.errors import InvalidConfiguration, InvalidSetting
 
 JOB = 'every = "1h"\necho = "x"\n'

@@ -18,9 +18,8 @@ from evertick import Calendar, Scheduler
 from evertick.aio.cooperative import TURN
 from evertick.config import adding, load, ownership
 from evertick.config.build import scheduler_from
-from evertick.config.job_diff import JobNews
 from evertick.config.load import Configuration, load_configuration
-from evertick.config.reload import Reloader
+from evertick.config.reload import JobDiff, Reloader
 from evertick.errors import StoreUnavailable
 from evertick.ledger.atomic_edit import BatchEditor
 from evertick.model import Node, Run
@@ -71,7 +70,7 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         write(jobs(kept="kept", changed="after", new="new").replace("'1d'\necho = 'after'", "'2d'\necho = 'after'"))
         came = await reloader.reload()
         assert (came.problems, came.jobs, came.wants_restart) == ((), 3, ())
-        assert came.news == JobNews(added=("new",), changed=("changed",), gone=("gone",))
+        assert came.changes == JobDiff(added=("new",), changed=("changed",), gone=("gone",))
         for key in ("kept", "changed", "new"):
             await ended(scheduler, key)
         assert echo.heard == ["kept", "after", "new"]
@@ -90,7 +89,7 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         )
         assert found["kept"].version == 1
         write(jobs(kept="kept", changed="before", gone="gone"))
-        assert (await reloader.reload()).news == JobNews(added=("gone",), changed=("changed",), gone=("new",))
+        assert (await reloader.reload()).changes == JobDiff(added=("gone",), changed=("changed",), gone=("new",))
         assert not (await scheduler.schedule("gone")).is_paused
 
 
@@ -108,16 +107,16 @@ async def test_a_job_that_has_only_moved_in_its_file_is_no_news(folder: Path, wr
     write(jobs(a="a", b="b"))
     async with running(folder) as reloader:
         write("# a comment\n" + jobs(b="b", a="a"))
-        assert not (await reloader.reload()).news
+        assert not (await reloader.reload()).changes
         write(jobs(a="a", b="b") + "description = 'of b'\n")
-        assert (await reloader.reload()).news == JobNews(changed=("b",))
+        assert (await reloader.reload()).changes == JobDiff(changed=("b",))
         write(jobs(a="a", b="b") + "description = 'of b'\n" + JOB.format(name="c", text="c") + "enabled = false\n")
-        assert (await reloader.reload()).news == JobNews(added=("c (disabled)",))
+        assert (await reloader.reload()).changes == JobDiff(added=("c (disabled)",))
 
 
 def test_of_many_jobs_that_have_changed_ten_are_named() -> None:
     many = tuple(f"job-{number}" for number in range(12))
-    told = JobNews(added=many, gone=("old",)).words()
+    told = JobDiff(added=many, gone=("old",)).words()
     assert told == (f"added: {', '.join(many[:10])} and 2 more; gone: old (`evertick apply --prune` removes it)")
 
 

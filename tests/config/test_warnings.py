@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evertick.config import directory
+from evertick.config import paths as directory
 from evertick.config.load import Configuration, load_configuration
 from evertick.errors import InvalidConfiguration, Refused
 from other_user import closed_to_us

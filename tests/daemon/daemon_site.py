@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from evertick.daemon.pidfile import pid_in
+from evertick.daemon.process import pid_in
 
 CONFIGURATION = """
 [node]

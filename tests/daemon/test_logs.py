@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from evertick import Scheduler
-from evertick.daemon.lines import Hidden, JournalLines, JsonLines, TextLines
-from evertick.daemon.logs import LogFile, Logs, set_up_logs
+from evertick.daemon.logs import JournalFormatter, JsonFormatter, LogFile, Logs, Redactor, TextFormatter, set_up_logs
 from evertick.errors import InvalidSetting, Refused
 from evertick.text.log_level import TRACE
 from other_user import closed_to_us
@@ -89,14 +88,14 @@ def raised(message: str) -> logging.LogRecord:
 
 
 def test_a_line_of_text_has_the_moment_with_its_offset_the_level_and_the_logger() -> None:
-    line = TextLines(Hidden()).format(record("%d runs", 3))
+    line = TextFormatter(Redactor()).format(record("%d runs", 3))
     moment, _, rest = line.partition(" INFO    ")
     assert datetime.fromisoformat(moment).timestamp() == 1_769_850_000.125
     assert rest == "evertick.engine: 3 runs"
 
 
 def test_a_line_of_json_is_one_object_and_names_the_node() -> None:
-    line = JsonLines(Hidden(), node="web1").format(record("ä\nb"))
+    line = JsonFormatter(Redactor(), node="web1").format(record("ä\nb"))
     assert "\n" not in line
     assert json.loads(line) == {
         "at": "2026-01-31T09:00:00.125000Z",
@@ -108,7 +107,7 @@ def test_a_line_of_json_is_one_object_and_names_the_node() -> None:
 
 
 def test_a_line_for_the_journal_begins_with_how_grave_it_is_and_has_no_time() -> None:
-    lines = JournalLines(Hidden())
+    lines = JournalFormatter(Redactor())
     assert lines.format(record("a\nb", level=logging.WARNING)) == "<4>evertick.engine: a\n<4>    b"
     grave = [lines.format(record("", level=level))[:3] for level in (50, 40, 30, 20, 10, TRACE)]
     assert grave == ["<2>", "<3>", "<4>", "<6>", "<7>", "<7>"]
@@ -116,38 +115,38 @@ def test_a_line_for_the_journal_begins_with_how_grave_it_is_and_has_no_time() ->
 
 def test_what_a_job_writes_cannot_look_like_another_record() -> None:
     nasty = "done\n2026-01-31 09:00:00.000+00:00 ERROR   evertick.engine: forged\r\x1b[2J\u2028\u202ex\udc80"
-    line = TextLines(Hidden()).format(record("%s", nasty))
+    line = TextFormatter(Redactor()).format(record("%s", nasty))
     first, second = line.split("\n")
     assert first.endswith("evertick.engine: done")
     assert second.startswith("    2026-01-31")
     assert second.endswith(r"forged\x0d\x1b[2J\u2028\u202ex\udc80")
-    assert json.loads(JsonLines(Hidden()).format(record("%s", nasty)))["message"].endswith(r"x\udc80")
+    assert json.loads(JsonFormatter(Redactor()).format(record("%s", nasty)))["message"].endswith(r"x\udc80")
 
 
 def test_a_traceback_goes_with_its_record() -> None:
-    text = TextLines(Hidden()).format(raised("no paper")).split("\n")
+    text = TextFormatter(Redactor()).format(raised("no paper")).split("\n")
     assert text[-1] == "    ValueError: no paper"
     assert all(line.startswith("    ") for line in text[1:])
-    data = json.loads(JsonLines(Hidden()).format(raised("no paper")))
+    data = json.loads(JsonFormatter(Redactor()).format(raised("no paper")))
     assert data["message"] == "it failed"
     assert data["trouble"].endswith("ValueError: no paper")
 
 
 def test_a_long_record_is_cut_and_says_so() -> None:
-    line = TextLines(Hidden()).format(record("x" * 100_000))
+    line = TextFormatter(Redactor()).format(record("x" * 100_000))
     assert len(line) < 66_000
     assert line.endswith("… (34464 more characters cut)")
 
 
 def test_a_record_whose_arguments_do_not_fit_is_written_all_the_same() -> None:
-    assert "'%d runs' with ('three',) (TypeError:" in TextLines(Hidden()).format(record("%d runs", "three"))
+    assert "'%d runs' with ('three',) (TypeError:" in TextFormatter(Redactor()).format(record("%d runs", "three"))
 
 
 def test_no_secret_is_written_wherever_it_comes_from() -> None:
-    hidden = Hidden()
+    hidden = Redactor()
     for secret in ("hunter2", "hunter2-and-more", "abc", ""):
         hidden.add(secret)
-    for lines in (TextLines(hidden), JsonLines(hidden)):
+    for lines in (TextFormatter(hidden), JsonFormatter(hidden)):
         line = lines.format(record("sent %s to %s", "hunter2-and-more", "postgresql://ann:s3cret@db/x?a=hunter2"))
         assert "sent *** to postgresql://ann:***@db/x?a=***" in line
         assert "hunter2" not in lines.format(raised("token hunter2 refused"))

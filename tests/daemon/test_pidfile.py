@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from evertick.daemon.pidfile import Pidfile, pid_in, running_pid
+from evertick.daemon.process import Pidfile, pid_in, running_pid
 from evertick.errors import Refused
 from other_user import closed_to_us
 
 HOLDER = """
 import sys
 from pathlib import Path
-from evertick.daemon.pidfile import Pidfile
+from evertick.daemon.process import Pidfile
 from evertick.errors import Refused
 pidfile = Pidfile(Path(sys.argv[1]))
 try:
@@ -236,7 +236,7 @@ def test_a_stale_one_that_somebody_keeps_locked_is_told_as_such(path: Path) -> N
     path.write_text("4194304\n")
     with path.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_EX)
-        with pytest.raises(Refused, match="locked by somebody who is not the process in it"):
+        with pytest.raises(Refused, match="locked by another process than the one in it"):
             Pidfile(path).take()
 
 

@@ -207,7 +207,7 @@ def test_where_nothing_is_reloaded_a_signal_is_told_so(site: Site) -> None:
     site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "off"'))
     process = site.started()
     process.send_signal(signal.SIGUSR1)
-    site.until_logged("SIGUSR1: nothing is read again, for daemon.reload is off")
+    site.until_logged("SIGUSR1: ignored, since daemon.reload is off")
     process.terminate()
     assert process.wait(60) == 0
 

@@ -11,8 +11,7 @@ from pages import ROOT, blocks, doc, shell_lines
 from programs import SECONDS_MAX, running
 
 from evertick.cli.exits import EXIT_WRONG
-from evertick.daemon.lines import Hidden, JsonLines
-from evertick.daemon.logs import LOG_LEVELS
+from evertick.daemon.logs import LOG_LEVELS, JsonFormatter, Redactor
 from evertick.scheduler.process import EXIT_REPLACED, EXIT_RESTART, EXIT_STALLED
 
 PAGE = "reference/daemon.md"
@@ -46,7 +45,7 @@ def test_every_signal_that_it_hears_and_every_code_it_ends_with_is_documented() 
 def test_every_field_of_a_line_of_json_and_every_level_is_documented() -> None:
     record = logging.LogRecord("x", logging.INFO, "x", 1, "x", (), (ValueError, ValueError("x"), None))
     vars(record).update(run="x", task="x", schedule="x")
-    fields = set(re.findall(r'"(\w+)":', JsonLines(Hidden(), node="x").format(record)))
+    fields = set(re.findall(r'"(\w+)":', JsonFormatter(Redactor(), node="x").format(record)))
     assert in_first_column(section("Log")) == fields
     assert [level for level in LOG_LEVELS if f"`{level}`" not in section("Levels")] == []
 

@@ -24,7 +24,7 @@ from evertick import Scheduler, StoreRefused, StoreReplaced, StoreUnavailable
 from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
 from evertick.scheduler.process import EXIT_REPLACED
-from evertick.store.base import NodeJoin, RunFilter
+from evertick.store.base import MigrateMode, NodeJoin, RunFilter
 from evertick.store.sqlite import SqliteStore, file_system
 
 NODE = """
@@ -460,16 +460,25 @@ def test_a_fork_is_refused_and_its_end_takes_nothing_from_its_parent(path: Path)
     assert beside(path) == set()
 
 
+@pytest.mark.parametrize("migrate", ["auto", "check"])
 @pytest.mark.parametrize(("kind", "is_told"), [("nfs4", True), ("cifs", True), ("ext4", False)])
 async def test_a_network_file_system_is_told_when_a_program_opens_the_ledger(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str, is_told: bool
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    is_told: bool,
+    migrate: MigrateMode,
 ) -> None:
+    made = SqliteStore(f"sqlite:///{path}", clock=system_clock)
+    await made.open(migrate="auto")
+    await made.close()
     mounts = path.with_name("mountinfo")
     mounts.write_text(f"36 35 98:0 / / rw,noatime shared:1 - {kind} /dev/root rw\n")
     monkeypatch.setattr(file_system, "MOUNTS", mounts)
     store = SqliteStore(f"sqlite:///{path}", clock=system_clock)
     with caplog.at_level(logging.WARNING, logger="evertick.store"):
-        await store.open(migrate="auto")
+        await store.open(migrate=migrate)
     await store.close()
     told = [message for message in caplog.messages if f"network file system ({kind})" in message]
     assert len(told) == is_told

@@ -6,6 +6,7 @@ A completion never fails and never says anything: a store that is away, locked o
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -76,8 +77,13 @@ async def _asked(
     url: str, app: str, find: Callable[[Store, str], Awaitable[list[CompletionItem]]]
 ) -> list[CompletionItem]:
     store = open_store(url, clock=system_clock)
-    await store.open(migrate="check")
+    logger = logging.getLogger("evertick")
+    level = logger.level
+    # A warning would be printed between the words of the completion.
+    logger.setLevel(logging.CRITICAL)
     try:
+        await store.open(migrate="check")
         return await find(store, app)
     finally:
+        logger.setLevel(level)
         await store.close()

@@ -25,9 +25,9 @@ from evertick.cli.named import nearer
 from evertick.cli.show.output import tell
 from evertick.cli.show.words import times_in
 from evertick.cli.time_zone import clock_of, with_zone
-from evertick.config.find import FILE_NAME, searched_files
+from evertick.config.files import FILE_NAME, searched_files
 from evertick.config.load import load_ledger, management_settings
-from evertick.daemon.report import DaemonReport, read_remains, read_reports
+from evertick.daemon.report import DaemonReport, read_dead_reports, read_reports
 from evertick.definition.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, check_url
 from evertick.errors import NotFound, StoreRefused
 from evertick.operations.context import Actor
@@ -133,7 +133,7 @@ def daemons_of(ledger: Ledger) -> list[DaemonReport]:
 
 def killed_daemons_of(ledger: Ledger) -> list[DaemonReport]:
     """Those that did, and whose process is gone without a word."""
-    return _of_ledger(ledger, read_remains)
+    return _of_ledger(ledger, read_dead_reports)
 
 
 def _of_ledger(ledger: Ledger, read: Callable[[Path], list[DaemonReport]]) -> list[DaemonReport]:

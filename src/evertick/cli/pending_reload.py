@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from evertick.cli.database import Ledger, daemons_of
-from evertick.config.configuration import Configuration
-from evertick.config.job_digest import changed_doing, doing_of
+from evertick.config.configuration import Configuration, changed_jobs, job_digests
 from evertick.daemon.report import DaemonReport
 
 __all__ = ["PendingReload", "look_at_daemons"]
@@ -42,11 +41,11 @@ class PendingReload(msgspec.Struct, frozen=True, kw_only=True):
 def look_at_daemons(loaded: Configuration) -> PendingReload:
     """Those of the same ledger, app and node; none that this user may not ask."""
     ledger = Ledger(url=loaded.database_url, app=loaded.node.app, state_directory=loaded.state_directory)
-    name, doing = loaded.settings["node_name"], doing_of(loaded)
+    name, doing = loaded.settings["node_name"], job_digests(loaded)
     changed: dict[str, list[str]] = {}
     behind, known = [], [daemon for daemon in daemons_of(ledger) if daemon.node == name]
     for daemon in known:
-        differing = changed_doing(daemon.does, doing)
+        differing = changed_jobs(daemon.does, doing)
         if differing or doing.keys() - daemon.does.keys():
             changed |= differing
             behind.append(daemon)

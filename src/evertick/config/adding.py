@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from evertick.config.job import Job
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased
 from evertick.definition.declarations import Declaration
 from evertick.errors import EvertickError
 from evertick.plan.allowed_rules import check_rule
@@ -26,9 +26,11 @@ def add_job(scheduler: Scheduler, job: Job, problems: Problems) -> None:
     try:
         _add(scheduler, job)
     except EvertickError as wrong:
-        name, said = _named(str(wrong).removeprefix(f"task {job.name!r}: "), job)
+        problem = phrased(wrong, f"task {job.name!r}: ")
+        own = wrong.setting if wrong.setting in job.places else None
+        name, problem = _named(problem, job) if own is None else (own, problem.removeprefix(f"{own}: "))
         key = f"jobs.{job.name}.{name}" if name else f"jobs.{job.name}"
-        problems.add(job.places.get(name, job.place), key, said)
+        problems.add(job.places.get(name, job.place), key, problem)
 
 
 async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: Problems) -> None:
@@ -49,11 +51,11 @@ async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: P
             problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{what}{known}")
 
 
-def _named(said: str, job: Job) -> tuple[str, str]:
-    """The key of the job that an error is about, or a field in one, and what is said of it."""
-    name, _, rest = said.partition(": ")
+def _named(problem: str, job: Job) -> tuple[str, str]:
+    """The key of the job that an error is about, or a field in one, and the problem."""
+    name, _, rest = problem.partition(": ")
     if name not in job.places:
-        return "", said
+        return "", problem
     field, _, more = rest.partition(": ")
     inner = f"{name}.{field}"
     return (inner, more) if inner in job.places else (name, rest)

@@ -1,7 +1,7 @@
-"""The brokers of a configuration, as their drivers and workers want them.
+"""The brokers of a configuration: a URL or its parts, checked, and as drivers and workers take them.
 
-A worker has no database and no jobs. It reads where its broker is as a node does, and nothing else of the file can stop
-it.
+A worker has no database and no jobs. It reads where its broker is as a node does, and no other part of the file can
+stop it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,135 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from evertick.config.broker import Connection, broker_of
-from evertick.config.include import read_all, warnings_in
-from evertick.config.layer import Value, layered, section_from
+from evertick.config.files import read_all, warnings_in
+from evertick.config.layer import SectionKeys, Value, Warn, layered, section_from
+from evertick.config.paths import check_files
 from evertick.config.problem import Problems
-from evertick.config.reading import check_files
 from evertick.config.section import Section
 from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.errors import InvalidSpec
+from evertick.text.redact import masked
 
-__all__ = ["BROKERS", "Brokers", "connection_of", "load_brokers", "refuse_wrong"]
+__all__ = ["BROKERS", "Brokers", "Connection", "broker_of", "connection_of", "load_brokers", "refuse_wrong"]
 
-# How the drivers of brokers are told where their servers are.
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach a broker. The URL may hold a password: it is never shown whole."""
+
+    url: str
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    token: str | None = None
+    credentials: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Connection({masked(self.url)!r})"
+
+
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """How the URLs of a broker look."""
+
+    scheme: str
+    safe: str
+    # Those that neither ask for TLS nor do without: a socket of this machine.
+    local: tuple[str, ...] = ()
+    port: int
+    # How many servers it may name.
+    most: int
+    # Whether a password needs a user.
+    is_user_needed: bool
+
+
+_KINDS = {
+    "redis": _Kind(scheme="redis", safe="rediss", local=("unix",), port=6379, most=1, is_user_needed=False),
+    "nats": _Kind(scheme="nats", safe="tls", port=4222, most=100, is_user_needed=True),
+}
+
+
+def broker_of(section: str, values: Mapping[str, Value], problems: Problems, warn: Warn) -> Connection | None:
+    """How to reach a broker; None where it is not set, or wrong."""
+    keys, kind = SectionKeys(section, values, problems, warn), _KINDS[section]
+    if keys.is_half:
+        return None
+    before = len(problems)
+    given, password = keys.url(), keys.password()
+    files = {name: keys.path(f"ssl.{name}") for name in ("ca", "cert", "key")}
+    _check_pair(keys)
+    if given is not None:
+        url = _of_url(str(given.value), password, keys, kind)
+    elif keys.get("address") is not None:
+        url = _of_parts(password, keys, kind)
+    else:
+        for name in ("user", "password", "password_file", "token", "credentials"):
+            if keys.get(name) is not None:
+                keys.refuse(name, f"nothing says where the server is; give {section}.address or {section}.url")
+        return None
+    _check_token(url, keys)
+    if len(problems) > before:
+        return None
+    return Connection(url=url, token=keys.text("token"), credentials=keys.path("credentials"), **files)
+
+
+def _of_url(url: str, password: str | None, keys: SectionKeys, kind: _Kind) -> str:
+    """A URL has all but the password; other keys beside it would not count, so they are refused."""
+    urls = [each.strip() for each in url.split(",")] if kind.most > 1 else [url]
+    schemes = [each.partition("://")[0] for each in urls if "://" in each]
+    if len(schemes) < len(urls) or not {*schemes} <= {kind.scheme, kind.safe, *kind.local}:
+        keys.refuse("url", f"{masked(url)!r} is no URL of a broker; begin it with {kind.scheme}://host")
+        return url
+    tls = keys.get("tls")
+    if tls is not None and tls.value and kind.scheme in schemes:
+        keys.refuse("tls", f"{keys.section}.url begins with {kind.scheme}://, which is without TLS; "
+                    f"write {kind.safe}://… there")  # fmt: skip
+    if tls is not None and not tls.value and kind.safe in schemes:
+        keys.refuse("tls", f"{keys.section}.url begins with {kind.safe}://, which is with TLS; keep one of the two")
+    if keys.get("number") is not None:
+        example = f"{schemes[0]}:///socket?db=2" if schemes[0] in kind.local else f"{schemes[0]}://host:{kind.port}/2"
+        keys.refuse("number", f"{keys.section}.url says where the server is; put the number into it, like {example}")
+    return ",".join(keys.with_password(each, password, is_user_needed=kind.is_user_needed) for each in urls)
+
+
+def _of_parts(password: str | None, keys: SectionKeys, kind: _Kind) -> str:
+    tls, number = keys.get("tls"), keys.get("number")
+    is_secure = (tls is not None and bool(tls.value)) or keys.first("ssl.ca", "ssl.cert", "ssl.key") is not None
+    login = keys.login(password, is_user_needed=kind.is_user_needed)
+    before = f"{kind.safe if is_secure else kind.scheme}://{login}"
+    if number is not None and number.value < 0:
+        keys.refuse("number", f"{number.value} cannot be; write a whole number from 0 on")
+    hosts = keys.hosts(f"host:{kind.port}", most=kind.most)
+    return ",".join(before + host for host in hosts) + ("" if number is None else f"/{number.value}")
+
+
+def _check_pair(keys: SectionKeys) -> None:
+    cert, key = keys.get("ssl.cert"), keys.get("ssl.key")
+    if key is not None and cert is None:
+        keys.refuse("ssl.key", "it is the key of no certificate; give ssl.cert, too")
+    if cert is not None and key is None:
+        keys.refuse("ssl.cert", "it is a certificate without its key; give ssl.key, too")
+
+
+def _check_token(url: str, keys: SectionKeys) -> None:
+    """A token stands in place of a user: a server hears one of the two, and which one is chance."""
+    if keys.get("token") is None:
+        return
+    other = keys.first("user", "password", "password_file") or ("url" if _is_signed(url) else None)
+    if other is not None:
+        keys.refuse("token", f"{keys.section}.{other} says who asks, too; keep one of the two")
+
+
+def _is_signed(url: str) -> bool:
+    try:
+        return any("@" in urlsplit(each.strip()).netloc for each in url.split(","))
+    except ValueError:
+        return True
+
+
+# What the drivers of brokers take.
 BROKERS: dict[str, type[RedisConnection | NatsConnection]] = {"redis": RedisConnection, "nats": NatsConnection}
 # The address has them already.
 _IN_URL = ("user", "username", "password")
@@ -75,10 +189,10 @@ def refuse_wrong(
     try:
         connection.check()
     except InvalidSpec as wrong:
-        for said in wrong.problems:
-            name, _, rest = said.removeprefix(f"{driver}: ").partition(": ")
+        for problem in wrong.problems:
+            name, _, rest = problem.removeprefix(f"{driver}: ").partition(": ")
             is_named = f"{driver}.{name}" in values
             key = f"{driver}.{name}" if is_named else f"{driver}.url"
             if key == f"{driver}.url" and not values[key].is_set:
                 key = f"{driver}.address"
-            problems.add(values[key].origin.place, key, rest if is_named else said.removeprefix(f"{driver}: "))
+            problems.add(values[key].origin.place, key, rest if is_named else problem.removeprefix(f"{driver}: "))

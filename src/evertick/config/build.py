@@ -52,8 +52,8 @@ def check_brokers(configuration: Configuration, problems: Problems) -> None:
     for job in configuration.jobs:
         driver = "" if job.spec is None else job.spec.driver
         if driver in BROKERS and driver not in configuration.connections and driver in drivers:
-            said = f"it is not said where the server is; set address or url under [{driver}]"
-            problems.add(job.places[driver], f"jobs.{job.name}.{driver}", said)
+            problem = f"it is not said where the server is; set address or url under [{driver}]"
+            problems.add(job.places[driver], f"jobs.{job.name}.{driver}", problem)
 
 
 def _connection(driver: str, configuration: Configuration) -> RedisConnection | NatsConnection:

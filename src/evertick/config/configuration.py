@@ -1,26 +1,30 @@
-"""A configuration that was read and checked: plain data, each value with its origin."""
+"""A configuration that was read and checked: plain data, each value with its origin.
+
+A daemon reports digests of its jobs, so that a command can tell whether it does the same as a file. Commands
+themselves, which may hold secrets, are not kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from evertick.clock import host_name
-from evertick.config.broker import Connection
-from evertick.config.directory import make_private
-from evertick.config.include import Pattern
-from evertick.config.job import Defaults, Job
+from evertick.config.brokers import Connection
+from evertick.config.files import Pattern
+from evertick.config.job import TASK_KEYS, Defaults, Job
 from evertick.config.layer import Value
-from evertick.config.saying import jobs_told
+from evertick.config.paths import make_private
 from evertick.config.section import Daemon, Database, Directories, Http, Log, Nats, Node, Redis, Retention
 from evertick.driver.registry import known_drivers
 from evertick.text.redact import masked
 from evertick.when import Calendar
 
-__all__ = ["SETTINGS", "Configuration", "settings_from"]
+__all__ = ["SETTINGS", "Configuration", "changed_jobs", "job_count", "job_digests", "settings_from"]
 
 # The settings of a scheduler by the keys that hold them.
 SETTINGS = {
@@ -33,7 +37,7 @@ SETTINGS = {
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is told, and where each value comes from."""
+    """All settings and jobs of a node, and where each value comes from."""
 
     # None: no file was found, and the environment and flags are all there is.
     file: Path | None
@@ -62,7 +66,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     # What holds for every job that does not say otherwise.
     defaults: Defaults
     jobs: tuple[Job, ...]
-    # What is not wrong, but should not stay as it is.
+    # Likely mistakes, and what to correct soon.
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -71,8 +75,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def jobs_words(self) -> str:
-        """How many jobs it has, and how many of them are disabled."""
-        return jobs_told(len(self.jobs), sum(not job.is_enabled for job in self.jobs))
+        return job_count(len(self.jobs), sum(not job.is_enabled for job in self.jobs))
 
     def make_directories(self) -> list[str]:
         """Have its directories there, for this user alone; answers what was to be mended, in words.
@@ -95,3 +98,44 @@ def settings_from(values: Mapping[str, Value]) -> dict[str, Any]:
     given["node_name"] = given["node_name"] or f"evertick@{host_name()}"
     given["drivers"] = given["drivers"] if given["drivers"] is not None else known_drivers()
     return given
+
+
+def job_count(count: int, disabled: int = 0) -> str:
+    """In words, with how many of them the file has disabled."""
+    words = "1 job" if count == 1 else f"{count} jobs"
+    if not disabled:
+        return words
+    which = "" if count == 1 else f"{'all' if disabled == count else disabled} of them "
+    return f"{words}, {which}disabled"
+
+
+_DIGEST_BYTES = 6
+
+JobDigests = Mapping[str, Mapping[str, str]]
+
+
+def job_digests(configuration: Configuration) -> dict[str, dict[str, str]]:
+    """By job, its keys that say what to do, each with a digest of what the file has there."""
+    defaults = {name: each for name, each in configuration.defaults.shown.items() if name in TASK_KEYS}
+    return {job.name: _digests(job, defaults) for job in configuration.jobs}
+
+
+def changed_jobs(old: JobDigests, new: JobDigests) -> dict[str, list[str]]:
+    """Which keys of which jobs differ, of those that are in both."""
+    found = {name: _differing(old[name], new[name]) for name in sorted(old.keys() & new.keys())}
+    return {name: keys for name, keys in found.items() if keys}
+
+
+def _digests(job: Job, defaults: Mapping[str, Any]) -> dict[str, str]:
+    if job.spec is None:
+        return {}
+    own = {name: each for name, each in job.shown.items() if name == job.spec.driver or name in TASK_KEYS}
+    return {name: _digest(each) for name, each in (dict(defaults) | own).items()}
+
+
+def _digest(value: Any) -> str:
+    return blake2b(msgspec.json.encode(value, order="sorted"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

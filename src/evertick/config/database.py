@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode
 
-from evertick.config.keys import PARTS, SectionKeys, Warn
-from evertick.config.layer import Value
-from evertick.config.origin import Origin
+from evertick.config.layer import PARTS, Origin, SectionKeys, Value, Warn
 from evertick.config.problem import Problems
 from evertick.definition.settings import check_url
 from evertick.errors import InvalidInput
@@ -48,7 +46,7 @@ def database_url(values: Mapping[str, Value], state: Path, problems: Problems, w
     password = keys.password()
     if given is not None:
         url = _absolute(str(given.value), given.origin)
-        url = _with_password(url, password, keys) if url.startswith(_POSTGRES) else url
+        url = keys.with_password(url, password) if url.startswith(_POSTGRES) else url
     elif keys.first(*PARTS) is not None:
         url = _of_parts(keys, password)
     else:
@@ -59,16 +57,13 @@ def database_url(values: Mapping[str, Value], state: Path, problems: Problems, w
 
 
 def _of_parts(keys: SectionKeys, password: str | None) -> str:
-    user = quote(keys.text("user") or "", safe="")
-    signed = f"{user}{'' if password is None else ':' + quote(password, safe='')}@" if user else ""
-    if password is not None and not user:
-        keys.refuse_password_of_nobody()
+    login = keys.login(password)
     address = keys.text("address")
     # The folder of a socket does not fit between the slashes.
     is_folder = address is None or address.startswith("/")
     hosts = "" if is_folder else ",".join(keys.hosts("db.example.org:5432", most=_HOSTS_MOST))
     folder = "" if address is None or not is_folder else f"?{urlencode({'host': address})}"
-    return f"postgresql://{signed}{hosts}/{quote(keys.text('name') or '', safe='')}{folder}"
+    return f"postgresql://{login}{hosts}/{quote(keys.text('name') or '', safe='')}{folder}"
 
 
 def _absolute(url: str, origin: Origin) -> str:
@@ -85,21 +80,6 @@ def _absolute(url: str, origin: Origin) -> str:
     return f"{_SQLITE_FILE}{quote(str((origin.folder / path).absolute()))}{question}{query}"
 
 
-def _with_password(url: str, password: str | None, keys: SectionKeys) -> str:
-    if password is None:
-        return url
-    scheme, _, rest = url.partition("://")
-    user, at, where = rest.partition("@")
-    name = keys.first("password", "password_file") or "password"
-    if not at:
-        keys.refuse(name, f"{keys.section}.url names no user that has it; write {scheme}://user@host")
-        return url
-    if ":" in user:
-        keys.refuse(name, f"{keys.section}.url has a password already; keep one of the two")
-        return url
-    return f"{scheme}://{user}:{quote(password, safe='')}@{where}"
-
-
 def _is_right(url: str, keys: SectionKeys, name: str | None) -> bool:
     try:
         check_url(url)
@@ -114,7 +94,7 @@ def _is_right(url: str, keys: SectionKeys, name: str | None) -> bool:
 
 
 def _with_parameters(url: str, keys: SectionKeys) -> str:
-    """The URL with what the other keys say, each checked by itself, so that it is told as itself."""
+    """The URL with the other keys as parameters, each checked by itself, so that an error names its key."""
     made, written = url, {each for each, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
     for name, parameter in _PARAMETERS.items():
         found = keys.get(name)
@@ -139,7 +119,7 @@ def _with_parameters(url: str, keys: SectionKeys) -> str:
     return made
 
 
-def _of_parameter(said: str, url: str, parameter: str) -> str:
-    """What is said of a parameter of a URL, of a key."""
-    words = said.removeprefix("url: ").removeprefix(f"{masked(url)!r}: ").removeprefix(f"{masked(url)!r} ")
+def _of_parameter(problem: str, url: str, parameter: str) -> str:
+    """The problem of a parameter of a URL, as that of its key."""
+    words = problem.removeprefix("url: ").removeprefix(f"{masked(url)!r}: ").removeprefix(f"{masked(url)!r} ")
     return words.removeprefix(f"{parameter}=").removeprefix(f"{parameter} ")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import reduce
+from math import isfinite
 from typing import Any
 
 import msgspec
 
-from evertick.config.problem import Problems
-from evertick.config.retry import read_retry
-from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule
-from evertick.config.saying import toml_words
-from evertick.config.table import Table
+from evertick.config.layer import Table
+from evertick.config.problem import Problems, phrased, toml_words
+from evertick.config.rule import RULE_DEFAULTS, RULE_OPTIONS, RULES, make_rule, read_retry
 from evertick.definition.options import PolicyOptions, make_definition
 from evertick.definition.settings import check_key
 from evertick.definition.task import TaskOptions, make_work
@@ -31,7 +31,6 @@ from evertick.when import Calendar, When
 __all__ = [
     "DEFAULT_KEYS",
     "JOBS_MAX",
-    "JOB_KEYS",
     "POLICY_KEYS",
     "TASK_KEYS",
     "Defaults",
@@ -47,7 +46,7 @@ TASK_KEYS = tuple(name for name in TaskOptions.__annotations__ if name not in ("
 POLICY_KEYS = tuple(PolicyOptions.__annotations__)
 _OWN = ("task", "description", "enabled")
 JOB_KEYS = (*_OWN, *RULES, *RULE_OPTIONS, *TASK_KEYS, *POLICY_KEYS)
-# What is said of one job alone.
+# For one job alone.
 _NOT_FOR_ALL = ("args", "unique", "unique_until", "unique_for")
 DEFAULT_KEYS = (*RULE_DEFAULTS, *TASK_KEYS, *(name for name in POLICY_KEYS if name not in _NOT_FOR_ALL))
 _DESCRIPTION_LONGEST = 1_000
@@ -66,8 +65,6 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that was read and checked."""
-
     name: str
     place: str
     rule: When
@@ -87,8 +84,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs are read with."""
-
     environ: Mapping[str, str]
     defaults: Defaults
     calendars: Mapping[str, Calendar]
@@ -108,17 +103,17 @@ class _Reader:
         self.name = str(table.path[-1])
         self._given = table.read(reading.environ, reading.problems)
 
-    def refuse(self, said: str, *inner: str | int) -> None:
-        self._with.problems.add(self._table.place(*inner), self._table.key(*inner), said)
+    def refuse(self, problem: str, *inner: str | int) -> None:
+        self._with.problems.add(self._table.place(*inner), self._table.key(*inner), problem)
 
     def read(self) -> Job | None:
         before = len(self._with.problems)
         self._check_name()
         self._check_known()
         if len(self._given) < len(self._table.data):
-            return None  # without what is missing, the rest would be told of things that are not wrong
+            return None  # the rest would be refused for lack of it
         rule = self._rule()
-        spec, task = self._what()
+        spec, task = self._work()
         definition = self._definition(task)
         options = self._task_options()
         if len(self._with.problems) > before or rule is None:
@@ -149,7 +144,7 @@ class _Reader:
         try:
             check_key(self.name, what="name")
         except InvalidInput as wrong:
-            self.refuse(str(wrong).removeprefix("name: "))
+            self.refuse(phrased(wrong, "name: "))
 
     def _check_known(self) -> None:
         drivers = self._with.drivers
@@ -157,11 +152,11 @@ class _Reader:
             if name in IN_PYTHON:
                 self.refuse('a function needs code; make the task there, and name it here: task = "…"', name)
             elif name not in JOB_KEYS and name not in drivers:
-                self.refuse(self._said_of_unknown(name), name)
+                self.refuse(self._unknown_key(name), name)
         self._text("description")
         self._yes_or_no("enabled")
 
-    def _said_of_unknown(self, name: str) -> str:
+    def _unknown_key(self, name: str) -> str:
         """Where a key belongs that there is not, or which one was meant."""
         drivers = self._with.drivers
         owner = next((each for each in self._given if each in drivers and name in _fields_of(each)), None)
@@ -187,7 +182,7 @@ class _Reader:
         defaults = self._defaults(RULE_DEFAULTS)
 
         def make(value: Any) -> When | None:
-            made: When | None = self._without_what_is_wrong(
+            made: When | None = self._made_of_right(
                 lambda kept: make_rule(kind, value, kept, defaults, self._with.calendars, self._with.tz),
                 options,
                 otherwise=kind,
@@ -196,16 +191,16 @@ class _Reader:
 
         rule = make(value)
         if rule is None and kind in _RIGHT_RULES:
-            # With a right one in its place, what is wrong with its options is told, too.
+            # With a right one in its place, the problems of its options are found, too.
             make(_RIGHT_RULES[kind])
         return rule
 
     def _is_misspelt(self, known: tuple[str, ...]) -> bool:
-        """Whether one of these is there under a name that is like it, which is told already."""
+        """Whether one of these is there under a similar name, which is among the problems already."""
         everything = (*JOB_KEYS, *self._with.drivers)
         return any(name not in everything and alike(name, everything) in known for name in self._given)
 
-    def _what(self) -> tuple[Spec | None, str]:
+    def _work(self) -> tuple[Spec | None, str]:
         """The specification, if it is here and right, and the name of the task."""
         ways = [name for name in self._given if name == "task" or (name in self._with.drivers and name not in JOB_KEYS)]
         if len(ways) != 1:
@@ -219,28 +214,31 @@ class _Reader:
         try:
             return check_key(self._given["task"], what="task")
         except InvalidInput as wrong:
-            self.refuse(str(wrong).removeprefix("task: "), "task")
+            self.refuse(phrased(wrong, "task: ", value=self._given["task"]), "task")
             return self.name
 
     def _spec(self, driver: str) -> Spec | None:
         try:
             spec, wrong = read_spec(driver, self._given[driver], self.name)
         except EvertickError as error:
-            self.refuse(str(error).removeprefix(f"{driver}: "), driver)
+            self.refuse(phrased(error, f"{driver}: "), driver)
             return None
-        except Exception as error:  # of somebody else's driver, which may raise anything
+        except Exception as error:  # of a third-party driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
             return None
-        for said in wrong:
-            self._refuse_field(said, driver)
+        for problem in wrong:
+            self._refuse_field(problem, driver)
         return spec
 
-    def _refuse_field(self, said: str, driver: str) -> None:
-        inner, said = _field_in(said, self._given[driver])
-        unknown = _UNKNOWN_FIELD.match(said)
+    def _refuse_field(self, problem: str, driver: str) -> None:
+        inner, problem = _field_in(problem, self._given[driver])
+        value = reduce(lambda outer, name: outer[name], inner, self._given[driver])
+        if isinstance(value, float) and not isfinite(value):
+            problem = f"{value} is not possible; write a number in digits"
+        unknown = _UNKNOWN_FIELD.match(problem)
         if unknown and len(inner) == 1 and unknown[1] in JOB_KEYS:
-            said = f"no such field {unknown[1]!r}; it is a key of the job: write it under [{self._table.key()}]"
-        self.refuse(said, driver, *inner)
+            problem = f"no such field {unknown[1]!r}; it is a key of the job: write it under [{self._table.key()}]"
+        self.refuse(problem, driver, *inner)
 
     def _definition(self, task: str) -> Definition:
         own = {name: self._given[name] for name in POLICY_KEYS if name in self._given}
@@ -248,7 +246,7 @@ class _Reader:
             # Dates of TOML are text in JSON, and so in the ledger.
             own["args"] = msgspec.to_builtins(own["args"])
         defaults = self._defaults(POLICY_KEYS)
-        made = self._without_what_is_wrong(lambda kept: make_definition(task, defaults | kept), own)
+        made = self._made_of_right(lambda kept: make_definition(task, defaults | kept), own)
         return made or Definition(task=task, when="")
 
     def _task_options(self) -> dict[str, Any]:
@@ -258,42 +256,44 @@ class _Reader:
                 self.refuse("it belongs to the task, which other code makes; set it there", name)
             return {}
         if "retry" in own:
-            own["retry"] = read_retry(own["retry"], lambda said, *inner: self.refuse(said, "retry", *inner))
+            own["retry"] = read_retry(own["retry"], lambda problem, *inner: self.refuse(problem, "retry", *inner))
             own = {name: each for name, each in own.items() if each is not None}
         defaults = self._defaults(TASK_KEYS)
-        self._without_what_is_wrong(lambda kept: _check_task_options(self.name, defaults | kept), own)
+        self._made_of_right(lambda kept: _check_task_options(self.name, defaults | kept), own)
         return defaults | own
 
     def _defaults(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Of those that hold for all jobs."""
         return {name: each for name, each in self._with.defaults.values.items() if name in names}
 
-    def _without_what_is_wrong(
+    def _made_of_right(
         self, make: Callable[[dict[str, Any]], Any], options: dict[str, Any], otherwise: str = ""
     ) -> Any:
-        """Make it; what is refused is told with its place, and left out, until the rest is right or nothing helps."""
+        """Make it. A refused option is reported at its place and left out, until the rest is right or nothing helps."""
         kept = dict(options)
         while True:
             try:
                 return make(kept)
             except EvertickError as wrong:
-                said = str(wrong).removeprefix(f"task {self.name!r}: ")
-                name = next((each for each in kept if said.startswith((f"{each}:", f"{each} "))), "")
-                if not name:
-                    self._refuse_rest(said, otherwise)
+                before = f"task {self.name!r}: "
+                problem = str(wrong).removeprefix(before)
+                begun = (each for each in kept if problem.startswith((f"{each}:", f"{each} ")))
+                name = wrong.setting if wrong.setting in kept else next(begun, None)
+                if name is None:
+                    self._refuse_rest(wrong, before, otherwise)
                     return None
-                self.refuse(said.removeprefix(f"{name}: "), name)
+                self.refuse(phrased(wrong, before, f"{name}: ", value=kept[name]), name)
                 del kept[name]
 
-    def _refuse_rest(self, said: str, otherwise: str) -> None:
-        """What is about no option of its own: a default, or the thing itself."""
-        name, _, rest = said.partition(": ")
+    def _refuse_rest(self, wrong: EvertickError, before: str, otherwise: str) -> None:
+        """An error of no option of this job: of a default, or of the rule itself."""
+        name = str(wrong).removeprefix(before).partition(": ")[0]
         if name in self._with.defaults.places:
-            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", rest)
+            problem = phrased(wrong, before, f"{name}: ")
+            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", problem)
         else:
             # What code calls the interval, the file calls `every`.
-            said = said.removeprefix(f"{otherwise}: ").removeprefix("interval: ")
-            self.refuse(said, *([otherwise] if otherwise else []))
+            problem = phrased(wrong, before, f"{otherwise}: ", "interval: ", value=self._given.get(otherwise))
+            self.refuse(problem, *([otherwise] if otherwise else []))
 
     def _text(self, name: str) -> str:
         value = self._given.get(name, "")
@@ -316,31 +316,31 @@ def _fields_of(driver: str) -> tuple[str, ...]:
     """Of the specification that its jobs have."""
     try:
         return spec_class(driver).__struct_encode_fields__
-    except Exception:  # of somebody else's driver, which may raise anything; it is told where the job is read
+    except Exception:  # of a third-party driver, which may raise anything; reported where the job is read
         return ()
 
 
-def _field_in(said: str, given: Any) -> tuple[list[str | int], str]:
-    """The field that an error of a specification is about, as far as it stands in the file, and what is said of it."""
+def _field_in(problem: str, given: Any) -> tuple[list[str | int], str]:
+    """The field that an error of a specification is about, as far as it stands in the file, and the problem."""
     path: list[str | int] = []
-    while (step := _step_in(said, given)) is not None:
-        name, said = step
+    while (step := _step_in(problem, given)) is not None:
+        name, problem = step
         given = given[name]
         path.append(name)
-    unknown = _UNKNOWN_FIELD.match(said)
-    return ([*path, unknown[1]], said) if unknown and isinstance(given, Mapping) else (path, said)
+    unknown = _UNKNOWN_FIELD.match(problem)
+    return ([*path, unknown[1]], problem) if unknown and isinstance(given, Mapping) else (path, problem)
 
 
-def _step_in(said: str, given: Any) -> tuple[str | int, str] | None:
+def _step_in(problem: str, given: Any) -> tuple[str | int, str] | None:
     """One name further into what is given: "env.PATH: …" is about PATH in env, and so is "env: 'PATH' is …"."""
     names = given if isinstance(given, Mapping) else range(len(given)) if isinstance(given, list) else ()
     # A name may begin like another one, and hold dots itself.
     for name in sorted(names, key=lambda each: -len(str(each))):
         for end in (": ", "."):
-            if said.startswith(f"{name}{end}"):
-                return name, said.removeprefix(f"{name}{end}")
-        if isinstance(name, str) and said.startswith(repr(name)):
-            return name, said
+            if problem.startswith(f"{name}{end}"):
+                return name, problem.removeprefix(f"{name}{end}")
+        if isinstance(name, str) and problem.startswith(repr(name)):
+            return name, problem
     return None
 
 
@@ -374,7 +374,9 @@ def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Pro
 
 def _checked_default(name: str, value: Any, place: str, problems: Problems) -> Any:
     if name == "retry":
-        return read_retry(value, lambda said, *inner: problems.add(place, ".".join(("defaults.retry", *inner)), said))
+        return read_retry(
+            value, lambda problem, *inner: problems.add(place, ".".join(("defaults.retry", *inner)), problem)
+        )
     try:
         if name in TASK_KEYS and not name.endswith("_key"):
             _check_task_options("all", {name: value})
@@ -383,7 +385,6 @@ def _checked_default(name: str, value: Any, place: str, problems: Problems) -> A
         elif name in RULE_DEFAULTS:
             make_rule("cron", "0 0 * * *", {name: value}, {}, {}, "UTC")
     except EvertickError as wrong:
-        said = str(wrong).removeprefix("task 'all': ")
-        problems.add(place, f"defaults.{name}", said.removeprefix(f"{name}: "))
+        problems.add(place, f"defaults.{name}", phrased(wrong, "task 'all': ", f"{name}: ", value=value))
         return None
     return value

@@ -1,40 +1,69 @@
-"""One value for each key: defaults, then files, then the environment, then flags; the later wins."""
+"""One value for each key: defaults, then files, then the environment, then flags; the later wins.
+
+`SectionKeys` reads the keys that say where a server is: a URL, or its parts, and a password. A URL of a stronger layer
+replaces the parts of a weaker one: `EVERTICK_DATABASE` alone moves a node to another database, whatever the file has.
+Both in one layer are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
-from evertick.config.include import INCLUDE
-from evertick.config.interpolate import has_reference, interpolated
-from evertick.config.origin import DEFAULT, Origin
-from evertick.config.problem import Problems
-from evertick.config.saying import toml_words
+from evertick.config.files import INCLUDE, Document, has_reference, interpolated
+from evertick.config.problem import Problems, fix_for, phrased, toml_words
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, Key, Section, keys_of, variable_of
-from evertick.config.toml import Document
+from evertick.driver.registry import spec_class
 from evertick.errors import InvalidInput
 from evertick.text.did_you_mean import nearest
+from evertick.text.redact import masked
+from evertick.text.regular_file import read_regular
 
-__all__ = ["JOB_TABLES", "Value", "layered", "section_from"]
+__all__ = ["DEFAULT", "PARTS", "Origin", "SectionKeys", "Table", "Value", "Warn", "layered", "section_from"]
+
+Layer = Literal["default", "file", "environment", "flag"]
+# Each is stronger than those before it.
+_ORDER: tuple[Layer, ...] = ("default", "file", "environment", "flag")
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    layer: Layer
+    # "evertick.toml:12", "EVERTICK_NODE_LEASE", "--pidfile".
+    place: str = ""
+    # What a relative path counts from: the folder of the file; elsewhere, the working directory.
+    folder: Path = Path()
+
+    @property
+    def rank(self) -> int:
+        return _ORDER.index(self.layer)
+
+    def __str__(self) -> str:
+        return self.place or self.layer
+
+
+DEFAULT = Origin(layer="default")
+
 
 # Tables whose keys people choose.
 JOB_TABLES = ("defaults", "jobs", "calendars")
 _KEYS = {f"{name}.{key}": (about, default) for name, kind in SECTIONS.items() for key, about, default in keys_of(kind)}
 _TABLES = {key.rpartition(".")[0] for key in _KEYS}
-_EMPTY = "it is empty; give it a value, or take this key away"
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for a key, and why."""
+    """The value of a key, and its origin."""
 
     key: str
     value: Any
     origin: Origin
     # As the file has it, where parts of it come from the environment.
     written: Any = None
-    # Whether somebody has set it to something that cannot be, so that the default stands in for it.
+    # Whether it was set to an impossible value, so that the default stands in for it.
     is_refused: bool = False
 
     @property
@@ -47,13 +76,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A value as somebody wrote it. Text of the environment, or from there, may stand for any kind."""
+    """A value as it was written. Text of the environment, or from there, may stand for any kind."""
 
     value: Any
     origin: Origin
     is_text: bool
     written: Any = None
-    # Whether a part of it is missing, which is told.
+    # Whether a part of it is missing, which is among the problems.
     is_refused: bool = False
 
 
@@ -103,9 +132,13 @@ def _settled(key: str, given: _Given | None, problems: Problems) -> Value:
     try:
         read = about.kind.read(value, given.origin.folder)
     except InvalidInput as wrong:
-        said = f"this is no {about.kind.words}; write {about.kind.fix}" if about.is_secret else str(wrong)
-        said = _EMPTY if value == "" else said.removeprefix("duration: ").removeprefix("size: ")
-        problems.add(given.origin.place, key, said)
+        if value == "":
+            problem = "it is empty; give it a value, or take this key away"
+        elif about.is_secret:
+            problem = f"this is no {about.kind.words}; write {about.kind.fix}"
+        else:
+            problem = phrased(wrong, "duration: ", "size: ", value=value)
+        problems.add(given.origin.place, key, problem)
         return Value(key=key, value=default, origin=DEFAULT, is_refused=True)
     read = tuple(read) if isinstance(read, list) else read
     return Value(key=key, value=read, origin=given.origin, written=given.written)
@@ -169,7 +202,7 @@ def _given(
 ) -> _Given:
     key, is_text, before = ".".join(path), has_reference(value), len(problems)
     written = value if is_text else None
-    value = interpolated(value, environ, lambda at, said: problems.add(document.place((*path, *at)), key, said))
+    value = interpolated(value, environ, lambda at, problem: problems.add(document.place((*path, *at)), key, problem))
     origin = Origin(layer="file", place=document.place(path), folder=document.path.parent)
     is_refused = len(problems) > before
     return _Given(value=value, origin=origin, is_text=is_text, written=written, is_refused=is_refused)
@@ -186,9 +219,183 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
         if key is None or not value:
             continue  # as if it were not set: a unit file can take a variable away no other way
         if key in found and found[key].value != value:
-            said = f"{found[key].origin.place} says otherwise; set one of the two"
-            problems.add(variable, key, said)
+            problem = f"{found[key].origin.place} says otherwise; set one of the two"
+            problems.add(variable, key, problem)
         else:
             origin = Origin(layer="environment", place=variable)
             found[key] = _Given(value=value, origin=origin, is_text=True)
     return found
+
+
+# Fields of a specification whose `${…}` is for the shell, which reads it when the job runs.
+_VERBATIM = {"shell": ("command", "stdin")}
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it stands, and what is in it as it was written."""
+
+    document: Document
+    path: tuple[str, ...]
+    data: dict[str, Any]
+
+    def place(self, *inner: str | int) -> str:
+        return self.document.place((*self.path, *inner))
+
+    def key(self, *inner: str | int) -> str:
+        return ".".join(map(str, (*self.path, *inner)))
+
+    def read(self, environ: Mapping[str, str], problems: Problems) -> dict[str, Any]:
+        """Its keys, with the values of the environment. A key that lacks a part is left out, and among the problems."""
+        refused = set()
+
+        def refuse(path: tuple[str | int, ...], problem: str) -> None:
+            refused.add(path[0])
+            problems.add(self.place(*path), self.key(*path), problem)
+
+        def replaced(path: tuple[str | int, ...], value: Any) -> Any:
+            return value if _is_verbatim(path, value) else interpolated(value, environ, refuse, path)
+
+        read = {name: self._each(name, value, replaced) for name, value in self.data.items()}
+        return {name: value for name, value in read.items() if name not in refused}
+
+    def _each(self, name: str, value: Any, replaced: Any) -> Any:
+        if name in _VERBATIM and isinstance(value, dict):
+            return {inner: replaced((name, inner), each) for inner, each in value.items()}
+        return replaced((name,), value)
+
+
+def _is_verbatim(path: tuple[str | int, ...], value: Any) -> bool:
+    """Whether it is text that is left as it is."""
+    kept = _VERBATIM.get(str(path[0]), ())
+    if not kept or not isinstance(value, str):
+        return False
+    return (path[1] if len(path) > 1 else spec_class(str(path[0])).short) in kept
+
+
+PARTS = ("address", "name", "user")
+_PASSWORD_MAX_BYTES = 4_096
+_HOST = re.compile(r"(?P<host>[^\s:/@?#\[\]]+|\[[^\s/@?#\[\]]+\])(?::(?P<port>\d{1,5}))?")
+
+Warn = Callable[[str], None]
+
+
+class SectionKeys:
+    """The keys of one section that are set, by their names in it."""
+
+    def __init__(self, section: str, values: Mapping[str, Value], problems: Problems, warn: Warn) -> None:
+        self.section = section
+        before = f"{section}."
+        own = {key.removeprefix(before): each for key, each in values.items() if key.startswith(before)}
+        # Whether one of them was refused before: the others together may then mean something else.
+        self.is_half = any(each.is_refused for each in own.values())
+        self._set = {name: each for name, each in own.items() if each.is_set}
+        self._problems, self._warn = problems, warn
+
+    def get(self, name: str) -> Value | None:
+        return self._set.get(name)
+
+    def text(self, name: str) -> str | None:
+        found = self._set.get(name)
+        return None if found is None else str(found.value)
+
+    def path(self, name: str) -> Path | None:
+        found = self._set.get(name)
+        return None if found is None else Path(found.value)
+
+    def first(self, *names: str) -> str | None:
+        return next((name for name in names if name in self._set), None)
+
+    def drop_weaker(self, than: Origin) -> None:
+        self._set = {name: each for name, each in self._set.items() if each.origin.rank >= than.rank}
+
+    def refuse(self, name: str, problem: str) -> None:
+        found = self._set.get(name)
+        self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", problem)
+
+    def login(self, password: str | None, *, is_user_needed: bool = True) -> str:
+        """The part of a URL before the host, made of user and password."""
+        user = quote(self.text("user") or "", safe="")
+        if password is not None and not user and is_user_needed:
+            name = self.first("password", "password_file") or "password"
+            self.refuse(name, f"no user is given that has it; write {self.section}.user, too")
+            return ""
+        return "" if not user and password is None else f"{user}{_after_user(password)}@"
+
+    def with_password(self, url: str, password: str | None, *, is_user_needed: bool = True) -> str:
+        """A URL says all but the password."""
+        if password is None:
+            return url
+        scheme, _, rest = url.partition("://")
+        user, _, where = rest.rpartition("@")
+        name = self.first("password", "password_file") or "password"
+        if is_user_needed and not user:
+            self.refuse(name, f"{self.section}.url names no user that has it; write {scheme}://user@host")
+        elif ":" in user:
+            self.refuse(name, f"{self.section}.url has a password already; keep one of the two")
+        else:
+            return f"{scheme}://{user}{_after_user(password)}@{where}"
+        return url
+
+    def url(self) -> Value | None:
+        """The URL, if it is stronger than the parts, which are dropped then."""
+        url = self._set.get("url")
+        if url is None:
+            return None
+        parts = {name: self._set[name] for name in PARTS if name in self._set}
+        strongest = max((each.origin.rank for each in parts.values()), default=-1)
+        if strongest > url.origin.rank:
+            del self._set["url"]
+            return None
+        self.drop_weaker(url.origin)
+        for name in parts:
+            if name in self._set:
+                self.refuse(name, f"{self.section}.url ({url.origin}) says it already; keep one of the two")
+        return url
+
+    def hosts(self, example: str, *, most: int) -> list[str]:
+        """Those of the address; an IPv6 address gets its brackets. What cannot be a host is refused."""
+        parts = [part.strip() for part in (self.text("address") or "").split(",") if part.strip()]
+        hosts = [f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in parts]
+        for host in hosts:
+            found = _HOST.fullmatch(host)
+            if found is None or not 0 < int(found["port"] or 1) < 2**16:
+                # In place of a port there may be a password, if the host was forgotten.
+                shown = masked(f"x://{host}").removeprefix("x://")
+                self.refuse("address", f"{shown!r:.100} is neither a host nor host:port; write it like {example!r}")
+        if not hosts or len(hosts) > most:
+            what = f"these are {len(hosts)} hosts" if hosts else "it names no host"
+            self.refuse("address", f"{what}; write {'one' if most == 1 else 'it'} like {example!r}")
+        return hosts
+
+    def password(self) -> str | None:
+        password, file = self._set.get("password"), self._set.get("password_file")
+        if password is not None and file is not None:
+            if password.origin.rank == file.origin.rank:
+                self.refuse("password", f"{self.section}.password_file ({file.origin}) says it, too; keep one of them")
+            elif password.origin.rank < file.origin.rank:
+                password = None
+        if password is not None or file is None:
+            return None if password is None else str(password.value)
+        return self._read_password(file)
+
+    def _read_password(self, file: Value) -> str | None:
+        try:
+            content = read_regular(file.value, _PASSWORD_MAX_BYTES, may_be_stream=file.origin.layer == "flag")
+            is_open = bool(Path(file.value).stat().st_mode & 0o004)
+            password = content.decode().strip("\r\n")
+        except OSError as error:
+            self.refuse("password_file", f"{file.value} cannot be read: {error.strerror}; {fix_for(error)}")
+            return None
+        except UnicodeDecodeError:
+            self.refuse("password_file", f"{file.value} is no UTF-8 text; write the password as text")
+            return None
+        if not password or len(content) > _PASSWORD_MAX_BYTES or "\n" in password or "\0" in password:
+            self.refuse("password_file", f"{file.value} must hold one line, the password, and nothing else")
+            return None
+        if is_open:
+            self._warn(f"{file.value}: everybody may read this password; run `chmod 600 {file.value}`")
+        return password
+
+
+def _after_user(password: str | None) -> str:
+    return "" if password is None else f":{quote(password, safe='')}"

@@ -1,40 +1,55 @@
-"""A configuration from its file, the environment and flags: all of it checked, or everything that is wrong with it."""
+"""A configuration from its file, the environment and flags: all of it checked, or everything that is wrong with it.
+
+An unknown variable `EVERTICK_…` may be misspelt: `EVERTICK_DATABSE` would leave a node on another database. A name like
+a known one, or one that begins like those of a section, is refused; any other is a warning. Not checked are those that
+a file refers to, that other parts of Evertick read or set, and that Kubernetes sets for its services.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from evertick.config.adding import add_jobs
-from evertick.config.broker import Connection, broker_of
+from evertick.config.brokers import Connection, broker_of
 from evertick.config.build import bare_scheduler, check_brokers, check_connections
-from evertick.config.calendar import read_calendar
 from evertick.config.configuration import SETTINGS, Configuration, settings_from
 from evertick.config.database import database_url
-from evertick.config.directory import default_state
-from evertick.config.find import FILE_NAME, find_file
-from evertick.config.include import Pattern, passed_over, patterns_of, read_all, read_folder, warnings_in
+from evertick.config.files import (
+    FILE_NAME,
+    Document,
+    Pattern,
+    find_file,
+    ignored_files,
+    patterns_of,
+    read_all,
+    read_before_error,
+    read_folder,
+    references_in,
+    warnings_in,
+)
 from evertick.config.job import JOBS_MAX, Defaults, Job, Reading, read_defaults, read_job
-from evertick.config.layer import Value, layered, section_from
-from evertick.config.origin import DEFAULT
-from evertick.config.problem import Problems
-from evertick.config.reading import check_files, wrong_with_folder
-from evertick.config.saying import toml_words
-from evertick.config.section import SECTIONS, variable_of
-from evertick.config.table import Table
-from evertick.config.toml import Document, read_before_error
-from evertick.config.variables import check_variables
+from evertick.config.layer import DEFAULT, Table, Value, layered, section_from
+from evertick.config.ownership import TRUST_VARIABLE
+from evertick.config.paths import check_files, check_writable_paths, default_state, folder_problem
+from evertick.config.problem import Problems, phrased, toml_words
+from evertick.config.rule import read_calendar
+from evertick.config.section import SECTIONS, SHORT_VARIABLES, VARIABLE, keys_of, variable_of
 from evertick.config.warning import warnings_of
-from evertick.config.writable_paths import check_places
 from evertick.definition.settings import make_settings
 from evertick.driver.http.address import allowed_of
 from evertick.driver.registry import IN_PYTHON, known_drivers
+from evertick.driver.secret import SECRET_VARIABLE
+from evertick.driver.shell.spec import RUN_VARIABLES
+from evertick.driver.shell.supervised import MARK
 from evertick.errors import InvalidInput
-from evertick.text.did_you_mean import alike
+from evertick.scheduler.process import TRACEBACK_VARIABLE
+from evertick.text.did_you_mean import alike, nearest
 from evertick.text.redact import masked
 from evertick.when import Calendar
 
@@ -49,6 +64,60 @@ __all__ = [
     "management_settings",
 ]
 
+_KEYS = tuple(variable_of(f"{section}.{key}") for section, kind in SECTIONS.items() for key, _, _ in keys_of(kind))
+# Read by other commands and by the script in `dist/`; or set for the commands of shell jobs, of which one may be ours.
+_ELSEWHERE = frozenset((TRACEBACK_VARIABLE, TRUST_VARIABLE, "EVERTICK_DEFAULTS", MARK, *RUN_VARIABLES))
+# As Kubernetes calls the variables in which it tells the containers of a namespace of its services.
+_SERVICE = re.compile(
+    r"(?P<service>\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+# So much of what follows the prefix is the same in a name that is misspelt; in one that means something else, less.
+_MISSPELT = 0.85
+
+
+def check_variables(environ: Mapping[str, str], data: Iterable[Any], problems: Problems, warnings: Problems) -> None:
+    """`data`: the content of the files, which may refer to variables."""
+    unknown = [name for name in environ if name.startswith(VARIABLE) and not _is_known(name, environ)]
+    if not unknown:
+        return
+    referred = {name for each in data for name in references_in(each)}
+    for name in unknown:
+        if name not in referred:
+            _tell(name, problems, warnings)
+
+
+def _is_known(name: str, environ: Mapping[str, str]) -> bool:
+    is_ours = name in _KEYS or name in SHORT_VARIABLES or name in _ELSEWHERE or name.startswith(SECRET_VARIABLE)
+    return is_ours or _is_of_service(name, environ)
+
+
+def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether Kubernetes has set it: for a service called evertick-redis every container gets EVERTICK_REDIS_PORT."""
+    found = _SERVICE.fullmatch(name)
+    return found is not None and f"{found['service']}_SERVICE_HOST" in environ
+
+
+def _tell(name: str, problems: Problems, warnings: Problems) -> None:
+    for section in SECTIONS:
+        beginning = f"{variable_of(section)}_"
+        if name.startswith(beginning):
+            near = nearest(name, [each for each in _KEYS if each.startswith(beginning)], what="there are")
+            problems.add(name, "", f"no key of the configuration has this variable; {near}")
+            return
+    own = [each.removeprefix(VARIABLE) for each in (*SHORT_VARIABLES, *_KEYS)]
+    if (meant := alike(name.removeprefix(VARIABLE), own, _MISSPELT)) is not None:
+        problems.add(name, "", f"no key of the configuration has this variable; it is called '{VARIABLE}{meant}'")
+        return
+    fix = next((f"; is {each} meant?" for each in _ending_alike(name)), "; give it another name, if it is yours")
+    warnings.add(name, "", f"no key of the configuration has this variable, and nothing reads it{fix}")
+
+
+def _ending_alike(name: str) -> Iterator[str]:
+    """Those that are called so but for their section: EVERTICK_TZ is meant for node.tz."""
+    ending = f"_{name.removeprefix(VARIABLE)}"
+    return (each for each in _KEYS if each.endswith(ending))
+
+
 _JOBS_FOLDER = "jobs.d"
 _JOBS_ONLY = ("jobs", "calendars")
 # What changes the answer of a command that adds, changes or backfills schedules.
@@ -62,7 +131,7 @@ def load_configuration(
 ) -> Configuration:
     """Read and check everything. `flags`: by key, like "log.level", the name of the flag and its value.
 
-    Raises InvalidConfiguration with all that is wrong, and all that is hardly meant.
+    Raises InvalidConfiguration with all problems and warnings.
     """
     problems = Problems()
     loading = _Loading(find_file(path, environ), environ, flags or {}, problems)
@@ -70,7 +139,7 @@ def load_configuration(
     check_connections(made, problems)
     if loading.are_settings_right:
         check_brokers(made, problems)
-        # What only a scheduler can tell: rules that the node does not take, jobs that share a rate.
+        # Only a scheduler finds rules that the node does not take, and jobs that share a rate.
         add_jobs(bare_scheduler(made), made.jobs, problems)
     warnings = made.warnings
     if loading.are_settings_right:  # else they may be of nothing but what is wrong
@@ -80,13 +149,13 @@ def load_configuration(
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command needs to look at a ledger. The URL may hold a password."""
+    """The ledger of a configuration, for commands. The URL may hold a password."""
 
     file: Path
     database_url: str
     app: str
     state_directory: Path
-    # What of the node's settings a scheduler needs that only manages, as `Scheduler` takes it.
+    # The settings for a scheduler that only manages, as `Scheduler` takes them.
     settings: dict[str, Any]
 
     def __repr__(self) -> str:
@@ -94,9 +163,9 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
-    """Where the configuration says that the ledger is; None without a file.
+    """The ledger that the configuration names; None without a file.
 
-    Jobs are not looked at: whoever wants to see what runs is not held up by a job that cannot.
+    Jobs are not read, so an invalid job does not affect a command that only looks.
     """
     file = find_file(path, environ)
     if file is None:
@@ -108,7 +177,7 @@ def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ
 
 
 def load_disabled(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The jobs that say `enabled = false`, by name, and where they do. Nothing else of them is looked at."""
+    """The jobs with `enabled = false`, by name, each with the place of that key. Nothing else of them is read."""
     file = find_file(path, environ)
     if file is None:
         return {}
@@ -119,9 +188,9 @@ def load_disabled(path: str | Path | None, environ: Mapping[str, str] = os.envir
 
 
 def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
-    """What a configuration that is wrong says of its ledger all the same: by what is right in it.
+    """Where the ledger of a wrong configuration is, by what is right in it.
 
-    The line that names the database may be among those that are wrong: whoever uses it needs another witness.
+    The line that names the database may be wrong, too, so the caller needs another proof.
     """
     file = find_file(path, environ)
     if file is None:
@@ -133,7 +202,7 @@ def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.enviro
 def _ledger(file: Path, documents: list[Document], environ: Mapping[str, str], problems: Problems) -> Ledger:
     values = layered(documents, environ, {}, problems, only=("database", "node", "retention", "directories"))
     state = _state(values, environ)
-    url = database_url(values, state, problems, lambda said: None)
+    url = database_url(values, state, problems, lambda problem: None)
     return Ledger(
         file=file,
         database_url=url,
@@ -144,7 +213,7 @@ def _ledger(file: Path, documents: list[Document], environ: Mapping[str, str], p
 
 
 def management_settings(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What the environment alone says of the settings that a scheduler needs that only manages."""
+    """Of the settings for a scheduler that only manages, those in the environment."""
     variables, problems = {variable_of(key) for key in _MANAGEMENT}, Problems()
     given = {name: value for name, value in environ.items() if name in variables}
     settings = _management_settings(layered([], given, {}, problems), problems)
@@ -171,10 +240,10 @@ def _checked_settings(values: Mapping[str, Value], problems: Problems) -> dict[s
             make_settings("sqlite://", **settings_from(checked))
             break
         except InvalidInput as wrong:
-            setting, _, said = str(wrong).partition(": ")
-            # The only one whose name an error does not begin with is the zone.
+            setting = wrong.setting if wrong.setting in names else str(wrong).partition(": ")[0]
+            # Only an error of the zone may lack its name.
             key = names.get(setting, "node.tz")
-            problems.add(checked[key].origin.place, key, said or str(wrong))
+            problems.add(checked[key].origin.place, key, phrased(wrong, f"{setting}: ", value=checked[key].value))
             checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
     return settings_from(checked)
 
@@ -249,19 +318,21 @@ class _Loading:
     def _check_events(self, values: Mapping[str, Value]) -> None:
         events, feed = values["nats.events"], values["retention.feed"]
         if events.value and feed.value == "off":
-            said = f"what is published is read from the feed, which {feed.origin.place} turns off; take one of them out"
-            self._problems.add(events.origin.place, "nats.events", said)
+            problem = (
+                f"what is published is read from the feed, which {feed.origin.place} turns off; take one of them out"
+            )
+            self._problems.add(events.origin.place, "nats.events", problem)
 
     def _check_around(self, values: Mapping[str, Value], state: Path) -> None:
-        """What the keys say of things outside: files, directories, addresses."""
+        """Keys that refer to the machine: files, directories, addresses."""
         allow, warnings = values["http.allow"], Problems()
         for some in (allow.value, *([each] for each in allow.value)):
             try:
                 allowed_of(some, "http.allow")
             except InvalidInput as wrong:
-                self._problems.add(allow.origin.place, "http.allow", str(wrong).removeprefix("http.allow: "))
+                self._problems.add(allow.origin.place, "http.allow", phrased(wrong, "http.allow: "))
         check_files(values, self._problems)
-        check_places(values, state, self._problems, warnings)
+        check_writable_paths(values, state, self._problems, warnings)
         self._warnings += warnings.lines()
 
     def _connections(self, values: Mapping[str, Value]) -> dict[str, Connection]:
@@ -275,7 +346,7 @@ class _Loading:
         return None if self.file is None else self.file.parent.absolute()
 
     def _warn_open(self, values: Mapping[str, Value]) -> None:
-        """A file with a password in it that everybody may read."""
+        """Warn of a file with a password that every user may read."""
         by_path = {str(document.path): document for document in self.documents}
         for key, value in values.items():
             holds = value.about.is_secret or (value.about.is_url and _holds_secret(key, values))
@@ -292,32 +363,31 @@ class _Loading:
     def _jobs_folder(self, values: Mapping[str, Value]) -> Path | None:
         value = values["directories.jobs"]
         if value.is_set:
-            said = wrong_with_folder(Path(value.value))
-            if said is not None:
-                self._problems.add(value.origin.place, "directories.jobs", said)
+            problem = folder_problem(Path(value.value))
+            if problem is not None:
+                self._problems.add(value.origin.place, "directories.jobs", problem)
             return Path(value.value)
         folder = None if self.file is None else self.file.parent / _JOBS_FOLDER
-        if folder is not None and os.path.isdir(folder) and (said := wrong_with_folder(folder)) is not None:
-            self._problems.add(str(folder), "", said.removeprefix(f"{folder} "))
+        if folder is not None and os.path.isdir(folder) and (problem := folder_problem(folder)) is not None:
+            self._problems.add(str(folder), "", problem.removeprefix(f"{folder} "))
         return folder
 
     def _read_jobs(self, folder: Path) -> list[Document]:
         read = read_folder(folder, self.documents, self._problems, environ=self._environ)
         self._warnings += [
             f"{path}: it is not read, since its name does not end with .toml; rename it, or take it away"
-            for path in passed_over(folder)
+            for path in ignored_files(folder)
         ]
         for document in read:
             for name in document.data:
                 if name not in _JOBS_ONLY:
                     meant = None if name in SECTIONS else alike(name, _JOBS_ONLY)
                     fix = f"it is called {meant!r}" if meant else f"move it to {self.file}"
-                    said = f"a file of jobs holds [jobs.…] and [calendars.…] alone; {fix}"
-                    self._problems.add(document.place((name,)), name, said)
+                    problem = f"a file of jobs holds [jobs.…] and [calendars.…] alone; {fix}"
+                    self._problems.add(document.place((name,)), name, problem)
         return read
 
     def _tables(self, name: str) -> list[Table]:
-        """The tables of that name at the top of the files."""
         found = []
         for document in self.documents:
             data = document.data.get(name, {})
@@ -325,8 +395,8 @@ class _Loading:
                 found.append(Table(document=document, path=(name,), data=data))
             else:
                 what = f"{name}.NAME" if name != "defaults" else name
-                said = f"{toml_words(data):.60} is no table; write [{what}] and its keys below"
-                self._problems.add(document.place((name,)), name, said)
+                problem = f"{toml_words(data):.60} is no table; write [{what}] and its keys below"
+                self._problems.add(document.place((name,)), name, problem)
         return found
 
     def _named(self, name: str) -> dict[str, Table]:
@@ -336,11 +406,11 @@ class _Loading:
             for key, data in table.data.items():
                 inner = Table(document=table.document, path=(name, key), data=data)
                 if key in found:
-                    said = f"it is defined at {found[key].place()}, too; give one of them another name"
-                    self._problems.add(inner.place(), inner.key(), said)
+                    problem = f"it is defined at {found[key].place()}, too; give one of them another name"
+                    self._problems.add(inner.place(), inner.key(), problem)
                 elif not isinstance(data, dict):
-                    said = f"{toml_words(data):.60} is no table; write [{inner.key()}] and its keys below"
-                    self._problems.add(inner.place(), inner.key(), said)
+                    problem = f"{toml_words(data):.60} is no table; write [{inner.key()}] and its keys below"
+                    self._problems.add(inner.place(), inner.key(), problem)
                 else:
                     found[key] = inner
         return found
@@ -354,8 +424,8 @@ class _Loading:
         tables = self._named("jobs")
         if len(tables) > JOBS_MAX:
             first = next(iter(tables.values()))
-            said = f"{len(tables)} jobs are more than {JOBS_MAX}; give some to another app, with a file of its own"
-            self._problems.add(str(first.document.path), "jobs", said)
+            problem = f"{len(tables)} jobs are more than {JOBS_MAX}; give some to another app, with a file of its own"
+            self._problems.add(str(first.document.path), "jobs", problem)
             return ()
         reading = Reading(
             environ=self._environ,

@@ -1,4 +1,4 @@
-"""Who can change the files of a configuration, and so decide which commands run: the rules of cron, ssh and sudo.
+"""Which users can change the files of a configuration, and so its commands: the rules of cron, ssh and sudo.
 
 A file must belong to root or to the user of this process, and neither its group nor others may write to it. The same
 holds for its folder and for each folder above, up to the home of that user or to the root of the file system, as sshd
@@ -30,15 +30,7 @@ import msgspec
 
 from evertick.text.regular_file import open_regular
 
-__all__ = [
-    "TRUST_VARIABLE",
-    "Distrusted",
-    "distrusted_file",
-    "distrusted_folder",
-    "is_refused",
-    "is_trusted",
-    "open_owned",
-]
+__all__ = ["TRUST_VARIABLE", "distrusted_file", "distrusted_folder", "is_refused", "open_owned"]
 
 TRUST_VARIABLE = "EVERTICK_TRUST_CONFIG"
 _ROOT = 0
@@ -53,14 +45,13 @@ class Distrusted(msgspec.Struct, frozen=True):
     """A file, folder or link that another user can change."""
 
     place: str
-    said: str
+    problem: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.said}"
+        return f"{self.place}: {self.problem}"
 
 
 def is_trusted(environ: Mapping[str, str]) -> bool:
-    """Whether the check is turned off."""
     return environ.get(TRUST_VARIABLE) == "1"
 
 
@@ -203,12 +194,12 @@ class _Walk:
         chown = "chown -h" if what == "this link" else "chown"
         fixes = [f"`{chown} {me} {quoted}`"] if found.st_uid not in (_ROOT, self._user) else []
         fixes += [f"`chmod go-w {quoted}`"] if mode & _OTHERS else []
-        said = (
+        problem = (
             f"{' and '.join(who)} can change {what}, and so decide what {me} runs (owner {_user_name(found.st_uid)}, "
             f"group {_group_name(found.st_gid)}, mode {stat.S_IMODE(found.st_mode):04o}); run {' and '.join(fixes)}, "
             f"or set {TRUST_VARIABLE}=1 to accept it"
         )
-        self._found[path] = Distrusted(place, said)
+        self._found[path] = Distrusted(place, problem)
 
 
 def _parts(path: str) -> list[str]:

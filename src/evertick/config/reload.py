@@ -1,4 +1,4 @@
-"""The files of a running node, read again: when one of them changes, or when somebody asks.
+"""The files of a running node, read again: when one of them changes, or on a signal.
 
 They are checked first, also against the ledger. If anything is wrong, the node goes on with what it has. If all is
 right the ledger takes them in one transaction, and then the node its jobs, without a stop: what runs, runs on as it was
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,101 @@ from typing import Any
 import msgspec
 
 from evertick.config.adding import add_job, check_calendars
+from evertick.config.brokers import BROKERS
 from evertick.config.build import connections_of
-from evertick.config.job_diff import JobNews, news_of
-from evertick.config.load import Configuration, load_configuration
+from evertick.config.configuration import Configuration
+from evertick.config.files import FILE_MAX_BYTES, digest_of
+from evertick.config.job import Job
+from evertick.config.load import load_configuration
 from evertick.config.ownership import distrusted_file, is_refused
 from evertick.config.problem import Problems
-from evertick.config.restart_required import check_not_premature
-from evertick.config.toml import FILE_MAX_BYTES, digest_of
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.scheduler import JobSet, Scheduler
 from evertick.text.regular_file import read_regular
 
-__all__ = ["Reloaded", "Reloader"]
+__all__ = ["JobDiff", "Reloaded", "Reloader"]
+
+# Of each kind.
+_NAMED_MOST = 10
+
+
+class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """Names of jobs."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.gone)
+
+    def words(self) -> str:
+        """Like "added: a; changed: b, c; gone: d (`evertick apply --prune` removes it)"."""
+        return "; ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        if self.added:
+            yield f"added: {_named(self.added)}"
+        if self.changed:
+            yield f"changed: {_named(self.changed)}"
+        if self.gone:
+            those = "it" if len(self.gone) == 1 else "them"
+            yield f"gone: {_named(self.gone)} (`evertick apply --prune` removes {those})"
+
+
+def job_diff(before: Iterable[Job], now: Iterable[Job]) -> JobDiff:
+    old, new = ({job.name: job for job in jobs} for jobs in (before, now))
+    both = [(old[name], job) for name, job in new.items() if name in old]
+    return JobDiff(
+        # After an import it shows that they do not run yet.
+        added=tuple(f"{name}{'' if job.is_enabled else ' (disabled)'}" for name, job in new.items() if name not in old),
+        changed=tuple(job.name for was, job in both if _content(was) != _content(job)),
+        gone=tuple(name for name in old if name not in new),
+    )
+
+
+def _content(job: Job) -> tuple[object, ...]:
+    """All but its place: a job that has moved to another line is the same."""
+    calendars = tuple(None if each is None else each.version for each in (job.rule.calendar, job.blackout))
+    return job.rule.text, calendars, job.definition, job.spec, job.task_options, job.description, job.is_enabled
+
+
+def _named(names: tuple[str, ...]) -> str:
+    more = len(names) - _NAMED_MOST
+    return ", ".join(names[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+_FIX = "restart the node to take all of it up, or take the job away until then"
+
+
+def check_restart_required(scheduler: Scheduler, now: Configuration, loaded: Configuration, problems: Problems) -> None:
+    """Refuse what can only be after a restart. `now` is what the node has, as far as jobs go."""
+    # Once, not for each of thousands of jobs.
+    wanted, connections = loaded.settings, connections_of(loaded)
+    known = {job.name: (job.spec, job.definition.queue) for job in now.jobs}
+    for job in loaded.jobs:
+        if known.get(job.name) != (job.spec, job.definition.queue):
+            for key, said in _needs(scheduler, wanted, connections, job):
+                problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{said}; {_FIX}")
+
+
+def _needs(
+    scheduler: Scheduler, wanted: Mapping[str, Any], connections: Mapping[str, object], job: Job
+) -> Iterator[tuple[str, str]]:
+    """By the keys of the job that ask for it. `wanted`: the settings of the next start, and its connections."""
+    driver, in_force = "" if job.spec is None else job.spec.driver, scheduler.settings
+    if driver in wanted["drivers"] and driver not in in_force.drivers:
+        yield driver, f"node.drivers enables the driver {driver!r} from the next start on"
+    queue = job.definition.queue
+    if queue in wanted["queues"] and queue not in in_force.queues:
+        yield "queue", f"node.queues has the queue {queue!r} from the next start on"
+    if driver in BROKERS and driver in in_force.drivers:
+        has, gets = scheduler.runtime.connections.get(driver), connections.get(driver)
+        if has is None and gets is None:
+            yield driver, f"it is not said where the server is under [{driver}], and node.drivers leaves the driver"
+        elif has is not None and gets is not None and has != gets:
+            yield driver, f"this node goes by what [{driver}] has changed to from the next start on"
+
 
 log = logging.getLogger("evertick.config")
 
@@ -38,15 +121,15 @@ _Look = dict[Path, tuple[int, int, int] | None]
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of reading the files again."""
+    """The outcome of a reload."""
 
-    # What is wrong with them; the older state holds then.
+    # With any, the older state holds.
     problems: tuple[str, ...] = ()
-    # What is hardly meant in them, as `evertick config check` tells it.
+    # Likely mistakes, as `evertick config check` shows them.
     warnings: tuple[str, ...] = ()
     # How many jobs there are now; and of those that this reload has brought, changed and taken away, the names.
     jobs: int = 0
-    news: JobNews = JobNews()
+    changes: JobDiff = JobDiff()
     # Keys that have changed and count from the next start on.
     wants_restart: tuple[str, ...] = ()
 
@@ -77,13 +160,13 @@ class Reloader:
         # Whether the ledger was away, so that it is to be tried again though the files are the same.
         self._is_unfinished = False
         # What was taken up and is not told yet.
-        self._news = JobNews()
-        # Who else could change the files when they were read last; a `chmod` changes nothing else of them.
+        self._changes = JobDiff()
+        # Why files were refused when they were read last; a `chmod` changes nothing else of them.
         self._distrusted: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> Configuration:
-        """What holds now."""
+        """The configuration in force."""
         return self._now
 
     def has_changed(self) -> bool:
@@ -120,7 +203,7 @@ class Reloader:
         except InvalidInput as wrong:
             return self._came(str(wrong))
         except EvertickError as error:
-            # The ledger is away, or somebody else has changed it at the same moment.
+            # The ledger is away, or another node has changed it at the same moment.
             self._is_unfinished = True
             return self._came(f"it is not taken up yet: {error}; what was before holds, and it is tried again")
         self._read = dict(loaded.digests)
@@ -135,24 +218,24 @@ class Reloader:
     async def _take(self, loaded: Configuration) -> EvertickError | None:
         """Check what is left to be checked, then have it. Whatever raises here has changed nothing."""
         scheduler, problems = self._scheduler, Problems()
-        check_not_premature(scheduler, self._now, loaded, problems)
+        check_restart_required(scheduler, self._now, loaded, problems)
         problems.raise_any()
         jobs = await self._with_jobs(loaded)
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
-        connections, known = connections_of(loaded), scheduler.runtime.connections
-        new = {name: each for name, each in connections.items() if name not in known}
-        # Before the jobs that need it: nobody else asks for it, and nothing is opened by it.
-        known |= new
+        connections = connections_of(loaded)
+        new = {name: each for name, each in connections.items() if name not in scheduler.runtime.connections}
+        # Before the jobs that need it; nothing is opened by it.
+        scheduler.runtime.connections |= new
         try:
             disabled = [job.name for job in loaded.jobs if not job.is_enabled]
             untold = await scheduler.runtime.exchange.take(jobs, disabled=disabled)
         except BaseException:
             for name in new:
-                del known[name]
+                del scheduler.runtime.connections[name]
             raise
-        known["http"] = loaded.http
-        self._news = self._news or news_of(self._now.jobs, loaded.jobs)
+        scheduler.runtime.connections["http"] = loaded.http
+        self._changes = self._changes or job_diff(self._now.jobs, loaded.jobs)
         self._now = loaded
         self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
         return untold
@@ -173,14 +256,14 @@ class Reloader:
         return jobs
 
     def _came(self, *problems: str) -> Reloaded:
-        news = JobNews() if problems else self._news
-        self._news = JobNews() if not problems else self._news
+        changes = JobDiff() if problems else self._changes
+        self._changes = JobDiff() if not problems else self._changes
         return Reloaded(
             problems=problems,
             # Of files that are wrong, these come after they are mended.
             warnings=() if problems else self._now.warnings,
             jobs=len(self._now.jobs),
-            news=news,
+            changes=changes,
             wants_restart=self._wants_restart(),
         )
 

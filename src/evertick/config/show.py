@@ -1,4 +1,4 @@
-"""A configuration as it may be shown: what holds, where it comes from, and no secret."""
+"""A configuration as it may be shown: values, their origins, and no secret."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import msgspec
 
 from evertick.config.configuration import Configuration
 from evertick.config.job import TASK_KEYS, Defaults, Job
-from evertick.config.layer import Value
-from evertick.config.origin import DEFAULT
+from evertick.config.layer import DEFAULT, Value
 from evertick.definition.task import make_work
 from evertick.driver.spec import AbsentDriver
 from evertick.job.arguments import FreeArguments
 from evertick.text.redact import masked, masked_within
 
-__all__ = ["HIDDEN", "Shown", "shown_defaults", "shown_jobs", "shown_values"]
+__all__ = ["shown_defaults", "shown_jobs", "shown_values"]
 
 HIDDEN = "***"
-# Keys that decide what becomes of a job that is late, lost or still at it, also where nobody has set them.
+# Keys that decide about a job that is late, lost or still running, shown also where they are not set.
 _ASKED_OF_SCHEDULE = ("queue", "catch_up", "overlap")
 _ASKED_OF_TASK = ("on_lost", "on_unreachable")
 _ASKED_OF_DRIVER = ("ack_timeout", "progress_timeout", "kill_after")
@@ -40,7 +39,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown_values(configuration: Configuration) -> list[Shown]:
-    """Every key of every section, in the order of the reference. Of what nobody has set, what holds instead."""
+    """Every key of every section, in the order of the reference, with its value or what holds instead."""
     instead = _instead(configuration)
     shown = []
     for key, value in configuration.values.items():
@@ -115,7 +114,7 @@ def _job(job: Job, defaults: Defaults) -> dict[str, Any]:
 
 
 def _held(job: Job) -> dict[str, Any]:
-    """What a job does not say, and people ask about: what holds instead, by the keys that would say it."""
+    """Defaults that people ask about, by the keys that the job leaves out."""
     held: dict[str, Any] = {name: getattr(job.definition, name) for name in _ASKED_OF_SCHEDULE}
     if job.spec is None:
         return held

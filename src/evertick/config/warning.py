@@ -1,9 +1,15 @@
-"""What is not wrong with a configuration, but hardly meant: told with its place, and nobody is kept from running."""
+"""Likely mistakes in a configuration: warnings with their places, which stop no start.
+
+`Prerequisites` finds what a job needs and this machine lacks, without running anything or asking the network. The job
+may run on another machine than the one that checks the file, so that is a warning, too.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -12,21 +18,125 @@ from evertick.config.brokers import connection_of
 from evertick.config.build import SECRETS
 from evertick.config.configuration import Configuration
 from evertick.config.job import Job
-from evertick.config.prerequisites import Needs
-from evertick.config.problem import Problems
+from evertick.config.problem import Problems, phrased, toml_text
 from evertick.config.rule import RULES
-from evertick.config.saying import in_file, toml_text
+from evertick.config.section import Http as HttpSection
+from evertick.driver.http.address import allowed_of, is_own_name, literal_of, permitted
+from evertick.driver.http.spec import Http, method_of
 from evertick.driver.queue.spec import unencrypted_warnings
 from evertick.driver.secret import Secret, Secrets
-from evertick.errors import EvertickError
-from evertick.text.did_you_mean import nearest
+from evertick.driver.shell.spec import Shell, at_home, is_at_home
+from evertick.driver.spec import Spec
+from evertick.errors import EvertickError, JobFailed, Refused
+from evertick.text.did_you_mean import alike, nearest
 from evertick.when import Cron, Once
 from evertick.when.cron import warnings_of_steps
 from evertick.when.moment import moment_text
 
 __all__ = ["warnings_of"]
 
-_BESIDE_URL = re.compile(r"(allow = \[[^\]]*\]) beside url")
+# Others are sent as they are.
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE", "QUERY", "REPORT", "PROPFIND", "MKCOL")
+_LOOPBACK = "127.0.0.1"
+
+
+class Prerequisites:
+    """Looks once for each user and path, of which thousands of jobs share a few."""
+
+    def __init__(self, http: HttpSection) -> None:
+        self._allowed = allowed_of(http.allow, "http.allow", is_private=http.allow_private)
+        self._is_user = cache(_is_user)
+        self._is_missing = cache(_is_missing)
+        self._may_become = cache(_may_become)
+
+    def missing(self, spec: Spec, *, is_table: bool) -> Iterator[tuple[str, str]]:
+        """By the field of the specification, the problem and its fix. `is_table`: an address has keys beside it."""
+        match spec:
+            case Shell():
+                yield from self._missing_of_command(spec)
+            case Http():
+                yield from self._missing_of_request(spec, is_table)
+
+    def _missing_of_command(self, spec: Shell) -> Iterator[tuple[str, str]]:
+        if spec.user is not None and not self._is_user(spec.user):
+            yield "user", f"there is no user {spec.user!r} on this machine; make it, or name another"
+        elif spec.user is not None and not self._may_become(spec.user):
+            yield (
+                "user",
+                f"only a daemon of root may run commands as {spec.user!r}; start it as root, or take this away",
+            )
+        folder = _folder(spec)
+        if folder is not None and self._is_missing(folder, is_folder=True):
+            yield "cwd", f"there is no directory {folder} on this machine; make it, or correct the path"
+        field = "shell" if isinstance(spec.command, str) else "command"
+        program = spec.words[0]
+        is_missing = os.path.isabs(program) and self._is_missing(program, is_folder=False)
+        if _is_line(spec.command) and (is_missing or not os.path.isabs(program)):
+            yield (
+                field,
+                f"a list is a program and its arguments, so this is a program that is called {program!r:.100}; write "
+                "the line as one text, without brackets, or each word in quotes of its own",
+            )
+        # A name without a path is looked for by the PATH of the run.
+        elif is_missing:
+            yield field, f"there is no program {program} on this machine; install it, or correct the path"
+
+    def _missing_of_request(self, spec: Http, is_table: bool) -> Iterator[tuple[str, str]]:
+        method = method_of(spec)
+        if method not in _METHODS and (meant := alike(method, _METHODS)) is not None:
+            yield "method", f"{method!r} is no method that servers commonly know; write {meant!r}, if that is meant"
+        host = (urlsplit(spec.url).hostname or "") if isinstance(spec.url, str) else ""
+        address = _LOOPBACK if is_own_name(host) else literal_of(host)
+        if address is None:
+            return
+        try:
+            permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
+        except Refused as refused:
+            allow = f"allow = ['{refused.value}']"
+            fix = f"{allow} beside url" if is_table else f'http = {{ url = "…", {allow} }}'
+            setting = ", or allow_private = true under [http]" if refused.setting == "allow_private" else ""
+            yield "url", f"{refused.problem}; if it is meant, allow it: {fix}{setting}"
+
+
+def _folder(spec: Shell) -> str | None:
+    """Where it begins, if that is known here: the home of another user is looked for by the run."""
+    if spec.cwd is None or (is_at_home(spec.cwd) and spec.user is not None):
+        return None
+    return at_home(spec.cwd, os.path.expanduser("~"))
+
+
+def _is_line(command: str | Sequence[str]) -> bool:
+    """Whether a list holds what looks like a whole line: ["ls -la"]."""
+    return not isinstance(command, str) and len(command) == 1 and len(command[0].split()) > 1
+
+
+def _is_user(user: str | int) -> bool:
+    # Not on every system; but shell jobs are refused where it is not.
+    from evertick.driver.shell.spec import is_user
+
+    return is_user(user)
+
+
+def _may_become(user: str | int) -> bool:
+    """Whether a node of this user may run commands as that one."""
+    from evertick.driver.shell.spec import account_to_become
+
+    try:
+        account_to_become(user)
+    except JobFailed:
+        return False
+    return True
+
+
+def _is_missing(path: str, *, is_folder: bool) -> bool:
+    """Whether it certainly is: what is in a directory that is closed to this user may be there."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return os.path.isdir(path) != is_folder
 
 
 def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -36,7 +146,7 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
     folder = configuration.config_directory
     secrets = Secrets(None if folder is None else folder / SECRETS, environ)
     # Once, not for each of thousands of jobs.
-    drivers, needs = configuration.settings["drivers"], Needs(configuration.http)
+    drivers, needs = configuration.settings["drivers"], Prerequisites(configuration.http)
     for job in configuration.jobs:
         if job.is_enabled:
             _warn_of_past(job, found)
@@ -45,23 +155,16 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
             _warn_of_queue(job, configuration, found)
         if job.spec is not None and job.spec.driver in drivers:
             _warn_of_secrets(job, secrets, found)
-            for field, said in needs.unmet(job.spec):
-                _warn(job, f"{job.spec.driver}.{field}", _with_table(job, said), found)
+            for field, problem in needs.missing(job.spec, is_table="http.url" in job.places):
+                _warn(job, f"{job.spec.driver}.{field}", problem, found)
     return found.lines()
 
 
-def _warn(job: Job, name: str, said: str, found: Problems) -> None:
+def _warn(job: Job, name: str, problem: str, found: Problems) -> None:
     """`name`: a key of the job, or a field in one, if the file has it there: the key may stand for a single field."""
     key = name if name in job.places else name.partition(".")[0]
     before = f"jobs.{job.name}" if key.partition(".")[0] in job.shown else "defaults"
-    found.add(job.places[key], f"{before}.{key}", said)
-
-
-def _with_table(job: Job, said: str) -> str:
-    """What is to stand beside `url` needs a table, where the file has the address alone."""
-    if "http.url" in job.places:
-        return said
-    return _BESIDE_URL.sub(r'http = { url = "…", \1 }', in_file(said))
+    found.add(job.places[key], f"{before}.{key}", problem)
 
 
 def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
@@ -69,22 +172,22 @@ def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
         url, address = (configuration.values[f"{name}.{key}"] for key in ("url", "address"))
         # As the connection was made: the URL, unless a stronger layer names an address.
         value = url if url.is_set and url.origin.rank >= address.origin.rank else address
-        for said in unencrypted_warnings(connection_of(name, each, getattr(configuration, name))):
-            found.add(value.origin.place, value.key, said)
+        for problem in unencrypted_warnings(connection_of(name, each, getattr(configuration, name))):
+            found.add(value.origin.place, value.key, problem)
 
 
 def _warn_of_past(job: Job, found: Problems) -> None:
     rule = job.rule
     if isinstance(rule, Once) and rule.at_us is not None and rule.at_us < system_clock.now_us():
         past = f"{moment_text(rule.at_us)} is past"
-        said = f"{past}, so as a new schedule it never fires; give a moment to come, or take it away"
-        _warn(job, next(name for name in RULES if name in job.shown), said, found)
+        problem = f"{past}, so as a new schedule it never fires; give a moment to come, or take it away"
+        _warn(job, next(name for name in RULES if name in job.shown), problem, found)
 
 
 def _warn_of_steps(job: Job, found: Problems) -> None:
     if isinstance(job.rule, Cron):
-        for said in warnings_of_steps(job.rule):
-            _warn(job, next(name for name in RULES if name in job.shown), said, found)
+        for problem in warnings_of_steps(job.rule):
+            _warn(job, next(name for name in RULES if name in job.shown), problem, found)
 
 
 def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) -> None:
@@ -94,21 +197,21 @@ def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) 
             continue
         known = [*configuration.calendars]
         near = nearest(calendar, known, what="there are") if known else "there are none"
-        said = f"no [calendars.{calendar}] is in these files ({near}); then it must be in the ledger"
-        _warn(job, name if name in job.places else "when", said, found)
+        problem = f"no [calendars.{calendar}] is in these files ({near}); then it must be in the ledger"
+        _warn(job, name if name in job.places else "when", problem, found)
 
 
 def _warn_of_queue(job: Job, configuration: Configuration, found: Problems) -> None:
-    """Of one that nobody here has heard of. Where `node.queues` is set, its nodes share the queues on purpose."""
+    """Of a queue that no node by this file works on. Where `node.queues` is set, nodes share the queues on purpose."""
     queue, served = job.definition.queue, configuration.values["node.queues"]
     is_shared = job.spec is None or job.definition.mode == "every-node"
     if not is_shared and queue not in served.value and not served.is_set:
         known = ", ".join(map(toml_text, served.value))
-        said = (
+        problem = (
             f"a node by this file works on {known} alone, so this waits for another node; write "
             f"queues = [{', '.join(map(toml_text, (*served.value, queue)))}] under [node], or take it away"
         )
-        _warn(job, "queue", said, found)
+        _warn(job, "queue", problem, found)
 
 
 def _warn_of_secrets(job: Job, secrets: Secrets, found: Problems) -> None:
@@ -117,7 +220,7 @@ def _warn_of_secrets(job: Job, secrets: Secrets, found: Problems) -> None:
         try:
             secrets.resolve(secret.name)
         except EvertickError as missing:
-            _warn(job, job.spec.driver, str(missing), found)
+            _warn(job, job.spec.driver, phrased(missing), found)
 
 
 def _secrets_in(value: object) -> Iterator[Secret]:

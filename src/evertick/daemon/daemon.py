@@ -1,8 +1,7 @@
 """The process of a daemon: a node, and what a service does beside it.
 
-It hears the signals, tells the supervisor how it is, looks whether its files have changed, and keeps its report. What
-was taken before the node (pidfile, log) is given up after it: whoever waits for the pidfile to go may start the next
-one then.
+It handles signals, notifies the supervisor, looks whether its files have changed, and keeps its report. Pidfile and log
+are taken before the node and given up after it: when the pidfile is gone, the next daemon may start.
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ from pathlib import Path
 import msgspec
 
 from evertick.clock import system_clock
-from evertick.config.job_digest import doing_of
+from evertick.config.configuration import job_count, job_digests
 from evertick.config.reload import Reloaded, Reloader
-from evertick.config.saying import jobs_told
-from evertick.daemon.detach import Detached
 from evertick.daemon.logs import Logs
-from evertick.daemon.notify import Notify
-from evertick.daemon.pidfile import Pidfile
-from evertick.daemon.report import DaemonReport, forget_report, write_report
-from evertick.daemon.watchdog import Watchdog
+from evertick.daemon.notify import Notify, Watchdog
+from evertick.daemon.process import Detached, Pidfile
+from evertick.daemon.report import DaemonReport, remove_report, write_report
 from evertick.scheduler.process import SideService
 from evertick.scheduler.scheduler import Scheduler
 from evertick.when import from_us
@@ -40,7 +36,7 @@ _MARGIN_SECONDS = 30.0
 
 
 class DaemonResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon has beside its node."""
+    """The parts of a daemon beside its node."""
 
     logs: Logs
     notify: Notify
@@ -50,12 +46,12 @@ class DaemonResources(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     # None: they are never read again.
     reloader: Reloader | None = None
-    # Whether the files are looked at by themselves; else a signal asks for it.
+    # Whether a changed file is enough; else a signal asks for a reload.
     looks_itself: bool = True
 
 
 class Daemon(SideService):
-    """Stands by the node of a service."""
+    """Attends the node of a service: signals, supervisor, reloads, report."""
 
     def __init__(self, scheduler: Scheduler, report: DaemonReport, belongings: DaemonResources) -> None:
         self._scheduler = scheduler
@@ -87,7 +83,7 @@ class Daemon(SideService):
             is_asked = self._asked.is_set()
             self._asked.clear()
             if reloader is None:
-                log.warning("SIGUSR1: nothing is read again, for daemon.reload is off")
+                log.warning("SIGUSR1: ignored, since daemon.reload is off")
             elif is_asked:
                 log.info("SIGUSR1: the configuration is read again")
                 await self._reload(reloader, is_told=True)
@@ -102,7 +98,7 @@ class Daemon(SideService):
     def ended(self) -> None:
         """May be called twice, and by another thread where the event loop does not close."""
         self._watchdog.stop()
-        forget_report(self._has.folder, self._report.pid)
+        remove_report(self._has.folder, self._report.pid)
         if self._has.pidfile is not None:
             self._has.pidfile.remove()
         self._has.notify.close()
@@ -112,16 +108,16 @@ class Daemon(SideService):
         try:
             came = await reloader.reload()
         except Exception as error:
-            # The node goes on as it is; who waits for the end of the reload must hear of it all the same.
+            # The node goes on as it is, and the supervisor waits for the end of the reload.
             log.exception("the configuration could not be read again; all stays as it is")
             came = Reloaded(problems=(f"{type(error).__name__}: {error}",), jobs=self._report.jobs)
-        # What is tried again every second is not told every second.
+        # What is tried every second is not logged every second.
         if is_told or came.problems != self._report.problems or not came.problems:
             self._tell(came)
         self._report = msgspec.structs.replace(
             self._report,
             jobs=came.jobs,
-            does=doing_of(reloader.configuration),
+            does=job_digests(reloader.configuration),
             reloaded_at=from_us(system_clock.now_us()),
             problems=came.problems,
             wants_restart=came.wants_restart,
@@ -135,16 +131,16 @@ class Daemon(SideService):
         for warning in came.warnings:
             log.warning("%s", warning)
         if not came.problems:
-            news = f"; {came.news.words()}" if came.news else ""
-            log.info("the configuration was read again: %s%s", jobs_told(came.jobs), news)
+            changes = f"; {came.changes.words()}" if came.changes else ""
+            log.info("the configuration was read again: %s%s", job_count(came.jobs), changes)
         if came.wants_restart:
             log.warning("changed, but not in force before a restart: %s", ", ".join(came.wants_restart))
 
     def _words(self) -> str:
-        """For the supervisor, whose status shows it."""
+        """For the status of the supervisor."""
         jobs, problems = self._report.jobs, self._report.problems
         wrong = f"; the new configuration does not hold: {problems[0]}" if problems else ""
-        return f"running {jobs_told(jobs)}{wrong}"
+        return f"running {job_count(jobs)}{wrong}"
 
     def _keep_report(self) -> None:
         self._report = msgspec.structs.replace(self._report, node_id=self._scheduler.runtime.node_id)
@@ -158,7 +154,7 @@ class Daemon(SideService):
         log.info("SIGUSR2: the log was opened anew")
 
     def _let_go(self) -> None:
-        """Of the terminal and of the command that has started us."""
+        """Let the terminal go, and the command that started this daemon return."""
         if self._has.detached is not None:
             self._has.detached.ready()
 

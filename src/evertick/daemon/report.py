@@ -1,9 +1,9 @@
-"""What a daemon says of itself to whoever asks on its machine: a small file in its state directory.
+"""The report of a daemon for commands on its machine: a small file in its state directory.
 
 The ledger knows the nodes; only the daemon knows which file it was made from, whether that could be read again, and
 what its jobs do. The file is replaced as a whole, and goes with its daemon. Daemons may share a directory: each has a
-file of its own. One whose process is gone tells that it ended without a word, and is removed by the next that writes.
-That of the daemon that has ended last stays under another name, for the next to see by which file it went.
+file of its own. A file without its process shows a crash, and is removed by the next daemon that writes. That of the
+daemon that has ended last stays under another name, for the next to see by which file it was made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import msgspec
 from evertick.daemon.process import is_running, started_at_tick
 from evertick.text.regular_file import read_regular
 
-__all__ = ["DaemonReport", "forget_report", "read_former", "read_remains", "read_reports", "write_report"]
+__all__ = [
+    "DaemonReport",
+    "read_dead_reports",
+    "read_previous_reports",
+    "read_reports",
+    "remove_report",
+    "write_report",
+]
 
 _NAMES = "daemon.*.json"
 _LAST = "daemon-ended.json"
@@ -47,7 +54,7 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     # Its ledger, without a password.
     database: str = ""
     app: str = "default"
-    # When it reads its files again: as they change, when it is told to, or never.
+    # When it reads its files again: as they change, on a signal, or never.
     reload: str = "change"
     # By job, what it does: each of its keys that is not of the schedule, and a digest of its value.
     does: dict[str, dict[str, str]] = {}
@@ -66,30 +73,30 @@ def write_report(folder: Path, report: DaemonReport) -> None:
     with os.fdopen(written, "wb") as file:
         file.write(msgspec.json.encode(report))
     os.replace(fresh, path)
-    for other, said in _found(folder):
-        if not _lives(said):
+    for other, report in _found(folder):
+        if not _lives(report):
             other.unlink(missing_ok=True)
 
 
 def read_reports(folder: Path) -> list[DaemonReport]:
-    """What the daemons of this directory say, the oldest first; none that this user may not read."""
-    return sorted((said for _, said in _found(folder) if _lives(said)), key=lambda said: said.started_at)
+    """Reports of the daemons that run here, the oldest first; none that this user may not read."""
+    return sorted((report for _, report in _found(folder) if _lives(report)), key=lambda report: report.started_at)
 
 
-def read_remains(folder: Path) -> list[DaemonReport]:
-    """What daemons of this directory have said that were killed, or whose machine was: an end clears its file away."""
-    return [said for _, said in _found(folder) if not _lives(said)]
+def read_dead_reports(folder: Path) -> list[DaemonReport]:
+    """Reports of daemons that crashed, or whose machine did: a daemon that ends removes its own."""
+    return [report for _, report in _found(folder) if not _lives(report)]
 
 
-def forget_report(folder: Path, pid: int) -> None:
+def remove_report(folder: Path, pid: int) -> None:
     """At the end of a daemon."""
     with contextlib.suppress(OSError):
         os.replace(_path(folder, pid), folder / _LAST)
 
 
-def read_former(folder: Path) -> list[DaemonReport]:
-    """What the daemons of this directory say, and those that were here last, whether they have ended or died."""
-    return [said for _, said in (*_found(folder), *_read(folder / _LAST))]
+def read_previous_reports(folder: Path) -> list[DaemonReport]:
+    """All reports of this directory: of running, crashed, and of the last ended daemon."""
+    return [report for _, report in (*_found(folder), *_read(folder / _LAST))]
 
 
 def _path(folder: Path, pid: int) -> Path:
@@ -106,6 +113,6 @@ def _read(path: Path) -> Iterator[tuple[Path, DaemonReport]]:
         yield path, msgspec.json.decode(read_regular(path, _BYTES_MOST), type=DaemonReport)
 
 
-def _lives(said: DaemonReport) -> bool:
+def _lives(report: DaemonReport) -> bool:
     """Whether it is still the process that wrote it: its number may be another's by now."""
-    return is_running(said.pid) and said.start_tick in (None, started_at_tick(said.pid))
+    return is_running(report.pid) and report.start_tick in (None, started_at_tick(report.pid))

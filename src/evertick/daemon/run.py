@@ -1,7 +1,7 @@
-"""Running a daemon from its configuration: what it takes before its node, in this order, and gives up after it.
+"""Running a daemon from its configuration.
 
-The state directory, the pidfile, the log; then the node, which waits for its store. Nothing of a store is touched
-before the pidfile is ours.
+It takes the state directory, the pidfile and the log, in this order; then the node starts, which waits for its store.
+Nothing of a store is touched before the pidfile is taken.
 """
 
 from __future__ import annotations
@@ -10,26 +10,24 @@ import faulthandler
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import unquote
 
 from evertick.clock import system_clock
 from evertick.config.build import scheduler_from
-from evertick.config.job_digest import doing_of
+from evertick.config.configuration import job_digests
 from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
 from evertick.daemon.daemon import Daemon, DaemonResources
-from evertick.daemon.detach import Detached
-from evertick.daemon.displaced import displaced_words
-from evertick.daemon.lines import Hidden
-from evertick.daemon.logs import Logs, set_up_logs
+from evertick.daemon.logs import Logs, Redactor, set_up_logs
 from evertick.daemon.notify import Notify
-from evertick.daemon.pidfile import Pidfile
-from evertick.daemon.process import started_at_tick
-from evertick.daemon.report import DaemonReport, read_former
+from evertick.daemon.process import Detached, Pidfile, started_at_tick
+from evertick.daemon.report import DaemonReport, read_previous_reports
+from evertick.doctor.finding import named
 from evertick.driver.secret import SECRET_VARIABLE, Secrets
+from evertick.engine.node import declarer_of
 from evertick.errors import EvertickError
 from evertick.scheduler.process import run_process
 from evertick.scheduler.scheduler import Scheduler
@@ -48,9 +46,10 @@ _TOKEN = re.compile(r"(?:nats|tls)://([^\s/:@,]+)@")
 
 
 class _HiddenSecrets(Secrets):
-    """The node's secrets, each hidden from the log before anybody has it."""
+    """The secrets of the node, each hidden from the log before a job gets it."""
 
-    def __init__(self, secrets: Secrets, hidden: Hidden) -> None:
+    def __init__(self, secrets: Secrets, hidden: Redactor) -> None:
+        super().__init__()
         self._secrets, self._hidden = secrets, hidden
 
     def resolve(self, name: str) -> str:
@@ -81,8 +80,7 @@ def run_daemon(
         with _last_words():
             scheduler = _scheduler(configuration, logs)
             report = _report(configuration, scheduler)
-            if (said := displaced_words(report, read_former(configuration.state_directory))) is not None:
-                log.warning("%s", said)
+            _warn_of_replaced(report, read_previous_reports(configuration.state_directory))
             is_reloaded = configuration.daemon.reload != "off"
             reloader = Reloader(
                 scheduler,
@@ -105,7 +103,7 @@ def run_daemon(
 
 @contextmanager
 def _last_words() -> Iterator[None]:
-    """What ends the daemon is in the log, too: the terminal may be gone by now."""
+    """Log the error that ends the daemon: the terminal may be gone by now."""
     try:
         yield
     except Exception as error:
@@ -186,5 +184,33 @@ def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
         database=masked(configuration.database_url),
         app=scheduler.settings.app,
         reload=configuration.daemon.reload,
-        does=doing_of(configuration),
+        does=job_digests(configuration),
     )
+
+
+def _warn_of_replaced(ours: DaemonReport, others: Iterable[DaemonReport]) -> None:
+    """The jobs of another daemon that this start pauses, and how to keep them.
+
+    Two folders, each with its `evertick.toml`, share the ledger of their user unless they name others. To the ledger
+    the second is the first with other jobs, so those of the first are paused as if they had been taken out of their
+    file.
+    """
+    for other in others:
+        left = sorted(other.does.keys() - ours.does.keys())
+        if left and other.config != ours.config and _whose(other) == _whose(ours):
+            log.warning(
+                "%s has jobs that %s has not (%s): both go by the ledger %s, the app %r and the node name %r, so these "
+                "jobs are paused while no daemon of that file runs; give one of the two files an `app` or a `name` of "
+                "its own under [node]",
+                other.config or "the environment alone",
+                ours.config,
+                named(left),
+                ours.database,
+                ours.app,
+                declarer_of(ours.node),
+            )
+            return
+
+
+def _whose(report: DaemonReport) -> tuple[str, str, str]:
+    return report.database, report.app, declarer_of(report.node)

@@ -229,7 +229,9 @@ def _refuse_change(name: str, value: Any, task: str) -> None:
 
 def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidSetting(f"args: {shown(value)} must be a dict of arguments by name")
+        raise InvalidSetting(
+            f"args: {shown(value)} must be a dict of arguments by name", setting="args", value=shown(value)
+        )
     try:
         # Whether bytes come back as bytes, only the task can tell.
         data = encode_data(dict(value), allows_bytes=True)
@@ -288,10 +290,12 @@ def _blackout(value: Any) -> str | None:
     try:
         return check_name(value.name if isinstance(value, Calendar) else value, what="blackout")
     except InvalidWhen as refused:
-        raise InvalidWhen(
-            f"{refused}; pass a Calendar(...), or the name of one that is stored. Hours are in the calendar: "
+        fix = (
+            "pass a Calendar(...), or the name of one that is stored. Hours are in the calendar: "
             "Calendar('nights', exclude=['22:00-06:00'])"
-        ) from None
+        )
+        fix = fix if refused.fix is None else f"{refused.fix}; {fix}"
+        raise InvalidWhen(refused.problem, setting="blackout", value=refused.value, fix=fix) from None
 
 
 def _check_fate(options: Mapping[str, Any], base: Definition | None) -> None:
@@ -300,7 +304,10 @@ def _check_fate(options: Mapping[str, Any], base: Definition | None) -> None:
     if "blackout_fate" in options and blackout is None:
         raise InvalidSetting(
             f"blackout_fate: {options['blackout_fate']!r} says what becomes of moments in a blackout, and there is "
-            "none; give it with blackout=, in the same call or before"
+            "none",
+            setting="blackout_fate",
+            value=repr(options["blackout_fate"]),
+            fix="give it with blackout=, in the same call or before",
         )
 
 

@@ -156,7 +156,12 @@ def make_settings(
             f"queues: {shown(queues)} is one text; pass a list of names, e.g. queues=[{shown(queues)}]"
         )
     if not queues:
-        raise InvalidSetting("queues: a node that works on no queue runs nothing; name one, or pass concurrency=0")
+        raise InvalidSetting(
+            "queues: a node that works on no queue runs nothing",
+            setting="queues",
+            value="[]",
+            fix="name one, or pass concurrency=0",
+        )
     return Settings(
         url=check_url(url),
         app=check_key(app, what="app"),
@@ -268,7 +273,11 @@ def check_exceptions(value: Any, what: str) -> tuple[type[BaseException], ...]:
 
 def check_labels(labels: Any) -> dict[str, str]:
     if not isinstance(labels, Mapping) or len(labels) > 50:
-        raise InvalidSetting(f"labels: {shown(labels)} must be a dict of at most 50 names with their values")
+        raise InvalidSetting(
+            f"labels: {shown(labels)} must be a dict of at most 50 names with their values",
+            setting="labels",
+            value=shown(labels),
+        )
     checked = {}
     for name, value in labels.items():
         if not isinstance(value, str) or len(value) > _KEY_LONGEST:
@@ -319,7 +328,7 @@ def _zone(tz: Any) -> str:
     try:
         return zone_named(tz).key
     except InvalidWhen as error:
-        raise InvalidSetting(str(error)) from None
+        raise InvalidSetting(error.problem, setting=error.setting, value=error.value, fix=error.fix) from None
 
 
 def _whole(value: Any, what: str, least: int, most: int) -> int:

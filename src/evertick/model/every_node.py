@@ -69,6 +69,8 @@ def check_every_node_rule(definition: Definition, rule: When) -> None:
     """The same for its rule."""
     if definition.mode == "every-node" and isinstance(rule, Every) and rule.is_after_end:
         raise InvalidSetting(
-            "after: 'end' does not go with mode='every-node', since the runs of the nodes do not end together; use "
-            "Every without it, and overlap='skip'"
+            "after: 'end' does not go with mode='every-node', since the runs of the nodes do not end together",
+            setting="after",
+            value="'end'",
+            fix="use Every without it, and overlap='skip'",
         )

@@ -157,7 +157,12 @@ def _parse_rate(rate: Any, task: str) -> tuple[int, int]:
 
 def _refuse_key_alone(text: Any, task: str, what: str) -> None:
     if text is not None:
-        raise InvalidSetting(f"task {task!r}: {what}_key: {shown(text)} limits nothing by itself; give {what}= too")
+        raise InvalidSetting(
+            f"task {task!r}: {what}_key: {shown(text)} limits nothing by itself",
+            setting=f"{what}_key",
+            value=shown(text),
+            fix=f"give {what}= too",
+        )
 
 
 def _subject(text: Any, task: str, what: str, defaults: Mapping[str, Any]) -> Subject:

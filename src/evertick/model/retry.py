@@ -26,10 +26,18 @@ class RetryPolicy:
     def __init__(self, attempts: int, jitter: float) -> None:
         if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= ATTEMPTS_MAX:
             raise InvalidSetting(
-                f"attempts: {shown(attempts)} is not possible; pass a whole number from 1 (no retry) to {ATTEMPTS_MAX}"
+                f"attempts: {shown(attempts)} is not possible",
+                setting="attempts",
+                value=shown(attempts),
+                fix=f"pass a whole number from 1 (no retry) to {ATTEMPTS_MAX}",
             )
         if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-            raise InvalidSetting(f"jitter: {shown(jitter)} is not a share of the delay; pass a number from 0 to 1")
+            raise InvalidSetting(
+                f"jitter: {shown(jitter)} is not a share of the delay",
+                setting="jitter",
+                value=shown(jitter),
+                fix="pass a number from 0 to 1",
+            )
         self.attempts = attempts
         self.jitter = float(jitter)
 
@@ -106,7 +114,12 @@ class Exponential(RetryPolicy):
     ) -> None:
         super().__init__(attempts, jitter)
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1_000:
-            raise InvalidSetting(f"factor: {shown(factor)} does not make delays grow; pass a number from 1 to 1000")
+            raise InvalidSetting(
+                f"factor: {shown(factor)} does not make delays grow",
+                setting="factor",
+                value=shown(factor),
+                fix="pass a number from 1 to 1000",
+            )
         self.initial = duration_us(initial, what="initial")
         self.factor = float(factor)
         self.limit = duration_us(limit, what="limit")

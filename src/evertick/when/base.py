@@ -126,13 +126,15 @@ def _check_order(start: int | None, end: int | None) -> None:
 
 
 def _calendar_name(calendar: str | Calendar) -> str:
-    return check_name(calendar if isinstance(calendar, str) else getattr(calendar, "name", None), what="calendar")
+    return check_name(calendar if isinstance(calendar, str) else getattr(calendar, "name", calendar), what="calendar")
 
 
 def check_name(name: object, *, what: str) -> str:
     """The name, if it can stand in the text of a rule: letters, digits, dot, dash, underscore."""
     if not isinstance(name, str):
-        raise InvalidWhen(f"{what}: {shown(name)} is no name; pass a string or a Calendar")
+        raise InvalidWhen(
+            f"{what}: {shown(name)} is no name", setting=what, value=shown(name), fix="pass a string or a Calendar"
+        )
     if not 1 <= len(name) <= _NAME_LONGEST:
         raise InvalidWhen(f"{what}: {shown(name)} must have 1 to {_NAME_LONGEST} characters")
     if not all(letter.isalnum() or letter in _NAME_ALSO for letter in name):

@@ -284,7 +284,8 @@ def _nickname(text: str) -> str:
     if name in NICKNAMES:
         return name
     if name == "@reboot":
-        raise InvalidWhen("cron '@reboot' is no moment; run the task when your program starts")
+        fix = "run the task when your program starts"
+        raise InvalidWhen("cron '@reboot' is no moment", setting="cron", value="'@reboot'", fix=fix)
     raise InvalidWhen(f"cron {text[:60]!r}: no such nickname; there are {', '.join(NICKNAMES)} and @every")
 
 

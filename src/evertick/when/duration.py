@@ -15,7 +15,7 @@ from evertick.when.moment import DAY, HOUR, MILLISECOND, MINUTE, SECOND
 
 __all__ = ["Duration", "duration_rounded", "duration_text", "duration_us", "duration_words"]
 
-_ACCEPTED = "a timedelta, a number of seconds, or text like '90s' or '1h30m'"
+_FIX = "pass a timedelta, a number of seconds, or text like '90s' or '1h30m'"
 
 Duration = timedelta | float | int | str
 
@@ -44,26 +44,31 @@ def duration_us(value: Duration, *, what: str = "duration") -> int:
     """The duration in microseconds, at least 0. `what` names the offending option in the error."""
     match value:
         case bool():
-            raise InvalidDuration(f"{what}: {shown(value)} is not a duration; pass {_ACCEPTED}")
+            raise _no_duration(value, what)
         case timedelta():
             us = value // timedelta(microseconds=1)
         case int():
             us = value * SECOND
         case float():
             if value != value or value in (float("inf"), float("-inf")):
-                raise InvalidDuration(f"{what}: {shown(value)} is not a duration; pass {_ACCEPTED}")
+                raise _no_duration(value, what)
             us = round(value * SECOND)
         case str():
             us = _parse(value, what)
         case _:
-            raise InvalidDuration(f"{what}: {shown(value)} is not a duration; pass {_ACCEPTED}")
+            raise _no_duration(value, what)
     if abs(us) > _MOST * 1000:
-        raise InvalidDuration(f"{what}: the number is beyond all durations; pass {_ACCEPTED}")
+        raise InvalidDuration(f"{what}: the number is beyond all durations", setting=what, fix=_FIX)
     if us < 0:
         raise InvalidDuration(f"{what}: {shown(value)} is negative; a duration counts forward")
     if us > _MOST:
         raise InvalidDuration(f"{what}: {shown(value)} is longer than a thousand years")
     return us
+
+
+def _no_duration(value: object, what: str) -> InvalidDuration:
+    text = shown(value)
+    return InvalidDuration(f"{what}: {text} is not a duration", setting=what, value=text, fix=_FIX)
 
 
 # Many rules have one of a few intervals.

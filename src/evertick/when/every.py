@@ -184,18 +184,19 @@ def _interval_us(interval: Duration) -> int:
         return duration_us(interval, what="interval")
     except InvalidDuration as refused:
         if isinstance(interval, str) and _OTHER_RULE.match(interval):
-            raise InvalidDuration(f"{refused}; {_other_form(interval)}") from None
+            raise _other_form(refused, interval) from None
         raise
 
 
-def _other_form(text: str) -> str:
-    """How to write a rule that is no interval; or why no rule says it."""
+def _other_form(refused: InvalidDuration, text: str) -> InvalidDuration:
+    """With how to write a rule that is no interval; or why no rule says it."""
     from evertick.when.text import parse_when  # which reads intervals, too
 
-    belongs = "sentences and cron expressions are for @scheduler.when(...)"
+    problem = str(refused)
     if re.match(r"\d+ ?[a-z]+ ", text):  # "14d at 9:00"
         try:
             parse_when(f"every {text}")
         except InvalidWhen as error:
-            return f"{error}; {belongs}"
-    return belongs
+            problem = f"{problem}; {error}"
+    fix = "sentences and cron expressions are for @scheduler.when(...)"
+    return InvalidDuration(problem, setting="when", value=shown(text), fix=fix)

@@ -63,15 +63,18 @@ def zone_named(name: str | ZoneInfo) -> ZoneInfo:
     if isinstance(name, ZoneInfo):
         name = name.key or ""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        raise InvalidWhen(f"tz: {_shown(name)} is not a time zone; pass an IANA name like 'Europe/Berlin'")
+        raise _no_zone(f"{_shown(name)} is not a time zone", name)
     if name == "localtime" or name.startswith(("posix", "right/")):
-        raise InvalidWhen(f"tz: {name!r} means something else on every machine; pass an IANA name like 'Europe/Berlin'")
+        raise _no_zone(f"{name!r} means something else on every machine", name)
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise InvalidWhen(
-            f"tz: {_shown(name)} is not a time zone known here; pass an IANA name like 'Europe/Berlin' or 'UTC'"
-        ) from None
+        raise _no_zone(f"{_shown(name)} is not a time zone known here", name, " or 'UTC'") from None
+
+
+def _no_zone(problem: str, name: object, more: str = "") -> InvalidWhen:
+    fix = f"pass an IANA name like 'Europe/Berlin'{more}"
+    return InvalidWhen(f"tz: {problem}", setting="tz", value=_shown(name), fix=fix)
 
 
 def _shown(name: object) -> str:

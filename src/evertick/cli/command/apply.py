@@ -18,9 +18,9 @@ from evertick.cli.show.plan import DAYS, plan_data, readable, say_nothing_change
 from evertick.cli.show.words import stamp
 from evertick.config.adding import check_calendars
 from evertick.config.build import scheduler_from
-from evertick.config.directory import make_private
-from evertick.config.find import find_file, searched_files
+from evertick.config.files import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
+from evertick.config.paths import make_private
 from evertick.config.problem import Problems
 from evertick.operations.apply import DeclaredPlan, apply_declared, plan_declared
 from evertick.operations.change_preview import DAYS_MAX

@@ -10,7 +10,7 @@ import click
 from evertick.cli.database import config_option
 from evertick.cli.exits import EXIT_WRONG
 from evertick.cli.show.output import Column, as_json_option, hint, print_json, print_table, say
-from evertick.config.find import find_file, searched_files
+from evertick.config.files import find_file, searched_files
 from evertick.config.load import Configuration, load_configuration
 from evertick.config.show import shown_defaults, shown_jobs, shown_values
 from evertick.errors import InvalidConfiguration, NotFound

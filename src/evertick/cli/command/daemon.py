@@ -13,8 +13,8 @@ import click
 from evertick.cli.database import config_option
 from evertick.cli.show.output import hint, say
 from evertick.config.load import FILE_NAME, load_configuration
-from evertick.daemon.detach import detach as detach_now
 from evertick.daemon.logs import LOG_FORMATS
+from evertick.daemon.process import detach as detach_now
 from evertick.daemon.run import run_daemon
 from evertick.scheduler.process import EXIT_RESTART
 from evertick.text.redact import masked

@@ -23,7 +23,7 @@ from evertick.cli.parameters import DurationParameter
 from evertick.clock import Clock, host_name, system_clock
 from evertick.config.brokers import BROKERS, Brokers, load_brokers
 from evertick.config.build import SECRETS
-from evertick.config.find import find_file, searched_files
+from evertick.config.files import find_file, searched_files
 from evertick.driver.queue.spec import (
     QUEUE_PREFIX,
     SUBJECT_PREFIX,

@@ -149,8 +149,10 @@ def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) ->
     first = judged[0]
     kind, words = _judged(first)
     what = f"{first} ({words})" if _plain(host) == str(first) else f"{host!r}, which is {first} ({words}),"
-    by_setting = " or allow_private of the node" if kind == "private" else ""
-    raise Refused(f"{what} may not be called; if it is meant, allow it: allow = ['{first}'] of the task" + by_setting)
+    fix, setting = f"if it is meant, allow it: allow = ['{first}'] of the task", "allow"
+    if kind == "private":
+        fix, setting = f"{fix} or allow_private of the node", "allow_private"
+    raise Refused(f"{what} may not be called", setting=setting, value=str(first), fix=fix)
 
 
 def look_up_in(threads: Threads) -> LookUp:

@@ -142,8 +142,7 @@ class SqliteStore:
             check_version()
             if migrate == "check":
                 self._where = as_it_can_be_opened(self._where)
-            else:
-                warn_of_network(self._where)
+            warn_of_network(self._where)
             db = open_file(self._where, may_create=migrate == "auto")
             try:
                 with translated(self._where):

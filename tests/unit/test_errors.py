@@ -1,0 +1,79 @@
+"""Errors carry fields, by which each front end phrases them."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import evertick.errors
+from evertick import Every
+from evertick.errors import (
+    CursorGone,
+    EvertickError,
+    InvalidConfiguration,
+    InvalidDuration,
+    InvalidSetting,
+    InvalidSpec,
+)
+
+COPIES = (copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error)))
+KINDS = [
+    kind
+    for kind in vars(evertick.errors).values()
+    if inspect.isclass(kind) and issubclass(kind, EvertickError) and "__init__" not in vars(kind)
+]
+OTHERS = [
+    InvalidSpec({"cwd: it is missing": ("cwd",)}),
+    InvalidConfiguration(("a.toml:1: x: wrong", "a.toml:2: y: wrong"), ("a warning",)),
+    CursorGone("it is gone", oldest="42"),
+]
+
+
+def test_an_error_is_its_problem_and_its_fix() -> None:
+    error = InvalidSetting("tz: 'Mars' is no zone", setting="tz", value="'Mars'", fix="pass 'UTC'")
+
+    assert str(error) == "tz: 'Mars' is no zone; pass 'UTC'"
+    assert (error.problem, error.setting, error.value, error.fix) == (
+        "tz: 'Mars' is no zone",
+        "tz",
+        "'Mars'",
+        "pass 'UTC'",
+    )
+
+
+def test_an_error_without_fields_is_its_text() -> None:
+    error = InvalidSetting("it is wrong; mend it")
+
+    assert str(error) == error.problem == "it is wrong; mend it"
+    assert (error.setting, error.value, error.fix) == (None, None, None)
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("kind", [EvertickError, *KINDS])
+def test_a_copy_keeps_the_fields(kind: type[EvertickError], copied: Callable[[Any], Any]) -> None:
+    error = copied(kind("it is wrong", setting="tz", value="'Mars'", fix="mend it"))
+
+    assert type(error) is kind
+    assert str(error) == "it is wrong; mend it"
+    assert (error.setting, error.value, error.fix) == ("tz", "'Mars'", "mend it")
+
+
+@pytest.mark.parametrize("copied", COPIES)
+@pytest.mark.parametrize("error", OTHERS, ids=lambda error: type(error).__name__)
+def test_a_copy_keeps_what_an_error_has_of_its_own(error: EvertickError, copied: Callable[[Any], Any]) -> None:
+    same = copied(error)
+
+    assert (str(same), same.args, vars(same)) == (str(error), error.args, vars(error))
+
+
+def test_a_wrong_duration_names_its_setting_and_value() -> None:
+    with pytest.raises(InvalidDuration) as wrong:
+        Every(None)  # type: ignore[arg-type]
+
+    assert (wrong.value.setting, wrong.value.value) == ("interval", "None")
+    assert wrong.value.fix == "pass a timedelta, a number of seconds, or text like '90s' or '1h30m'"
