@@ -19,7 +19,7 @@ from evertick import Cause, Constant, Context, Duty, Every, Message, Run, Schedu
 from evertick.cli.command.top import _rows_shown, _Section, _view
 from evertick.cli.show.words import now
 from evertick.clock import system_clock
-from evertick.doctor.frame import Frame, NodeLine
+from evertick.doctor.snapshot import Frame, NodeLine
 from evertick.store.base import ChannelPulse
 
 PATIENCE_SECONDS = 20.0

@@ -14,7 +14,7 @@ import pytest
 
 from evertick import Scheduler
 from evertick.clock import supervisor_us, system_clock
-from evertick.daemon.notify import Notify, Watchdog
+from evertick.daemon.systemd_notify import Notify, Watchdog
 
 
 @pytest.fixture(params=["file", "abstract"])

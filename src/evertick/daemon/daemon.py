@@ -19,9 +19,9 @@ from evertick.clock import system_clock
 from evertick.config.configuration import job_count, job_digests
 from evertick.config.reload import Reloaded, Reloader
 from evertick.daemon.logs import Logs
-from evertick.daemon.notify import Notify, Watchdog
 from evertick.daemon.process import Detached, Pidfile
 from evertick.daemon.report import DaemonReport, remove_report, write_report
+from evertick.daemon.systemd_notify import Notify, Watchdog
 from evertick.scheduler.process import SideService
 from evertick.scheduler.scheduler import Scheduler
 from evertick.when import from_us

@@ -22,9 +22,9 @@ from evertick.config.load import Configuration
 from evertick.config.reload import Reloader
 from evertick.daemon.daemon import Daemon, DaemonResources
 from evertick.daemon.logs import Logs, Redactor, set_up_logs
-from evertick.daemon.notify import Notify
 from evertick.daemon.process import Detached, Pidfile, started_at_tick
 from evertick.daemon.report import DaemonReport, read_previous_reports
+from evertick.daemon.systemd_notify import Notify
 from evertick.doctor.finding import named
 from evertick.driver.secret import SECRET_VARIABLE, Secrets
 from evertick.engine.node import declarer_of

@@ -37,7 +37,7 @@ from evertick.operations.context import Actor, Context
 from evertick.operations.feed import feed_page
 from evertick.operations.nodes import is_healthy
 from evertick.operations.tasks import enqueue
-from evertick.scheduler.exchange import Close, JobExchange, JobSet, close_each
+from evertick.scheduler.job_exchange import Close, JobExchange, JobSet, close_each
 from evertick.scheduler.portal import Portal
 from evertick.scheduler.process import alone
 from evertick.store.base import Store

@@ -30,7 +30,7 @@ from evertick.model.hooks import EventKind, Hook
 from evertick.operations.nodes import Health
 from evertick.operations.schedules import rule_given
 from evertick.scheduler.declaring import check_enabled, declaring, function_task, keep_task, spec_task
-from evertick.scheduler.exchange import JobSet
+from evertick.scheduler.job_exchange import JobSet
 from evertick.scheduler.operation import lazy, operation
 from evertick.scheduler.process import (
     alone,

@@ -43,7 +43,7 @@ from evertick.cli.show.words import (
     zone_name,
 )
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
-from evertick.doctor.frame import Frame, NodeLine, frame_of
+from evertick.doctor.snapshot import Frame, NodeLine, frame_of
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
