@@ -222,7 +222,7 @@ class Engine:
             loop.end()
         # It waits for other processes, which no wake-up ends.
         self._tasks[self._loops.index(self._watch_loop)].cancel()
-        dispatching = await self._dispatch_duties()
+        releasing = await self._release_duties()
         await self._reporter.stop(_LAST_WORDS_SECONDS)
         await self._wait_for_claims()
         await self._wait_for_work(seconds)
@@ -230,7 +230,7 @@ class Engine:
         # One bound for all that is left to be written: a store that is away cannot hold up the end for long.
         self._write_until = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
         await self._write_last_outcomes()
-        dispatching.cancel()
+        releasing.cancel()
         await self._heartbeat.stop()
         await self._leave()
         await self._node.hooks.drain(_LAST_WORDS_SECONDS)
@@ -426,7 +426,7 @@ class Engine:
 
     # --- the end
 
-    async def _dispatch_duties(self) -> asyncio.Task[None]:
+    async def _release_duties(self) -> asyncio.Task[None]:
         """First of all: others wait for them. Those whose function does not stop at once are resigned when it has."""
         task = asyncio.get_running_loop().create_task(self._duties.hand_over(), name="evertick hand-over")
         await asyncio.wait({task}, timeout=_LAST_WORDS_SECONDS)
