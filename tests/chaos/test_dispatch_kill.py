@@ -184,24 +184,22 @@ class Killing:
         self._restarts: set[asyncio.Task[None]] = set()
         # No other journey and no pop is under way at a kill: whether the broker has done it would be chance.
         self._journey, self._pops = asyncio.Lock(), asyncio.Lock()
-        journey, nats_journey, pop = RedisBroker._push, NatsBroker._push_all, RedisBrokerSession._pop
+        journey, nats_journey, pop = RedisBroker._push, NatsBroker._push_once, RedisBrokerSession._pop
 
         async def push_and_kill(broker: RedisBroker, messages: Sequence[Message]) -> list[Exception | None]:
             async with self._journey:
                 return await self._arrived(await journey(broker, messages))
 
-        async def push_all_and_kill(
-            broker: NatsBroker, stream: Any, messages: Sequence[Message]
-        ) -> list[Exception | None]:
+        async def push_all_and_kill(broker: NatsBroker, messages: Sequence[Message]) -> list[Exception | None]:
             async with self._journey:
-                return await self._arrived(await nats_journey(broker, stream, messages))
+                return await self._arrived(await nats_journey(broker, messages))
 
         async def pop_whole(session: RedisBrokerSession, most: int, seconds: float) -> list[QueueMessage]:
             async with self._pops:
                 return await pop(session, most, seconds)
 
         monkeypatch.setattr(RedisBroker, "_push", push_and_kill)
-        monkeypatch.setattr(NatsBroker, "_push_all", push_all_and_kill)
+        monkeypatch.setattr(NatsBroker, "_push_once", push_all_and_kill)
         monkeypatch.setattr(RedisBrokerSession, "_pop", pop_whole)
 
     async def _arrived(self, answers: list[Exception | None]) -> list[Exception | None]:

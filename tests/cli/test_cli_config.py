@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from evertick import Scheduler
+from evertick.scheduler.runtime import Runtime
 
 RIGHT = """\
 [database]
@@ -547,3 +548,18 @@ def test_a_limit_that_is_wrong_is_reported_with_its_place(strict, evertick, key,
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: evertick.toml:{place + 1}: node.{key}: ")
     assert words in result.stderr
+
+
+def test_what_is_applied_is_asked_for_by_the_user_of_the_command_line(here, evertick, monkeypatch):
+    write("[jobs.a]\nevery = '1h'\nshell = 'true'\nenabled = false\n[jobs.b]\nevery = '1h'\nshell = 'true'\n")
+    actors = []
+
+    async def context(runtime):
+        actors.append(runtime.actor)
+        return await made(runtime)
+
+    made = Runtime.context
+    monkeypatch.setattr(Runtime, "context", context)
+    assert evertick("apply", "--yes").exit_code == 0
+    assert evertick("trigger", "a").exit_code == 0
+    assert {(each.kind, each.origin) for each in actors} == {("user", "cli")}

@@ -206,7 +206,7 @@ def test_repair_clock_shows_what_it_would_repair_asks_and_repairs(from_the_futur
     assert "write --yes" in unasked.stderr
     ill = evertick("status")
     assert ill.exit_code == 2
-    assert "2 schedules stand still because the clock was wrong: quick, report" in ill.stdout
+    assert "2 schedules stand still because the clock was wrong (quick, report)" in ill.stdout
     assert "evertick db repair-clock" in evertick("doctor").stdout
     assert "evertick db repair-clock" in evertick("why", "report").stdout
     (done,) = json.loads(evertick("db", "repair-clock", "--yes", "--json").stdout)

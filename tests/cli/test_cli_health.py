@@ -108,6 +108,9 @@ def test_an_overdue_schedule(database: str, evertick: Call, is_alive: bool) -> N
     frame = json.loads(evertick("top", "--json").stdout)
     assert frame["lag_seconds"] == pytest.approx(lag, abs=60)
     assert frame["overdue_seconds"] == frame["lag_seconds"]
+    scheduler = Scheduler(database, concurrency=0)
+    assert scheduler.sync.health().oldest_due_seconds == pytest.approx(lag, abs=60)
+    scheduler.sync.close()
 
 
 def test_a_queue_without_slots(database: str, evertick: Call) -> None:

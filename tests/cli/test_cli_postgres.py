@@ -204,9 +204,12 @@ def test_every_command_works_as_on_a_file(evertick: Evertick, used: str) -> None
         assert result.exit_code == 0, (words, result.output)
 
 
-def test_the_doctor_finds_nothing_wrong_with_a_store_that_is_well(evertick: Evertick, used: str) -> None:
+def test_the_doctor_finds_the_failed_run_and_nothing_else(evertick: Evertick, used: str) -> None:
     result = evertick("doctor")
-    assert (result.exit_code, result.output) == (0, "nothing is wrong\n")
+    # The fixture has run a job that fails.
+    assert result.exit_code == 1
+    assert result.output.startswith("warning  1 run failed in the last hour: ")
+    assert result.output.endswith("1 warning\n")
 
 
 # --- troubles --------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         ("claim", "using schedule_versions_id on schedule_versions v"),
         ("finish.alike", "using runs_pkey on runs r"),
         ("finish.done", "using runs_pkey on runs r"),
-        ("finish.dispatch", "using runs_pkey on runs r"),
+        ("finish.dispatch_with_messages", "using runs_pkey on runs r"),
         ("finish.answered_before", "_pkey on attempts_"),
         ("finish.answered_before", "_id_idx on history_"),
         ("cancel.done", "_id_idx on history_"),
@@ -204,7 +204,7 @@ async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIte
         # Without a feed nothing is gathered for it.
         ("finish.alike", "One-Time Filter"),
         ("finish.done", "One-Time Filter"),
-        ("finish.dispatch", "One-Time Filter"),
+        ("finish.dispatch_with_messages", "One-Time Filter"),
         ("claim", "One-Time Filter"),
         ("insert_enqueued", "One-Time Filter"),
         ("insert_one", "One-Time Filter"),

@@ -15,7 +15,7 @@ from evertick.clock import system_clock
 from evertick.doctor import Finding, Severity, examine, examine_database
 from evertick.doctor.database import about_database, about_outbox
 from evertick.doctor.finding import named, shortened
-from evertick.doctor.nodes import about_duties, about_nodes, about_programs
+from evertick.doctor.nodes import about_duties, about_nodes, about_programs, node_state
 from evertick.doctor.runs import about_blocked, about_parked, about_waiting, blockers_of
 from evertick.doctor.schedules import about_calendars, about_clock, about_overdue, about_schedules
 from evertick.doctor.thresholds import Thresholds
@@ -696,3 +696,9 @@ def test_runs_that_are_parked_for_want_of_a_driver_name_it():
     (found,) = about_parked([run], living)
     assert "parked: no live node has the driver redis of task gone enabled" in found.what
     assert found.fix.startswith("enable redis on a node, or give it up with ")
+
+
+def test_a_killed_node_is_killed_until_it_is_written_down_as_dead() -> None:
+    alive, dead = a_node(), a_node(died_at=ago(seconds=1), lease_until=ago(seconds=5))
+    assert [node_state(each, NOW, {each.id}) for each in (alive, dead)] == ["killed", "dead"]
+    assert node_state(alive, NOW) == "alive"

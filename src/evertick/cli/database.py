@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import getpass
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -84,19 +83,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def scheduler(self) -> Scheduler:
         """One that only manages. Nothing is opened by it."""
         scheduler = Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
-        scheduler.runtime.actor = Actor(kind="user", name=_login(), origin="cli")
+        scheduler.runtime.actor = Actor.of_command_line()
         return scheduler
 
     def tell(self) -> None:
         if self.words:
             hint(self.words, is_dim=True)
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # an id without an account, as in containers
-        return f"uid {os.getuid()}"
 
 
 def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledger:

@@ -17,6 +17,7 @@ from evertick.config.build import scheduler_from
 from evertick.config.load import load_configuration, load_disabled
 from evertick.errors import InvalidConfiguration, NotFound, Refused
 from evertick.model import Message, Run, Schedule
+from evertick.operations.context import Actor
 from evertick.operations.timeline import Question, timeline
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
@@ -196,7 +197,7 @@ async def try_disabled(name: str, args: Mapping[str, Any] | None) -> Run:
         # A task of other code is not known here, and a fire for every node is more than one run.
         disabled = disabled_words(name, job.places.get("enabled", job.place)).partition(", or try")[0]
         raise Refused(f"{disabled}; as it is, it cannot be tried")
-    scheduler = scheduler_from(loaded)
+    scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     try:
         has, task = job.definition, scheduler.runtime.tasks[name]
         options = task.options(queue=has.queue, priority=has.priority, labels=has.labels)

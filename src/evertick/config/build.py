@@ -8,6 +8,7 @@ from evertick.config.configuration import Configuration
 from evertick.config.problem import Problems
 from evertick.driver.queue.spec import NatsConnection, RedisConnection
 from evertick.driver.secret import Secrets
+from evertick.operations.context import Actor
 from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["SECRETS", "bare_scheduler", "check_brokers", "check_connections", "connections_of", "scheduler_from"]
@@ -16,9 +17,11 @@ __all__ = ["SECRETS", "bare_scheduler", "check_brokers", "check_connections", "c
 SECRETS = "secrets"
 
 
-def scheduler_from(configuration: Configuration) -> Scheduler:
-    """The scheduler, with the jobs as its tasks and declarations."""
+def scheduler_from(configuration: Configuration, *, actor: Actor | None = None) -> Scheduler:
+    """The scheduler, with the jobs as its tasks and declarations. `actor`: who changes the ledger by it."""
     scheduler, problems = bare_scheduler(configuration), Problems()
+    if actor is not None:
+        scheduler.runtime.actor = actor
     add_jobs(scheduler, configuration.jobs, problems)
     problems.raise_any()
     return scheduler

@@ -377,7 +377,8 @@ def check_unique_until(until: Any, unique: str | None, unique_for: Any) -> Uniqu
     if until is None:
         return "end"
     if unique is None:
-        raise InvalidSetting(f"unique_until: {shown(until)} says how long a key is unique; give the key with unique=")
+        problem = f"unique_until: {shown(until)} says how long a key is unique"
+        raise InvalidSetting(problem, setting="unique_until", value=shown(until), fix="give the key with unique=")
     if unique_for is not None:
         raise InvalidSetting("unique_until and unique_for both say how long the key is unique; give one of them")
     return "start" if check_one_of(until, UNIQUE_UNTIL, "unique_until") == "start" else "end"
@@ -387,7 +388,8 @@ def check_unique_for(period: Duration | None, unique: str | None) -> int | None:
     if period is None:
         return None
     if unique is None:
-        raise InvalidSetting(f"unique_for: {shown(period)} says how long a key is unique; give the key with unique=")
+        problem = f"unique_for: {shown(period)} says how long a key is unique"
+        raise InvalidSetting(problem, setting="unique_for", value=shown(period), fix="give the key with unique=")
     us = duration_us(period, what="unique_for")
     if not 0 < us <= _UNIQUE_FOR_MAX:
         raise InvalidSetting(

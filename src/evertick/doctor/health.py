@@ -25,7 +25,17 @@ from evertick.model import Dispatched, Duty, Message, Node, Run, Schedule, State
 from evertick.store.base import ChannelPulse, Pulse, RunFilter, ScheduleFilter, Store
 from evertick.when import from_us
 
-__all__ = ["AppHealth", "Evidence", "NodeHealth", "findings_of", "health_of", "look", "problems_of", "with_schedules"]
+__all__ = [
+    "AppHealth",
+    "Evidence",
+    "NodeHealth",
+    "due_since",
+    "findings_of",
+    "health_of",
+    "look",
+    "problems_of",
+    "with_schedules",
+]
 
 # Runs of each kind, and due schedules, at which a look is taken; of what is more the oldest are enough to tell.
 _LOOKED_MOST = 1_000
@@ -208,11 +218,18 @@ class AppHealth(msgspec.Struct, frozen=True, kw_only=True):
         return [node for node in self.nodes if node.state == "alive"]
 
 
+def due_since(pulse: Pulse, due: Sequence[Schedule]) -> datetime | None:
+    """Since when the oldest due run waits for a slot, or the oldest due schedule for being recorded; `due` in order."""
+    scheduled = next((each.next_due_at for each in due), None)
+    run_due = None if pulse.oldest_due_at is None else from_us(pulse.oldest_due_at)
+    now = from_us(pulse.now)
+    return min((moment for moment in (scheduled, run_due) if moment is not None and moment <= now), default=None)
+
+
 def health_of(evidence: Evidence) -> AppHealth:
     pulse, now = evidence.pulse, evidence.at
     scheduled = next((each.next_due_at for each in evidence.due), None)
-    run_due = None if pulse.oldest_due_at is None else from_us(pulse.oldest_due_at)
-    due = min((moment for moment in (scheduled, run_due) if moment is not None and moment <= now), default=None)
+    due = due_since(pulse, evidence.due)
     dispatched = [run.dispatched for run in evidence.dispatched if run.dispatched is not None]
     untaken = _untaken(dispatched)
     overdue = [each for each in dispatched if is_unheard(each, evidence.living, now)]
@@ -260,7 +277,7 @@ def _nodes(evidence: Evidence) -> list[NodeHealth]:
         NodeHealth(
             id=node.id,
             name=names[node.id],
-            state="killed" if node.id in evidence.killed else node_state(node, evidence.at),
+            state=node_state(node, evidence.at, evidence.killed),
             pid=evidence.killed.get(node.id),
             beat_age_seconds=max((evidence.at - node.beat_at).total_seconds(), 0.0),
             running=node.running,

@@ -18,8 +18,10 @@ from evertick.text.time_span import span
 __all__ = ["about_duties", "about_nodes", "about_programs", "is_alive", "node_state"]
 
 
-def node_state(node: Node, moment: datetime) -> str:
-    """alive, silent, stopped or dead."""
+def node_state(node: Node, moment: datetime, killed: Container[str] = ()) -> str:
+    """alive, silent, stopped, dead, or killed: its process on this machine is gone, though its lease still holds."""
+    if node.died_at is None and node.id in killed:
+        return "killed"
     if node.died_at is not None:
         # Others write a node off only after its lease; within it, only the node itself can have said so.
         return "stopped" if node.died_at <= node.lease_until else "dead"

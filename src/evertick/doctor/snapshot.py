@@ -85,7 +85,7 @@ async def frame_of(store: Store, app: str, killed: Mapping[str, int]) -> Frame:
         runs=await _running(store, app, nodes),
         next=list(evidence.due[:_NEXT_MOST]),
         recent=await _recent(store, app),
-        nodes=[_line(node, health.at) for node in nodes],
+        nodes=[_line(node, health.at, killed) for node in nodes],
         duties=list(evidence.duties),
         channels=health.channels,
         names=known_names(evidence.nodes),
@@ -110,11 +110,11 @@ async def _recent(store: Store, app: str) -> list[Run | Gap]:
     return rows[:_RECENT_MOST]
 
 
-def _line(node: Node, now: datetime) -> NodeLine:
+def _line(node: Node, now: datetime, killed: Mapping[str, int]) -> NodeLine:
     return NodeLine(
         id=node.id,
         name=node.name,
-        state=node_state(node, now),
+        state=node_state(node, now, killed),
         running=node.running,
         beat_at=node.beat_at,
         started_at=node.started_at,

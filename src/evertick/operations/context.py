@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
@@ -46,6 +47,17 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["code", "user"] = "code"
     name: str = ""
     origin: str = "code"
+
+    @classmethod
+    def of_command_line(cls) -> Actor:
+        """The user of this process."""
+        import getpass  # only the command line needs it
+
+        try:
+            name = getpass.getuser()
+        except (OSError, KeyError):  # an id without an account, as in containers
+            name = f"uid {os.getuid()}"
+        return cls(kind="user", name=name, origin="cli")
 
 
 class EngineLink(Protocol):

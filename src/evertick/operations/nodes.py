@@ -5,12 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from evertick.definition.settings import Settings, check_one_of
+from evertick.doctor.health import due_since
 from evertick.engine.engine import EngineHealth
 from evertick.explain.availability import HA_KINDS, HaKind, HaTable, ha_table
 from evertick.model import Duty, Node
 from evertick.operations.context import Context, EngineLink, check_limit
+from evertick.store.base import ScheduleFilter
+from evertick.when import from_us
 
 __all__ = ["Health", "duties", "ha", "health", "is_healthy", "nodes"]
+
+_NEXT_DUE = ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, limit=1)
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,9 +26,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     running: int
     parked: int
-    # In the hands of an outside queue.
+    # Dispatched to an external queue.
     dispatched: int
-    # How long the oldest due run has been waiting for a slot; 0 when none is.
+    # How long the oldest due run has been waiting for a slot, or the oldest due schedule for being recorded; 0 when
+    # nothing is due.
     oldest_due_seconds: float
     # Errors of its configuration, which was read again and rejected: what it had before holds.
     configuration_problems: tuple[str, ...] = ()
@@ -59,6 +65,8 @@ async def ha(context: Context, *, kind: HaKind | None = None, limit: int = 100) 
 async def health(context: Context) -> Health:
     """The engine here and the queue behind it."""
     pulse = await context.store.pulse(context.app)
+    due = await context.store.schedules(context.app, _NEXT_DUE)
+    since = due_since(pulse, due)
     return Health(
         is_healthy=is_healthy(context.engine, context.settings, is_started=context.is_started),
         engine=None if context.engine is None else context.engine.health(),
@@ -66,6 +74,6 @@ async def health(context: Context) -> Health:
         running=pulse.running,
         parked=pulse.parked,
         dispatched=pulse.dispatched,
-        oldest_due_seconds=0.0 if pulse.oldest_due_at is None else max(pulse.now - pulse.oldest_due_at, 0) / 1e6,
+        oldest_due_seconds=0.0 if since is None else (from_us(pulse.now) - since).total_seconds(),
         configuration_problems=context.configuration_problems,
     )

@@ -29,6 +29,7 @@ from evertick.daemon.pending_reload import (
 )
 from evertick.operations.apply import DeclaredPlan, apply_declared, plan_declared
 from evertick.operations.change_preview import DAYS_MAX
+from evertick.operations.context import Actor
 from evertick.plan.change_preview import ChangePlan
 from evertick.store.sqlite.location import location_of
 from evertick.text.redact import masked
@@ -130,7 +131,7 @@ def _may_differ(loaded: Configuration, plan: DeclaredPlan, pending: PendingReloa
 
 async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
     """A look makes no database: one that is not there yet is as good as an empty one."""
-    scheduler = scheduler_from(loaded)
+    scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     if not is_there(loaded.database_url):
         scheduler.use_database("sqlite://")
     disabled, problems = [job.name for job in loaded.jobs if not job.is_enabled], Problems()
@@ -152,7 +153,7 @@ async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
 async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
     if _is_in_state(loaded) and (told := make_private(loaded.state_directory)):
         hint(f"warning: {told}")
-    scheduler = scheduler_from(loaded)
+    scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     try:
         await apply_declared(await scheduler.runtime.context(), plan)
     finally:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
 import click
 import msgspec
 
-from evertick.cli.database import on_store
+from evertick.cli.database import killed_daemons_of, ledger_of, on_store
 from evertick.cli.show.output import (
     Column,
     as_json_option,
@@ -29,6 +29,7 @@ from evertick.explain.availability import HA_KINDS, HaKind, HaLine, HaTable
 from evertick.model import Duty, Node
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
+from evertick.when import from_us
 
 __all__ = [
     "duties",
@@ -47,16 +48,19 @@ __all__ = [
 async def nodes(scheduler: Scheduler, as_json: bool) -> None:
     """List the nodes, living and lately ended.
 
-    One that is silent has let its lease run out; when that is noticed, it is dead. One that has signed off is stopped.
+    A silent node has let its lease run out; when another node notices that, it is dead. A killed one has a lease that
+    still holds, but its process on this machine is gone. One that has signed off is stopped.
 
     \b
     Example:
       evertick nodes
     """
-    found, moment = await scheduler.nodes(), now()
+    found, moment = await scheduler.nodes(), from_us(await (await scheduler.runtime.store()).now())
+    given = click.get_current_context().params
+    killed = {each.node_id for each in killed_daemons_of(ledger_of(given["database"], given["app"], given["config"]))}
     found.sort(key=lambda node: (node.died_at is not None, -node.started_at.timestamp()))
     if as_json:
-        print_json([{**msgspec.structs.asdict(node), "state": node_state(node, moment)} for node in found])
+        print_json([{**msgspec.structs.asdict(node), "state": node_state(node, moment, killed)} for node in found])
     elif not found:
         hint(f"no node has run in app {scheduler.app!r}; start one with `evertick run module:attribute`")
         await hint_other_apps(scheduler)
@@ -74,13 +78,13 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
             Column(title="NODE", width_least=150),
         ]
         names = node_names(found)
-        print_table(columns, [_row(node, names[node.id], moment) for node in found])
+        print_table(columns, [_row(node, names[node.id], moment, killed) for node in found])
 
 
-def _row(node: Node, name: str, moment: datetime) -> list[str]:
+def _row(node: Node, name: str, moment: datetime, killed: Container[str]) -> list[str]:
     return [
         name,
-        node_state(node, moment),
+        node_state(node, moment, killed),
         stamp(node.started_at),
         distance(node.beat_at, moment, is_short=True),
         distance(node.died_at, moment, is_short=True),

@@ -1,9 +1,9 @@
 """Limits on PostgreSQL: which runs pass, which are held back, and which are let through again.
 
-The states and the reasons are those of SQLite: `store/sqlite/limits.py` says why nothing is held back for ever, by (a), (b)
-and (c). There one transaction writes at a time. Here claims of nodes that know a limited task, and all that makes room,
-hold the gate of their app, an advisory lock of the transaction: so a claim counts what runs under a key, takes up to
-the limit and holds the rest back, and no other claim can interleave.
+The states and the reasons are those of SQLite: `store/sqlite/limits.py` says why nothing is held back for ever, by
+(a), (b) and (c). There one transaction writes at a time. Here claims of nodes that know a limited task, and all that
+makes room, hold the gate of their app, an advisory lock of the transaction: so a claim counts what runs under a key,
+takes up to the limit and holds the rest back, and no other claim can interleave.
 
 The end of a run takes the gate before it locks the run, and looks for the next in a statement of its own: a claim that
 was ahead of it has committed what it held back, and is seen; a claim behind it counts without the run. Joining and
