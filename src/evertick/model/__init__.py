@@ -390,8 +390,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an owner has to say about a run it holds: its verdict, or where it goes instead.
 
     done: ends with `verdict`. retry: back to waiting after `delay`, the attempt is spent. release: back to waiting at
-    once, nothing is spent. park: leaves the claim index until a node comes that can run it. dispatch: belongs to no node
-    any more, but to the worker that takes its message, one of `messages`; its terms are `dispatch`.
+    once, nothing is spent. park: leaves the claim index until a node comes that can run it. dispatch: belongs to no
+    node any more, but to the worker that takes its message, one of `messages`; its terms are `dispatch`.
     """
 
     id: str
