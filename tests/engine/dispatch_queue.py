@@ -104,9 +104,9 @@ class Queue:
 
 
 class Dispatching(Spec):
-    """A job that is dispatched to the queue of the connection named "handing"."""
+    """A job that is dispatched to the queue of the connection named "queueing"."""
 
-    driver: ClassVar[str] = "handing"
+    driver: ClassVar[str] = "queueing"
     mode: DispatchMode = "finish"
     ack_timeout: int = HOUR
     progress_timeout: int = HOUR
@@ -118,7 +118,7 @@ class Dispatching(Spec):
 
 
 class HandingDriver:
-    name = "handing"
+    name = "queueing"
     can_be_cancelled = True
     kill_after = 0
 
@@ -127,7 +127,7 @@ class HandingDriver:
 
     @property
     def queue(self) -> Queue:
-        queue = self._parts.connections["handing"]
+        queue = self._parts.connections["queueing"]
         assert isinstance(queue, Queue)
         return queue
 

@@ -31,8 +31,8 @@ SECOND = 1_000_000
 
 
 @pytest.fixture(autouse=True)
-def handing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._BUILT_IN, "handing", "dispatch_queue:Dispatching")
+def queueing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._BUILT_IN, "queueing", "dispatch_queue:Dispatching")
     # Nobody is called silent later than the last read was over.
     monkeypatch.setattr(report, "WAIT_SECONDS", 0.2)
 
@@ -49,9 +49,9 @@ class Shop:
 
     def __init__(self, url: str, queue: Queue, spec: Dispatching, **options: Any) -> None:
         settings = {key: options.pop(key) for key in ("lease", "poll_interval", "drivers") if key in options}
-        settings = {"drivers": ["function", "handing"], **settings}
+        settings = {"drivers": ["function", "queueing"], **settings}
         self.scheduler = Scheduler(url, stop_timeout="2s", **settings)
-        self.scheduler.runtime.connections["handing"] = queue
+        self.scheduler.runtime.connections["queueing"] = queue
         self.queue = queue
         self.job: Task[..., Any] = self.scheduler.job("build", spec, **options)
         self.heard: list[tuple[str, str | None]] = []
@@ -264,8 +264,8 @@ async def test_a_node_that_does_not_know_the_task_applies_its_reports(url: str) 
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         await shop.reached(run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
-    other = Scheduler(url, drivers=["function", "handing"], stop_timeout="1s")
-    other.runtime.connections["handing"] = queue
+    other = Scheduler(url, drivers=["function", "queueing"], stop_timeout="1s")
+    other.runtime.connections["queueing"] = queue
     other.job("another", Dispatching())
     async with other:
         queue.tell(job, "fail", error="broken")
@@ -539,7 +539,7 @@ async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_
 
 
 async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    shop = Shop(url, Queue(), Dispatching(), drivers=["function", "handing", "redis"])
+    shop = Shop(url, Queue(), Dispatching(), drivers=["function", "queueing", "redis"])
     # Nobody says where it is: each of its runs fails, and it cannot even say its name.
     lost = shop.scheduler.job("first", Redis("docker"))
     async with shop.scheduler:
@@ -582,8 +582,8 @@ async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
 
 
 async def test_a_running_node_that_gets_its_first_job_of_a_queue_dispatches_and_hears_of_it(url: str) -> None:
-    scheduler, queue = Scheduler(url, drivers=["function", "handing"], stop_timeout="2s"), Queue()
-    scheduler.runtime.connections["handing"] = queue
+    scheduler, queue = Scheduler(url, drivers=["function", "queueing"], stop_timeout="2s"), Queue()
+    scheduler.runtime.connections["queueing"] = queue
     async with scheduler:
         jobs = await scheduler.runtime.exchange.prepare(
             set(), [lambda: scheduler.job("build", Dispatching())], tz="UTC"

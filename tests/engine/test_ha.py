@@ -256,10 +256,10 @@ async def relay(url: str) -> None:
 async def report(url: str) -> None:
     """Each report is applied once, by whichever node reads it; one that comes again changes nothing."""
     queue, told = Queue(), Counter[str | None]()
-    with mock.patch.dict(registry._BUILT_IN, {"handing": "handing:Handing"}):
-        nodes = [Scheduler(url, node_name=f"n{number}", drivers=["handing"]) for number in range(NODES)]
+    with mock.patch.dict(registry._BUILT_IN, {"queueing": "dispatch_queue:Dispatching"}):
+        nodes = [Scheduler(url, node_name=f"n{number}", drivers=["queueing"]) for number in range(NODES)]
         for node in nodes:
-            node.runtime.connections["handing"] = queue
+            node.runtime.connections["queueing"] = queue
             node.job("build", Dispatching())
             node.on("succeeded", lambda event: told.update([event.run_id]))
         async with AsyncExitStack() as stack:

@@ -52,8 +52,8 @@ def test_loops_that_are_woken_take_no_steps_of_their_own(monkeypatch: pytest.Mon
     monkeypatch.setattr(Loop, "_try", counted)
     seconds = _let_pass()
     # Each to begin with, and at the end.
-    assert max(steps[name] for name in ("finish", "note", "brake", "relay")) <= 2, steps
-    assert steps["tend"] <= seconds / BEAT + 3, steps
+    assert max(steps[name] for name in ("finish", "progress", "auto_pause", "outbox")) <= 2, steps
+    assert steps["recovery"] <= seconds / BEAT + 3, steps
     # The one that looks for what others may have added.
     assert steps["fire"] >= seconds * 0.9, steps
 

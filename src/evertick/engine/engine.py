@@ -103,14 +103,14 @@ class Engine:
         self._fire_loop = self._loop(loops.FIRE, self._recorder.step)
         self._work_loop = self._loop(loops.WORK, self._worker.step)
         self._finish_loop = self._loop(loops.FINISH, self._finisher.step, rest_most=UNTIL_WOKEN)
-        self._progress_loop = self._loop(loops.NOTE, progress.step, rest_most=UNTIL_WOKEN)
-        self._recovery_loop = self._loop(loops.TEND, self._recoverer.step, rest_most=UNTIL_WOKEN)
-        self._auto_pause_loop = self._loop(loops.BRAKE, auto_pauser.step, rest_most=UNTIL_WOKEN)
+        self._progress_loop = self._loop(loops.PROGRESS, progress.step, rest_most=UNTIL_WOKEN)
+        self._recovery_loop = self._loop(loops.RECOVERY, self._recoverer.step, rest_most=UNTIL_WOKEN)
+        self._auto_pause_loop = self._loop(loops.AUTO_PAUSE, auto_pauser.step, rest_most=UNTIL_WOKEN)
         self._sweep_loop = self._loop(
             loops.SWEEP, Sweeper(node, editor, self._clocks.look).step, rest_most=settings.sweep
         )
         self._duty_loop = self._loop(loops.DUTY, self._duties.step, rest_most=UNTIL_WOKEN)
-        self._delivery_loop = self._loop(loops.RELAY, self._delivery.step, rest_most=UNTIL_WOKEN)
+        self._delivery_loop = self._loop(loops.OUTBOX, self._delivery.step, rest_most=UNTIL_WOKEN)
         self._report_loop = self._loop(loops.REPORT, self._reporter.step, rest_most=UNTIL_WOKEN)
         self._watch_loop = self._loop(loops.WATCH, self._watch_store)
         self._loops = (

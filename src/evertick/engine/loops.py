@@ -44,8 +44,8 @@ FINISH: Final = LoopKind(
     does="writes outcomes",
     replicas="Each writes the outcomes of the runs it holds; the fence refuses those of a claim that was lost.",
 )
-NOTE: Final = LoopKind(
-    name="note",
+PROGRESS: Final = LoopKind(
+    name="progress",
     mode="claimed",
     does="carries progress and log lines",
     replicas="Each writes the progress and the log of the runs it holds; the fence refuses those of a lost claim.",
@@ -56,14 +56,14 @@ BEAT: Final = LoopKind(
     does="extends the lease (in its own thread)",
     replicas="Each extends its own lease.",
 )
-TEND: Final = LoopKind(
-    name="tend",
+RECOVERY: Final = LoopKind(
+    name="recovery",
     mode="idempotent",
     does="judges the dead, re-homes their runs, reconciles its own, takes back what nobody took or got on with",
     replicas="Any node may judge a dead one; its runs are re-homed once, for re-homing ends the dead claim.",
 )
-BRAKE: Final = LoopKind(
-    name="brake",
+AUTO_PAUSE: Final = LoopKind(
+    name="auto_pause",
     mode="idempotent",
     does="pauses schedules that have failed too often in a row",
     replicas="Several may see the same failures; a schedule is paused once, by its version.",
@@ -80,8 +80,8 @@ DUTY: Final = LoopKind(
     does="takes duties that nobody holds, and does them",
     replicas="All ask; each duty is held by one of them, and whoever asks later finds it taken.",
 )
-RELAY: Final = LoopKind(
-    name="relay",
+OUTBOX: Final = LoopKind(
+    name="outbox",
     mode="claimed",
     does="delivers messages of the outbox",
     replicas="All claim; each message is held by one of them at a time, and delivered again only if its node is lost.",
@@ -109,7 +109,7 @@ PRUNE: Final = LoopKind(
 )
 
 # In the order in which a fire passes them.
-LOOPS: Final = (FIRE, WORK, FINISH, NOTE, BEAT, TEND, BRAKE, SWEEP, DUTY, RELAY, REPORT, WATCH)
+LOOPS: Final = (FIRE, WORK, FINISH, PROGRESS, BEAT, RECOVERY, AUTO_PAUSE, SWEEP, DUTY, OUTBOX, REPORT, WATCH)
 # Duties that every app has.
 DUTIES: Final = (PRUNE,)
 OWN_DUTIES: Final = {kind.name: kind for kind in DUTIES}

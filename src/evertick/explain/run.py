@@ -30,7 +30,7 @@ from evertick.text.error_line import what_was_raised
 from evertick.when import When, from_us
 
 __all__ = [
-    "Facts",
+    "RunEvidence",
     "WhyRun",
     "WhyTask",
     "ended_words",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 # Names and what is to be said of them.
-Facts = list[tuple[str, str | list[str]]]
+RunEvidence = list[tuple[str, str | list[str]]]
 
 _COUNTED_MOST = 10_000
 _NAMED_MOST = 3
@@ -65,7 +65,7 @@ class WhyRun(msgspec.Struct, frozen=True, kw_only=True):
     # Of its earlier attempts and of this one, oldest first.
     phases: list[str] = []
 
-    def facts(self) -> Facts:
+    def facts(self) -> RunEvidence:
         of = f" of {self.schedule_key}" if self.schedule_key else ""
         return [
             ("Run", f"{self.id}, task {self.task}{of}"),
@@ -85,7 +85,7 @@ class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
     last: str
     nodes: str
 
-    def facts(self) -> Facts:
+    def facts(self) -> RunEvidence:
         counts = ", ".join(f"{count} {state}" for state, count in self.live.items())
         return [
             ("Task", self.task),

@@ -49,7 +49,7 @@ from evertick.cli.show.words import (
 from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import NotFound, Refused
 from evertick.explain.dispatched_run import is_heard
-from evertick.explain.run import Facts, explain_run, explain_task, phase_words
+from evertick.explain.run import RunEvidence, explain_run, explain_task, phase_words
 from evertick.explain.schedule import Why
 from evertick.explain.words import driver_wanted, living_of
 from evertick.ledger.planning import overlap_on
@@ -401,7 +401,7 @@ async def _schedule_run_or_task(scheduler: Scheduler, word: str) -> Schedule | R
         raise
 
 
-def _answer(answer: Any, facts: Facts, as_json: bool) -> None:
+def _answer(answer: Any, facts: RunEvidence, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
