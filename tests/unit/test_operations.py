@@ -16,10 +16,11 @@ from evertick import InvalidInput, Scheduler, operations
 from evertick.cli.database import Ledger
 from evertick.operations.context import Actor, Context, ContextSource
 from evertick.scheduler.sync import SyncScheduler
+from evertick.store.base import Store
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/scheduler.md"
-# Of tasks (`task.enqueue`), and of all declarations together (`evertick apply`, a reload).
-ELSEWHERE = {"enqueue", "plan_declared", "apply_declared"}
+# Of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), and of listings.
+ELSEWHERE = {"enqueue", "plan_declared", "apply_declared", "timeline", "planned_fires", "first_fires", "expected_of"}
 
 
 def of_modules(first: type) -> dict[str, Callable[..., Any]]:
@@ -61,6 +62,11 @@ def test_an_operation_is_async_and_has_both_forms_and_a_place_in_the_reference(n
         assert without_first(getattr(kind, name)) == without_first(OPERATIONS[name]), kind
         assert getattr(kind, name).__doc__ == OPERATIONS[name].__doc__
     assert f"`{name}" in REFERENCE.read_text() or f".{name}(" in REFERENCE.read_text()
+
+
+def test_an_operation_takes_a_context_and_no_store() -> None:
+    # Repairing a clock goes through all apps of a ledger, and has no scheduler of one.
+    assert set(of_modules(Store)) == {"repair_clock"}
 
 
 def test_a_backfill_has_the_same_arguments_in_both_forms() -> None:

@@ -102,7 +102,7 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     found = await schedule_or_run(scheduler, word)
     if isinstance(found, Run):
         return found
-    rows = await timeline(await scheduler.runtime.store(), scheduler.app, Question(key=found.key), 1)
+    rows = await timeline(await scheduler.runtime.context(), Question(key=found.key), 1)
     for run in (*rows.happened, *rows.planned):
         if isinstance(run, Run):
             return run

@@ -6,7 +6,9 @@ from evertick.operations import (
     bulk,
     calendars,
     change_preview,
+    clock,
     feed,
+    next_fires,
     nodes,
     outbox,
     overrides,
@@ -14,6 +16,7 @@ from evertick.operations import (
     runs,
     schedules,
     tasks,
+    timeline,
 )
 
 __all__ = [
@@ -22,7 +25,9 @@ __all__ = [
     "bulk",
     "calendars",
     "change_preview",
+    "clock",
     "feed",
+    "next_fires",
     "nodes",
     "outbox",
     "overrides",
@@ -30,4 +35,5 @@ __all__ = [
     "runs",
     "schedules",
     "tasks",
+    "timeline",
 ]

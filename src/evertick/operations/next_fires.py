@@ -7,9 +7,9 @@ from datetime import datetime
 
 from evertick.errors import EvertickError
 from evertick.model import Schedule
+from evertick.operations.context import Context
 from evertick.operations.preview import Planned, expected_of
 from evertick.plan.upcoming import Expected, Foreseen, upcoming_fires
-from evertick.store.base import Store
 from evertick.when import from_us, to_us
 from evertick.when.moment import LATEST
 
@@ -27,11 +27,11 @@ class Ahead(Planned, frozen=True, kw_only=True):
 
 
 async def planned_fires(
-    store: Store, app: str, schedules: Sequence[Schedule], *, count: int, until: datetime | None = None
+    context: Context, schedules: Sequence[Schedule], *, count: int, until: datetime | None = None
 ) -> list[Ahead]:
     """The next so many fires of these schedules, and what does not run between them."""
-    expected = await expected_of(store, app, schedules)
-    since, latest = await store.now(), LATEST if until is None else to_us(until)
+    expected = await expected_of(context, schedules)
+    since, latest = await context.store.now(), LATEST if until is None else to_us(until)
     tasks = {each.key: each.task for each in schedules}
     found = upcoming_fires(expected.values(), since, latest, is_folded=True)
     return [_ahead(each, expected[each.key], tasks[each.key]) for each in _counted(found, count)]
@@ -61,7 +61,7 @@ def _ahead(each: Foreseen, expected: Expected, task: str) -> Ahead:
     )
 
 
-async def first_fires(store: Store, app: str, schedules: Sequence[Schedule]) -> dict[str, datetime | None]:
+async def first_fires(context: Context, schedules: Sequence[Schedule]) -> dict[str, datetime | None]:
     """When the first of each will run, perhaps in the past (then it is overdue); None: what is near does not run.
 
     The cursor itself tells that of most schedules; not of those with a blackout or a decision about single moments.
@@ -70,24 +70,24 @@ async def first_fires(store: Store, app: str, schedules: Sequence[Schedule]) -> 
     unlike = [each for each in schedules if each.blackout is not None or each.occurrences]
     if not unlike:
         return firsts
-    expected = await _readable(store, app, unlike)
+    expected = await _readable(context, unlike)
     for schedule in unlike:
         if schedule.key in expected:
             firsts[schedule.key] = _first(expected[schedule.key], schedule.next_fire_at)
     return firsts
 
 
-async def _readable(store: Store, app: str, schedules: Sequence[Schedule]) -> dict[str, Expected]:
+async def _readable(context: Context, schedules: Sequence[Schedule]) -> dict[str, Expected]:
     """Those whose rule can be read; of the others the cursor is all that is known."""
     try:
-        return await expected_of(store, app, schedules)
+        return await expected_of(context, schedules)
     except EvertickError:
         if len(schedules) == 1:
             return {}
     middle = len(schedules) // 2
     return {
-        **await _readable(store, app, schedules[:middle]),
-        **await _readable(store, app, schedules[middle:]),
+        **await _readable(context, schedules[:middle]),
+        **await _readable(context, schedules[middle:]),
     }
 
 

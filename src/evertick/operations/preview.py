@@ -14,7 +14,7 @@ from evertick.model import Schedule
 from evertick.operations.context import Context
 from evertick.operations.schedules import schedule, schedules
 from evertick.plan.upcoming import Expected, Prospect, upcoming_fires
-from evertick.store.base import Store, StoredSchedule
+from evertick.store.base import StoredSchedule
 from evertick.text.values import shown
 from evertick.when import Calendar, from_us, to_us
 from evertick.when.base import UPCOMING_LIMIT
@@ -52,7 +52,7 @@ async def preview(
     if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
         raise InvalidInput(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
     chosen = [await schedule(context, key)] if key is not None else await schedules(context, is_paused=False)
-    expected = await expected_of(context.store, context.app, chosen)
+    expected = await expected_of(context, chosen)
     tasks = {each.key: each.task for each in chosen}
     since = await context.store.now() if after is None else to_us(after)
     found = upcoming_fires(expected.values(), since, LATEST if until is None else to_us(until))
@@ -69,13 +69,13 @@ async def preview(
     ]
 
 
-async def expected_of(store: Store, app: str, schedules: Sequence[Schedule]) -> dict[str, Expected]:
+async def expected_of(context: Context, schedules: Sequence[Schedule]) -> dict[str, Expected]:
     """The inputs of a preview, by key; schedules without a moment to come are left out."""
-    calendars = await load_calendars(store, app)
+    calendars = await load_calendars(context.store, context.app)
     expected = {}
     for start in range(0, len(schedules), _PAGE):
         keys = [schedule.key for schedule in schedules[start : start + _PAGE]]
-        for stored in await store.stored_schedules(app, keys=keys):
+        for stored in await context.store.stored_schedules(context.app, keys=keys):
             if stored.fire_at is not None or stored.occurrences:
                 expected[stored.key] = _expected(stored, calendars)
     return expected

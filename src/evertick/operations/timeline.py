@@ -13,6 +13,7 @@ import msgspec
 
 from evertick.definition.settings import check_key, check_labels
 from evertick.model import IDLE_STATES, Gap, Run, State, Verdict
+from evertick.operations.context import Context
 from evertick.store.base import RunFilter, ScheduleFilter, Store
 from evertick.when import from_us, to_us
 
@@ -53,8 +54,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     planned: list[Run]
 
 
-async def timeline(store: Store, app: str, question: Question, limit: int) -> Timeline:
-    """Up to `limit` rows of what has happened, and what is planned. By the clock of the ledger."""
+async def timeline(context: Context, question: Question, limit: int) -> Timeline:
+    """Up to `limit` rows that have happened, and those that are planned, by the clock of the ledger."""
+    store, app = context.store, context.app
     now = from_us(await store.now())
     since, until = question.since, question.until
     wanted = _filter(question)

@@ -65,7 +65,7 @@ async def preview(
     """
     most = count or (_COUNT if until is None else UPCOMING_LIMIT)
     schedules = await scheduler.schedules(is_paused=False) if key is None else [await scheduler.schedule(key)]
-    planned = await planned_fires(await scheduler.runtime.store(), scheduler.app, schedules, count=most, until=until)
+    planned = await planned_fires(await scheduler.runtime.context(), schedules, count=most, until=until)
     if as_json:
         print_json(planned)
         return

@@ -144,7 +144,7 @@ async def history(
 
 
 async def _found(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
-    found = await timeline(await scheduler.runtime.store(), scheduler.app, question, limit)
+    found = await timeline(await scheduler.runtime.context(), question, limit)
     if question.key is not None and not found.happened and not found.planned:
         await scheduler.schedule(question.key)  # nothing came of it, or there is no such schedule
     return found

@@ -97,7 +97,7 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
             await hint_other_apps(scheduler)
     else:
         moment = now()
-        firsts = await first_fires(await scheduler.runtime.store(), scheduler.app, found)
+        firsts = await first_fires(await scheduler.runtime.context(), found)
         rows = [_row(schedule, firsts[schedule.key], moment) for schedule in found]
         columns = [
             Column(title="KEY"),
@@ -174,9 +174,7 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
 
 
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    found = await timeline(
-        await scheduler.runtime.store(), scheduler.app, Question(key=schedule.key, with_gaps=True), _RECENT
-    )
+    found = await timeline(await scheduler.runtime.context(), Question(key=schedule.key, with_gaps=True), _RECENT)
     if as_json:
         recent = await timeline_data(scheduler, found, _RECENT)
         print_json({**await show_data(scheduler, schedule), "recent": recent})
@@ -203,9 +201,7 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
     hidden = {each.fire_at for each in schedule.occurrences}
     # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
     try:
-        planned = await planned_fires(
-            await scheduler.runtime.store(), scheduler.app, [schedule], count=2 * _UPCOMING + len(hidden)
-        )
+        planned = await planned_fires(await scheduler.runtime.context(), [schedule], count=2 * _UPCOMING + len(hidden))
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
     plain = {each.at for each in planned if each.prospect is None}
