@@ -98,7 +98,7 @@ def _check_widths(url: str, on_terminal: Callable[..., str]) -> None:
     narrow = _plain(on_terminal(url, "ha", COLUMNS="80"))
     assert narrow[0].split() == ["KIND", "NAME", "MODE", "HELD", "BY", "LAST", "NEXT"]
     assert max(len(line) for line in narrow) <= 80
-    assert re.search(r"loop +brake +idempotent +all 3 .* when needed", "\n".join(narrow))
+    assert re.search(r"loop +auto_pause +idempotent +all 3 .* when needed", "\n".join(narrow))
     assert re.search(r"duty +rebuild-index +duty +web-\d, term 1", "\n".join(narrow))
     assert re.search(r"schedule +refresh-cache +every-node +all 3", "\n".join(narrow))
     wide = _plain(on_terminal(url, "ha", COLUMNS="120"))

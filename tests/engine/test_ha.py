@@ -142,7 +142,7 @@ async def finish(url: str) -> None:
     }
 
 
-async def note(url: str) -> None:
+async def progress(url: str) -> None:
     """Each line of a log is there once."""
     fleet = Fleet(url)
     async with started(fleet):
@@ -169,7 +169,7 @@ async def beat(url: str) -> None:
         assert len(first) == NODES
 
 
-async def tend(url: str) -> None:
+async def recovery(url: str) -> None:
     """A dead node's run is judged and re-homed once."""
     fleet = Fleet(url)
     store = await fleet.manager.runtime.store()
@@ -188,7 +188,7 @@ async def tend(url: str) -> None:
         assert dead.died_at is not None
 
 
-async def brake(url: str) -> None:
+async def auto_pause(url: str) -> None:
     """A schedule that keeps failing is paused once."""
     fleet = Fleet(url)
     async with started(fleet):
@@ -239,7 +239,7 @@ async def duty(url: str) -> None:
         assert len(fleet.by_whom("index")) == 1
 
 
-async def relay(url: str) -> None:
+async def outbox(url: str) -> None:
     """Each message is delivered once."""
     fleet = Fleet(url)
     async with started(fleet):
@@ -373,13 +373,13 @@ PROOFS: dict[str, Callable[[str], Awaitable[None]]] = {
     "loop fire": fire,
     "loop work": work,
     "loop finish": finish,
-    "loop note": note,
+    "loop progress": progress,
     "loop beat": beat,
-    "loop tend": tend,
-    "loop brake": brake,
+    "loop recovery": recovery,
+    "loop auto_pause": auto_pause,
     "loop sweep": sweep,
     "loop duty": duty,
-    "loop relay": relay,
+    "loop outbox": outbox,
     "loop report": report,
     "loop watch": watch,
     "duty evertick.prune": prune,
