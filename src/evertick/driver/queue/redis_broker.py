@@ -4,7 +4,7 @@ A queue is a list (`LPUSH` here, `BRPOP` there) or a stream. Reports come back b
 fleet, which is an app of one ledger, read as one group: each report goes to one of them, and to another if that one
 does not acknowledge it in time. `docs/reference/worker-contract.md` has the keys in words.
 
-The client has bounded waits and no retries of its own: the relay has its retry policy, loops have their backoff.
+The client has bounded waits and no retries of its own: the outbox has its retry policy, loops have their backoff.
 """
 
 from __future__ import annotations
