@@ -118,7 +118,7 @@ async def test_an_outage_is_told_once_and_its_end_once_by_everything_that_waits(
                 await asyncio.sleep(0.05)
         after = told(caplog.records)
     waiting = {name for name in during if name.endswith("loop waits")}
-    assert {"the fire loop waits", "the work loop waits", "the relay loop waits"} <= waiting
+    assert {"the fire loop waits", "the work loop waits", "the outbox loop waits"} <= waiting
     assert not [name for name in during if "again" in name]
     for name in ("no beat goes through for now", "no wake-ups for now", *waiting):
         assert after[name] == 1, (name, after)
