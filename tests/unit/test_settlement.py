@@ -6,6 +6,7 @@ import pytest
 from planning import at, fire_moments, gap_rows, inputs, paused
 
 from evertick.model import Reason
+from evertick.plan.inputs import PlanInputs
 from evertick.plan.settlement import settle
 from evertick.when import Every
 from evertick.when.moment import MINUTE
@@ -89,6 +90,24 @@ def test_a_pause_and_a_removal_write_a_delayed_moment_down(reason: Reason, fresh
     fires, gaps = settle(inputs(Every("1h", jitter="50m")), now, reason, fresh=fresh)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", reason.value)]
+
+
+def _paced() -> PlanInputs:
+    """Every 2 s with a jitter cut to 2 s; the pace of catch-up has put the next look 3.2 s after the moment."""
+    rule = Every("2s", jitter="5s", jitter_mode="fresh")
+    return inputs(rule, at=at(12, 0, 3.2), catch_up="all", overlap="queue", live=1)
+
+
+def test_the_pace_of_catch_up_is_not_taken_for_a_drawn_delay() -> None:
+    fires, gaps = settle(_paced(), at(12, 0, 2.5), Reason.PAUSED)
+    assert [(fire.fire_at, fire.due_at) for fire in fires] == [(at(12), at(12))]
+    assert gap_rows(gaps) == [(at(12, 0, 2), at(12, 0, 2), 1, "skipped", "paused")]
+
+
+def test_a_removal_records_no_run_for_a_paced_moment() -> None:
+    fires, gaps = settle(_paced(), at(12, 0, 2.5), Reason.REMOVED, fresh=-1)
+    assert fires == ()
+    assert gap_rows(gaps) == [(at(12), at(12, 0, 2), 2, "skipped", "removed")]
 
 
 def test_a_pause_runs_what_was_due_and_writes_down_what_is_still_delayed() -> None:

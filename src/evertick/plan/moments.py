@@ -93,15 +93,19 @@ def due_at(inputs: PlanInputs, moment: int) -> int:
 
 
 def _delayed(inputs: PlanInputs, moment: int) -> int:
-    """The moment plus its jitter: drawn, it is in `at` for the cursor's own moment; stable, it is recomputed."""
+    """The moment plus its jitter. Stable jitter is computed again; a drawn one is in `at` for the cursor's moment.
+
+    A time in `at` beyond the cap of the jitter is not a drawn delay: the pace of catch-up has set it.
+    """
     bounds = inputs.rule.bounds
     if not bounds.jitter:
         return moment
     if bounds.jitter_mode == "stable":
         return moment + inputs.rule.jitter_us(moment, inputs.key)
-    if moment == inputs.fire_at and inputs.at is not None and moment <= inputs.at < moment + bounds.jitter:
-        return inputs.at
-    return moment
+    if moment != inputs.fire_at or inputs.at is None:
+        return moment
+    is_drawn = moment <= inputs.at < moment + inputs.rule.jitter_cap_us(moment)
+    return inputs.at if is_drawn else moment
 
 
 def drawn_jitter(rule: When, key: str, moment: int, uniform: Callable[[], float]) -> int:

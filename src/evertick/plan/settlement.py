@@ -85,7 +85,8 @@ def _settle_owed(
     assert inputs.fire_at is not None
     chosen = begun if reason is Reason.EDITED else newest_owed(inputs, now)
     admitted = admit(inputs.definition.overlap, inputs.live)
-    if chosen is None or admitted is None or now - due_at(inputs, chosen) > fresh or is_past_grace(inputs, chosen, now):
+    is_stale = fresh < 0 or chosen is None or now - due_at(inputs, chosen) > fresh
+    if chosen is None or is_stale or admitted is None or is_past_grace(inputs, chosen, now):
         return (), (make_gap(inputs, inputs.fire_at, begun, Verdict.SKIPPED, reason),)
     fire = make_fire(inputs, chosen, now, is_blocked=admitted == "blocked")
     gaps = gap_before(inputs, chosen, Verdict.SKIPPED, reason)
