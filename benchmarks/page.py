@@ -123,7 +123,7 @@ _METHOD = """\
   task per run. It cannot recover, retry, limit or stop. On PostgreSQL it has one connection and one statement at a
   time, and waits for each answer; Evertick has several under way. So the loop is a yardstick there and no ceiling:
   Evertick can be as fast, or faster. A loop with its claims and its ends on two connections was an eighth faster
-  (`ARCHITECTURE.md`, on the claim that does not ride); it is not in the tables.
+  (`docs/decisions/engine.md`); it is not in the tables.
 """
 
 _TWO_PROCESSES = """\

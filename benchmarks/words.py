@@ -130,8 +130,7 @@ GROUP_WORDS: dict[str, tuple[str, tuple[Words, ...]]] = {
                 "first two that do not, as far as is known, for twelve periods: a minute, in which a checkpoint of the "
                 "server seldom falls (its column tells), so that the knee is one without checkpoints. The rows of the "
                 "other steps are of that one look, and say so as one round. What a node and the server do "
-                "with a fire when they cannot keep up is in `ARCHITECTURE.md` (where the time of a fire goes), by a "
-                "profile on slower cores.",
+                "with a fire when they cannot keep up is in `docs/decisions/engine.md`, by a profile on slower cores.",
                 ("knee",),
                 last=_million_on_sqlite,
             ),

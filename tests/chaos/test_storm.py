@@ -1,6 +1,6 @@
 """Five nodes on a real PostgreSQL, forty seconds of faults: every moment comes to one outcome, as witnesses confirm.
 
-`sh run long storm` takes longer, `sh run chaos` an hour; its figures are in `docs/explanation/chaos.md`.
+`sh run long storm` takes longer, `sh run chaos` an hour; its figures are in `docs/explanation/testing.md`.
 """
 
 from __future__ import annotations

@@ -239,6 +239,8 @@ def test_recovery_is_counted_from_the_kill_to_the_next_start_of_what_was_at_work
     words = [word for word in evidence.words if (word.what, word.run) != ("end", "quick@1008")]
     killed = evidence._replace(words=[*words, again], processes=[Process(NODE, at_work.at + 1.0), Process(OTHER, None)])
     assert [(round(each.seconds, 3), each.is_calm) for each in recoveries_of(killed, [])] == [(3.5, True)]
+    late = killed._replace(processes=[Process(NODE, again.at + 1.0), Process(OTHER, None)])
+    assert recoveries_of(late, []) == [], "it was started elsewhere before the kill"
 
 
 def test_the_same_seed_plans_the_same_storm_and_every_kind_of_fault_is_in_it() -> None:

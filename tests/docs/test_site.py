@@ -99,7 +99,7 @@ def test_every_page_is_in_the_navigation_of_the_built_site(site: Path) -> None:
     index = site / "index.html"
     reached = {target_of(reference, index, site) for reference in read(index).navigation}
     sources = [page.relative_to(ROOT / "docs").with_suffix("") for page in (ROOT / "docs").rglob("*.md")]
-    wanted = {site / (index.name if str(page) == "index" else f"{page}/index.html") for page in sources}
+    wanted = {site / (page.parent if page.name == "index" else page) / index.name for page in sources}
     assert {page.resolve() for page in wanted} - reached == set()
 
 

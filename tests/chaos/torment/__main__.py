@@ -1,9 +1,9 @@
-"""A long storm by command, and the page that tells of it.
+"""A long storm by command, and its report.
 
     sh run chaos --minutes 60 --seed 7 --report docs/explanation
 
-The figures of a storm are kept as `chaos.json`, beside its logs and beside its page; `--from FIGURES` writes page and
-picture anew from them, without a storm.
+The figures of a storm are kept as `chaos.json`, beside its logs and beside its report; `--from FIGURES` writes the
+report from them, without a storm.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="sh run chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="how long the storm lasts (default: 60)")
     parser.add_argument("--seed", type=int, default=7, help="which storm it is; the same seed has the same faults")
-    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="about so often comes a fault")
+    parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS", help="about how often a fault comes")
     parser.add_argument("--folder", type=Path, help="where logs, witnesses and figures go (default: a temporary one)")
-    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write the page and its picture into this folder")
-    parser.add_argument("--from", type=Path, dest="figures", metavar="FIGURES", help="no storm: the figures of one")
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write the report into this folder")
+    parser.add_argument(
+        "--from", type=Path, dest="figures", metavar="FIGURES", help="run no storm, report these figures"
+    )
     chosen = parser.parse_args()
     if chosen.figures is not None:
         figures = msgspec.json.decode(chosen.figures.read_bytes(), type=Figures)

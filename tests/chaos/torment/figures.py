@@ -149,9 +149,10 @@ def recoveries_of(evidence: Evidence, happened: Sequence[Happened]) -> list[Reco
         at = killed_at(evidence, word)
         if word.what != "start" or at is None or (word.run, word.fence) in ended or word.key in uncounted:
             continue
-        again = [began for fence, began in starts[word.run] if fence > word.fence]
-        if again:
-            found.append(Recovery(min(again) - at, _is_calm(at, happened)))
+        again = min((began for fence, began in starts[word.run] if fence > word.fence), default=None)
+        # A run that another node started before the kill was lost by other means.
+        if again is not None and again > at:
+            found.append(Recovery(again - at, _is_calm(at, happened)))
     return found
 
 
