@@ -60,15 +60,15 @@ def test_the_hello_world_of_the_readme_runs(command: list[str], tmp_path: Path) 
         text=True,
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "It is time.\n"
+        assert process.stdout.readline() == "report written\n"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 0
 
 
-def test_the_three_ways_may_be_imported_as_evertick_run_does_without_starting_anything(tmp_path: Path) -> None:
-    [three] = [block for block in blocks(README) if "inside a plain program" in block.text]
-    (tmp_path / "jobs.py").write_text(three.text)
+def test_the_example_of_web_workers_can_be_imported_without_starting_anything(tmp_path: Path) -> None:
+    [workers] = [block for block in blocks(README) if "lifespan" in block.text]
+    (tmp_path / "jobs.py").write_text(workers.text)
     done = subprocess.run(
         [sys.executable, "-c", "import jobs; print(type(jobs.scheduler).__name__)"],
         cwd=tmp_path,
