@@ -1,1 +1,1 @@
-"""How fast Evertick is on the machine at hand, beside the same SQL work without a scheduler. See README.md."""
+"""Benchmarks of Evertick, beside a raw loop and other schedulers. README.md explains how to run them."""

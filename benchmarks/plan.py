@@ -1,6 +1,6 @@
-"""What is measured: all measurements by group, and the cases of each, in the order in which a round takes them.
+"""The plan: all measurements by group, and the cases of each in the order in which a round takes them.
 
-Cases that are compared stand side by side, so that a slow minute of the machine falls on all of them.
+Compared cases are neighbours, so that a slow minute of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -10,118 +10,109 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from benchmarks.contender.contenders import BROKER, CONTENDERS, STORES, Contender
-from benchmarks.figure import Case, Measurement
-from benchmarks.knee import is_near
 from benchmarks.measure import (
     dispatch,
-    enqueue,
     fires,
     footprint,
-    held_open,
     herd,
     history,
     idle,
+    knee,
     latency,
     limits,
     next_fires,
+    open_transaction,
     recovery,
     schedules,
     throughput,
     vacuum,
 )
+from benchmarks.measurement import Case, Measurement
 from benchmarks.size import FULL, Size
 
-__all__ = ["GROUPS", "LIMITED_PROCESSES", "MEASUREMENTS", "PLAN", "PROCESSES", "Choice", "cases", "there_is"]
+__all__ = ["GROUPS", "LIMITED_PROCESSES", "MEASUREMENTS", "PLAN", "PROCESSES", "Selection", "available", "cases"]
 
 MEASUREMENTS = {
     each.name: each
     for each in (
-        # How many runs is a figure of it: a slow one gets fewer.
+        # The number of runs is a metric, because slow contenders get fewer.
+        Measurement("throughput", "throughput", "Full queue", throughput.METRICS, throughput.measure),
         Measurement(
-            "throughput", "throughput", "Runs that wait in a full queue", throughput.FIGURES, throughput.measure
+            "enqueue",
+            "throughput",
+            "Several processes enqueue",
+            throughput.ENQUEUE_METRICS,
+            throughput.measure_enqueue,
+            "runs",
         ),
-        Measurement("enqueue", "throughput", "Enqueued by several at once", enqueue.FIGURES, enqueue.measure, "runs"),
-        Measurement(
-            "latency", "latency", "From enqueue to start, sent by another process", latency.FIGURES, latency.measure
-        ),
+        Measurement("latency", "latency", "Enqueue to start", latency.METRICS, latency.measure),
         Measurement(
             "latency_alone",
             "latency",
-            "From enqueue to start, sent by the worker itself",
-            latency.FIGURES,
+            "Enqueue to start within the worker",
+            latency.METRICS,
             latency.measure_alone,
         ),
         Measurement(
             "minute",
             "schedules",
-            "Schedules once a minute, spread over the seconds",
-            schedules.FIGURES,
-            schedules.measure_minute,
+            "Schedules once a minute",
+            schedules.METRICS,
+            schedules.measure,
             "schedules",
             is_needed=schedules.is_needed,
         ),
-        Measurement("herd", "schedules", "Schedules at one instant", herd.FIGURES, herd.measure, "schedules"),
+        Measurement("herd", "schedules", "Schedules due at one instant", herd.METRICS, herd.measure, "schedules"),
         Measurement(
             "knee",
             "schedules",
-            "More and more fires a second",
-            schedules.FIGURES,
-            schedules.measure_knee,
+            "Rising rate of fires",
+            schedules.METRICS,
+            knee.measure,
             "fires a second",
-            is_needed=is_near,
+            is_needed=knee.is_near,
             has_preview=True,
         ),
-        Measurement("idle", "idle", "Nothing is due", idle.FIGURES, idle.measure, "schedules", is_once=True),
-        Measurement("cost", "cost", "What a fire costs in full batches", herd.COST_FIGURES, herd.measure_cost, "fires"),
-        Measurement("fires", "cost", "Fires through the store alone", fires.FIGURES, fires.measure, is_once=True),
+        Measurement("idle", "idle", "Idle nodes", idle.METRICS, idle.measure, "schedules", is_once=True),
+        Measurement("cost", "cost", "Fires in full batches", herd.COST_METRICS, herd.measure_cost, "fires"),
+        Measurement("fires", "cost", "Fires through the store alone", fires.METRICS, fires.measure, is_once=True),
+        Measurement("kill", "recovery", "Node killed", recovery.METRICS, recovery.measure_kill, "runs"),
+        Measurement("stop", "recovery", "Node stopped", recovery.METRICS, recovery.measure_stop, "runs"),
         Measurement(
-            "kill", "recovery", "Work of a node that was killed", recovery.FIGURES, recovery.measure_kill, "runs"
+            "history", "growth", "Long history", history.METRICS, history.measure, "finished runs", is_once=True
         ),
         Measurement(
-            "stop", "recovery", "Work of a node that was stopped", recovery.FIGURES, recovery.measure_stop, "runs"
-        ),
-        Measurement(
-            "history",
+            "open_transaction",
             "growth",
-            "Beside a long history",
-            history.FIGURES,
-            history.measure,
-            "finished runs",
-            is_once=True,
-        ),
-        Measurement(
-            "held_open",
-            "growth",
-            "A transaction that is held open",
-            held_open.FIGURES,
-            held_open.measure,
+            "Open transaction",
+            open_transaction.METRICS,
+            open_transaction.measure,
             "schedules",
         ),
-        Measurement("next_fires", "time", "Moments of cron expressions", next_fires.FIGURES, next_fires.measure),
-        Measurement("footprint", "footprint", "Import", footprint.FIGURES, footprint.measure),
-        Measurement("limits", "limits", "Limits under load", limits.FIGURES, limits.measure, "runs"),
+        Measurement("next_fires", "time", "Moments of cron expressions", next_fires.METRICS, next_fires.measure),
+        Measurement("footprint", "footprint", "Import", footprint.METRICS, footprint.measure),
+        Measurement("limits", "limits", "Limits under load", limits.METRICS, limits.measure, "runs"),
         Measurement(
-            "dispatch", "dispatch", "Runs dispatched to Redis", dispatch.FIGURES, dispatch.measure, "runs", is_once=True
+            "dispatch", "dispatch", "Runs dispatched to Redis", dispatch.METRICS, dispatch.measure, "runs", is_once=True
         ),
         Measurement(
             "dispatch_due",
             "dispatch",
-            "Due schedules dispatched to Redis, with the recording of their fires",
-            dispatch.FIGURES,
+            "Due schedules dispatched to Redis",
+            dispatch.METRICS,
             dispatch.measure_due,
             "schedules",
             is_once=True,
         ),
-        Measurement("vacuum", "vacuum", "Vacuum options of the tables", vacuum.FIGURES, vacuum.measure),
+        Measurement("vacuum", "vacuum", "Vacuum options of the tables", vacuum.METRICS, vacuum.measure),
     )
 }
 GROUPS = tuple(dict.fromkeys(each.group for each in MEASUREMENTS.values()))
-# Workers on one store, unless others are asked for.
+# The default numbers of workers on one store.
 PROCESSES = (1, 2)
-# Of the nodes that meet at a limit.
+# Nodes that compete for a limit.
 LIMITED_PROCESSES = 3
-# Whose nodes can be as many as are asked for. The others have as many as they are about: one that sends to itself, two
-# of which one ends, the steps of one store, or no node at all.
+# Measurements whose number of nodes can be chosen. The others have a fixed number.
 _BY_PROCESSES = (
     "throughput",
     "enqueue",
@@ -138,42 +129,42 @@ _BY_PROCESSES = (
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was asked for; groups, or single measurements by their names."""
+class Selection:
+    """The request of a run. `groups` may also name single measurements."""
 
     groups: Collection[str]
     stores: tuple[str, ...]
     processes: tuple[int, ...]
     has_peers: bool
-    # Of contenders; all if there is none.
+    # Names of contenders; empty for all.
     names: tuple[str, ...]
     has_million: bool
     size: Size
-    # As few cases as reach every line.
+    # Only as many cases as are needed to execute every line.
     is_quick: bool = False
 
     @property
     def contenders(self) -> list[Contender]:
-        """Those that have anything to do."""
+        """Contenders that have a case."""
         names = {case.contender for case in cases(self)}
         return [each for each in CONTENDERS if each.name in names]
 
 
-def cases(choice: Choice) -> list[Case]:
+def cases(selection: Selection) -> list[Case]:
     return [
         case
         for each in MEASUREMENTS.values()
-        if each.group in choice.groups or each.name in choice.groups
-        for case in _cases_of(each.name, choice)
+        if each.group in selection.groups or each.name in selection.groups
+        for case in _cases_of(each.name, selection)
     ]
 
 
-def there_is(choice: Choice) -> str:
-    """Where nothing fits: of those that were asked for, what is measured of each, on which store, by how many.
+def available(selection: Selection) -> str:
+    """For a selection without cases: the measurements, stores and processes of its contenders.
 
-    On the stores that were asked for, if there is anything with other processes: nobody wants to hear of the other one.
+    Other stores are named only if the selected ones have no cases with any number of processes.
     """
-    near = dataclasses.replace(choice, processes=PROCESSES)
+    near = dataclasses.replace(selection, processes=PROCESSES)
     wide = dataclasses.replace(near, stores=STORES)
     found = cases(near) or cases(wide) or cases(dataclasses.replace(wide, groups=GROUPS))
     words = []
@@ -196,31 +187,31 @@ def _where(found: Collection[Case]) -> str:
     return f" on {' or '.join(stores)}{by}" if stores else ""
 
 
-def _cases_of(name: str, choice: Choice) -> Iterator[Case]:
-    for store in _stores(name, choice):
-        # Who asks for a million in numbers and by name means the same million.
-        for number in dict.fromkeys(_numbers(name, store, choice)):
-            for processes in _processes(name, choice):
-                for variant in _variants(name, choice):
-                    for contender in _able(name, store, choice):
+def _cases_of(name: str, selection: Selection) -> Iterator[Case]:
+    for store in _stores(name, selection):
+        # `--million` and `--schedules 1000000` name the same cases.
+        for number in dict.fromkeys(_numbers(name, store, selection)):
+            for processes in _processes(name, selection):
+                for variant in _variants(name, selection):
+                    for contender in _contenders(name, store, selection):
                         case = Case(name, store, contender.name, processes, number, variant)
-                        if _can(contender, case):
+                        if _is_supported(contender, case):
                             yield case
 
 
-def _stores(name: str, choice: Choice) -> tuple[str, ...]:
+def _stores(name: str, selection: Selection) -> tuple[str, ...]:
     if name in ("next_fires", "footprint"):
         return ("",)
     if name in ("fires", "vacuum"):
-        return tuple(each for each in choice.stores if each == "postgres")
-    # Who asks for one store alone does not want a broker.
-    has_broker = name == "minute" and set(choice.stores) == set(STORES)
-    return (*choice.stores, BROKER) if has_broker else choice.stores
+        return tuple(each for each in selection.stores if each == "postgres")
+    # A selection of one store excludes the broker.
+    has_broker = name == "minute" and set(selection.stores) == set(STORES)
+    return (*selection.stores, BROKER) if has_broker else selection.stores
 
 
-def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
-    size = choice.size
-    million = (schedules.MILLION,) if choice.has_million and store != BROKER else ()
+def _numbers(name: str, store: str, selection: Selection) -> tuple[int, ...]:
+    size = selection.size
+    million = (schedules.MILLION,) if selection.has_million and store != BROKER else ()
     by_name: dict[str, tuple[int, ...]] = {
         "throughput": (size.runs,),
         "enqueue": (size.runs,),
@@ -232,7 +223,7 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
         "kill": (size.held_runs,),
         "stop": (size.held_runs,),
         "history": (size.large_history,),
-        "held_open": size.held_open_schedules,
+        "open_transaction": size.open_transaction_schedules,
         "next_fires": (size.next_fires,),
         "footprint": (size.imports,),
         "limits": (size.limited_runs,),
@@ -242,15 +233,15 @@ def _numbers(name: str, store: str, choice: Choice) -> tuple[int, ...]:
     return by_name.get(name, (0,))
 
 
-def _processes(name: str, choice: Choice) -> tuple[int, ...]:
+def _processes(name: str, selection: Selection) -> tuple[int, ...]:
     if name in _BY_PROCESSES:
-        return choice.processes
+        return selection.processes
     return (LIMITED_PROCESSES,) if name == "limits" else (2,) if name in ("kill", "stop") else (1,)
 
 
-def _variants(name: str, choice: Choice) -> tuple[str, ...]:
+def _variants(name: str, selection: Selection) -> tuple[str, ...]:
     if name == "limits":
-        return tuple(limits.LIMITS)[-2 if choice.is_quick else 0 :]
+        return tuple(limits.LIMITS)[-2 if selection.is_quick else 0 :]
     if name == "minute":
         return ("", schedules.EVENLY)
     if name == "footprint":
@@ -258,15 +249,17 @@ def _variants(name: str, choice: Choice) -> tuple[str, ...]:
     return vacuum.VARIANTS if name == "vacuum" else ("",)
 
 
-def _able(name: str, store: str, choice: Choice) -> Iterator[Contender]:
+def _contenders(name: str, store: str, selection: Selection) -> Iterator[Contender]:
     for contender in CONTENDERS:
-        is_wanted = contender.name in choice.names if choice.names else choice.has_peers or not contender.is_peer
-        is_double = choice.is_quick and contender.name == "evertick_default"
+        is_wanted = (
+            contender.name in selection.names if selection.names else selection.has_peers or not contender.is_peer
+        )
+        is_double = selection.is_quick and contender.name == "evertick_default"
         if is_wanted and not is_double and name in contender.measurements and (not store or store in contender.stores):
             yield contender
 
 
-def _can(contender: Contender, case: Case) -> bool:
+def _is_supported(contender: Contender, case: Case) -> bool:
     if case.measurement == "limits":
         return True
     if case.processes > contender.most_processes:
@@ -275,15 +268,16 @@ def _can(contender: Contender, case: Case) -> bool:
         return not case.variant or contender.has_ledger
     if case.measurement != "minute":
         return True
-    # Most others know no moments but those of a crontab.
-    # What rules of their own cost one node tells.
-    is_as_others = not case.variant or (not contender.is_peer and case.processes == 1)
-    return is_as_others and case.number <= contender.most_schedules and case.processes <= contender.most_planners
+    # Most peers support only cron schedules, and one node is enough to measure a rule for each schedule.
+    is_variant_supported = not case.variant or (not contender.is_peer and case.processes == 1)
+    return (
+        is_variant_supported and case.number <= contender.most_schedules and case.processes <= contender.most_planners
+    )
 
 
-# All there is: what a run with other schedulers and a million measures.
+# All cases: a run with `--peers --million`.
 PLAN = cases(
-    Choice(
+    Selection(
         groups=GROUPS,
         stores=STORES,
         processes=PROCESSES,

@@ -1,4 +1,4 @@
-"""How much of everything is done."""
+"""The sizes of all measurements, full and quick."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ __all__ = ["FULL", "QUICK", "Size"]
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    # Runs that wait in the queue before anybody starts, and besides, enqueued one by one.
+    # Runs that wait in the queue before the workers start; `singles` more are enqueued one by one.
     runs: int
     singles: int
     latency_seconds: float
-    # From the start of a worker until it has begun to listen.
+    # From the start of a worker until it listens.
     settle_seconds: float
-    # How many schedules; once in `period` seconds, watched for so many periods.
+    # Numbers of schedules, each once in `period` seconds, watched for `periods`.
     schedules: tuple[int, ...]
     period: int
     periods: int
-    # From the last schedule added to the first moment of any, for the workers to start.
+    # From the last added schedule to the first moment: time for the workers to start.
     ahead_seconds: float
-    # After the last moment, for those that are late.
+    # After the last moment, for late runs.
     tail_seconds: float
-    # From the beginning of the last run until it has surely ended, and the ledger has it.
+    # From the start of the last run until the ledger has its end.
     end_seconds: float
     herd: tuple[int, ...]
-    # Fires a second, with a period of their own.
+    # Fires a second.
     knee: tuple[int, ...]
     knee_period: int
     knee_periods: int
     preview_periods: int
     cost_schedules: int
     idle_schedules: tuple[int, ...]
-    # Until a node that has nothing to do has asked all that it asks once.
+    # Until an idle node has done the statements that it does only once.
     idle_settle_seconds: float
     idle_seconds: float
     idle_turns: int
-    # Of the nodes of which one is killed or stopped.
+    # Recovery.
     held_runs: int
     lease_seconds: float
     stop_seconds: float
@@ -45,23 +45,22 @@ class Size:
     large_history: int
     growth_runs: int
     growth_turns: int
-    # Fires through the store: schedules, and how often each.
+    # Fires through the store: schedules, and fires of each.
     fired_schedules: int
     fires_each: int
-    # While a transaction is held open: some that fire all the time, and so many that none does much more often than
-    # schedules do.
-    held_open_schedules: tuple[int, ...]
-    held_open_seconds: float
-    # Fires between two looks at the time.
+    # With an open transaction: few schedules that fire all the time, and many that fire as often as real ones.
+    open_transaction_schedules: tuple[int, ...]
+    open_transaction_seconds: float
+    # Fires between two readings of the clock.
     fires_turn: int
     vacuum_seconds: float
     vacuum_schedules: int
     limited_runs: int
-    # Dispatched to a broker in one turn.
+    # Dispatched in one turn.
     dispatched_runs: int
     keys: int
     next_fires: int
-    # How long they are worked out, at least.
+    # The least time to calculate moments for.
     walk_seconds: float
     imports: int
 
@@ -96,8 +95,8 @@ FULL = Size(
     growth_turns=9,
     fired_schedules=10_000,
     fires_each=10,
-    held_open_schedules=(10_000, 100_000),
-    held_open_seconds=60,
+    open_transaction_schedules=(10_000, 100_000),
+    open_transaction_seconds=60,
     fires_turn=10_000,
     vacuum_seconds=120,
     vacuum_schedules=100_000,
@@ -109,7 +108,7 @@ FULL = Size(
     imports=7,
 )
 
-# Proves that everything works; its figures mean nothing.
+# Shows that everything works; its figures mean nothing.
 QUICK = Size(
     runs=100,
     singles=5,
@@ -140,8 +139,8 @@ QUICK = Size(
     growth_turns=1,
     fired_schedules=200,
     fires_each=1,
-    held_open_schedules=(200,),
-    held_open_seconds=0.3,
+    open_transaction_schedules=(200,),
+    open_transaction_seconds=0.3,
     fires_turn=100,
     vacuum_seconds=0.2,
     vacuum_schedules=200,

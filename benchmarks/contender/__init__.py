@@ -1,1 +1,1 @@
-"""Who is measured: Evertick, the same SQL work without a scheduler, and other schedulers; each a program with verbs."""
+"""The contenders: Evertick, the raw loop (the same SQL without a scheduler) and peers. Each is a program with verbs."""

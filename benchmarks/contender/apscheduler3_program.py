@@ -1,6 +1,6 @@
-"""APScheduler 3: SQLAlchemy job store, twenty threads, missed runs are made up for.
+"""APScheduler 3: SQLAlchemy job store, twenty threads, missed runs are caught up.
 
-Only the scheduler that runs may add jobs, else it does not notice them; so it sends to itself.
+It notices only jobs that its own process adds, so it sends to itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from apscheduler.triggers.cron import CronTrigger
 from benchmarks.contender import apscheduler_jobs, verbs
 
 _BERLIN, _NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
-# Below its interface; half of what was seen.
+# Rows copied a second: half of the observed rate.
 _COPIES_PER_SECOND = 1_000
 _URL = verbs.URL.partition("?")[0].replace("postgresql://", "postgresql+psycopg://")
 
@@ -37,7 +37,7 @@ def _scheduler() -> BackgroundScheduler:
 
 
 def fill(runs: int, singles: int) -> dict[str, float]:
-    """It has no bulk."""
+    """It cannot enqueue in bulk."""
     scheduler = _scheduler()
     scheduler.start(paused=True)
     began = time.perf_counter()
@@ -58,12 +58,12 @@ def work(schedules: int) -> None:
 
 
 def _check_durable(scheduler: BackgroundScheduler) -> None:
-    """A file that it opens as SQLite does by itself."""
+    """It opens a SQLite file with default settings."""
     engine = scheduler._jobstores["default"].engine
     if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
             level = connection.exec_driver_sql("PRAGMA synchronous").scalar()
-        assert level == 2, f"its commits do not reach the disk: synchronous is {level}"
+        assert level == 2, f"commits do not reach the disk: synchronous is {level}"
 
 
 def alone(runs: int, per_second: float, settle: float) -> None:
@@ -78,7 +78,7 @@ def alone(runs: int, per_second: float, settle: float) -> None:
 
 
 def plan(schedules: int, period: int, ahead: float) -> float:
-    """The first of each second by `add_job`, the rest as copies below it: adding 10,000 takes minutes otherwise."""
+    """`add_job` adds the first schedule of each second; the others are copied rows, because adding takes minutes."""
     scheduler = _scheduler()
     scheduler.start(paused=True)
     first = verbs.beginning(ahead + schedules / _COPIES_PER_SECOND)
@@ -110,7 +110,7 @@ def _copy(model: object, number: int) -> dict[str, object]:
     return {"id": state["id"], "next_run_time": at, "job_state": pickle.dumps(state, pickle.HIGHEST_PROTOCOL)}
 
 
-def left() -> int:
+def remaining() -> int:
     store = SQLAlchemyJobStore(url=_URL)
     with store.engine.connect() as connection:
         return len(connection.execute(store.jobs_t.select()).fetchall())
@@ -121,7 +121,7 @@ def next_fires(counts: dict[str, int], seconds: float) -> dict[str, list[float]]
 
 
 def _walk(expression: str) -> Callable[[int], datetime]:
-    # Its days of the week have other numbers than those of cron; their names mean the same.
+    # It numbers the days of the week differently from cron; names mean the same.
     trigger = CronTrigger.from_crontab(expression.replace("1-5", "mon-fri"), timezone=_NEW_YORK)
     start = datetime(2026, 3, 7, 12, tzinfo=_NEW_YORK)
 
@@ -137,4 +137,4 @@ def _walk(expression: str) -> Callable[[int], datetime]:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, alone, plan, left, next_fires)
+    verbs.main(fill, work, alone, plan, remaining, next_fires)

@@ -1,4 +1,4 @@
-"""APScheduler 4 (a pre-release): SQLAlchemy data store, the event broker of asyncpg, a hundred jobs at once."""
+"""APScheduler 4 (pre-release): SQLAlchemy data store, asyncpg event broker, a hundred jobs at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from benchmarks.contender import apscheduler_jobs, verbs
 
 _BERLIN = ZoneInfo("Europe/Berlin")
-# Below its interface; half of what was seen.
+# Rows copied a second: half of the observed rate.
 _COPIES_PER_SECOND = 1_000
 _engine = create_async_engine(verbs.URL.replace("postgresql://", "postgresql+asyncpg://"), pool_size=20)
 
@@ -34,7 +34,7 @@ async def _scheduler() -> AsyncIterator[AsyncScheduler]:
 
 
 async def fill(runs: int, singles: int) -> dict[str, float]:
-    """It has no bulk."""
+    """It cannot enqueue in bulk."""
     async with _scheduler() as scheduler:
         began = time.perf_counter()
         for number in range(runs + singles):
@@ -58,7 +58,7 @@ async def send(runs: int, per_second: float) -> None:
 
 
 async def plan(schedules: int, period: int, ahead: float) -> float:
-    """The first of each second by `add_schedule`, the rest as copies in the table; a copy counts as its model."""
+    """`add_schedule` adds the first of each second; the others are copied rows, which share its number."""
     first = verbs.beginning(ahead + schedules / _COPIES_PER_SECOND)
     start = datetime.fromtimestamp(first, _BERLIN)
     async with _scheduler() as scheduler:
@@ -78,7 +78,7 @@ async def plan(schedules: int, period: int, ahead: float) -> float:
     return first
 
 
-async def left() -> int:
+async def remaining() -> int:
     async with _engine.connect() as connection:
         count: int = (await connection.execute(text("SELECT count(*) FROM jobs"))).scalar_one()
     await _engine.dispose()
@@ -86,4 +86,4 @@ async def left() -> int:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, send, plan, left)
+    verbs.main(fill, work, send, plan, remaining)

@@ -1,4 +1,4 @@
-"""The jobs of APScheduler 3 and 4, which store where a function is to be found."""
+"""The jobs of APScheduler 3 and 4, which store the import path of a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Celery: beat and a worker with one child, as two processes, which its documents ask for in production."""
+"""Celery: beat and a worker with one child, as two processes, which its documentation recommends for production."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ app.conf.update(
 
 @app.task(name="fire")
 def fire(number: int) -> None:
-    """Its crontab has no seconds: all are due when the minute begins."""
+    """Its crontab has no seconds, so all are due when the minute begins."""
     verbs.tally.count(number, verbs.last_moment(0))
 
 
 def plan(schedules: int, period: int, ahead: float) -> float:
-    """Its schedules are in its settings: there is nothing to add."""
+    """Its schedules are in its settings, so nothing is added."""
     assert period == 60
     return verbs.beginning(0)
 

@@ -1,58 +1,58 @@
-"""Who there is, what each can do, and how it is set up."""
+"""The list of contenders: what each supports, and its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks import loop
+from benchmarks.contender import event_loop
 
 __all__ = ["BROKER", "CONTENDERS", "EVERTICK", "INSTALLED", "STORES", "Contender"]
 
 STORES = ("sqlite", "postgres")
-# The broker of those that need one; it comes with them.
+# The store of contenders that need a broker, which is installed with them.
 BROKER = "broker"
-# Of what runs in this environment: Evertick, and the loop beside it.
-_PYTHON_LOOP = "the event loop of Python"
-_LOOP = "uvloop" if loop.has_uvloop() else _PYTHON_LOOP
+# For Evertick and the raw loop, which run in this environment.
+_PYTHON_LOOP = "the event loop of asyncio"
+_LOOP = "uvloop" if event_loop.has_uvloop() else _PYTHON_LOOP
 _QUEUE = ("throughput", "latency")
 _GRAPHILE = ("graphile-worker@^0.17", "pg@^8")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """`program` is beside this file. A peer has an environment of its own, by what pip or npm shall install."""
+    """`program` is a file beside this one. A peer has its own environment, with the packages of `pip` or `npm`."""
 
     name: str
     title: str
     program: str
     stores: tuple[str, ...]
     measurements: tuple[str, ...]
-    # As the page tells it.
+    # Text for the results.
     settings: str
     pip: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
-    # What comes with it, and speaks to its store or broker: its version is told, too.
+    # Libraries that it uses for its store or broker; their versions are reported as well.
     drivers: tuple[str, ...] = ()
-    # Of another contender, which installs the same; its own if there is none.
+    # The name of another contender that has the same packages.
     environment: str = ""
-    # Imported to see how long that takes.
+    # The module whose import is measured.
     module: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
-    # Of the runs that Evertick gets: with as many a slow one would take minutes.
+    # The share of Evertick's runs that it gets, because slow contenders would take minutes.
     share: float = 1.0
     most_schedules: int = 10_000
-    # Runs end in a ledger that can be read back.
+    # Its finished runs can be read back from a ledger.
     has_ledger: bool = False
-    # Its cron has seconds; else all schedules are due when the minute begins.
+    # Its cron has seconds; otherwise all schedules are due when the minute begins.
     has_seconds: bool = True
-    # Its jobs are not told their moment here, and take the last one that fits.
+    # It does not pass the moment to the job, so the latest that fits is assigned.
     is_guessing: bool = False
-    # Its schedules above the first sixty are copies that cannot tell one from the other.
+    # Its schedules above the first sixty are copies that share a number.
     has_copies: bool = False
-    # How many may work on one store; more of the others would run things twice.
+    # Workers on one store; more would run jobs twice.
     most_processes: int = 2
-    # How many of them may have schedules; each of the others would fire all of them once more.
+    # Workers with schedules; each more would fire all of them again.
     most_planners: int = 2
 
     @property
@@ -67,10 +67,22 @@ EVERTICK = Contender(
     stores=STORES,
     measurements=(
         *(*_QUEUE, "enqueue"),
-        *("latency_alone", "minute", "herd", "knee", "idle", "cost", "fires", "kill", "stop", "history", "held_open"),
+        *(
+            "latency_alone",
+            "minute",
+            "herd",
+            "knee",
+            "idle",
+            "cost",
+            "fires",
+            "kill",
+            "stop",
+            "history",
+            "open_transaction",
+        ),
         *("next_fires", "footprint", "limits", "dispatch", "dispatch_due", "vacuum"),
     ),
-    settings=f"concurrency=2000: room for two full batches; {_LOOP}",
+    settings=f"concurrency=2000, two full batches; {_LOOP}",
     module="evertick",
     options={"concurrency": 2_000},
     most_schedules=10**9,
@@ -83,8 +95,8 @@ INSTALLED = Contender(
     program="evertick_program.py",
     stores=STORES,
     measurements=_QUEUE,
-    # uvloop comes with `evertick[fast]` only.
-    settings=f"no options: 50 runs at once; {_PYTHON_LOOP}",
+    # Only `evertick[fast]` installs uvloop.
+    settings=f"no options, 50 runs at once; {_PYTHON_LOOP}",
     options={"may_be_uvloop": False},
     has_ledger=True,
 )
@@ -98,7 +110,7 @@ CONTENDERS = (
         program="raw_{store}_program.py",
         stores=STORES,
         measurements=(*_QUEUE, "enqueue"),
-        settings=f"batches of 1,000, one commit each, the same tables and indexes; {_LOOP}",
+        settings=f"batches of 1,000 with one commit each, the same tables and indexes; {_LOOP}",
         has_ledger=True,
     ),
     Contender(
@@ -117,7 +129,7 @@ CONTENDERS = (
         program="graphile_program.js",
         stores=("postgres",),
         measurements=("latency",),
-        settings="the same, but each job is fetched by itself",
+        settings="the same without the local queue: fetches each job separately",
         npm=_GRAPHILE,
         environment="graphile",
         options={"localQueue": 0},
@@ -166,7 +178,7 @@ CONTENDERS = (
         stores=("postgres",),
         measurements=(*_QUEUE, "minute", "footprint"),
         settings="SQLAlchemy data store, asyncpg event broker, 100 jobs at once, uvloop",
-        # Later versions of anyio do not go with this pre-release.
+        # This pre-release does not work with later versions of anyio.
         pip=("apscheduler==4.0.0a6", "anyio==4.9.0", "sniffio", "asyncpg>=0.30", "sqlalchemy>=2,<2.1", "uvloop"),
         module="apscheduler",
         share=0.01,
@@ -193,8 +205,8 @@ CONTENDERS = (
         program="huey_program.py",
         stores=("sqlite",),
         measurements=(*_QUEUE, "minute", "footprint"),
-        settings="SQLite with fsync, no results, one thread (four are slower here), which looks for work every 0.1 s "
-        "and ever more rarely while it is idle; four for its periodic tasks, which are looked at once a minute",
+        settings="SQLite with fsync, no results; one thread (four are slower here) that polls every 0.1 s and more "
+        "rarely while idle; four threads for periodic tasks, which it checks once a minute",
         pip=("huey>=2.5",),
         module="huey",
         share=0.1,
@@ -208,7 +220,7 @@ CONTENDERS = (
         program="cronsim_program.py",
         stores=(),
         measurements=("next_fires",),
-        settings="iterating",
+        settings="iteration",
         pip=("cronsim>=2.6",),
     ),
     Contender(
@@ -217,7 +229,7 @@ CONTENDERS = (
         program="croniter_program.py",
         stores=(),
         measurements=("next_fires",),
-        settings="iterating",
+        settings="iteration",
         pip=("croniter>=6",),
     ),
 )

@@ -1,7 +1,6 @@
-"""The environment of each peer: a virtual environment, or a folder of Node's modules. Made once, and used again.
+"""The environment of each peer: a virtual environment, or a folder of Node modules, kept for later runs.
 
-`folder/NAME` is complete when it has the file `installed`. What cannot be installed is said, with the reason, and left
-out. Versions are those that are there, asked each time.
+`folder/NAME` is complete if it has the file `installed`. A peer that cannot be installed is reported and left out.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _DONE = "installed"
 
 
 class Unavailable(Exception):
-    """A peer cannot be installed here; the text says why."""
+    """A peer cannot be installed here; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What the program of a contender is started with, and which versions it gets."""
+    """How the program of a contender is started, and the versions of its libraries."""
 
     command: tuple[str, ...]
     variables: dict[str, str]
@@ -48,8 +47,8 @@ def environment_of(contender: Contender, folder: Path) -> Environment:
             (own / _DONE).touch()
         versions = _versions_of_npm(contender, own) if contender.npm else _versions_of_pip(contender, own)
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout or str(error)).strip().splitlines()
-        raise Unavailable(said[-1] if said else str(error)) from None
+        lines = (error.stderr or error.stdout or str(error)).strip().splitlines()
+        raise Unavailable(lines[-1] if lines else str(error)) from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(str(error)) from None
     if contender.npm:
@@ -67,7 +66,7 @@ def _install_pip(contender: Contender, own: Path) -> None:
 
 
 def _versions_of_pip(contender: Contender, own: Path) -> dict[str, str]:
-    """Of what was asked for, and of what it speaks to its store with."""
+    """Installed versions of its requirements and drivers."""
     wanted = {_bare(requirement) for requirement in (*contender.pip, *contender.drivers)}
     folders = [str(each) for each in own.glob("lib/python*/site-packages")]
     found = {each.name: each.version for each in importlib.metadata.distributions(path=folders)}
@@ -82,7 +81,7 @@ def _bare(requirement: str) -> str:
 
 
 def _install_npm(contender: Contender, own: Path) -> None:
-    _node_version()  # without it there is nothing to install for
+    _node_version()  # raises if there is no Node
     own.mkdir(parents=True)
     _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(own), *contender.npm])
 

@@ -1,4 +1,4 @@
-"""Evertick, by its public interface, with the garbage collector and the turns of threads as `evertick run` has them."""
+"""Evertick by its public interface, with the interpreter tuning of `evertick run`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from benchmarks import statements
-from benchmarks.contender import verbs
+from benchmarks.contender import sqlite_statements, verbs
 from evertick import Context, Cron, Every, Scheduler
 from evertick.definition.task import TaskOptions
 from evertick.scheduler.interpreter_tuning import calm_collector, shorten_turns
 from evertick.when import When
 
-# How many schedules are added at least to see how long it takes, and how much longer it may take for all of them. In a
-# file each takes longer than the one before: with half a million there, up to seven times as long as the first.
+# The least number of schedules to estimate the time of adding, and a margin. In a file each schedule takes longer than
+# the one before: with half a million, up to seven times as long as the first.
 _PROBES_LEAST, _PATIENCE, _PATIENCE_IN_LARGE_FILE, _LARGE = 100, 2, 8, 1_000_000
 _BERLIN, _NEW_YORK = "Europe/Berlin", ZoneInfo("America/New_York")
 
-# Of the task that counts: its limits, and how many keys they are for.
+# Options of the task `count`: its limits, and the number of concurrency keys.
 _task: TaskOptions = verbs.OPTIONS.pop("task", {})
 _keys: int = verbs.OPTIONS.pop("keys", 0)
 # Before the first connection.
 if verbs.OPTIONS.pop("is_counting", False):
-    statements.count_in(verbs.FOLDER)
+    sqlite_statements.count_in(verbs.FOLDER)
 scheduler = Scheduler(verbs.URL, **verbs.OPTIONS)
 _hold = verbs.FOLDER / verbs.HOLD
 
@@ -81,7 +80,7 @@ def _args(number: int) -> dict[str, int]:
 
 
 async def fill_held(runs: int) -> None:
-    """Runs that do not end before they may."""
+    """Runs that wait until the file `HOLD` is gone."""
     await hold.enqueue_many({"number": number} for number in range(runs))
     await scheduler.close()
 
@@ -89,12 +88,12 @@ async def fill_held(runs: int) -> None:
 async def work(schedules: int) -> None:
     verbs.ready()
     async with scheduler:
-        _own_the_process()
+        _tune_interpreter()
         await verbs.until_stopped()
 
 
-def _own_the_process() -> None:
-    """As `evertick run` does."""
+def _tune_interpreter() -> None:
+    """The same as `evertick run`."""
     calm_collector()
     shorten_turns()
 
@@ -108,7 +107,7 @@ async def send(runs: int, per_second: float) -> None:
 async def alone(runs: int, per_second: float, settle: float) -> None:
     verbs.ready()
     async with scheduler:
-        _own_the_process()
+        _tune_interpreter()
         await asyncio.sleep(settle)
         await verbs.pace(runs, per_second, _send_one)
         await verbs.until_stopped()
@@ -120,7 +119,7 @@ async def _send_one(number: int, sent_at: float) -> object:
 
 async def plan(schedules: int, period: int, ahead: float) -> float:
     def rules(start: datetime) -> Callable[[int], When]:
-        """As many as there are seconds, shared by all."""
+        """One rule for each second, shared by its schedules."""
         seconds = [verbs.cron_seconds(second, period) for second in range(period)]
         shared = [Cron(f"{each} * * * * *", tz=_BERLIN, start=start) for each in seconds]
         return lambda number: shared[number % period]
@@ -132,7 +131,7 @@ async def plan_evenly(schedules: int, period: int, ahead: float) -> float:
     length = timedelta(seconds=period)
 
     def rules(start: datetime) -> Callable[[int], When]:
-        # A step would be rounded to microseconds, and the last ones be a period later.
+        # A rounded step would add up, and move the last schedules into the next period.
         return lambda number: Every(length, since="start", start=start + number * length / schedules)
 
     return await _plan(schedules, ahead, rules)
@@ -155,12 +154,12 @@ async def _plan(schedules: int, ahead: float, rules: Callable[[datetime], Callab
     for numbers in verbs.bulks(schedules):
         await scheduler.add_many(_schedule(number, rule(number)) for number in numbers)
     await scheduler.close()
-    assert time.time() < first, "not all schedules had been added when the first were due"
+    assert time.time() < first, "adding the schedules took longer than expected: the first were already due"
     return first
 
 
 async def _seconds_to_add_one(schedules: int) -> float:
-    """By adding some that are never due here; they stay. As many at once as later, where one costs a fraction."""
+    """Measured by adding a batch that is never due here and stays."""
     rule = Every("30d", since="start", start=datetime.now(UTC) + timedelta(days=30))
     probes = max(min(schedules, verbs.BULK), _PROBES_LEAST)
     began = time.perf_counter()

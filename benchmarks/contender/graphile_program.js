@@ -1,6 +1,6 @@
-// graphile-worker: the settings with which its documents tell its own figures; or, as an option, no local queue.
-// The verbs are those of verbs.py, the file of counts is that of tally.py; counts are taken inside the job and written
-// out every 20 ms, because Node cannot map a file into memory.
+// graphile-worker with the settings of its own published benchmarks, optionally without the local queue.
+// The verbs are those of verbs.py, the records those of tally.py. They are written every 20 ms, because Node cannot map a
+// file into memory.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -52,7 +52,7 @@ function flush() {
 
 const taskList = {
   count: async (payload) => count(payload.number, payload.sent_at || 0),
-  // A job of its crontab is told the minute that it is for.
+  // A job of its crontab gets its minute.
   fire: async (payload) => count(payload.number, Date.parse(payload._cron.ts) / 1000),
 };
 
@@ -85,7 +85,7 @@ const verbs = {
 
   async work(schedules) {
     await runMigrations({ connectionString });
-    // Without a backfill period, which is the default: minutes before its start are not made up for.
+    // The default has no backfill period: minutes before its start are not caught up.
     const items = Array.from({ length: schedules }, (_, number) => ({
       task: 'fire', match: '* * * * *', identifier: `s${number}`, payload: { number },
     }));
@@ -111,13 +111,13 @@ const verbs = {
     });
   },
 
-  // Its schedules are in its code, and its crontab has no seconds: there is nothing to add.
+  // Its schedules are in its code, so nothing is added. Its crontab has no seconds.
   async plan() {
     await runMigrations({ connectionString });
     return Math.ceil(now());
   },
 
-  async left() {
+  async remaining() {
     const pool = new Pool({ connectionString });
     const answer = await pool.query('SELECT count(*)::int AS count FROM graphile_worker._private_jobs');
     await pool.end();

@@ -1,8 +1,8 @@
-"""Huey: SqliteHuey with fsync, no results; for a queue of jobs that do nothing one thread, its default, with which it
-executes a quarter more of them than with four; for schedules, which are due all at once, four.
+"""Huey: SqliteHuey with fsync and without results.
 
-Its periodic tasks are in its code, and it looks at them once in sixty seconds from its start on: here it starts when a
-minute begins, which is the best for it.
+A queue of no-op jobs gets one thread, the default, which executes a quarter more of them than four do. Schedules,
+which are all due at once, get four. Huey checks its periodic tasks once in sixty seconds from its start, so it is
+started when a minute begins: the best case for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import huey
 from benchmarks.contender import verbs
 
 _MINUTE = 60
-# Far enough that no look of it falls into the minute before.
+# Late enough that no check falls into the minute before.
 _INTO_MINUTE_SECONDS = 0.05
 _path = verbs.URL.removeprefix("sqlite:///").partition("?")[0]
 queue = huey.SqliteHuey("bench", filename=_path or ":memory:", fsync=True, results=False)
@@ -35,13 +35,13 @@ def _firing(number: int) -> Callable[[], None]:
 
 
 def plan(schedules: int, period: int, ahead: float) -> float:
-    """There is nothing to add."""
+    """Its periodic tasks are in its code, so nothing is added."""
     assert period == _MINUTE
     return verbs.beginning(0)
 
 
 def fill(runs: int, singles: int) -> dict[str, float]:
-    """It has no bulk."""
+    """It cannot enqueue in bulk."""
     began = time.perf_counter()
     for number in range(runs + singles):
         count(number)
@@ -51,7 +51,7 @@ def fill(runs: int, singles: int) -> dict[str, float]:
 def work(schedules: int) -> None:
     logging.getLogger("huey").setLevel(logging.ERROR)
     level = queue.storage.conn.execute("PRAGMA synchronous").fetchone()[0]
-    assert level == 2, f"its commits do not reach the disk: synchronous is {level}"
+    assert level == 2, f"commits do not reach the disk: synchronous is {level}"
     for number in range(schedules):
         queue.periodic_task(huey.crontab(), name=f"s{number}")(_firing(number))
     verbs.ready()
@@ -67,9 +67,9 @@ def send(runs: int, per_second: float) -> None:
     verbs.pace_in_thread(runs, per_second, count)
 
 
-def left() -> int:
+def remaining() -> int:
     return len(queue)
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, send, plan, left)
+    verbs.main(fill, work, send, plan, remaining)

@@ -1,4 +1,4 @@
-"""PgQueuer: asyncpg pool, batches of 500 as its documents advise for many small jobs, uvloop; its own schedules."""
+"""PgQueuer: asyncpg pool, uvloop, its own schedules, and batches of 500 as its documentation recommends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def fill(runs: int, singles: int) -> dict[str, float]:
 
 
 async def plan(schedules: int, period: int, ahead: float) -> float:
-    """Its schedules are in its code, and written to its table when it starts: there is nothing to add."""
+    """Its schedules are in its code, and it writes them to its table at the start, so nothing is added."""
     assert period == _MINUTE
     connection = await asyncpg.connect(verbs.URL)
     await Queries(AsyncpgDriver(connection)).install()
@@ -43,7 +43,7 @@ async def plan(schedules: int, period: int, ahead: float) -> float:
 
 
 def _firing(number: int) -> Callable[[Schedule], Awaitable[None]]:
-    """Its row tells the next moment, not the one it is for."""
+    """The job gets a row with the next moment, not with its own."""
 
     async def fire(schedule: Schedule) -> None:
         verbs.tally.count(number, verbs.last_moment(number % _MINUTE))
@@ -76,7 +76,7 @@ async def send(runs: int, per_second: float) -> None:
     await connection.close()
 
 
-async def left() -> int:
+async def remaining() -> int:
     connection = await asyncpg.connect(verbs.URL)
     count: int = await connection.fetchval("SELECT count(*) FROM pgqueuer")
     await connection.close()
@@ -84,4 +84,4 @@ async def left() -> int:
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, send, plan, left)
+    verbs.main(fill, work, send, plan, remaining)

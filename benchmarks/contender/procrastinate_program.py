@@ -1,4 +1,4 @@
-"""Procrastinate: psycopg with a pool, twenty jobs at once, uvloop; its periodic tasks as schedules."""
+"""Procrastinate: psycopg pool, twenty jobs at once, uvloop, periodic tasks as schedules."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ async def send(runs: int, per_second: float) -> None:
 
 
 async def plan(schedules: int, period: int, ahead: float) -> float:
-    """Its schedules are in its code: there is nothing to add."""
+    """Its schedules are in its code, so nothing is added."""
     assert period == 60
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
     return verbs.beginning(0)
 
 
-def left() -> int:
+def remaining() -> int:
     with psycopg.connect(verbs.URL) as connection:
-        question = "SELECT count(*) FROM procrastinate_jobs WHERE status <> 'succeeded'"
-        row = connection.execute(question).fetchone()
+        query = "SELECT count(*) FROM procrastinate_jobs WHERE status <> 'succeeded'"
+        row = connection.execute(query).fetchone()
         assert row is not None
         return int(row[0])
 
 
 if __name__ == "__main__":
-    verbs.main(fill, work, send, plan, left)
+    verbs.main(fill, work, send, plan, remaining)

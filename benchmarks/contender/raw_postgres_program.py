@@ -1,7 +1,7 @@
-"""The same work in SQL alone on PostgreSQL: the same rows through the same tables and indexes, by a loop, no scheduler.
+"""The raw loop on PostgreSQL: the same rows in the same tables and indexes, without a scheduler.
 
-One statement ends the batch before, moves it to history, and claims the next, on one connection; a task per run; a
-wake-up for whoever has nothing to do. Nothing recovers, retries, or has a limit. A yardstick, not a design.
+One statement ends the batch before, moves it to history and claims the next, on one connection, with a task per run
+and a notification that wakes an idle loop. It has no recovery, no retries and no limits: a yardstick, not a design.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ UPDATE evertick.runs SET state = 'running', node = $3, fence = (SELECT fence FRO
 WHERE id = ANY(ARRAY(SELECT id FROM picked)) RETURNING id, args, fence
 """
 _BATCH = 1_000
-# As Evertick reads and writes arguments.
+# The format in which Evertick reads and writes arguments.
 _args = msgspec.json.Decoder(dict[str, int | float])
 _SHORT = (",", ":")
-# A wake-up may be lost.
+# A notification may be lost.
 _POLL_SECONDS = 1.0
 
 
@@ -94,13 +94,13 @@ async def work(schedules: int) -> None:
         for task in tasks:
             await task
         if not claimed:
-            await asyncio.wait([stopped, _alarm(woken)], timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([stopped, _wait(woken)], timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         done, fence = [id_ for id_, _, _ in claimed], claimed[0][2] if claimed else 0
     await connection.close()
     await listening.close()
 
 
-def _alarm(woken: asyncio.Event) -> asyncio.Task[bool]:
+def _wait(woken: asyncio.Event) -> asyncio.Task[bool]:
     return asyncio.create_task(woken.wait())
 
 
@@ -125,7 +125,7 @@ async def _insert(connection: Any, wanted: Sequence[dict[str, float]]) -> None:
 
 
 async def _open() -> Any:
-    """A connection with plans as the store has them, to the tables that Evertick makes."""
+    """A connection that plans as the store does, to tables that Evertick has created."""
     scheduler = Scheduler(verbs.URL)
     await scheduler.health()
     await scheduler.close()

@@ -1,8 +1,8 @@
-"""The same work in SQL alone on SQLite: the same rows through the same tables and indexes, by a loop, no scheduler.
+"""The raw loop on SQLite: the same rows in the same tables and indexes, without a scheduler.
 
-Same durability (WAL, synchronous=FULL), one commit and three statements per batch: the batch before is written to
-history as ended, leaves the queue, and the next is claimed; a task per run. Nothing recovers, retries, or has a limit.
-It is a yardstick, not a design: a row is written as often as Evertick writes it, when it is enqueued, claimed and done.
+It has the same durability (WAL, synchronous=FULL), with one commit and three statements per batch: write the batch
+before to history, delete it from the queue, claim the next; a task per run. A row is written as often as Evertick
+writes it. It has no recovery, no retries and no limits: a yardstick, not a design.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ WHERE app = 'default' AND id IN (
     ORDER BY due_at LIMIT ?1)
 RETURNING args
 """
-# What a node holds when its batch is done, it has executed.
+# The batch of a node that has executed it.
 _HELD = "evertick_runs INDEXED BY evertick_runs_running WHERE state = 'running' AND app = 'default' AND node = ?1"
 _ARCHIVE = f"INSERT INTO evertick_history ({{columns}}) SELECT {{values}} FROM {_HELD}"
 _FORGET = f"DELETE FROM {_HELD}"
-# How a run ends; all else stays as it was.
+# Columns that change when a run ends.
 _ENDED = {"state": "'done'", "verdict": "'succeeded'", "attempts": "1", "finished_at": "?2"}
 _BATCH = 1_000
-# As Evertick reads and writes arguments.
+# The format in which Evertick reads and writes arguments.
 _args = msgspec.json.Decoder(dict[str, int | float])
 _SHORT = (",", ":")
-# How often somebody with nothing to do looks.
+# The interval at which an idle loop polls.
 _POLL_SECONDS = 0.01
 
 Row = tuple[object, ...]
@@ -102,7 +102,7 @@ async def _count(args: str) -> None:
 
 
 def _finish_and_claim(db: sqlite3.Connection, done: int, node: str, fence: int) -> list[str]:
-    """The arguments of the next batch."""
+    """Returns the arguments of the next batch."""
     now = time.time_ns() // 1000
     db.execute("BEGIN IMMEDIATE")
     if done:
@@ -115,7 +115,7 @@ def _finish_and_claim(db: sqlite3.Connection, done: int, node: str, fence: int) 
 
 
 def _insert(db: sqlite3.Connection, rows: list[Row], batch: int) -> float:
-    """Seconds to insert the rows, one commit per batch."""
+    """Insert the rows with one commit per batch, and return the seconds."""
     statement = f"INSERT INTO evertick_runs VALUES ({', '.join('?' * len(rows[0]))})" if rows else ""
     began = time.perf_counter()
     for first in range(0, len(rows), batch):
@@ -127,21 +127,21 @@ def _insert(db: sqlite3.Connection, rows: list[Row], batch: int) -> float:
 
 @functools.cache
 def _archive(db: sqlite3.Connection) -> str:
-    """History has not all the columns of a live run."""
+    """History has only some of the columns of a live run."""
     columns = [column[0] for column in db.execute("SELECT * FROM evertick_history LIMIT 0").description]
     values = [_ENDED.get(column, column) for column in columns]
     return _ARCHIVE.format(columns=", ".join(columns), values=", ".join(values))
 
 
 async def _rows(first: int, count: int) -> list[Row]:
-    """As Evertick writes them, numbered from `first` on."""
+    """Rows that Evertick has written, numbered from `first`."""
     path = verbs.FOLDER / f"model{os.getpid()}.db"
     scheduler = Scheduler(f"sqlite:///{path}")
 
     @scheduler.task(name="count")
     async def task(number: int) -> None: ...
 
-    await scheduler.health()  # makes the tables, also where there are no rows
+    await scheduler.health()  # creates the tables, also without rows
     for numbers in verbs.bulks(count):
         await task.enqueue_many({"number": first + number} for number in numbers)
     await scheduler.close()
@@ -153,7 +153,7 @@ async def _rows(first: int, count: int) -> list[Row]:
 
 
 async def _empty() -> sqlite3.Connection:
-    """The tables and indexes that Evertick makes."""
+    """A database with the tables and indexes of Evertick."""
     scheduler = Scheduler(verbs.URL)
     await scheduler.health()
     await scheduler.close()

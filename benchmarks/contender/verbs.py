@@ -1,25 +1,22 @@
-"""How a contender's program is called: `program VERB [JSON ...]`, the answer as JSON on the last line.
+"""The interface between the benchmarks and a contender: `program VERB [JSON ...]` prints its answer as JSON on the last
+line. A program has a function for each verb that it supports:
 
-A program answers to those verbs that it has a function for:
+- `fill(count, singles)`: enqueue runs 0 to count - 1 in bulk and `singles` more one by one; return the seconds of both.
+- `enqueue(first, count, is_bulk, at)`: from the moment `at` on, enqueue runs numbered from `first`, in bulk or one by
+  one; return the beginning, the end, and the processor time between them.
+- `fill_due(first, count)`: add schedules that are due once, immediately; `first` is the number of the first.
+- `work(schedules)`: execute runs until TERM. `schedules` is the number that `plan` added, or 0.
+- `send(count, per_second)`: enqueue runs at a steady pace, each with the moment of its call.
+- `alone(count, per_second, settle)`: work, and after `settle` seconds send from the same process.
+- `plan(count, period, ahead)`: add schedules that fire once in `period` seconds, in the second of their number, none
+  before `ahead` seconds from now; return the first moment.
+- `plan_evenly`: the same, spread as evenly as the period allows.
+- `plan_herd(count, ahead)`: add schedules that are all due at one instant.
+- `remaining()`: return the number of runs that have not ended.
+- `next_fires(counts, seconds)`: calculate that many moments of each cron expression, repeatedly for at least `seconds`;
+  return the number of moments, the duration, and the last moment.
 
-- `fill(count, singles)`: put runs 0 to count - 1 into the empty store in bulk, and `singles` more one by one; answers
-  how long both took.
-- `enqueue(first, count, is_bulk, at)`: put as many runs, numbered from `first` on, into the store from that moment on,
-  in bulk or one by one; answers when that began and ended, and the processor time of this process between the two.
-- `fill_due(first, count)`: put schedules into the store that are due once, and at once; `first` is the number of the
-  first, for those before it are there still.
-- `work(schedules)`: execute what there is until TERM. `schedules` is 0, or how many `plan` has made.
-- `send(count, per_second)`: enqueue runs at a steady pace, each with the moment at which it was sent.
-- `alone(count, per_second, settle)`: work, and send from the same process, so many seconds after it has begun.
-- `plan(count, period, ahead)`: as many schedules, each once in `period` seconds, in the second that its number falls
-  on; none before so many seconds from now. Answers from when on they are due.
-- `plan_evenly`: the same, but as far apart from one another as the period allows.
-- `plan_herd(count, ahead)`: all due at one instant.
-- `left()`: how many runs are not done.
-- `next_fires(counts, seconds)`: work out so many moments of each cron expression, again and again for at least so long;
-  answers how many that were, how long they took, and which was the last.
-
-Runs in the environments of other schedulers, so it imports nothing but the standard library.
+Peers import this module in their own environments, so it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import loop
-from benchmarks.tally import Tally
+from benchmarks.contender import event_loop
+from benchmarks.contender.tally import Tally
 
 __all__ = [
     "BULK",
@@ -62,32 +59,32 @@ __all__ = [
     "walked",
 ]
 
-# Where the store is, and how the contender is set up.
+# The address of the store, and the options of the contender.
 URL = os.environ.get("BENCH_URL", "")
 FOLDER = Path(os.environ.get("BENCH_FOLDER", "."))
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("BENCH_OPTIONS", "{}"))
 BULK = 1_000
-# A run that is held waits until this file is gone.
+# Runs of `fill_held` wait in their job until this file is gone.
 HOLD = "hold"
 
-# Not of the contender itself, but of how it is run.
+# An option of the event loop, not of the contender itself.
 _MAY_BE_UVLOOP: bool = OPTIONS.pop("may_be_uvloop", True)
 
 tally = Tally(FOLDER)
 
 
 def main(*verbs: Callable[..., object]) -> None:
-    """The program: call the verb that was asked for."""
+    """Call the verb that the command line names."""
     name, *values = sys.argv[1:]
     verb = {each.__name__: each for each in verbs}[name]
     answer = verb(*map(json.loads, values))
     if inspect.iscoroutine(answer):
-        answer = loop.run(answer, may_be_uvloop=_MAY_BE_UVLOOP)
+        answer = event_loop.run(answer, may_be_uvloop=_MAY_BE_UVLOOP)
     print(json.dumps(answer), flush=True)
 
 
 def ready() -> None:
-    """All is imported and set up; comes back when it shall begin."""
+    """Report that everything is imported and set up; return when the work may begin."""
     (FOLDER / f"{os.getpid()}.ready").touch()
     while not (FOLDER / f"{os.getpid()}.go").exists():
         time.sleep(0.001)
@@ -106,7 +103,7 @@ def wait_until_stopped() -> None:
 
 
 def wait_until(moment: float) -> float:
-    """A starting line for several processes. Answers when it was crossed."""
+    """Several processes begin at that moment. Returns the actual time."""
     time.sleep(max(moment - time.time(), 0))
     return time.time()
 
@@ -116,7 +113,7 @@ def bulks(count: int) -> list[range]:
 
 
 async def pace(count: int, per_second: float, send: Callable[[int, float], Awaitable[object]]) -> None:
-    """Send number after number, each at its moment; one that takes long delays no later one for good."""
+    """Send each number at its moment; a slow call does not shift the later moments."""
     began = time.perf_counter()
     for number in range(count):
         await asyncio.sleep(max(began + number / per_second - time.perf_counter(), 0))
@@ -131,30 +128,30 @@ def pace_in_thread(count: int, per_second: float, send: Callable[[int, float], o
 
 
 def beginning(ahead: float, period: int = 1) -> float:
-    """The next full second so many seconds from now, or the beginning of a longer period, in seconds since 1970."""
+    """The first beginning of a period that is at least `ahead` seconds from now, in seconds since 1970."""
     return math.ceil((time.time() + ahead) / period) * float(period)
 
 
 def cron_seconds(second: int, period: int) -> str:
-    """The seconds of a minute that are so many into the period, as a list in a cron expression."""
+    """The seconds field of a cron expression for that second of each period of the minute."""
     return ",".join(str(each) for each in range(second, 60, period))
 
 
 def last_moment(second: int, period: int = 60) -> float:
-    """The latest moment so many seconds into the period: for schedulers that do not tell a job what it was due."""
+    """The latest moment in that second of the period, for schedulers that do not pass the moment to the job."""
     now = time.time()
     return float(round(now - (now - second) % period))
 
 
 def walked(fires: int, seconds: float, start: Callable[[], Callable[[int], datetime]]) -> list[float]:
-    """`start` answers a new rule, as a function that goes on by so many moments and answers the last.
+    """`start` returns a new rule as a function that advances by a number of moments and returns the last.
 
-    How many moments, how long they took, and the last of each walk.
+    Returns the number of moments, the duration, and the last moment of a walk.
     """
     moments, took, last = 0, 0.0, 0.0
     while took < seconds:
         walk = start()
-        walk(1)  # the first question takes longer
+        walk(1)  # the first call prepares the rule
         began = time.perf_counter()
         at = walk(fires)
         took += time.perf_counter() - began

@@ -1,1 +1,1 @@
-"""The measurements, a file each: what is done, what is counted, and what must hold for a figure to be given."""
+"""The measurements, one file each: the work, the metrics, and the checks that must hold for a sample to count."""

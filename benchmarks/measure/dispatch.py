@@ -1,12 +1,9 @@
-"""Runs dispatched to Redis, from a full queue of due runs or from due schedules to messages in a list, beside a loop
-that only pushes them.
+"""Runs dispatched to Redis, from a full queue or from due schedules to messages in a list, beside a raw loop.
 
-Of due schedules the nodes record the fires as well: each becomes a run before it is claimed.
-
-The raw loop pushes the very messages of the turn before it, a thousand in one pipeline, one command each. It has no
-ledger, no outbox and no claims, and would not notice that Redis was away: what it does not do is what the difference is
-paid for. It is one process, however many nodes there are. Both by turns, on the same server, which flushes every
-second. Processor time is that of the nodes, of the store's server, and of Redis, until the runs are settled, too.
+With due schedules the nodes also record the fires: each becomes a run before it is claimed. The raw loop pushes the
+same messages, a thousand in a pipeline, one command each, from one process. It has no ledger, no outbox and no claims,
+and would not notice a Redis outage: the difference is the price of these. Both use the same server in turns. Processor
+time is that of the nodes, the store's server and Redis, until the runs are settled.
 """
 
 from __future__ import annotations
@@ -23,24 +20,24 @@ from typing import cast
 import redis
 from redis.asyncio import Redis as Client
 
-from benchmarks import loop
-from benchmarks.figure import CPU, Figure, Measured
-from benchmarks.fresh import in_fresh_process
-from benchmarks.stage import Stage
-from benchmarks.store.broker import BrokerPlace
-from benchmarks.used import Used
+from benchmarks.backend.broker import Broker
+from benchmarks.contender import event_loop
+from benchmarks.measurement import CPU, Measured, Metric
+from benchmarks.processes import in_new_process
+from benchmarks.trial import Trial
+from benchmarks.usage import CpuTime
 
-__all__ = ["FIGURES", "measure", "measure_due"]
+__all__ = ["METRICS", "measure", "measure_due"]
 
-FIGURES = (
-    Figure("rate", "dispatched to Redis", "runs/s", better="more", beside="raw"),
-    Figure("raw", "raw loop", "messages/s"),
-    Figure("ratio", "Evertick / raw", "ratio"),
+METRICS = (
+    Metric("rate", "dispatched to Redis", "runs/s", better="more", beside="raw"),
+    Metric("raw", "raw loop", "messages/s"),
+    Metric("ratio", "Evertick / raw", "ratio"),
     dataclasses.replace(CPU[0], beside="raw_node_us"),
     CPU[1],
-    Figure("redis_us", "Redis", "us each"),
-    Figure("raw_node_us", "raw loop", "us each"),
-    Figure("raw_redis_us", "Redis, raw loop", "us each"),
+    Metric("redis_us", "Redis CPU", "µs each"),
+    Metric("raw_node_us", "raw loop CPU", "µs each"),
+    Metric("raw_redis_us", "Redis CPU, raw loop", "µs each"),
 )
 BATCH = 1_000
 _QUEUE = "bench"
@@ -48,45 +45,45 @@ _KEY = f"builds_{_QUEUE}"
 _PROGRAM = "dispatch_program.py"
 _LOOK_SECONDS = 0.005
 _LATE_SECONDS = 300
-# What the nodes find; called with the number of the turn.
-_Fill = Callable[[Stage, int], None]
+# Puts work into the store; called with the number of the turn.
+_Fill = Callable[[Trial, int], None]
 
 
-def measure(stage: Stage) -> Measured:
-    """A queue of runs that were enqueued."""
-    return _measure(stage, lambda stage, _: stage.call("fill", stage.number))
+def measure(trial: Trial) -> Measured:
+    """From a queue of enqueued runs."""
+    return _measure(trial, lambda trial, _: trial.call("fill", trial.number))
 
 
-def measure_due(stage: Stage) -> Measured:
-    """Schedules that are due, each once."""
-    return _measure(stage, lambda stage, turn: stage.call("fill_due", turn * stage.number, stage.number))
+def measure_due(trial: Trial) -> Measured:
+    """From schedules that are due once."""
+    return _measure(trial, lambda trial, turn: trial.call("fill_due", turn * trial.number, trial.number))
 
 
-def _measure(stage: Stage, fill: _Fill) -> Measured:
-    folder = stage.place.folder / "redis"
+def _measure(trial: Trial, fill: _Fill) -> Measured:
+    folder = trial.backend.folder / "redis"
     folder.mkdir()
-    broker = BrokerPlace(folder, Path(sys.prefix))
-    stage = dataclasses.replace(
-        stage,
-        contender=dataclasses.replace(stage.contender, program=_PROGRAM),
+    broker = Broker(folder, Path(sys.prefix))
+    trial = dataclasses.replace(
+        trial,
+        contender=dataclasses.replace(trial.contender, program=_PROGRAM),
         options={"redis": broker.url, "queue": _QUEUE, "concurrency": 2 * BATCH},
     )
     ours, raw = [], []
     try:
         with redis.Redis.from_url(broker.url) as client:
-            for turn in range(stage.size.growth_turns):
-                fill(stage, turn)
-                ours.append(_dispatch(stage, broker, client))
-                bodies = _taken(client, stage.number)
+            for turn in range(trial.size.growth_turns):
+                fill(trial, turn)
+                ours.append(_dispatch(trial, broker, client))
+                bodies = _taken(client, trial.number)
                 raw.append(_push(broker, bodies))
                 client.delete(_KEY)
     finally:
         broker.close()
-    stage.ledger.check(stage.number * stage.size.growth_turns)
-    return _figures(stage.number, ours, raw)
+    trial.ledger.check(trial.number * trial.size.growth_turns)
+    return _metrics(trial.number, ours, raw)
 
 
-def _figures(runs: int, ours: list[_Turn], raw: list[_Turn]) -> Measured:
+def _metrics(runs: int, ours: list[_Turn], raw: list[_Turn]) -> Measured:
     def each(turns: list[_Turn], seconds: Callable[[_Turn], float]) -> list[float]:
         return [seconds(turn) / runs * 1e6 for turn in turns]
 
@@ -104,7 +101,7 @@ def _figures(runs: int, ours: list[_Turn], raw: list[_Turn]) -> Measured:
 
 @dataclass(frozen=True)
 class _Turn:
-    """How long it took, and whose processor time, in seconds."""
+    """Duration and processor times, in seconds."""
 
     seconds: float
     node: float
@@ -112,45 +109,47 @@ class _Turn:
     redis: float
 
 
-def _dispatch(stage: Stage, broker: BrokerPlace, client: redis.Redis) -> _Turn:
-    """From the start of the nodes until all are in the list."""
-    with stage.workers("work") as workers:
+def _dispatch(trial: Trial, broker: Broker, client: redis.Redis) -> _Turn:
+    """From the start of the nodes until all messages are in the list."""
+    with trial.workers("work") as workers:
         workers.wait_until_ready()
-        before, pushed = Used.by(workers, stage.place), broker.server_seconds()
+        before, redis_before = CpuTime.of_workers(workers, trial.backend), broker.server_seconds()
         began = time.perf_counter()
         workers.go()
-        while (there := client.llen(_KEY)) < stage.number:
+        while (pushed := client.llen(_KEY)) < trial.number:
             workers.check_alive()
             late = time.perf_counter() - began > _LATE_SECONDS
-            assert not late, f"{there} of {stage.number} runs were dispatched in {_LATE_SECONDS} s:\n{workers.said()}"
+            assert not late, (
+                f"{pushed} of {trial.number} runs were dispatched in {_LATE_SECONDS} s:\n{workers.output()}"
+            )
             time.sleep(_LOOK_SECONDS)
         seconds = time.perf_counter() - began
-        time.sleep(stage.size.end_seconds)  # the last of them are in the list, and not settled yet
-        used = Used.by(workers, stage.place).since(before)
-        return _Turn(seconds, used.node, used.server, broker.server_seconds() - pushed)
+        time.sleep(trial.size.end_seconds)  # the last messages are in the list, but their runs are not settled yet
+        used = CpuTime.of_workers(workers, trial.backend).since(before)
+        return _Turn(seconds, used.node, used.server, broker.server_seconds() - redis_before)
 
 
 def _taken(client: redis.Redis, runs: int) -> list[bytes]:
-    """All of them; nothing was lost, nothing is there twice."""
+    """Take all messages; none may be lost or doubled."""
     bodies = cast("list[bytes]", client.lrange(_KEY, 0, -1))
     numbers = sorted(json.loads(body)["args"]["number"] for body in bodies)
-    assert numbers == list(range(runs)), f"{len(bodies)} messages came of {runs} runs, of {len(set(numbers))} of them"
+    assert numbers == list(range(runs)), f"{len(bodies)} messages for {len(set(numbers))} of {runs} runs"
     client.delete(_KEY)
     return bodies
 
 
-def _push(broker: BrokerPlace, bodies: list[bytes]) -> _Turn:
+def _push(broker: Broker, bodies: list[bytes]) -> _Turn:
     before = broker.server_seconds()
-    seconds, node = in_fresh_process(push_in, broker.url, bodies)
+    seconds, node = in_new_process(push_in, broker.url, bodies)
     return _Turn(seconds, node, 0.0, broker.server_seconds() - before)
 
 
 def push_in(url: str, bodies: list[bytes]) -> tuple[float, float]:
-    return loop.run(_pushed(url, bodies))
+    return event_loop.run(_pushed(url, bodies))
 
 
 async def _pushed(url: str, bodies: list[bytes]) -> tuple[float, float]:
-    """How long it took, and how much processor time of this process."""
+    """The duration, and the processor time of this process."""
     async with Client.from_url(url) as client:
         await client.ping()
         began, used = time.perf_counter(), time.process_time()

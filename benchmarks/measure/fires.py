@@ -1,8 +1,8 @@
-"""Fires per second: through the store alone, and the same rows by bare statements in a loop.
+"""Fires through the store alone, beside the same rows written by bare statements in a loop.
 
-Both take a thousand due schedules, write their runs as already claimed and move the cursors, and end the runs of the
-batch before at the same time, on a second connection. The bare loop has no overlap, no limits, no unique keys, no
-second line of defence and no way to recover: what it does not do is what the difference is paid for.
+Both take a thousand due schedules, write their runs as already claimed, move the cursors, and end the runs of the batch
+before on a second connection. The raw loop has no overlap, no limits, no unique keys, no second guard and no recovery:
+the difference is the price of these.
 """
 
 from __future__ import annotations
@@ -14,68 +14,66 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
-from benchmarks import loop
-from benchmarks.figure import CPU, Figure, Measured
-from benchmarks.fresh import in_fresh_process
-from benchmarks.order import by_turn
+from benchmarks.backend.postgres import PostgresBackend
+from benchmarks.backend.protocol import LedgerBackend
+from benchmarks.contender import event_loop
+from benchmarks.measurement import CPU, Measured, Metric, alternate
+from benchmarks.processes import in_new_process
 from benchmarks.size import Size
-from benchmarks.stage import Stage
-from benchmarks.store.meter import Reading, read_here
-from benchmarks.store.place import LedgerPlace
-from benchmarks.store.postgres import PostgresPlace
-from benchmarks.used import Used
+from benchmarks.trial import Trial
+from benchmarks.usage import Counters, CpuTime, read_counters
 from evertick.clock import system_clock
 from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
 from evertick.store.base import VERY_FIRST, Advance, Change, DuePlace, DueSchedule, NodeJoin, Store, TaskTerms
 from evertick.when.moment import HOUR, SECOND
 
-__all__ = ["APP", "FIGURES", "StoreLoop", "add_schedules", "fire", "firing_in", "join", "measure", "timed_turn"]
+__all__ = ["APP", "METRICS", "StoreLoop", "add_schedules", "fire", "join", "measure", "opened_loops", "timed_turn"]
 
-FIGURES = (
-    Figure("rate", "through the store", "fires/s", better="more", beside="raw"),
-    Figure("raw", "raw loop", "fires/s"),
-    Figure("ratio", "store / raw", "ratio"),
-    Figure("statements", "statements", "per fire"),
-    Figure("commits", "commits", "per fire"),
-    Figure("bytes", "log", "bytes per fire"),
-    Figure("raw_bytes", "log of the raw loop", "bytes per fire"),
+METRICS = (
+    Metric("rate", "through the store", "fires/s", better="more", beside="raw"),
+    Metric("raw", "raw loop", "fires/s"),
+    Metric("ratio", "store / raw", "ratio"),
+    Metric("statements", "statements", "per fire"),
+    Metric("commits", "commits", "per fire"),
+    Metric("bytes", "WAL", "bytes per fire"),
+    Metric("raw_bytes", "WAL, raw loop", "bytes per fire"),
     *(dataclasses.replace(each, beside=f"raw_{each.name}") for each in CPU),
-    *(Figure(f"raw_{each.name}", f"{each.text}, raw loop", each.unit) for each in CPU),
+    *(Metric(f"raw_{each.name}", f"{each.text}, raw loop", each.unit) for each in CPU),
 )
 APP, NODE, TASK = "default", "bench-node", "count"
 BATCH = 1_000
-# As a node that is behind looks: each look goes on where the one before has ended, and one in so many begins anew.
-_LOOKS = 30
+# Like a node that is behind: each read continues where the one before ended, and every thirtieth begins again.
+_READS = 30
 _LEASE = 24 * HOUR
 
 
-def measure(stage: Stage) -> Measured:
-    place, size = stage.place, stage.size
-    assert isinstance(place, PostgresPlace)
-    with stage.another_place() as beside:
-        assert isinstance(beside, PostgresPlace)
-        measured = in_fresh_process(measure_in, place, beside, size)
-        for each in (place, beside):
+def measure(trial: Trial) -> Measured:
+    backend, size = trial.backend, trial.size
+    assert isinstance(backend, PostgresBackend)
+    with trial.another_backend() as other:
+        assert isinstance(other, PostgresBackend)
+        measured = in_new_process(measure_in, backend, other, size)
+        for each in (backend, other):
             each.check(size.fired_schedules * size.fires_each)
     return measured
 
 
-def measure_in(place: PostgresPlace, beside: PostgresPlace, size: Size) -> Measured:
-    return loop.run(_measure(place, beside, size))
+def measure_in(backend: PostgresBackend, other: PostgresBackend, size: Size) -> Measured:
+    return event_loop.run(_measure(backend, other, size))
 
 
-async def _measure(place: PostgresPlace, beside: PostgresPlace, size: Size) -> Measured:
-    """By turns, so that what slows the machine down slows both; each schedule fires once in a turn."""
-    for each in (place, beside):
+async def _measure(backend: PostgresBackend, other: PostgresBackend, size: Size) -> Measured:
+    """In turns, so that a slow minute of the machine slows both; each schedule fires once in a turn."""
+    for each in (backend, other):
         async with each.store() as store:
             await add_schedules(store, size.fired_schedules)
             await join(store)
     plans = {"has_plans": True}
-    async with place.store() as store, beside.connection(**plans) as first, beside.connection(**plans) as second:
-        ours, raw = _Contender(place, StoreLoop(store)), _Contender(beside, RawLoop(first, second))
+    async with backend.store() as store, other.connection(**plans) as first, other.connection(**plans) as second:
+        ours, raw = _Side(backend, StoreLoop(store)), _Side(other, RawLoop(first, second))
         for turn in range(size.fires_each):
-            for _, contender in by_turn(turn, {"ours": ours, "raw": raw}):
-                await contender.take_turn(size.fired_schedules)
+            for _, side in alternate(turn, {"ours": ours, "raw": raw}):
+                await side.take_turn(size.fired_schedules)
     count = size.fired_schedules * size.fires_each
     return {
         "rate": [size.fired_schedules / each for each in ours.seconds],
@@ -83,33 +81,33 @@ async def _measure(place: PostgresPlace, beside: PostgresPlace, size: Size) -> M
         "ratio": [theirs / own for own, theirs in zip(ours.seconds, raw.seconds, strict=True)],
         "statements": sum(each.statements for each in ours.counted) / count,
         "commits": sum(each.commits for each in ours.counted) / count,
-        "bytes": sum(each.log_bytes for each in ours.counted) / count,
-        "raw_bytes": sum(each.log_bytes for each in raw.counted) / count,
+        "bytes": sum(each.bytes for each in ours.counted) / count,
+        "raw_bytes": sum(each.bytes for each in raw.counted) / count,
         **_each(ours, size.fired_schedules),
         **{f"raw_{name}": samples for name, samples in _each(raw, size.fired_schedules).items()},
     }
 
 
-def _each(contender: _Contender, count: int) -> dict[str, list[float]]:
-    turns = [each.each(count) for each in contender.used]
-    return {figure.name: [turn[figure.name] for turn in turns] for figure in CPU}
+def _each(side: _Side, count: int) -> dict[str, list[float]]:
+    turns = [each.each(count) for each in side.used]
+    return {metric.name: [turn[metric.name] for turn in turns] for metric in CPU}
 
 
 class Loop(Protocol):
     """One way to fire."""
 
     async def record(self, batch: int) -> Coroutine[None, None, None]:
-        """Write down what is due, all of it as claimed; answers how to end it."""
+        """Write due runs as claimed, and return a coroutine that ends them."""
         ...
 
 
-async def fire(firing: Loop, count: int) -> None:
-    """Batch after batch; the runs of one are ended while the next is recorded."""
-    # A schedule that comes again at once must have ended its last run.
+async def fire(loop: Loop, count: int) -> None:
+    """Fire in batches; the runs of a batch are ended while the next is recorded."""
+    # A schedule must not fire again before its last run has ended.
     batch = min(BATCH, count // 2)
     ending: asyncio.Task[None] | None = None
     for _ in range(count // batch):
-        end = await firing.record(batch)
+        end = await loop.record(batch)
         if ending is not None:
             await ending
         ending = asyncio.create_task(end)
@@ -117,27 +115,27 @@ async def fire(firing: Loop, count: int) -> None:
         await ending
 
 
-class _Contender:
-    """Somebody who fires in turns."""
+class _Side:
+    """One of the two loops, with the results of its turns."""
 
-    def __init__(self, place: PostgresPlace, firing: Loop) -> None:
-        self._place = place
-        self._loop = firing
+    def __init__(self, backend: PostgresBackend, loop: Loop) -> None:
+        self._backend = backend
+        self._loop = loop
         self.seconds: list[float] = []
-        self.counted: list[Reading] = []
-        self.used: list[Used] = []
+        self.counted: list[Counters] = []
+        self.used: list[CpuTime] = []
 
     async def take_turn(self, count: int) -> None:
-        counted = await read_here(self._place)
-        before, began = Used.here(self._place), time.perf_counter()
+        counted = await read_counters(self._backend)
+        used, began = CpuTime.of_this_process(self._backend), time.perf_counter()
         await fire(self._loop, count)
         self.seconds.append(time.perf_counter() - began)
-        self.used.append(Used.here(self._place).since(before))
-        self.counted.append((await read_here(self._place)).since(counted))
+        self.used.append(CpuTime.of_this_process(self._backend).since(used))
+        self.counted.append((await read_counters(self._backend)).since(counted))
 
 
 async def add_schedules(store: Store, count: int) -> None:
-    """All due for an hour, a microsecond apart: however often they fire in a measurement, they stay due."""
+    """All are due for an hour, a microsecond apart, so that they stay due however often they fire."""
     first = await store.now() - HOUR
     definition = Definition(task=TASK, when="every 1s")
     for start in range(0, count, BATCH):
@@ -156,37 +154,36 @@ async def join(store: Store) -> None:
     )
 
 
-class _Walk:
-    """Where the next look begins."""
+class _ScanPosition:
+    """Where the next read of due schedules begins."""
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._reads = 0
         self._place = VERY_FIRST
 
-    @property
-    def place(self) -> DuePlace:
-        self._looks += 1
-        return VERY_FIRST if self._looks % _LOOKS == 1 else self._place
+    def next(self) -> DuePlace:
+        self._reads += 1
+        return VERY_FIRST if self._reads % _READS == 1 else self._place
 
-    def comes_to(self, place: DuePlace) -> None:
+    def move_to(self, place: DuePlace) -> None:
         self._place = place
 
 
 class StoreLoop:
-    """Through the store."""
+    """Fires through the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._walk = _Walk()
+        self._position = _ScanPosition()
 
     async def record(self, batch: int) -> Coroutine[None, None, None]:
-        due = await self._store.due_schedules(APP, batch, self._walk.place)
-        self._walk.comes_to(due.schedules[-1].place)
+        due = await self._store.due_schedules(APP, batch, self._position.next())
+        self._position.move_to(due.schedules[-1].place)
         ids = system_clock.new_ids(len(due.schedules))
         advances = [_advance_of(row, id_) for row, id_ in zip(due.schedules, ids, strict=True)]
         recorded = await self._store.record_fires(APP, NODE, advances)
         assert len(advances) == batch, f"{len(advances)} schedules were due"
-        assert all(recorded.taken), "nobody else is here"
+        assert all(recorded.taken), "no other node uses this store"
         return self._end(ids, recorded.fence)
 
     async def _end(self, ids: list[str], fence: int) -> None:
@@ -196,7 +193,7 @@ class StoreLoop:
 
 
 def _advance_of(row: DueSchedule, id_: str) -> Advance:
-    """As with the usual overlap, which looks whether a run is live."""
+    """With the default overlap, which checks for a live run."""
     assert row.fire_at is not None
     run = NewRun(
         id=id_,
@@ -258,17 +255,17 @@ SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at
 
 
 class RawLoop:
-    """The bare statements, on two connections."""
+    """Fires by bare statements, on two connections."""
 
     def __init__(self, recording: Any, ending: Any) -> None:
         self._recording = recording
         self._ending = ending
-        self._walk = _Walk()
+        self._position = _ScanPosition()
 
     async def record(self, batch: int) -> Coroutine[None, None, None]:
-        due = await self._recording.fetchrow(_DUE, APP, batch, *self._walk.place)
-        # No two of these schedules want to be looked at at the same moment.
-        self._walk.comes_to(DuePlace(due["last_at"] + 1, 0))
+        due = await self._recording.fetchrow(_DUE, APP, batch, *self._position.next())
+        # No two of these schedules are due at the same moment.
+        self._position.move_to(DuePlace(due["last_at"] + 1, 0))
         ids = system_clock.new_ids(len(due["ids"]))
         wanted = (due["ids"], due["keys"], due["versions"], due["fire_ats"], ids, NODE)
         recorded = await self._recording.fetchrow(_RECORD, APP, *wanted)
@@ -281,23 +278,23 @@ class RawLoop:
 
 
 @asynccontextmanager
-async def firing_in(
-    places: Mapping[str, LedgerPlace], schedules: int, warm_up: int
+async def opened_loops(
+    backends: Mapping[str, LedgerBackend], schedules: int, warm_up: int
 ) -> AsyncIterator[dict[str, StoreLoop]]:
-    """A loop at each place, by its name: schedules are there, caches are filled, and plans are made."""
+    """A loop for each backend, with its schedules, after a warm-up that fills caches and plans."""
     async with AsyncExitStack() as opened:
-        firing = {}
-        for name, place in places.items():
-            store = await opened.enter_async_context(place.store())
+        loops = {}
+        for name, backend in backends.items():
+            store = await opened.enter_async_context(backend.store())
             await add_schedules(store, schedules)
             await join(store)
-            firing[name] = StoreLoop(store)
-            await fire(firing[name], warm_up)
-        yield firing
+            loops[name] = StoreLoop(store)
+            await fire(loops[name], warm_up)
+        yield loops
 
 
-async def timed_turn(firing: StoreLoop, place: LedgerPlace, count: int) -> tuple[float, Used]:
-    """What so many fires take: seconds, and processor time."""
-    before, began = Used.here(place), time.perf_counter()
-    await fire(firing, count)
-    return time.perf_counter() - began, Used.here(place).since(before)
+async def timed_turn(loop: StoreLoop, backend: LedgerBackend, count: int) -> tuple[float, CpuTime]:
+    """The seconds and the processor time of that many fires."""
+    before, began = CpuTime.of_this_process(backend), time.perf_counter()
+    await fire(loop, count)
+    return time.perf_counter() - began, CpuTime.of_this_process(backend).since(before)

@@ -1,7 +1,7 @@
-"""Schedules that are all due at one instant: how late the first and the last began, and what it costs per fire.
+"""A herd: schedules that are all due at one instant. The lateness of the first and the last, and the cost of a fire.
 
-The cost is by the number of fires, from before the instant until the runs have ended: statements, commits and bytes of
-the log, or on SQLite of all that the node has written to the disk; and processor time.
+The cost is counted from before the instant until the runs have ended, for each fire: statements, commits, bytes of the
+write-ahead log (on SQLite, all bytes that the node wrote to the disk) and processor time.
 """
 
 from __future__ import annotations
@@ -9,82 +9,80 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from benchmarks.counted import Counted, counting
-from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.measure.schedules import check_none_early
-from benchmarks.spread import percentile
-from benchmarks.stage import Stage
-from benchmarks.used import Used
-from benchmarks.watch import Watch
+from benchmarks.measurement import CPU, Measured, Metric, percentile
+from benchmarks.trial import Trial
+from benchmarks.usage import Counters, CpuTime, UsageMonitor, counting
 
-__all__ = ["COST_FIGURES", "FIGURES", "measure", "measure_cost"]
+__all__ = ["COST_METRICS", "METRICS", "measure", "measure_cost"]
 
-FIGURES = (
-    Figure("first", "first late", "ms"),
-    Figure("p50", "late p50", "ms"),
-    Figure("p99", "late p99", "ms"),
-    Figure("last", "last late", "ms"),
-    Figure("rate", "fires", "fires/s"),
+METRICS = (
+    Metric("first", "lateness of the first", "ms"),
+    Metric("p50", "lateness p50", "ms"),
+    Metric("p99", "lateness p99", "ms"),
+    Metric("last", "lateness of the last", "ms"),
+    Metric("rate", "fires", "fires/s"),
     *CPU,
-    Figure("memory", "memory of all nodes", "MB"),
+    Metric("memory", "memory of all nodes", "MB"),
 )
-COST_FIGURES = (
-    Figure("statements", "statements", "per fire"),
-    Figure("commits", "commits", "per fire"),
-    Figure("bytes", "log or file", "bytes per fire"),
+COST_METRICS = (
+    Metric("statements", "statements", "per fire"),
+    Metric("commits", "commits", "per fire"),
+    Metric("bytes", "WAL or file", "bytes per fire"),
     *CPU,
 )
 _LATE_SECONDS = 300
-# Before the instant: everybody has started and is waiting.
-_READ_SECONDS = 0.3
+# The counters are read this long before the instant, when all workers wait.
+_READ_AHEAD_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
-class _Burst:
+class _Herd:
     late: list[float]
-    used: Used
-    counted: Counted
+    used: CpuTime
+    counted: Counters
     megabytes: float
 
 
-def measure(stage: Stage) -> Measured:
-    burst = _burst(stage)
-    late = burst.late
+def measure(trial: Trial) -> Measured:
+    herd = _fire(trial)
+    late = herd.late
     return {
         "first": min(late) * 1e3,
         "p50": percentile(late, 50) * 1e3,
         "p99": percentile(late, 99) * 1e3,
         "last": max(late) * 1e3,
         "rate": len(late) / max(late),
-        **burst.used.each(stage.number),
-        "memory": burst.megabytes,
+        **herd.used.each(trial.number),
+        "memory": herd.megabytes,
     }
 
 
-def measure_cost(stage: Stage) -> Measured:
-    burst, count = _burst(counting(stage)), stage.number
+def measure_cost(trial: Trial) -> Measured:
+    herd, count = _fire(counting(trial)), trial.number
     return {
-        "statements": burst.counted.statements / count,
-        "commits": burst.counted.commits / count,
-        "bytes": burst.counted.written / count,
-        **burst.used.each(count),
+        "statements": herd.counted.statements / count,
+        "commits": herd.counted.commits / count,
+        "bytes": herd.counted.bytes / count,
+        **herd.used.each(count),
     }
 
 
-def _burst(stage: Stage) -> _Burst:
-    count, place = stage.number, stage.place
-    first = stage.call("plan_herd", count, stage.size.ahead_seconds)
-    place.settle()
-    with stage.workers("work", count) as workers:
+def _fire(trial: Trial) -> _Herd:
+    count, backend = trial.number, trial.backend
+    first = trial.call("plan_herd", count, trial.size.ahead_seconds)
+    backend.settle()
+    with trial.workers("work", count) as workers:
         workers.go()
-        time.sleep(max(first - _READ_SECONDS - time.time(), 0))
-        counted, before = Counted.by(workers, stage), Used.by(workers, place)
-        with Watch(stage, workers) as watch:
-            stage.wait_for(count, workers, _LATE_SECONDS, watch.glance)
-            time.sleep(stage.size.end_seconds)
-        used, counted = Used.by(workers, place).since(before), Counted.by(workers, stage).since(counted)
-    stage.check(count)
-    seen = stage.witnessed()
-    late = [began - due for due, began in zip(seen.dues, seen.begans, strict=True)]
+        time.sleep(max(first - _READ_AHEAD_SECONDS - time.time(), 0))
+        counted, used = Counters.of_workers(workers, trial), CpuTime.of_workers(workers, backend)
+        with UsageMonitor(trial, workers) as monitor:
+            trial.wait_for(count, workers, _LATE_SECONDS, monitor.poll)
+            time.sleep(trial.size.end_seconds)
+        used = CpuTime.of_workers(workers, backend).since(used)
+        counted = Counters.of_workers(workers, trial).since(counted)
+    trial.check(count)
+    found = trial.executions()
+    late = [began - due for due, began in zip(found.dues, found.begans, strict=True)]
     check_none_early(late)
-    return _Burst(late, used, counted, watch.megabytes)
+    return _Herd(late, used, counted, monitor.megabytes)

@@ -1,46 +1,44 @@
-"""What nodes cost that have many schedules and nothing to do: processor time, statements, memory.
+"""The cost of idle nodes with many schedules, none of which is due: processor time, statements, memory.
 
-Adding a million schedules takes longer than watching nobody fire them, and nobody changes any: so they are added once,
-and nodes come and go beside them, turn by turn.
+The schedules are added once, because that takes longer than the measurement. Nodes start and stop in turns.
 """
 
 from __future__ import annotations
 
 import time
 
-from benchmarks.counted import Counted, counting
-from benchmarks.figure import Figure, Measured
-from benchmarks.stage import Stage
-from benchmarks.watch import SHARES, Watch
+from benchmarks.measurement import Measured, Metric
+from benchmarks.trial import Trial
+from benchmarks.usage import SHARES, Counters, UsageMonitor, counting
 
-__all__ = ["FIGURES", "measure"]
+__all__ = ["METRICS", "measure"]
 
-FIGURES = (
+METRICS = (
     *SHARES,
-    Figure("statements", "statements of all nodes", "a minute"),
-    Figure("memory", "memory of all nodes", "MB"),
+    Metric("statements", "statements of all nodes", "a minute"),
+    Metric("memory", "memory of all nodes", "MB"),
 )
 _FAR_SECONDS = 30 * 24 * 3_600
 
 
-def measure(stage: Stage) -> Measured:
-    stage = counting(stage)
-    stage.call("plan_herd", stage.number, _FAR_SECONDS)
-    stage.place.settle()
-    turns = [_turn(stage) for _ in range(stage.size.idle_turns)]
-    assert stage.executed() == 0, "none of these schedules is due"
-    return {figure.name: [turn[figure.name] for turn in turns] for figure in FIGURES}
+def measure(trial: Trial) -> Measured:
+    trial = counting(trial)
+    trial.call("plan_herd", trial.number, _FAR_SECONDS)
+    trial.backend.settle()
+    turns = [_turn(trial) for _ in range(trial.size.idle_turns)]
+    assert trial.executed() == 0, "none of these schedules is due"
+    return {metric.name: [turn[metric.name] for turn in turns] for metric in METRICS}
 
 
-def _turn(stage: Stage) -> dict[str, float]:
-    """Of new nodes, which know nothing of those before."""
-    with stage.workers("work", stage.number) as workers:
+def _turn(trial: Trial) -> dict[str, float]:
+    """With new nodes, whose caches are empty."""
+    with trial.workers("work", trial.number) as workers:
         workers.go()
-        time.sleep(stage.size.idle_settle_seconds)
-        before = Counted.by(workers, stage)
+        time.sleep(trial.size.idle_settle_seconds)
+        before = Counters.of_workers(workers, trial)
         began = time.perf_counter()
-        with Watch(stage, workers) as watch:
-            watch.look_until(time.time() + stage.size.idle_seconds)
+        with UsageMonitor(trial, workers) as monitor:
+            monitor.watch_until(time.time() + trial.size.idle_seconds)
         took = time.perf_counter() - began
-        counted = Counted.by(workers, stage).since(before)
-    return {**watch.shares, "statements": counted.statements / took * 60, "memory": watch.megabytes}
+        counted = Counters.of_workers(workers, trial).since(before)
+    return {**monitor.shares, "statements": counted.statements / took * 60, "memory": monitor.megabytes}

@@ -1,28 +1,24 @@
-"""Limits under load: nodes in processes of their own, and a queue of runs that all want the same.
-
-Jobs do nothing, so what is measured is the price of passing the limit: with one key all nodes meet at it.
-"""
+"""The cost of limits: three nodes and a queue of no-op runs whose task has a limit."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from benchmarks.figure import CPU, Figure, Measured
 from benchmarks.measure.throughput import execute
-from benchmarks.stage import Stage
-from benchmarks.store import meter
-from benchmarks.store.postgres import PostgresPlace
+from benchmarks.measurement import CPU, Measured, Metric
+from benchmarks.trial import Trial
+from benchmarks.usage import Counters
 
-__all__ = ["FIGURES", "LIMITS", "NOT_REACHED", "NO_LIMIT", "measure"]
+__all__ = ["LIMITS", "METRICS", "NOT_REACHED", "NO_LIMIT", "measure"]
 
-FIGURES = (
-    Figure("execute", "executed", "runs/s"),
-    Figure("statements", "statements", "per run"),
+METRICS = (
+    Metric("execute", "executed", "runs/s"),
+    Metric("statements", "statements", "per run"),
     *CPU,
 )
 _SLOTS = 100
 NO_LIMIT, NOT_REACHED = "no limit", "a concurrency that is not reached"
-# What the task is given, by the name of the case.
+# Options of the task, by variant.
 LIMITS: dict[str, dict[str, object]] = {
     NO_LIMIT: {},
     NOT_REACHED: {"concurrency": 10_000},
@@ -32,14 +28,14 @@ LIMITS: dict[str, dict[str, object]] = {
 }
 
 
-def measure(stage: Stage) -> Measured:
-    limit = {"concurrency": _SLOTS, "task": LIMITS[stage.variant], "keys": stage.size.keys}
-    stage = dataclasses.replace(stage, options=limit)
-    place = stage.place
-    stage.call("fill", stage.number, 0)
-    place.settle()
-    before = meter.read(place) if isinstance(place, PostgresPlace) else None
-    measured = execute(stage, stage.number)
-    if isinstance(place, PostgresPlace) and before is not None:
-        measured["statements"] = meter.read(place).since(before).statements / stage.number
+def measure(trial: Trial) -> Measured:
+    limit = {"concurrency": _SLOTS, "task": LIMITS[trial.variant], "keys": trial.size.keys}
+    trial = dataclasses.replace(trial, options=limit)
+    trial.call("fill", trial.number, 0)
+    trial.backend.settle()
+    before = Counters.of_server(trial)
+    measured = execute(trial, trial.number)
+    after = Counters.of_server(trial)
+    if before and after:
+        measured["statements"] = after.since(before).statements / trial.number
     return measured

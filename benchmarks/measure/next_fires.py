@@ -1,6 +1,6 @@
-"""Moments of cron expressions per second, one after the other from the same day, in a zone with summer time.
+"""Moments of cron expressions calculated a second, one after the other from the same day, in a zone with DST.
 
-The same walk is repeated by new rules until it has taken long enough to be measured, and must end at the right moment.
+The walk is repeated with new rules until it took long enough, and must end at the right moment.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from itertools import count, islice
 from zoneinfo import ZoneInfo
 
-from benchmarks.figure import Figure, Measured
-from benchmarks.stage import Stage
+from benchmarks.measurement import Measured, Metric
+from benchmarks.trial import Trial
 
-__all__ = ["EXPRESSIONS", "FIGURES", "measure"]
+__all__ = ["EXPRESSIONS", "METRICS", "measure"]
 
 _ZONE = ZoneInfo("America/New_York")
 _START = datetime(2026, 3, 7, 12, tzinfo=_ZONE)
@@ -36,7 +36,7 @@ def _leap_days() -> Iterator[datetime]:
 
 @dataclass(frozen=True)
 class _Expression:
-    """`moments` are its moments, worked out without any scheduler."""
+    """`moments` are calculated without any scheduler."""
 
     text: str
     moments: Callable[[], Iterator[datetime]]
@@ -47,20 +47,20 @@ EXPRESSIONS = {
     "weekdays": _Expression("0 9 * * 1-5", _weekdays_at_nine),
     "leap": _Expression("0 0 29 2 *", _leap_days),
 }
-FIGURES = tuple(Figure(name, f"`{each.text}`", "moments/s", better="more") for name, each in EXPRESSIONS.items())
-# A leap day is four years away from the next; nobody shall walk through millennia.
+METRICS = tuple(Metric(name, f"`{each.text}`", "moments/s", better="more") for name, each in EXPRESSIONS.items())
+# Leap days are four years apart, so only a few are calculated.
 _RARE = 10
 
 
-def measure(stage: Stage) -> Measured:
-    counts = {each.text: _RARE if name == "leap" else stage.number for name, each in EXPRESSIONS.items()}
-    walked = stage.call("next_fires", counts, stage.size.walk_seconds)
+def measure(trial: Trial) -> Measured:
+    counts = {each.text: _RARE if name == "leap" else trial.number for name, each in EXPRESSIONS.items()}
+    walked = trial.call("next_fires", counts, trial.size.walk_seconds)
     rates = {}
     for name, each in EXPRESSIONS.items():
         moments, seconds, last = walked[each.text]
-        # One more than is timed: the first question.
+        # One more than is timed: the first call.
         right = next(islice(each.moments(), counts[each.text], None))
         found = datetime.fromtimestamp(last, _ZONE)
-        assert found == right, f"{stage.contender.title} has {found} for {right} of {each.text}"
+        assert found == right, f"{trial.contender.title}: {found} instead of {right} for {each.text}"
         rates[name] = moments / seconds
     return rates

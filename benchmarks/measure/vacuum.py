@@ -1,34 +1,35 @@
-"""What the options of the tables are good for: the fire path for some minutes, as migrated and as a server has it.
+"""The effect of the vacuum options of the tables: fires for some minutes with the migrated options, and without.
 
-Without the options means their reset before the first row: fillfactor 100, and autovacuum by a share of the table.
+Without the options means that they are reset before the first row: fillfactor 100, and autovacuum by a share of the
+table.
 """
 
 from __future__ import annotations
 
 import time
 
-from benchmarks import loop
-from benchmarks.figure import CPU, Figure, Measured
-from benchmarks.fresh import in_fresh_process
+from benchmarks.backend.postgres import PostgresBackend
+from benchmarks.contender import event_loop
 from benchmarks.measure.fires import StoreLoop, add_schedules, fire, join
+from benchmarks.measurement import CPU, Measured, Metric
+from benchmarks.processes import in_new_process
 from benchmarks.size import Size
-from benchmarks.stage import Stage
-from benchmarks.store.postgres import PostgresPlace
-from benchmarks.used import Used
+from benchmarks.trial import Trial
+from benchmarks.usage import CpuTime
 
-__all__ = ["FIGURES", "VARIANTS", "measure"]
+__all__ = ["METRICS", "VARIANTS", "measure"]
 
-FIGURES = (
-    Figure("fires", "fires", "fires/s"),
+METRICS = (
+    Metric("fires", "fires", "fires/s"),
     *CPU,
-    Figure("due_dead", "dead cursors at the end", "rows"),
-    Figure("due_hot", "cursors moved without touching an index", "%"),
-    Figure("due_megabytes", "cursors", "MB"),
-    Figure("runs_dead", "dead runs at the end", "rows"),
-    Figure("runs_megabytes", "live runs", "MB"),
-    Figure("vacuums", "autovacuum came", "times"),
+    Metric("due_dead", "dead cursor rows at the end", "rows"),
+    Metric("due_hot", "HOT updates of cursors", "%"),
+    Metric("due_megabytes", "cursor table", "MB"),
+    Metric("runs_dead", "dead run rows at the end", "rows"),
+    Metric("runs_megabytes", "run table", "MB"),
+    Metric("vacuums", "autovacuum runs", "times"),
 )
-VARIANTS = ("as migrated", "as the server has them")
+VARIANTS = ("as migrated", "server defaults")
 _OPTIONS = """
 SELECT c.relname AS name,
     array_to_string(ARRAY(SELECT split_part(o, '=', 1) FROM unnest(c.reloptions) o), ', ') AS options
@@ -42,33 +43,33 @@ FROM pg_stat_user_tables WHERE schemaname = 'evertick' AND relname IN ('due', 'r
 """
 
 
-def measure(stage: Stage) -> Measured:
-    assert isinstance(stage.place, PostgresPlace)
-    return in_fresh_process(measure_in, stage.place, stage.size, has_options=stage.variant == VARIANTS[0])
+def measure(trial: Trial) -> Measured:
+    assert isinstance(trial.backend, PostgresBackend)
+    return in_new_process(measure_in, trial.backend, trial.size, has_options=trial.variant == VARIANTS[0])
 
 
-def measure_in(place: PostgresPlace, size: Size, *, has_options: bool) -> dict[str, float]:
-    turns, figures = loop.run(_measure(place, size, has_options))
-    place.check(turns * size.fires_turn)
-    return figures
+def measure_in(backend: PostgresBackend, size: Size, *, has_options: bool) -> dict[str, float]:
+    turns, metrics = event_loop.run(_measure(backend, size, has_options))
+    backend.check(turns * size.fires_turn)
+    return metrics
 
 
-async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> tuple[int, dict[str, float]]:
-    """How often `fires_turn` schedules fired, and the figures."""
-    async with place.store():
+async def _measure(backend: PostgresBackend, size: Size, has_options: bool) -> tuple[int, dict[str, float]]:
+    """The number of turns of `fires_turn` fires, and the metrics."""
+    async with backend.store():
         pass
     if not has_options:
-        await _reset(place)
-    async with place.store() as store:
+        await _reset(backend)
+    async with backend.store() as store:
         await add_schedules(store, size.vacuum_schedules)
         await join(store)
-        firing, before = StoreLoop(store), await _state(place)
-        used, turns, began = Used.here(place), 0, time.perf_counter()
+        loop, before = StoreLoop(store), await _state(backend)
+        used, turns, began = CpuTime.of_this_process(backend), 0, time.perf_counter()
         while time.perf_counter() - began < size.vacuum_seconds:
-            await fire(firing, size.fires_turn)
+            await fire(loop, size.fires_turn)
             turns += 1
-        seconds, used = time.perf_counter() - began, Used.here(place).since(used)
-    after = await _state(place)
+        seconds, used = time.perf_counter() - began, CpuTime.of_this_process(backend).since(used)
+    after = await _state(backend)
     updated = max(after["due"]["updated"] - before["due"]["updated"], 1)
     return turns, {
         "fires": turns * size.fires_turn / seconds,
@@ -82,12 +83,12 @@ async def _measure(place: PostgresPlace, size: Size, has_options: bool) -> tuple
     }
 
 
-async def _reset(place: PostgresPlace) -> None:
-    async with place.connection() as connection:
+async def _reset(backend: PostgresBackend) -> None:
+    async with backend.connection() as connection:
         for row in await connection.fetch(_OPTIONS):
             await connection.execute(f"ALTER TABLE evertick.{row['name']} RESET ({row['options']})")
 
 
-async def _state(place: PostgresPlace) -> dict[str, dict[str, int]]:
-    async with place.connection() as connection:
+async def _state(backend: PostgresBackend) -> dict[str, dict[str, int]]:
+    async with backend.connection() as connection:
         return {row["name"]: dict(row) for row in await connection.fetch(_STATE)}

@@ -1,10 +1,11 @@
-"""The page tells a sceptical reader what it is made of: which run, which rounds, what lacks, and who is better."""
+"""The page of the benchmarks and their tables: sources of the figures, missing cases, better contenders, charts."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,17 +15,15 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))
 
 from benchmarks import machine  # noqa: E402
-from benchmarks.figure import Case  # noqa: E402
-from benchmarks.losses import losses_by_runs_table, losses_table  # noqa: E402
 from benchmarks.measure.limits import NO_LIMIT, NOT_REACHED  # noqa: E402
-from benchmarks.missing import missing_of  # noqa: E402
-from benchmarks.page import page_of  # noqa: E402
-from benchmarks.picture import pictures_of  # noqa: E402
+from benchmarks.measurement import Case  # noqa: E402
 from benchmarks.plan import MEASUREMENTS, PLAN  # noqa: E402
-from benchmarks.plot import Axes, Point, lines  # noqa: E402
-from benchmarks.results import Results, Run, Samples  # noqa: E402
-from benchmarks.summary import summary_table  # noqa: E402
-from benchmarks.table import tables_of  # noqa: E402
+from benchmarks.report.charts import charts_of  # noqa: E402
+from benchmarks.report.comparison import comparison_table, cross_run_table  # noqa: E402
+from benchmarks.report.page import page_of  # noqa: E402
+from benchmarks.report.svg import Axis, Point, Range, Series, lines, ranges  # noqa: E402
+from benchmarks.report.tables import files_of, missing_of, tables_of  # noqa: E402
+from benchmarks.samples import Results, Run, Samples  # noqa: E402
 
 
 def case_of(contender: str = "evertick", measurement: str = "throughput", store: str = "sqlite") -> Case:
@@ -32,7 +31,7 @@ def case_of(contender: str = "evertick", measurement: str = "throughput", store:
 
 
 def section(page: str, title: str) -> str:
-    """Without the breaks of its lines."""
+    """Without line breaks."""
     return " ".join(page.partition(f"## {title}\n")[2].partition("\n## ")[0].split())
 
 
@@ -43,9 +42,14 @@ def results_of(*cases: Case, **samples: list[float]) -> Results:
     return results
 
 
-def test_a_run_of_which_another_has_measured_everything_again_is_forgotten_and_the_others_are_counted_anew(
-    tmp_path: Path,
-) -> None:
+def runs_of(results: Results) -> str:
+    return files_of(results)["runs.md"]
+
+
+# --- runs and machines
+
+
+def test_a_run_whose_cases_were_all_measured_again_is_dropped_and_the_others_are_renumbered(tmp_path: Path) -> None:
     days = {"monday": ["evertick", "raw"], "tuesday": ["evertick"], "wednesday": ["evertick", "huey"]}
     for day, contenders in days.items():
         run = results_of(*map(case_of, contenders), execute=[10.0])
@@ -58,39 +62,75 @@ def test_a_run_of_which_another_has_measured_everything_again_is_forgotten_and_t
     for results in (together, Results.read([tmp_path / "together"])):
         assert [run.measured for run in results.runs] == ["monday", "wednesday"]
         (table,) = tables_of(results, MEASUREMENTS["throughput"])
-        assert table.about.startswith("runs 1 and 2; ")
+        assert table.about.startswith("runs 1, 2; ")
         assert [row.split("|")[1].strip() for row in table.text.splitlines()[2:]] == [
             *("Evertick (run 2)", "raw loop (run 1)", "Huey (run 2)"),
         ]
-        page = page_of(results)
-        assert "1. monday, commit commit6: throughput on SQLite; loads 1.0, 6.0\n" in page
-        assert "2. wednesday, commit commit9: throughput on SQLite; loads 1.0, 9.0\n" in page
-        assert "| a page reaches the disk in | 0.75 ms [0.60..0.90], before each of 2 runs |" in page
-        assert "Measured at commits `commit6` and `commit9`; newer commits are not in it." in page
+        runs = runs_of(results)
+        assert "1. monday, commit commit6: throughput on SQLite; loads 1.0, 6.0\n" in runs
+        assert "2. wednesday, commit commit9: throughput on SQLite; loads 1.0, 9.0\n" in runs
+        assert "| flush of a page | 0.75 ms [0.60..0.90] in 2 runs |" in runs
 
 
-def test_a_page_has_first_what_readers_came_for_and_last_by_which_runs_it_was_found() -> None:
-    results = throughput_of(
-        evertick={"execute": [30.0], "single": [10.0]}, raw={"execute": [40.0]}, huey={"single": [20.0]}
-    )
-    results.runs = [Run("monday", "commit6", cpu="quick")]
+def test_a_run_on_another_processor_names_its_own(tmp_path: Path) -> None:
+    for number, cpu in enumerate(("quick", "slow")):
+        run = results_of(case_of(measurement="idle" if number else "cost"), node=[1.0])
+        run.machine, run.runs = {"cpu": cpu}, [Run(cpu=cpu if number else "", stolen=[0.5, 2.0])]
+        run.write(tmp_path / cpu)
 
-    page = page_of(results)
+    runs = runs_of(Results.read([tmp_path / "quick", tmp_path / "slow"]))
 
-    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
-    assert titles == [
-        *("In short", "Words of the tables", "Where others are faster", "Aims", "How it is measured", "Throughput"),
-        *("What this does not measure", "At what the raw loops are better", "On what", "Runs"),
-    ]
-    introduction = page.partition("## In short")[0]
-    assert (
-        "of one run, at one commit, on one kind of processor: [the list of them](#runs) is at the end." in introduction
-    )
-    assert "Huey" in section(page, "Where others are faster")
-    assert "raw loop |" not in section(page, "Where others are faster")
-    assert "| raw loop | 40.0 | 30.0 | 1.33 |" in section(page, "At what the raw loops are better")
-    anchors = {title.lower().replace(" ", "-") for title in titles}
-    assert set(re.findall(r"\(#([a-z-]+)\)", page)) <= anchors
+    assert "1. cost on SQLite; stolen 0.5, 2.0 %; quick\n2. idle on SQLite; stolen 0.5, 2.0 %; slow\n" in runs
+    assert "; quick" not in runs_of(Results.read([tmp_path / "quick"]))
+
+
+def test_a_run_with_another_python_names_its_own_if_that_is_known(tmp_path: Path) -> None:
+    built = ("CPython 3.11.7", "CPython 3.11.7, built without PGO")
+    for number, python in enumerate(built):
+        run = results_of(case_of(measurement="idle" if number else "cost"), node=[1.0])
+        run.machine, run.runs = {"python": python}, [Run(python=python if number else "")]
+        run.write(tmp_path / str(number))
+    together = Results.read([tmp_path / "0", tmp_path / "1"])
+    together.write(tmp_path / "together")
+
+    for results in (together, Results.read([tmp_path / "together"])):
+        assert [run.python for run in results.runs] == [*built]
+        assert f"1. cost on SQLite; {built[0]}\n2. idle on SQLite; {built[1]}\n" in runs_of(results)
+    assert "; CPython" not in runs_of(Results.read([tmp_path / "0"]))
+    # A file of several runs that was written before each of them had its own.
+    for run_of_both in together.runs:
+        run_of_both.python = ""
+    together.write(tmp_path / "old")
+    assert "SQLite; CPython" not in runs_of(Results.read([tmp_path / "old"]))
+
+
+def test_a_failure_of_a_peer_is_dropped_when_its_case_is_measured_again(tmp_path: Path) -> None:
+    first, second = results_of(case_of("huey"), execute=[1.0]), results_of(case_of("huey"), execute=[1.0])
+    # The second is of another case whose title begins in the same way.
+    first.failed = [f"{case_of('huey').title}, round 1/1: twice", f"{case_of('huey').title}, evenly, round 1/1: why"]
+    second.failed = [f"{case_of('huey').title}, round 2/5: it was lost"]
+    first.write(tmp_path / "first")
+    second.write(tmp_path / "second")
+
+    together = Results.read([tmp_path / "first", tmp_path / "second"])
+
+    assert together.failed == [first.failed[1], *second.failed]
+
+
+def test_a_virtual_machine_is_described_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {"cpuinfo": "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: Some\nflags\t: fpu hypervisor lm\n"}
+    files["meminfo"] = "MemTotal:       24684100 kB\nMemFree: 1 kB\n"
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+
+    found = machine.describe(tmp_path)
+
+    assert found["cpu"] == "Some (family 25, model 17), in a virtual machine"
+    assert found["memory"] == "23.5 GiB"
+
+
+# --- tables
 
 
 def test_sqlite_has_no_columns_of_a_server() -> None:
@@ -99,37 +139,34 @@ def test_sqlite_has_no_columns_of_a_server() -> None:
     sqlite, postgres = tables_of(results, MEASUREMENTS["throughput"])
 
     assert "server" not in sqlite.text
-    assert "| server, us each |" in postgres.text
+    assert "| server CPU, µs each |" in postgres.text
 
 
-def test_samples_from_before_the_node_was_charged_for_enqueueing_have_a_dash_beside_those_that_have_it() -> None:
+def test_a_metric_that_older_samples_lack_has_a_dash() -> None:
     old, new = (case_of(name, "enqueue") for name in ("raw", "evertick"))
     results = results_of(old, bulk=[10.0], single=[1.0])
 
     (table,) = tables_of(results, MEASUREMENTS["enqueue"])
-    assert "node, us each" not in table.text
-    assert "Processor time" not in section(page_of(results), "Throughput")
+    assert "node CPU" not in table.text
     results.cases[new] = {"bulk": [10.0], "single": [1.0], "node_us": [7.0]}
     (table,) = tables_of(results, MEASUREMENTS["enqueue"])
-    assert [row.split("|")[-2].strip() for row in table.text.splitlines()] == ["node, us each", "---", "-", "7.00"]
-    assert "Processor time is for each run" in section(page_of(results), "Throughput")
+    assert [row.split("|")[-2].strip() for row in table.text.splitlines()] == ["node CPU, µs each", "---", "-", "7.00"]
     assert loss_rows(results) == []
 
 
-def test_a_page_of_all_cases_of_the_plan_lacks_nothing() -> None:
+def test_results_of_all_planned_cases_lack_nothing() -> None:
     results = Results({}, {})
     for case in PLAN:
-        results.cases[case] = {figure.name: [1.0] for figure in MEASUREMENTS[case.measurement].figures}
+        results.cases[case] = {metric.name: [1.0] for metric in MEASUREMENTS[case.measurement].metrics}
 
-    page = page_of(results)
+    files = files_of(results)
 
-    assert "Not measured" not in page
-    assert "- One process and two: " in page
-    assert "The schedules of APScheduler 4 above the first sixty are copies" in section(page, "Schedules")
+    assert "Planned cases without results" not in files["runs.md"]
+    assert "Most schedules of APScheduler 4 are copied rows" in section(files["tables.md"], "Schedules")
 
 
 @pytest.mark.parametrize(
-    ("measurement", "kept", "said"),
+    ("measurement", "kept", "expected"),
     [
         ("throughput", {"processes": 1}, "on SQLite: 2 processes; on PostgreSQL: 2 processes"),
         ("throughput", {"store": "sqlite"}, "on PostgreSQL"),
@@ -142,11 +179,11 @@ def test_a_page_of_all_cases_of_the_plan_lacks_nothing() -> None:
         ("next_fires", {"contender": "evertick"}, "APScheduler 3, cronsim, croniter"),
         ("herd", {"number": 1_000_000, "processes": 2}, None),
         ("vacuum", {}, ""),
-        ("vacuum", {"store": "none"}, "all of it"),
+        ("vacuum", {"store": "none"}, "all cases"),
     ],
 )
-def test_what_the_plan_has_and_the_file_has_not_is_told_as_widely_as_it_is_missing(
-    measurement: str, kept: dict[str, object], said: str | None
+def test_missing_cases_are_named_by_what_they_have_in_common(
+    measurement: str, kept: dict[str, object], expected: str | None
 ) -> None:
     planned = [case for case in PLAN if case.measurement == measurement]
     there = [case for case in planned if all(getattr(case, name) == value for name, value in kept.items())]
@@ -154,13 +191,13 @@ def test_what_the_plan_has_and_the_file_has_not_is_told_as_widely_as_it_is_missi
 
     found = missing_of(results, MEASUREMENTS[measurement])
 
-    if said is None:
+    if expected is None:
         each = "1 process; on {0}, 2 processes: 1,000, 10,000, 100,000"
-        said = "; ".join(f"on {store}: {each.format(store)}" for store in ("SQLite", "PostgreSQL"))
-    assert found == said
+        expected = "; ".join(f"on {store}: {each.format(store)}" for store in ("SQLite", "PostgreSQL"))
+    assert found == expected
 
 
-def test_of_another_number_than_the_plan_has_only_that_is_missing() -> None:
+def test_a_missing_number_is_named() -> None:
     there = [
         Case("idle", store, "evertick", processes, 100_000) for store in ("sqlite", "postgres") for processes in (1, 2)
     ]
@@ -171,48 +208,66 @@ def test_of_another_number_than_the_plan_has_only_that_is_missing() -> None:
     assert found.count("1,000,000") == 4
 
 
-def test_of_what_is_not_measured_at_all_there_are_no_explanations() -> None:
-    page = page_of(results_of(case_of(measurement="minute", store="postgres"), share=[100.0], p99=[1.0]))
+def test_the_tables_have_notes_only_on_measurements_with_results() -> None:
+    files = files_of(results_of(case_of(measurement="minute", store="postgres"), share=[100.0], p99=[1.0]))
 
-    assert "## Recovery" not in page
-    left_out = section(page, "What this does not measure")
-    assert "Not measured, though the benchmarks have it: - Runs that wait in a full queue: all of it. " in left_out
-    assert "- Work of a node that was killed: all of it. - Work of a node that was stopped: all of it. - " in left_out
-    assert "More and more fires" not in left_out
-    assert "For the knee" not in section(page, "Schedules")
-    assert "Huey looks at its schedules" not in section(page, "Schedules")
-    assert "More and more fires a second: all of it." in section(page, "Schedules")
-    assert "One process and two" not in page
+    tables, runs = files["tables.md"], " ".join(files["runs.md"].split())
+    assert "## Recovery" not in tables
+    assert "Planned cases without results: - Full queue: all cases. " in runs
+    assert "- Node killed: all cases. - Node stopped: all cases. - " in runs
+    assert "Rising rate of fires: all cases." in runs
+    assert "The knee is" not in section(tables, "Schedules")
+    assert "Huey checks its schedules" not in section(tables, "Schedules")
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (
-            16_000,
-            "On SQLite the knee of one process is 12,000 fires a second, so a million schedules a minute (16,667 ",
-        ),
-        (20_000, None),
-        (None, None),
-    ],
-)
-def test_that_a_million_schedules_a_minute_are_beyond_the_knee_of_sqlite_is_told_where_the_steps_say_so(
-    broken: int | None, said: str | None
-) -> None:
-    results = Results({}, {})
-    for number in (12_000, 16_000, 20_000):
-        for store in ("sqlite", "postgres"):
-            p99 = 9_000.0 if store == "sqlite" and broken is not None and number >= broken else 10.0
-            results.cases[Case("knee", store, "evertick", 1, number)] = {"share": [100.0], "p99": [p99]}
+def test_unknown_lateness_has_a_dash() -> None:
+    results = results_of(case_of("huey", "minute"), share=[11.0], p99=[59_973.0], node=[5.0])
+    results.cases[case_of("graphile", "minute")] = {"share": [11.0], "p99": [59_973.0], "node": [5.0]}
 
-    words = section(page_of(results), "Schedules")
+    (table,) = tables_of(results, MEASUREMENTS["minute"])
 
-    assert said in words if said else "On SQLite the knee" not in words
+    assert [row.split("|")[3:-1] for row in table.text.splitlines()[2:]] == [
+        [" 11.0 ", " - ", " 5.00 "],
+        [" 11.0 ", " 59,973 ", " 5.00 "],
+    ]
+
+
+def test_a_contender_with_unknown_lateness_and_no_samples_has_dashes() -> None:
+    results = results_of(case_of("huey", "minute"), share=[math.nan], p99=[math.nan], node=[math.nan])
+    results.cases[case_of(measurement="minute")] = {"share": [100.0], "p99": [1.0], "node": [5.0]}
+
+    (table,) = tables_of(results, MEASUREMENTS["minute"])
+
+    assert table.text.splitlines()[3] == "| Huey (0 of 1 round) | 1,000 | - | - | - |"
+
+
+def test_rows_have_the_order_of_the_plan() -> None:
+    steps = [Case("knee", "sqlite", "evertick", 1, number) for number in (24_000, 4_000, 8_000)]
+
+    (table,) = tables_of(results_of(*steps, share=[100.0], p99=[1.0]), MEASUREMENTS["knee"])
+
+    assert [row.split("|")[2].strip() for row in table.text.splitlines()[2:]] == ["4,000", "8,000", "24,000"]
+
+
+def test_a_row_of_another_run_has_its_own_number_of_rounds() -> None:
+    results = Results({}, {}, runs=[Run(), Run()])
+    ours, theirs = (Case("throughput", "postgres", name, 1, 1_000) for name in ("evertick", "graphile"))
+    results.add(ours, {"execute": [1.0, 2.0, 3.0]})
+    results.add(theirs, {"execute": [1.0]})
+    results.ran_in = {ours: 1, theirs: 0}
+
+    [table] = tables_of(results, MEASUREMENTS["throughput"])
+
+    titles = [row.split(" | ")[0].removeprefix("| ") for row in table.text.splitlines()[2:]]
+    assert titles == ["Evertick (run 2)", "graphile-worker (run 1; 1 round)"]
+
+
+# --- better contenders
 
 
 def loss_rows(results: Results) -> list[list[str]]:
-    """Of others, then of the raw loop."""
-    tables = (losses_table(results, is_raw=is_raw) for is_raw in (False, True))
+    """Of peers, then of the raw loop."""
+    tables = (comparison_table(results, is_raw=is_raw) for is_raw in (False, True))
     return [[cell.strip() for cell in row.strip("|").split("|")] for text in tables for row in text.splitlines()[2:]]
 
 
@@ -223,29 +278,20 @@ def throughput_of(**contenders: Samples) -> Results:
     return results
 
 
-def test_who_is_better_at_something_is_told_with_how_many_times_and_who_is_not_is_left_out() -> None:
+def test_a_better_peer_is_listed_with_the_ratio() -> None:
     results = throughput_of(
         evertick={"execute": [30.0, 30.0], "single": [10.0, 20.0]},
         evertick_default={"execute": [90.0, 90.0], "single": [90.0, 90.0]},
         huey={"execute": [3.0, 3.0], "single": [20.0, 80.0]},
     )
 
-    assert loss_rows(results) == [
-        [
-            "Runs that wait in a full queue, on SQLite: one by one, runs/s",
-            "Huey",
-            "50.0",
-            "15.0",
-            "3.00 [2.00..4.00]",
-            "2",
-        ]
-    ]
-    assert "## Where others are faster" in page_of(results)
-    assert losses_by_runs_table(results, is_raw=False) == ""
+    title = "Full queue, SQLite: enqueued one by one, runs/s"
+    assert loss_rows(results) == [[title, "Huey", "50.0", "15.0", "3.00 [2.00..4.00]", "2"]]
+    assert f"| {title} | Huey | 50.0 | 15.0 | 3.00 |" in section(page_of(results), "Where others are better")
+    assert cross_run_table(results, is_raw=False) == ""
 
 
-def test_who_is_better_in_another_run_than_evertick_is_told_apart_by_medians() -> None:
-    """Whoever measures Evertick alone anew finds the same others better."""
+def test_a_better_peer_of_another_run_is_compared_by_medians_in_a_separate_table() -> None:
     results = throughput_of(
         evertick={"execute": [30.0, 30.0], "single": [10.0, 20.0]},
         huey={"execute": [3.0, 60.0, 2.0], "single": [20.0, 80.0, math.nan, 35.0]},
@@ -254,26 +300,26 @@ def test_who_is_better_in_another_run_than_evertick_is_told_apart_by_medians() -
     results.runs, results.ran_in[case_of()] = [Run(cpu="quick"), Run(cpu="quick")], 1
 
     assert loss_rows(results) == []
-    where = "Runs that wait in a full queue, on SQLite: {}, runs/s"
-    assert losses_by_runs_table(results, is_raw=False).splitlines()[2:] == [
-        f"| {where.format('one by one')} | Huey | 35.0 | 15.0 | 2.33 | 3 and 2 | 1 and 2 |"
+    title = "Full queue, SQLite: {}, runs/s"
+    assert cross_run_table(results, is_raw=False).splitlines()[2:] == [
+        f"| {title.format('enqueued one by one')} | Huey | 35.0 | 15.0 | 2.33 | 3 and 2 | 1 and 2 |"
     ]
-    assert losses_by_runs_table(results, is_raw=True).splitlines()[2:] == [
-        f"| {where.format('executed')} | raw loop | 60.0 | 30.0 | 2.00 | 1 and 2 | 1 and 2 |"
+    assert cross_run_table(results, is_raw=True).splitlines()[2:] == [
+        f"| {title.format('executed')} | raw loop | 60.0 | 30.0 | 2.00 | 1 and 2 | 1 and 2 |"
     ]
-    assert "That is weaker evidence" in section(page_of(results), "Where others are faster")
+    assert "This is weaker evidence" in section(files_of(results)["comparison.md"], "Better peers")
     results.runs[1].cpu = "slow"
-    assert losses_by_runs_table(results, is_raw=True).endswith("| 1 and 2, on different processors |")
+    assert cross_run_table(results, is_raw=True).endswith("| 1 and 2, different processors |")
 
 
-def test_what_one_of_two_runs_has_not_measured_is_not_compared_between_them() -> None:
+def test_metrics_that_one_of_two_runs_lacks_are_not_compared() -> None:
     results = throughput_of(evertick={"execute": [30.0]}, huey={"execute": [math.nan], "single": [20.0]})
     results.runs, results.ran_in[case_of()] = [Run(), Run()], 1
 
-    assert losses_by_runs_table(results, is_raw=False) == ""
+    assert cross_run_table(results, is_raw=False) == ""
 
 
-def test_less_is_better_where_it_is_time_or_memory_and_a_raw_loop_may_be_in_the_same_case() -> None:
+def test_less_is_better_for_time_and_memory_and_one_case_may_have_a_raw_loop() -> None:
     results = results_of(case_of(measurement="footprint", store=""), **{"import": [100.0], "memory": [10.0]})
     results.cases[case_of("huey", "footprint", "")] = {"import": [50.0], "memory": [20.0]}
     results.cases[case_of(measurement="dispatch")] = {"rate": [10.0], "raw": [80.0]}
@@ -281,14 +327,14 @@ def test_less_is_better_where_it_is_time_or_memory_and_a_raw_loop_may_be_in_the_
     assert [[row[1], row[4]] for row in loss_rows(results)] == [["Huey", "2.00"], ["raw loop", "8.00"]]
 
 
-def test_what_is_too_little_to_be_counted_is_beside_nothing() -> None:
+def test_a_zero_is_not_compared() -> None:
     results = results_of(case_of(measurement="minute"), share=[100.0, 100.0], node=[1.0, 4.0], server=[0.0, 0.0])
     results.cases[case_of("huey", "minute")] = {"share": [100.0, 100.0], "node": [0.0, 2.0], "server": [0.0, 0.0]}
 
     assert [row[4] for row in loss_rows(results)] == ["2.00"]
 
 
-def test_who_left_moments_behind_is_not_better_by_those_that_began() -> None:
+def test_a_peer_that_left_moments_behind_is_not_better() -> None:
     results = results_of(case_of(measurement="minute"), share=[100.0], p99=[10.0])
     results.cases[case_of("huey", "minute")] = {"share": [99.0], "p99": [1.0]}
 
@@ -304,300 +350,244 @@ def test_who_left_moments_behind_is_not_better_by_those_that_began() -> None:
         ([9.0, 30.0, 40.0], "3.00 [0.90..4.00]"),
     ],
 )
-def test_where_rounds_disagree_by_little_about_who_is_better_both_are_about_equal(
-    theirs: list[float], times: str
-) -> None:
+def test_contenders_are_about_equal_if_rounds_disagree_by_little(theirs: list[float], times: str) -> None:
     results = throughput_of(evertick={"single": [10.0] * 3}, huey={"single": theirs})
 
     assert [row[4] for row in loss_rows(results)] == [times]
 
 
-def test_a_draw_is_no_loss() -> None:
+def test_a_ratio_that_is_shown_as_one_is_no_loss() -> None:
     results = throughput_of(evertick={"execute": [1_000.0]}, huey={"execute": [1_001.0]})
 
     assert loss_rows(results) == []
 
 
-def test_the_page_begins_with_a_row_for_everybody_and_says_what_another_run_has_found() -> None:
-    results = throughput_of(evertick={"execute": [10.0, 30.0]}, huey={"execute": [3.0, 3.0]})
-    results.cases[case_of("huey", "latency")] = {"p50": [5.0], "p99": [7.0]}
-    results.cases[case_of(measurement="latency")] = {"p50": [2.0], "p99": [4.0]}
-    results.runs, results.ran_in[case_of("huey", "latency")] = [Run(), Run()], 1
+# --- the page
+
+
+def page_results() -> Results:
+    results = Results({"cores": "2", "memory": "4 GiB", "disk": "ext4 on /dev/vda", "cpu": "in a virtual machine"}, {})
+    for store, factor in (("sqlite", 1.0), ("postgres", 2.0)):
+        results.cases[Case("throughput", store, "evertick", 1, 60_000)] = {"execute": [30_000 * factor] * 3}
+        results.cases[Case("throughput", store, "raw", 1, 60_000)] = {"execute": [40_000] * 3}
+        results.cases[Case("latency", store, "evertick", 1, 0)] = {"p50": [2.5 * factor], "p99": [3.5]}
+        results.cases[Case("minute", store, "evertick", 1, 10_000)] = {"share": [100.0], "p99": [20.0 * factor]}
+    results.cases[Case("throughput", "sqlite", "huey", 1, 60_000)] = {"execute": [3_000.0] * 3}
+    return results
+
+
+def test_the_page_begins_with_the_main_figures_and_ends_with_how_to_repeat_them() -> None:
+    page = page_of(page_results())
+
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert titles == [
+        *("In short", "Method and machine", "Throughput", "Latency", "Schedules once a minute", "Missed aims"),
+        *("Not measured", "Repeat it"),
+    ]
+    assert section(page, "In short") == (
+        "| one process | SQLite | PostgreSQL | | --- | --- | --- | | no-op runs a second | 30,000 | 60,000 | "
+        "| enqueue to start, p50 / p99, ms | 2.50 / 3.50 | 5.00 / 3.50 | "
+        "| 10,000 schedules a minute, p99 lateness, ms | 20.0 | 40.0 |"
+    )
+    assert section(page, "Method and machine").startswith(
+        "- Virtual machine with 2 cores, 4 GiB of memory and an ext4 disk. Nodes, server and benchmarks share"
+    )
+    assert section(page, "Throughput").startswith(
+        "One process of Evertick executes 0.75 (SQLite) and 1.50 (PostgreSQL) times as many no-op runs a second as the "
+        "raw loop."
+    )
+
+
+def test_a_missing_figure_leaves_out_its_sentence() -> None:
+    results = page_results()
+    for case in [case for case in results.cases if case.measurement == "latency" or case.store == "postgres"]:
+        del results.cases[case]
+    results.machine = {}
 
     page = page_of(results)
 
-    assert page.index("## In short") < page.index("## Aims")
-    assert (
-        "| Evertick | SQLite | 20.0 (run 1) | 2.00 (run 1) | 4.00 (run 1) | - | - | "
-        "| Huey | SQLite | 3.00 | 5.00 (run 2) | 7.00 (run 2)" in (section(page, "In short"))
+    assert "| no-op runs a second | 30,000 | - |" in section(page, "In short")
+    assert "enqueue to start" not in section(page, "In short")
+    assert section(page, "Throughput").startswith("One process of Evertick executes 0.75 (SQLite) times as many")
+    assert section(page, "Method and machine").startswith("- A figure is the median")
+    assert "## Latency" not in page
+
+
+def test_the_page_names_the_processors_and_rounds_of_its_figures() -> None:
+    results = page_results()
+    results.runs = [Run(cpu="quick"), Run(cpu="slow")]
+    results.cases[Case("throughput", "sqlite", "evertick", 1, 60_000)] = {"execute": [30_000.0, math.nan]}
+    results.ran_in[Case("throughput", "sqlite", "huey", 1, 60_000)] = 1
+
+    page = page_of(results)
+
+    assert "- Processors: A: quick; B: slow. Compare absolute figures only within one processor." in page
+    assert section(page, "Throughput").endswith("*Processors A and B; 1 to 3 rounds.*")
+    assert section(page, "Latency").endswith("*Processor A; 1 round.*")
+
+
+def test_the_page_lists_the_largest_losses_in_every_round_without_maxima() -> None:
+    results = page_results()
+    ours, theirs = (results.cases[Case("throughput", "sqlite", name, 1, 60_000)] for name in ("evertick", "huey"))
+    ours |= {"single": [10.0, 10.0, 10.0], "bulk": [10.0, 10.0, 10.0]}
+    theirs |= {"single": [20.0, 30.0, 40.0], "bulk": [9.0, 90.0, 90.0]}
+    results.cases[Case("latency", "sqlite", "huey", 1, 0)] = {"max": [1.0]}
+    results.cases[Case("latency", "sqlite", "evertick", 1, 0)]["max"] = [90.0]
+
+    rows = section(page_of(results), "Where others are better").partition("| --- ")[2]
+
+    assert rows.endswith("| | Full queue, SQLite: enqueued one by one, runs/s | Huey | 30.0 | 10.0 | 3.00 |")
+    assert "max" not in rows
+    assert "max, ms | Huey" in files_of(results)["comparison.md"]
+
+
+def test_a_second_process_is_mentioned_if_it_was_measured() -> None:
+    results = page_results()
+    assert "second process" not in page_of(results)
+
+    results.add(Case("throughput", "sqlite", "evertick", 2, 60_000), {"execute": 34_000.0})
+
+    assert "With a second process on the same cores, both execute 34,000 (SQLite)." in section(
+        page_of(results), "Throughput"
     )
-    assert "## In short" not in page_of(throughput_of(evertick={"execute": [10.0]}))
 
 
-def test_how_late_they_were_is_not_told_of_those_who_guess_and_left_moments_behind() -> None:
-    results = results_of(case_of("huey", "minute"), share=[11.0], p99=[59_973.0], node=[5.0])
-    results.cases[case_of("graphile", "minute")] = {"share": [11.0], "p99": [59_973.0], "node": [5.0]}
+def test_the_page_shows_the_price_of_a_limit() -> None:
+    results = page_results()
+    for variant, rate in ((NO_LIMIT, 27_000.0), (NOT_REACHED, 9_000.0)):
+        results.cases[Case("limits", "postgres", "evertick", 3, 5_000, variant)] = {"execute": [rate]}
 
-    (table,) = tables_of(results, MEASUREMENTS["minute"])
+    limits = section(page_of(results), "Limits")
 
-    assert [row.split("|")[3:-1] for row in table.text.splitlines()[2:]] == [
-        [" 11.0 ", " - ", " 5.00 "],
-        [" 11.0 ", " 59,973 ", " 5.00 "],
-    ]
+    assert "| no limit | - | 27,000 | | a concurrency that is not reached | - | 9,000 |" in limits
 
 
-def test_rows_are_in_the_order_of_the_plan_whenever_they_were_measured() -> None:
-    steps = [Case("knee", "sqlite", "evertick", 1, number) for number in (24_000, 4_000, 8_000)]
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [
+        (
+            16_000,
+            "A million schedules a minute are 16,667 fires a second. On SQLite, one node sustains 12,000 and not 16",
+        ),
+        (20_000, "On SQLite, one node sustains 16,000 and not 20,000."),
+        (24_000, None),
+        (None, None),
+    ],
+)
+def test_a_million_schedules_a_minute_are_compared_with_the_knee_of_sqlite(
+    failed: int | None, expected: str | None
+) -> None:
+    results = page_results()
+    for number in (12_000, 16_000, 20_000, 24_000):
+        for store in ("sqlite", "postgres"):
+            p99 = 9_000.0 if store == "sqlite" and failed is not None and number >= failed else 10.0
+            results.cases[Case("knee", store, "evertick", 1, number)] = {"share": [100.0], "p99": [p99]}
 
-    (table,) = tables_of(results_of(*steps, share=[100.0], p99=[1.0]), MEASUREMENTS["knee"])
+    found = section(page_of(results), "Schedules once a minute")
+    assert expected in found if expected else "one node sustains" not in found
 
-    assert [row.split("|")[2].strip() for row in table.text.splitlines()[2:]] == ["4,000", "8,000", "24,000"]
-
-
-def test_who_guesses_and_has_no_figure_at_all_has_dashes() -> None:
-    results = results_of(case_of("huey", "minute"), share=[math.nan], p99=[math.nan], node=[math.nan])
-    results.cases[case_of(measurement="minute")] = {"share": [100.0], "p99": [1.0], "node": [5.0]}
-
-    (table,) = tables_of(results, MEASUREMENTS["minute"])
-
-    assert table.text.splitlines()[3] == "| Huey (0 of 1 round) | 1,000 | - | - | - |"
-
-
-def test_a_run_on_another_processor_names_its_own(tmp_path: Path) -> None:
-    for number, cpu in enumerate(("quick", "slow")):
-        run = results_of(case_of(measurement="idle" if number else "cost"), node=[1.0])
-        run.machine, run.runs = {"cpu": cpu}, [Run(cpu=cpu if number else "", stolen=[0.5, 2.0])]
-        run.write(tmp_path / cpu)
-
-    page = page_of(Results.read([tmp_path / "quick", tmp_path / "slow"]))
-
-    assert "1. cost on SQLite; stolen 0.5, 2.0 %; on quick\n2. idle on SQLite; stolen 0.5, 2.0 %; on slow\n" in page
-    assert "; on quick" not in page_of(Results.read([tmp_path / "quick"]))
-
-
-def test_a_run_by_another_python_names_its_own_where_it_is_known_which_one_that_was(tmp_path: Path) -> None:
-    built = ("CPython 3.11.7", "CPython 3.11.7, built without PGO")
-    for number, python in enumerate(built):
-        run = results_of(case_of(measurement="idle" if number else "cost"), node=[1.0])
-        run.machine, run.runs = {"python": python}, [Run(python=python if number else "")]
-        run.write(tmp_path / str(number))
-    together = Results.read([tmp_path / "0", tmp_path / "1"])
-    together.write(tmp_path / "together")
-
-    for results in (together, Results.read([tmp_path / "together"])):
-        assert [run.python for run in results.runs] == [*built]
-        assert f"1. cost on SQLite; by {built[0]}\n2. idle on SQLite; by {built[1]}\n" in page_of(results)
-    assert "; by CPython" not in page_of(Results.read([tmp_path / "0"]))
-    # A file of several runs that was written before each of them had its own.
-    for run_of_both in together.runs:
-        run_of_both.python = ""
-    together.write(tmp_path / "old")
-    assert "; by CPython" not in page_of(Results.read([tmp_path / "old"]))
+    if failed == 16_000:
+        results.cases[Case("minute", "sqlite", "evertick", 1, 1_000_000)] = {"share": [4.76], "p99": [9_000.0]}
+        found = section(page_of(results), "Schedules once a minute")
+        assert "one node sustains 12,000 and not 16,000: only 4.76 % start in their minute." in found
 
 
-def test_what_others_failed_at_is_forgotten_when_it_is_measured_anew(tmp_path: Path) -> None:
-    first, second = results_of(case_of("huey"), execute=[1.0]), results_of(case_of("huey"), execute=[1.0])
-    # Another case whose title begins in the same way.
-    first.failed = [f"{case_of('huey').title}, round 1/1: twice", f"{case_of('huey').title}, evenly, round 1/1: why"]
-    second.failed = [f"{case_of('huey').title}, round 2/5: it was lost"]
-    first.write(tmp_path / "first")
-    second.write(tmp_path / "second")
+def test_a_failed_check_of_a_peer_at_schedules_is_on_the_page() -> None:
+    results = page_results()
+    case = Case("minute", "postgres", "pgqueuer", 1, 10_000)
+    results.cases[case] = {"share": [math.nan], "p99": [math.nan], "p50": [math.nan]}
+    results.cases[Case("minute", "postgres", "apscheduler3", 1, 10_000)] = {
+        "share": [100.0],
+        "p50": [1.0],
+        "p99": [2.0],
+    }
+    results.failed = [f"{case.title}, round 1/1: 9 moments were executed twice"]
 
-    together = Results.read([tmp_path / "first", tmp_path / "second"])
+    assert "PgQueuer on PostgreSQL failed the check: 9 moments were executed twice." in section(
+        page_of(results), "Schedules once a minute"
+    )
 
-    assert together.failed == [first.failed[1], *second.failed]
+
+def test_the_anchors_of_the_page_exist() -> None:
+    page = page_of(page_results())
+
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    anchors = {title.lower().replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\(#([a-z-]+)\)", page)) <= anchors
 
 
-def test_no_two_lines_of_a_picture_look_alike() -> None:
-    many = {f"line {number}": [Point(10, number + 1)] for number in range(20)}
+# --- charts
 
-    drawn = ElementTree.fromstring(lines("many", Axes("across", "up", "legend"), many))
+
+def texts(chart: str) -> list[str]:
+    return [each.text or "" for each in ElementTree.fromstring(chart).iter() if each.tag.endswith("text")]
+
+
+def aims_in(chart: str) -> int:
+    return sum(each.get("stroke") == "#e53935" for each in ElementTree.fromstring(chart).iter())
+
+
+def test_lines_of_a_chart_differ_in_colour_or_dashes() -> None:
+    many = [Series(f"line {number}", [Point(10, number + 1)], number % 4, number // 4) for number in range(12)]
+
+    drawn = ElementTree.fromstring(lines("many", Axis("across", "up", "legend"), many))
 
     looks = [(each.get("stroke"), each.get("stroke-dasharray")) for each in drawn if each.tag.endswith("polyline")]
-    assert len(set(looks)) == 20
+    assert len(set(looks)) == 12
     names = [float(each.get("y", 0)) for each in drawn if (each.text or "").startswith("line ")]
+    assert names == sorted(set(names))
     assert max(names) < float((drawn.get("viewBox") or "").split()[3])
 
 
-def texts(picture: str) -> list[str]:
-    return [each.text or "" for each in ElementTree.fromstring(picture).iter() if each.tag.endswith("text")]
+def test_texts_of_a_chart_do_not_overlap() -> None:
+    """The texts of one column are a line apart."""
+    rows = [Range(f"row {number}", "ours", 1.0, 2.0 + number) for number in range(9)]
+    rows.append(Range("the last", "peer", note="failed"))
+
+    drawn = ElementTree.fromstring(ranges("many", "ms", {"SQLite": rows, "PostgreSQL": rows}, "legend"))
+
+    columns: dict[str, list[float]] = {}
+    for each in drawn:
+        if each.tag.endswith("text") and each.get("text-anchor") == "end":
+            columns.setdefault(each.get("x", ""), []).append(float(each.get("y", 0)))
+    assert [len(ys) for ys in columns.values()] == [20]
+    assert all(low - high >= 14 for ys in columns.values() for high, low in pairwise(ys))
 
 
-def dashed(picture: str) -> int:
-    return sum(each.get("stroke-dasharray") is not None for each in ElementTree.fromstring(picture).iter())
-
-
-def test_a_picture_says_what_its_lines_are_and_of_how_many_rounds() -> None:
+def test_a_chart_names_its_rounds() -> None:
     results = throughput_of(evertick={"execute": [1.0, 2.0, 3.0]}, raw={"execute": [2.0, 3.0]})
 
-    _, picture = pictures_of(results)["how-fast-throughput-sqlite.svg"]
+    _, chart = charts_of(results)["throughput"]
 
-    assert texts(picture)[-1] == "bars: the median of 2 to 3 rounds; lines: from least to greatest"
-    assert dashed(picture) == 0
+    assert texts(chart)[-1] == "bar: median of 2 to 3 rounds; line: range"
+    assert aims_in(chart) == 0
 
 
-def test_a_picture_has_a_dashed_line_for_each_aim() -> None:
+def test_a_chart_has_a_dashed_line_for_each_aim() -> None:
     results = Results({}, {})
     for number in (1_000, 10_000, 100_000):
         results.cases[Case("minute", "postgres", "evertick", 1, number)] = {"share": [100.0], "p99": [10.0]}
         results.cases[Case("knee", "postgres", "evertick", 1, number)] = {"share": [100.0], "p99": [10.0]}
     results.cases[Case("history", "postgres", "evertick", 1, 10)] = {"short": [1.0], "long": [2.0]}
 
-    pictures = {name: picture for name, (_, picture) in pictures_of(results).items()}
+    charts = {name: chart for name, (_, chart) in charts_of(results).items()}
 
-    found = {name: dashed(picture) for name, picture in pictures.items()}
-    assert found == {"how-fast-minute.svg": 2, "how-fast-knee.svg": 1, "how-fast-history.svg": 1}
-    assert "points: the median of 1 round; " in pictures["how-fast-minute.svg"]
-    assert all("dashed: the aim" in picture for picture in pictures.values())
-
-
-def test_a_virtual_machine_is_told_as_such_and_memory_as_one_reads_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    told = {"cpuinfo": "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: Some\nflags\t: fpu hypervisor lm\n"}
-    told["meminfo"] = "MemTotal:       24684100 kB\nMemFree: 1 kB\n"
-    for name, text in told.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(machine, "_PROC", tmp_path)
-
-    found = machine.describe(tmp_path)
-
-    assert found["cpu"] == "Some (family 25, model 17), in a virtual machine"
-    assert found["memory"] == "23.5 GiB"
+    assert {name: aims_in(chart) for name, chart in charts.items()} == {"minute": 2, "knee": 1, "history": 1}
+    assert any("medians of 1 round; " in text for text in texts(charts["minute"]))
+    assert all("dashed red: aim" in chart for chart in charts.values())
 
 
-def test_a_row_of_another_run_tells_its_own_rounds_and_not_those_it_never_had() -> None:
-    results = Results({}, {}, runs=[Run(), Run()])
-    ours, theirs = (Case("throughput", "postgres", name, 1, 1_000) for name in ("evertick", "graphile"))
-    results.add(ours, {"execute": [1.0, 2.0, 3.0]})
-    results.add(theirs, {"execute": [1.0]})
-    results.ran_in = {ours: 1, theirs: 0}
-
-    [table] = tables_of(results, MEASUREMENTS["throughput"])
-
-    titles = [row.split(" | ")[0].removeprefix("| ") for row in table.text.splitlines()[2:]]
-    assert titles == ["Evertick (run 2)", "graphile-worker (run 1; 1 round)"]
-
-
-def test_in_short_those_whose_schedules_are_due_all_at_once_are_marked() -> None:
+def test_the_chart_of_peers_marks_schedules_that_are_due_at_once() -> None:
     results = Results({}, {})
-    for name in ("evertick", "graphile"):
-        results.add(Case("minute", "postgres", name, 1, 10_000), {"share": [100.0], "p99": [20.0]})
+    samples = {"share": [100.0], "p50": [10.0], "p99": [20.0]}
+    for name in ("evertick", "graphile", "apscheduler3"):
+        results.add(Case("minute", "postgres", name, 1, 10_000), samples)
+    results.add(Case("minute", "postgres", "apscheduler4", 1, 10_000), {**samples, "share": [80.7]})
+    results.add(Case("herd", "postgres", "evertick", 1, 10_000), {"p50": [300.0], "p99": [800.0]})
 
-    rows = {row.split(" | ")[0].removeprefix("| "): row for row in summary_table(results).splitlines()[2:]}
+    _, chart = charts_of(results)["peers"]
 
-    assert "(all at once)" not in rows["Evertick"]
-    assert rows["graphile-worker"].count("(all at once)") == 2
-
-
-def front_results() -> Results:
-    results = Results({"cores": "2", "cpu": "Some (family 25), in a virtual machine"}, {})
-    for store, factor in (("sqlite", 1.0), ("postgres", 2.0)):
-        results.cases[Case("throughput", store, "evertick", 1, 60_000)] = {"execute": [30_000 * factor] * 3}
-        results.cases[Case("latency", store, "evertick", 1, 0)] = {"p50": [2.5 * factor]}
-        results.cases[Case("minute", store, "evertick", 1, 10_000)] = {"share": [100.0], "p99": [20.0 * factor]}
-    results.cases[Case("throughput", "sqlite", "huey", 1, 60_000)] = {"execute": [3_000.0] * 3}
-    return results
-
-
-def test_in_short_begins_with_what_evertick_does_on_which_machine_and_what_is_not_measured() -> None:
-    short = section(page_of(front_results()), "In short")
-
-    assert short.startswith(
-        "Measured in a virtual machine with 2 cores. Of a full queue of no-op runs, one process of Evertick executes "
-        "30,000 a second on SQLite and 60,000 a second on PostgreSQL. From the call that enqueues a run to its start "
-        "it takes 2.50 ms on SQLite and 5.00 ms on PostgreSQL, at the median. Of 10,000 schedules a minute, 99 % are "
-        "late by at most 20.0 ms on SQLite and 40.0 ms on PostgreSQL. The job does nothing and is `async`: real jobs, "
-    )
-    assert "Others are better" not in short
-    assert "the knee" not in short
-
-
-def test_in_short_a_figure_that_is_missing_takes_its_sentence_with_it() -> None:
-    results = front_results()
-    for case in [case for case in results.cases if case.measurement == "latency" or case.store == "postgres"]:
-        del results.cases[case]
-    results.machine = {}
-
-    short = section(page_of(results), "In short")
-
-    assert short.startswith(
-        "Of a full queue of no-op runs, one process of Evertick executes 30,000 a second on SQLite. Of 10"
-    )
-
-
-def test_in_short_names_the_largest_of_what_others_are_better_at_in_every_round() -> None:
-    results = front_results()
-    ours, theirs = (results.cases[Case("throughput", "sqlite", name, 1, 60_000)] for name in ("evertick", "huey"))
-    ours |= {"single": [10.0, 10.0, 10.0], "bulk": [10.0, 10.0, 10.0]}
-    theirs |= {"single": [20.0, 30.0, 40.0], "bulk": [9.0, 90.0, 90.0]}
-
-    short = section(page_of(results), "In short")
-
-    assert (
-        "Others are better at some of it ([all](#where-others-are-faster)), by most at: - Runs that wait in a full "
-        "queue, on SQLite: one by one, runs/s (Huey by 3.00 times). "
-    ) in short
-
-
-def test_in_short_a_maximum_is_none_of_the_largest_losses() -> None:
-    results = front_results()
-    results.cases[Case("latency", "sqlite", "huey", 1, 0)] = {"max": [1.0]}
-    results.cases[Case("latency", "sqlite", "evertick", 1, 0)]["max"] = [90.0]
-
-    page = page_of(results)
-
-    assert "Others are better" not in section(page, "In short")
-    assert "max, ms | Huey" in section(page, "Where others are faster")
-
-
-def test_in_short_says_what_a_second_process_brings_where_one_run_has_both() -> None:
-    results = front_results()
-    results.runs = [Run(), Run()]
-    two = Case("throughput", "sqlite", "evertick", 2, 60_000)
-    results.add(two, {"execute": 34_000.0})
-
-    said = "both together execute 34,000 a second on SQLite, and one alone 30,000 a second on SQLite"
-    assert said in section(page_of(results), "In short")
-    results.ran_in[two] = 1
-    assert "second process" not in section(page_of(results), "In short")
-
-
-def test_in_short_says_what_a_limit_costs_that_is_not_reached() -> None:
-    results = front_results()
-    for variant, rate in ((NO_LIMIT, 27_000.0), (NOT_REACHED, 9_000.0)):
-        results.cases[Case("limits", "postgres", "evertick", 3, 5_000, variant)] = {"execute": [rate]}
-
-    assert (
-        "three processes execute 27,000 a second on PostgreSQL without one, and 9,000 a second on PostgreSQL with one."
-        in section(page_of(results), "In short")
-    )
-
-
-def test_in_short_says_that_a_million_a_minute_do_not_fit_on_sqlite_where_the_knee_says_so() -> None:
-    results = front_results()
-    for number, share in ((12_000, 100.0), (16_000, 40.0)):
-        results.cases[Case("knee", "sqlite", "evertick", 1, number)] = {"share": [share], "p99": [10.0]}
-
-    said = "On SQLite one node manages 12,000 fires a second (the knee); a million schedules a minute, which are 16,667"
-    assert f"{said} a second, do not fit there. " in section(page_of(results), "In short")
-    results.cases[Case("minute", "sqlite", "evertick", 1, 1_000_000)] = {"share": [4.76], "p99": [9_000.0]}
-    assert "do not fit there: 4.76 % of them began in their minute. " in section(page_of(results), "In short")
-
-
-def test_in_short_evertick_has_a_row_with_all_at_once_to_compare_with_those_who_have_no_other_way() -> None:
-    results = Results({}, {}, runs=[Run(), Run()])
-    for store, herd in (("sqlite", {"p99": [800.0], "last": [900.0]}), ("postgres", {"last": [500.0, 700.0]})):
-        results.add(Case("minute", store, "evertick", 1, 10_000), {"share": [100.0], "p99": [20.0]})
-        results.add(Case("herd", store, "evertick", 1, 10_000), herd)
-        results.add(Case("herd", store, "evertick", 1, 1_000), {"p99": [1.0], "last": [2.0]})
-    results.ran_in[Case("herd", "postgres", "evertick", 1, 10_000)] = 1
-
-    rows = [row for row in summary_table(results).splitlines() if "all at once |" in row]
-
-    assert rows == [
-        "| Evertick, all at once | SQLite | - | - | - | 100 | 800 |",
-        "| Evertick, all at once | PostgreSQL | - | - | - | 100 (run 2) | 600 (the last; run 2) |",
-    ]
-    results.cases[Case("herd", "sqlite", "evertick", 1, 10_000)]["last"] = [60_000.0]
-    assert "| Evertick, all at once | SQLite | - | - | - | - | 800 |" in summary_table(results)
+    found = texts(chart)
+    assert {"Evertick", "Evertick, at once", "graphile-worker, at once", "APScheduler 3"} < set(found)
+    assert found[found.index("APScheduler 4 (pre-release)") + 1] == "80.7 % started in their minute"
+    assert "300 / 800" in found

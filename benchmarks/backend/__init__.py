@@ -1,0 +1,1 @@
+"""Empty stores for trials: a SQLite file, a PostgreSQL database, a broker."""
