@@ -49,10 +49,10 @@ async def app_status(
 
 
 async def snapshot(context: Context, *, killed: Mapping[str, int] | None = None) -> Frame:
-    """What runs, what is next and what ended lately, with the nodes and the problems: a frame of `evertick top`."""
+    """Running work, the next fires, the last results, the nodes and the problems: a frame of `evertick top`."""
     return await frame_of(context.store, context.app, killed or {})
 
 
 async def findings(context: Context, *, killed: Mapping[str, int] | None = None) -> list[Finding]:
-    """What is wrong with the app, and what to do about it, with all schedules looked at."""
+    """The findings of the doctor about the app: each says what is wrong, and how to fix it."""
     return await examine(context.store, context.app, from_us(context.clock.now_us()), killed=killed)

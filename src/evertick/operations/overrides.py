@@ -47,5 +47,5 @@ async def undo(context: Context, key: str, fire_at: datetime | None = None) -> S
     """
     await context.override_editor().undo(key, None if fire_at is None else to_us(fire_at))
     context.wake_fires()
-    context.wake_runs()  # what an early run held up may start
+    context.wake_runs()  # runs that the early run blocked may start
     return await schedule(context, key)

@@ -88,7 +88,7 @@ async def cancel(context: Context, run: Run | str) -> bool:
     if answer.answer == "asked" and context.engine is not None:
         context.engine.cancel([run_id])
     if answer.answer == "ended":
-        context.wake_runs()  # what it held up may start
+        context.wake_runs()  # runs that it blocked may start
     if answer.answer == "ended" and "cancelled" in context.hooks.wanted:
         context.hooks.tell(ended_event(await get_run(context, run_id), from_us(context.clock.now_us())))
     return answer.answer != "done"

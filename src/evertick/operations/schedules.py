@@ -59,7 +59,7 @@ _SIMILAR = 0.6
 
 
 class Namesake(msgspec.Struct, frozen=True, kw_only=True):
-    """What has a name that no schedule has."""
+    """Something else than a schedule that has a name."""
 
     kind: Literal["duty", "channel", "node", "task"]
     name: str
@@ -198,7 +198,7 @@ async def similar_keys(context: Context, key: str) -> list[str]:
 
 
 async def namesake(context: Context, name: str) -> Namesake | None:
-    """What has this name that is no schedule: a duty, a channel of the outbox, a node or a task."""
+    """The duty, the channel of the outbox, the node or the task with this name; None if there is none."""
     store, app = context.store, context.app
     if any(name == duty.name for duty in await store.duties(app)):
         return Namesake(kind="duty", name=name)
@@ -235,7 +235,7 @@ async def is_declared_otherwise(context: Context, key: str) -> bool:
 
 @checked(key=check_key)
 async def why(context: Context, key: str) -> Why:
-    """In words: when it fires next and why then, what became of the last moments, what it waits for now."""
+    """In words: when a schedule fires next and why, the outcome of its last moments, and what it waits for now."""
     return await explain_schedule(context.store, context.app, key)
 
 
