@@ -55,7 +55,7 @@ def call(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Coroutine[Any, Any, R]:
-    """Call an operation in the context of a scheduler, with or without a method: `await call(scheduler, store_time)`."""
+    """Call an operation in the context of a scheduler, also one without a method: `call(scheduler, store_time)`."""
     refuse_wrong_call(function, *args, **kwargs)
     return scheduler.runtime.in_context(lambda context: function(context, *args, **kwargs))
 
