@@ -228,7 +228,7 @@ def test_a_database_that_is_away_or_does_not_answer_is_critical(
     async def hangs(*args: Any, **options: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("evertick.cli.command.health.look", hangs)
+    monkeypatch.setattr("evertick.operations.health.look", hangs)
     silent = evertick("status", "--timeout", "200ms")
     assert (silent.exit_code, silent.stdout) == (2, "CRITICAL: the database did not answer within 200 ms\n")
 

@@ -63,6 +63,7 @@ from evertick.driver.spec import DriverParts, Spec
 from evertick.engine.engine import EngineHealth
 from evertick.engine.loop import LoopHealth
 from evertick.explain.availability import HaLine, HaNode, HaTable
+from evertick.explain.run import WhyRun, WhyTask
 from evertick.explain.schedule import Why
 from evertick.job.transaction import Transaction
 from evertick.model import (
@@ -84,8 +85,10 @@ from evertick.model.feed import FEED_KINDS, FeedEvent, FeedPage
 from evertick.model.hooks import EVENTS, Event
 from evertick.model.retry import Constant
 from evertick.operations.backfills import Backfill, BackfillStep
-from evertick.operations.preview import Planned
+from evertick.operations.preview import AppForecast, Planned
 from evertick.plan.change_preview import ChangedFire, ChangePlan, MovedFire, OptionChange
+from evertick.plan.forecast import Collision, Day, Minute
+from evertick.plan.spread import Suggestion
 from evertick.scheduler.process import EXIT_RESTART, EXIT_STALLED
 from evertick.scheduler.scheduler import Health
 from evertick.scheduler.sync import SyncScheduler
@@ -101,6 +104,7 @@ PAGES: dict[str, tuple[type, ...]] = {
     "reference/scheduler.md": (
         *(Scheduler, SyncScheduler, Health, EngineHealth, LoopHealth, Planned, Why, Backfill, BackfillStep),
         *(Duty, DutyContext),
+        *(WhyRun, WhyTask, AppForecast, Day, Minute, Collision, Suggestion),
         *(ChangePlan, ChangedFire, MovedFire, OptionChange),
     ),
     "reference/schedules.md": (When, Cron, Every, Once, Bounds, Calendar),

@@ -12,15 +12,31 @@ from typing import Any
 import mypy.api as mypy_api
 import pytest
 
-from evertick import InvalidInput, Scheduler, operations
+from evertick import InvalidInput, NotFound, Scheduler, operations
 from evertick.cli.database import Ledger
 from evertick.operations.context import Actor, Context, ContextSource
+from evertick.operations.health import store_time
+from evertick.operations.runs import runs_with_prefix
+from evertick.scheduler.operation import call
 from evertick.scheduler.sync import SyncScheduler
 from evertick.store.base import Store
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/scheduler.md"
-# Of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), and of listings.
-ELSEWHERE = {"enqueue", "plan_declared", "apply_declared", "timeline", "planned_fires", "first_fires", "expected_of"}
+# Of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), and what only front ends show.
+ELSEWHERE = {
+    *("enqueue", "plan_declared", "apply_declared"),
+    *(
+        "timeline",
+        "planned_fires",
+        "first_fires",
+        "expected_of",
+        "rule_zone",
+        "calendar_zones",
+        "is_declared_otherwise",
+    ),
+    *("runs_with_prefix", "messages_with_prefix", "schedules_with_prefix", "similar_keys", "namesake"),
+    *("channels", "channels_without_sender", "feed_state", "store_time", "app_status", "snapshot", "findings"),
+}
 
 
 def of_modules(first: type) -> dict[str, Callable[..., Any]]:
@@ -104,6 +120,101 @@ def test_wrong_arguments_are_refused_before_the_store_is_opened(tmp_path: Path) 
     with pytest.raises(TypeError, match=r"pause.*key"):
         scheduler.sync.pause()  # type: ignore[call-arg]
     assert not list(tmp_path.iterdir())
+
+
+WRONG_VALUES: list[tuple[str, tuple[object, ...], dict[str, object]]] = [
+    ("add", ("k",), {"when": "nonsense", "task": "job"}),
+    ("update", ("k",), {"when": "nonsense"}),
+    ("pause", (7,), {}),
+    ("pause", ("k",), {"note": 7}),
+    ("pause", ("k",), {"until": "tomorrow"}),
+    ("schedules", (), {"limit": 0}),
+    ("skip_next", ("",), {}),
+    ("move", ("k", "today"), {"to": "tomorrow"}),
+    ("pause_many", (), {"labels": {"a": "b"}, "note": 7}),
+    ("runs", (), {"limit": "five"}),
+    ("runs", (), {"states": "done"}),
+    ("history", (), {"schedule_key": 7}),
+    ("rerun", ("x",), {"overlap": "sometimes"}),
+    ("rerun_many", (), {"verdicts": ["nice"]}),
+    ("get_run", (7,), {}),
+    ("why_run", (7,), {}),
+    ("messages", (), {"states": ["lost"]}),
+    ("get_message", (7,), {}),
+    ("set_calendar", ("business",), {}),
+    ("calendar", ("a;b",), {}),
+    ("preview", (), {"count": -1}),
+    ("forecast", (), {"days": 0}),
+    ("forecast", (), {"keys": "report"}),
+    ("forecast", (), {"tz": "Nowhere/Atlantis"}),
+    ("preview_change", ("k",), {"days": 0}),
+    ("keep_feed", ("soon",), {}),
+    ("ha", (), {"kind": "node"}),
+    ("apps", (), {"limit": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "options"), WRONG_VALUES, ids=str)
+async def test_wrong_values_are_refused_before_the_store_is_opened(
+    name: str, args: tuple[object, ...], options: dict[str, object], tmp_path: Path
+) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/evertick.db")
+    for form in (scheduler, scheduler.sync):
+        with pytest.raises(InvalidInput):
+            getattr(form, name)(*args, **options)
+    assert not list(tmp_path.iterdir())
+    in_memory = Scheduler("sqlite://", concurrency=0)
+    with pytest.raises(InvalidInput):
+        await OPERATIONS[name](await in_memory.runtime.context(), *args, **options)
+    await in_memory.close()
+
+
+async def test_an_operation_without_a_method_is_called_with_the_scheduler(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/evertick.db", concurrency=0)
+    with pytest.raises(TypeError, match="runs_with_prefix"):
+        call(scheduler, runs_with_prefix)  # type: ignore[call-arg]
+    assert not list(tmp_path.iterdir())
+    added = await scheduler.add("one", when="every 5m", task="job")
+    assert await call(scheduler, store_time) >= added.created_at
+    run = await scheduler.trigger("one")
+    assert [each.id for each in await call(scheduler, runs_with_prefix, run.id[:8])] == [run.id]
+    assert (await scheduler.why_run(run)).now == (await scheduler.why_run(run.id)).now
+    assert (await scheduler.why_task("job")).live == {"waiting": 1}
+    assert await scheduler.apps() == ["default"]
+    await scheduler.close()
+
+
+async def test_a_thing_that_is_not_found_is_named_by_fields() -> None:
+    scheduler = Scheduler("sqlite://", concurrency=0)
+    for ask, setting in [
+        (scheduler.schedule, "key"),
+        (scheduler.why, "key"),
+        (scheduler.remove, "key"),
+        (scheduler.get_run, "run"),
+        (scheduler.cancel, "run"),
+        (scheduler.get_message, "message"),
+        (scheduler.calendar, "calendar"),
+    ]:
+        with pytest.raises(NotFound) as missing:
+            await ask("nope")
+        assert (missing.value.setting, missing.value.value) == (setting, "nope")
+    await scheduler.close()
+
+
+async def test_the_forecast_tells_what_collides_what_would_spread_it_and_what_it_leaves_out() -> None:
+    scheduler, read = Scheduler("sqlite://", concurrency=0), list[int]()
+    for key in ("one", "two"):
+        await scheduler.add(key, when="0 9 * * *", task="job", labels={"team": "ops"})
+    await scheduler.add("three", when="0 10 * * *", task="job")
+    found = await scheduler.forecast(days=2, labels={"team": "ops"}, tz="Asia/Tokyo", on_read=read.append)
+    assert (found.schedules, read, found.unreadable) == (2, [1, 2], {})
+    assert found.collisions[0].keys == ("one", "two")
+    assert [each.key for each in found.suggestions] == ["two"]
+    assert str(found.since.tzinfo) == "Asia/Tokyo"
+    assert (await scheduler.forecast(days=1, keys=["three"])).schedules == 1
+    with pytest.raises(NotFound, match="nope"):
+        await scheduler.forecast(keys=["nope"])
+    await scheduler.close()
 
 
 async def test_an_operation_takes_a_context_of_its_own() -> None:

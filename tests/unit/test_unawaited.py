@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from evertick import Context, InvalidArguments, Run, Scheduler
+from evertick import Calendar, Context, InvalidArguments, Run, Scheduler
 from evertick.job.context import JobRecord
 from evertick.model import Claimed
 from evertick.scheduler.sync import SyncScheduler
@@ -71,6 +71,8 @@ def test_in_plain_code_the_fix_is_sync(scheduler: Scheduler, caplog: pytest.LogC
     scheduler.sync.close()
 
 
+# Values that are checked when the call is made; "x" will do for the others.
+VALUES = {"when": "every 5m", "kept": "7d", "calendar": Calendar("x"), "fire_at": NOW, "to": NOW}
 PUBLIC = [name for name, _ in inspect.getmembers(Scheduler, asyncio.iscoroutinefunction) if not name.startswith("_")]
 
 
@@ -83,9 +85,10 @@ def test_every_async_call_of_a_scheduler_has_a_plain_form_that_the_error_can_nam
 def test_every_async_call_says_so(name: str, scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     taken = inspect.signature(getattr(scheduler, name)).parameters.values()
     needed = [each for each in taken if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
-    keywords = {each.name: "x" for each in needed if each.kind is each.KEYWORD_ONLY}
+    keywords = {each.name: VALUES.get(each.name, "x") for each in needed if each.kind is each.KEYWORD_ONLY}
+    positional = [VALUES.get(each.name, "x") for each in needed if each.kind is not each.KEYWORD_ONLY]
     line = here(+1)
-    getattr(scheduler, name)(*("x" for each in needed if each.kind is not each.KEYWORD_ONLY), **keywords)
+    getattr(scheduler, name)(*positional, **keywords)
     assert errors(caplog) == [
         f"{line}: scheduler.{name}(...) was not awaited and did nothing; write `scheduler.sync.{name}(...)`, or `await "
         f"scheduler.{name}(...)` in async code"

@@ -1,7 +1,7 @@
 """The store that a command works on: `--database`, `--app` and `--config`, and a scheduler that only manages.
 
-A flag is stronger than the environment, and that than a configuration file. Whoever names a database by `--database`
-has said it all: no file is read then.
+A flag overrides the environment, and that a configuration file. `--database` overrides the file, which is not read
+then.
 
 Management never makes a database and never migrates one: a mistyped path must not become an empty file that looks like
 "no schedules".
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Concatenate
 
@@ -71,17 +71,17 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     app: str
-    # How it was found, where nobody has named it: it may be a forgotten file, and not the one that is in use.
+    # How it was found, if it was not named: it may be a forgotten file, and not the one that is in use.
     words: str = ""
     # The node's settings that hold for commands, too, as `Scheduler` takes them: zone, limits of rules, retention.
     settings: dict[str, Any] = {}
     # Where a daemon of that configuration keeps its report.
     state_directory: Path | None = None
-    # Where a configuration was looked for in vain, if nobody has said where the ledger is.
+    # Where no configuration was found, if the ledger was not named.
     searched: str = ""
 
     def scheduler(self) -> Scheduler:
-        """One that only manages. Nothing is opened by it."""
+        """A scheduler that only manages. It opens nothing yet."""
         scheduler = Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
         scheduler.runtime.actor = Actor.of_command_line()
         return scheduler
@@ -92,7 +92,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledger:
-    """What the flags, the environment and the configuration say together."""
+    """The ledger by the flags, the environment and the configuration, in this order."""
     if database is not None and config is not None:
         raise click.UsageError("--database and --config both name a ledger; write one of them")
     if database is not None:
@@ -118,12 +118,12 @@ def ledger_of(database: str | None, app: str | None, config: str | None) -> Ledg
 
 
 def daemons_of(ledger: Ledger) -> list[DaemonReport]:
-    """The daemons on this machine that keep the ledger for this app, by what they say of themselves."""
+    """The daemons on this machine that keep the ledger for this app, by their own reports."""
     return _of_ledger(ledger, read_reports)
 
 
 def killed_daemons_of(ledger: Ledger) -> list[DaemonReport]:
-    """Those that did, and whose process is gone without a word."""
+    """Daemons that kept it, and whose process is gone without a last report."""
     return _of_ledger(ledger, read_dead_reports)
 
 
@@ -150,7 +150,7 @@ def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, 
         check_exists(scheduler.settings.url, ledger.searched)
         if not kwargs.get("as_json"):
             ledger.tell()
-        asyncio.run(_closing(scheduler, _work(scheduler, kwargs), _words(kwargs)))
+        asyncio.run(_closing(scheduler, _work(scheduler, kwargs)))
 
     async def _work(scheduler: Scheduler, given: dict[str, Any]) -> None:
         zone = await clock_of(scheduler, given)
@@ -160,21 +160,14 @@ def on_store(command: Callable[Concatenate[Scheduler, ...], Coroutine[Any, Any, 
     return with_store
 
 
-def _words(given: dict[str, Any]) -> list[str]:
-    """All that was written as text, for whoever looks for what was meant."""
-    values = [each for value in given.values() for each in (value if isinstance(value, tuple) else (value,))]
-    return [each for each in values if isinstance(each, str)]
-
-
-async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None], words: Sequence[str]) -> None:
+async def _closing(scheduler: Scheduler, work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except NotFound as missing:
-        disabled = disabled_jobs()
-        for word in words:
-            if word in disabled and repr(word) in str(missing):
-                raise NotFound(disabled_words(word, disabled[word])) from None
-        raise await nearer(await scheduler.runtime.store(), scheduler.app, words, missing) from None
+        name = missing.value
+        if name is not None and (place := disabled_jobs().get(name)) is not None:
+            raise NotFound(disabled_words(name, place)) from None
+        raise await nearer(scheduler, missing) from None
     finally:
         await scheduler.close()
 

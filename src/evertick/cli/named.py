@@ -1,14 +1,12 @@
-"""What a word on the command line names: a schedule by its key, a run or a message by the beginning of its id.
+"""Words on the command line as names: of a schedule by its key, of a run or a message by the beginning of its id.
 
-Eight characters tell an id from those of any other minute; where they do not, more are asked for. A word that names
-nothing is answered with what was perhaps meant, as a job that its file has with `enabled = false`: the ledger knows
-nothing of one that was never enabled, and its daemon has its task alone, so commands look into the file.
+Eight characters tell an id from the ids of any other minute. A name that nothing has is answered with a suggestion.
+That may be a job which its file has with `enabled = false`: the ledger has no schedule of it, so the file is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import click
@@ -18,9 +16,12 @@ from evertick.config.load import load_configuration, load_disabled
 from evertick.errors import InvalidConfiguration, NotFound, Refused
 from evertick.model import Message, Run, Schedule
 from evertick.operations.context import Actor
+from evertick.operations.outbox import messages_with_prefix
+from evertick.operations.runs import runs_with_prefix
+from evertick.operations.schedules import Namesake, namesake, similar_keys
 from evertick.operations.timeline import Question, timeline
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
-from evertick.store.base import MessageFilter, RunFilter, ScheduleFilter, Store
 
 __all__ = [
     "PREFIX_LEAST",
@@ -40,8 +41,6 @@ __all__ = [
 T = TypeVar("T")
 
 PREFIX_LEAST = 8
-_KEYS_COMPARED = 10_000
-_ALIKE = 0.6
 _KEYS_NAMED = 3
 # Messages among which a key is looked for, the newest.
 _MESSAGES_COMPARED = 10_000
@@ -49,18 +48,17 @@ _MESSAGES_COMPARED = 10_000
 
 async def run_named(scheduler: Scheduler, word: str) -> Run:
     """The run with this id, or the only one whose id begins like this."""
-    store, alike = await scheduler.runtime.store(), RunFilter(id_prefix=word, limit=2)
-    return await _named(word, "runs", scheduler.get_run, lambda: store.runs(scheduler.app, alike))
+    return await _named(word, "runs", scheduler.get_run, lambda: call(scheduler, runs_with_prefix, word))
 
 
 async def message_named(scheduler: Scheduler, word: str) -> Message:
     """The message with this id or key, or the only one whose id begins like this."""
-    store, alike = await scheduler.runtime.store(), MessageFilter(id_prefix=word, limit=2)
     try:
-        return await _named(word, "messages", scheduler.get_message, lambda: store.messages(scheduler.app, alike))
+        return await _named(
+            word, "messages", scheduler.get_message, lambda: call(scheduler, messages_with_prefix, word)
+        )
     except NotFound:
-        newest = await store.messages(scheduler.app, MessageFilter(limit=_MESSAGES_COMPARED))
-        found = [message for message in newest if message.key == word]
+        found = [each for each in await scheduler.messages(limit=_MESSAGES_COMPARED) if each.key == word]
         if not found:
             raise
     if len(found) > 1:
@@ -92,8 +90,10 @@ async def schedule_or_run(scheduler: Scheduler, word: str) -> Schedule | Run:
             return await run_named(scheduler, word)
         except NotFound:
             raise NotFound(
-                f"there is no schedule or run {word!r} in app {scheduler.app!r}; "
-                "`evertick list` and `evertick runs` show those there are"
+                f"there is no schedule or run {word!r} in app {scheduler.app!r}",
+                setting="key",
+                value=word,
+                fix="`evertick list` and `evertick runs` show those there are",
             ) from None
 
 
@@ -102,7 +102,7 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     found = await schedule_or_run(scheduler, word)
     if isinstance(found, Run):
         return found
-    rows = await timeline(await scheduler.runtime.context(), Question(key=found.key), 1)
+    rows = await call(scheduler, timeline, Question(key=found.key), 1)
     for run in (*rows.happened, *rows.planned):
         if isinstance(run, Run):
             return run
@@ -114,39 +114,35 @@ def task_word(word: str) -> str:
     return word.removesuffix("()")
 
 
-async def _of_another_kind(store: Store, app: str, word: str) -> str | None:
-    """What else than a schedule has this name, and which command tells of it."""
-    if any(word == duty.name for duty in await store.duties(app)):
-        return f"a duty, `evertick duties {word}` tells of it"
-    nodes = await store.nodes(app)
-    unsent = [pulse.channel for pulse in await store.channels(app)]
-    if word in unsent or any(word in node.channels for node in nodes):
-        return f"a channel, `evertick outbox list --channel {word}` tells of it"
-    if any(word in (node.name, node.id) for node in nodes):
-        return "a node, `evertick nodes` tells of it"
-    page = await store.schedules(app, ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False))
-    task = task_word(word)
-    keys = [schedule.key for schedule in page if schedule.task == task]
-    # The ledger still has its runs when no node that knows it is alive.
-    if keys or any(task in node.tasks for node in nodes) or await store.runs(app, RunFilter(task=task, limit=1)):
-        named = f"its schedules are {', '.join(keys[:_KEYS_NAMED])}" if keys else "no schedule has it"
-        return f"a task, and {named}; `evertick why {task}` and `evertick history --task {task}` tell of its runs"
-    return None
-
-
-async def nearer(store: Store, app: str, words: Iterable[str], missing: NotFound) -> NotFound:
+async def nearer(scheduler: Scheduler, missing: NotFound) -> NotFound:
     """The error with what was perhaps meant: something of another kind that has this name, or a key much like it."""
-    unknown = [word for word in words if repr(word) in str(missing)]
-    for word in unknown:
-        if other := await _of_another_kind(store, app, word):
-            return NotFound(f"{str(missing).partition('; ')[0]}; {word!r} is {other}")
-    wanted = ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False)
-    keys = [schedule.key for schedule in await store.schedules(app, wanted)]
-    for word in unknown:
-        if word not in keys:
-            for meant in get_close_matches(word, keys, n=1, cutoff=_ALIKE):
-                return NotFound(f"{str(missing).partition('; ')[0]}; did you mean {meant!r}?")
+    word = missing.value
+    if word is None:
+        return missing
+    if other := await _of_another_kind(scheduler, word):
+        return NotFound(f"{missing.problem}; {word!r} is {other}")
+    for meant in (await call(scheduler, similar_keys, word))[:1]:
+        return NotFound(f"{missing.problem}; did you mean {meant!r}?")
     return missing
+
+
+async def _of_another_kind(scheduler: Scheduler, word: str) -> str | None:
+    """The kind of thing that has this name and is no schedule, and the command that shows it."""
+    found = await call(scheduler, namesake, word)
+    if found is None and word != task_word(word):
+        found = await call(scheduler, namesake, task_word(word))
+    match found:
+        case None:
+            return None
+        case Namesake(kind="duty", name=name):
+            return f"a duty, `evertick duties {name}` tells of it"
+        case Namesake(kind="channel", name=name):
+            return f"a channel, `evertick outbox list --channel {name}` tells of it"
+        case Namesake(kind="node"):
+            return "a node, `evertick nodes` tells of it"
+        case Namesake(name=task, keys=keys):
+            named = f"its schedules are {', '.join(keys[:_KEYS_NAMED])}" if keys else "no schedule has it"
+            return f"a task, and {named}; `evertick why {task}` and `evertick history --task {task}` tell of its runs"
 
 
 _FILE = "evertick.cli.file"
@@ -154,13 +150,13 @@ _NAMED_MOST = 10
 
 
 def remember_file(file: str | None, *, is_read: bool) -> None:
-    """Which configuration the command goes by, to be asked for later. `is_read`: whether it goes by one at all."""
+    """Keep the configuration of the command, to be read later. `is_read`: whether the command uses one at all."""
     if (context := click.get_current_context(silent=True)) is not None and is_read:
         context.meta[_FILE] = file or ""
 
 
 def disabled_jobs() -> dict[str, str]:
-    """By name, where each stands. None where no file is read, or it cannot be."""
+    """By name, the place of each in the file. Empty where no file is read, or it cannot be read."""
     context = click.get_current_context(silent=True)
     if context is None or _FILE not in context.meta:
         return {}
@@ -171,10 +167,11 @@ def disabled_jobs() -> dict[str, str]:
 
 
 def disabled_words(name: str, place: str) -> str:
-    return (
-        f"{name!r} is a job that is disabled at {place}, and has no schedule yet; take `enabled = false` out there, or "
-        f"try it once with `evertick trigger {name}`"
-    )
+    return f"{_disabled(name, place)}, or try it once with `evertick trigger {name}`"
+
+
+def _disabled(name: str, place: str) -> str:
+    return f"{name!r} is a job that is disabled at {place}, and has no schedule yet; take `enabled = false` out there"
 
 
 def tell_disabled(disabled: Mapping[str, str], known: Iterable[str]) -> str | None:
@@ -188,15 +185,14 @@ def tell_disabled(disabled: Mapping[str, str], known: Iterable[str]) -> str | No
 
 
 async def try_disabled(name: str, args: Mapping[str, Any] | None) -> Run:
-    """Have the job run once, as its file has it now; by a node that knows its task."""
+    """Run the job once as its file has it now, on a node that knows its task."""
     loaded = load_configuration(click.get_current_context().meta[_FILE] or None)
     job = next((each for each in loaded.jobs if each.name == name), None)
     if job is None:
         raise NotFound(f"{loaded.file} has no job {name!r}")
     if job.spec is None or job.definition.mode == "every-node":
         # A task of other code is not known here, and a fire for every node is more than one run.
-        disabled = disabled_words(name, job.places.get("enabled", job.place)).partition(", or try")[0]
-        raise Refused(f"{disabled}; as it is, it cannot be tried")
+        raise Refused(f"{_disabled(name, job.places.get('enabled', job.place))}; as it is, it cannot be tried")
     scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     try:
         has, task = job.definition, scheduler.runtime.tasks[name]

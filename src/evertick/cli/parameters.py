@@ -1,4 +1,4 @@
-"""What is written on the command line, read and checked where it stands."""
+"""The types of arguments and options: they parse and check values where they are written."""
 
 from __future__ import annotations
 

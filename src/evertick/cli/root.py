@@ -128,7 +128,7 @@ def _refuse_bytes(args: Sequence[str], ctx: click.Context) -> None:
 
 
 def _leave_broken_pipe() -> NoReturn:
-    # What is still buffered would raise once more while the interpreter ends.
+    # Buffered output would raise once more while the interpreter ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(EXIT_BROKEN_PIPE)
 

@@ -1,7 +1,7 @@
-"""The clock of a command: by it moments without a zone, like "2026-12-24 18:30", are read, and all moments are told.
+"""The zone of a command, in which moments without a zone, like "2026-12-24 18:30", are read, and moments are shown.
 
-That is the zone given with --tz, else that of the schedule that the command is about (by its key, or by one of its
-runs), else that of this machine. Where each row is about the next fire of a schedule, each has the zone of its own.
+It is the zone given with --tz, else that of the schedule that the command is about (by its key, or by one of its
+runs), else that of this machine. Where each row is about the next fire of a schedule, each row has the zone of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import click
 from evertick.cli.named import PREFIX_LEAST
 from evertick.cli.parameters import ZoneParameter
 from evertick.errors import EvertickError
-from evertick.ledger.parsed_rules import rule_in_force
+from evertick.operations.runs import runs_with_prefix
+from evertick.operations.schedules import rule_zone
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
-from evertick.store.base import RunFilter
 from evertick.when import parse_when
 
 __all__ = ["clock_of", "moments_tz_option", "with_zone", "zone_of_rule"]
@@ -56,10 +57,9 @@ def zone_of_rule(rule: str) -> ZoneInfo | None:
 
 
 async def _zone_of(scheduler: Scheduler, word: str) -> ZoneInfo | None:
-    """The zone of the rule of a schedule, or of the schedule of a run, where there is one that can be read."""
-    store = await scheduler.runtime.store()
-    rule = await rule_in_force(store, scheduler.app, word)
-    if rule is None and len(word) >= PREFIX_LEAST:
-        for run in await store.runs(scheduler.app, RunFilter(id_prefix=word, limit=1)):
-            rule = None if run.schedule_key is None else await rule_in_force(store, scheduler.app, run.schedule_key)
-    return None if rule is None else rule.zone
+    """The zone of the rule of a schedule, or of the schedule of a run; None if there is none that can be read."""
+    zone = await call(scheduler, rule_zone, word)
+    if zone is None and len(word) >= PREFIX_LEAST:
+        for run in await call(scheduler, runs_with_prefix, word, limit=1):
+            zone = None if run.schedule_key is None else await call(scheduler, rule_zone, run.schedule_key)
+    return zone

@@ -30,7 +30,6 @@ from evertick.text.error_line import what_was_raised
 from evertick.when import When, from_us
 
 __all__ = [
-    "RunEvidence",
     "WhyRun",
     "WhyTask",
     "ended_words",
@@ -40,9 +39,6 @@ __all__ = [
     "phase_words",
     "silent_nodes",
 ]
-
-# Names and what is to be said of them.
-RunEvidence = list[tuple[str, str | list[str]]]
 
 _COUNTED_MOST = 10_000
 _NAMED_MOST = 3
@@ -65,16 +61,6 @@ class WhyRun(msgspec.Struct, frozen=True, kw_only=True):
     # Of its earlier attempts and of this one, oldest first.
     phases: list[str] = []
 
-    def facts(self) -> RunEvidence:
-        of = f" of {self.schedule_key}" if self.schedule_key else ""
-        return [
-            ("Run", f"{self.id}, task {self.task}{of}"),
-            ("Now", self.now),
-            ("Behind", self.behind),
-            ("Phases", self.phases),
-            ("Nodes", self.nodes),
-        ]
-
 
 class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
     task: str
@@ -84,16 +70,6 @@ class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
     now: list[str]
     last: str
     nodes: str
-
-    def facts(self) -> RunEvidence:
-        counts = ", ".join(f"{count} {state}" for state, count in self.live.items())
-        return [
-            ("Task", self.task),
-            ("Live", counts or "none of its runs"),
-            ("Now", self.now),
-            ("Last", self.last),
-            ("Nodes", self.nodes),
-        ]
 
 
 async def explain_run(store: Store, run: Run) -> WhyRun:

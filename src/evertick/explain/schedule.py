@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from evertick.errors import EvertickError, NotFound
+from evertick.errors import EvertickError
 from evertick.explain.dispatched_run import unsent_messages
 from evertick.explain.run import ended_words, live_words, silent_nodes
 from evertick.explain.words import (
@@ -23,6 +23,7 @@ from evertick.explain.words import (
     why_no_node,
 )
 from evertick.ledger.clock_repair import astray_of
+from evertick.ledger.editor import no_schedule
 from evertick.ledger.parsed_rules import blackout_of, load_calendars, rule_of
 from evertick.ledger.planning import able_nodes, overlap_on
 from evertick.model import Cause, Gap, Message, Node, Run, Schedule
@@ -63,7 +64,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 async def explain_schedule(store: Store, app: str, key: str) -> Why:
     found = await store.schedules(app, ScheduleFilter(keys=(key,)))
     if not found:
-        raise NotFound(f"there is no schedule {key!r} in app {app!r}; `evertick list` shows those there are")
+        raise no_schedule(app, key)
     schedule, now = found[0], from_us(await store.now())
     stored = await store.stored_schedules(app, keys=[key])
     rule, blackout, rule_error = await _rule(store, app, stored)

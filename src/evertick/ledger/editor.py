@@ -45,6 +45,7 @@ __all__ = [
     "current_schedule_of",
     "interval_from_end",
     "never_settles",
+    "no_schedule",
     "not_rerun",
     "soonest",
     "undeclared_note",
@@ -473,7 +474,7 @@ class Editor:
     async def _current(self, key: str) -> CurrentSchedule:
         found = await self._store.stored_schedules(self._app, keys=[key])
         if not found:
-            raise NotFound(f"there is no schedule {key!r} in app {self._app!r}; `evertick list` shows those there are")
+            raise no_schedule(self._app, key)
         calendars = await load_calendars(self._store, self._app)
         is_on_every = found[0].definition.mode == "every-node"
         nodes = await self._store.nodes(self._app) if is_on_every else ()
@@ -661,6 +662,15 @@ def interval_from_end(rule: When | None) -> int | None:
 
 def not_rerun(old: Run) -> str:
     return f"run {old.id} is not rerun"
+
+
+def no_schedule(app: str, key: str) -> NotFound:
+    return NotFound(
+        f"there is no schedule {key!r} in app {app!r}",
+        setting="key",
+        value=key,
+        fix="`evertick list` shows those there are",
+    )
 
 
 def never_settles(key: str) -> StoreUnavailable:

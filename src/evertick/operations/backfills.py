@@ -109,7 +109,7 @@ class Backfill:
         return self.to_the_end().__await__()
 
     async def to_the_end(self, on_step: Callable[[BackfillStep], None] | None = None) -> BackfillStep:
-        """The last step; `on_step` hears of each."""
+        """The last step; `on_step` is called with each."""
         last, hearers = None, [each for each in (self._on_step, on_step) if each is not None]
         async for step in self:
             last = step
@@ -153,7 +153,7 @@ def backfill(
 
     One at a time and in order, each when the one before has ended and nothing else of the schedule is live or due;
     with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
-    `on_step` hears of each step where it is awaited, and in `sync`, there on the event loop's thread.
+    `on_step` is called with each step where it is awaited, and in `sync`, there on the event loop's thread.
     """
     if overlap not in (None, "allow"):
         raise InvalidInput(f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)")

@@ -12,7 +12,7 @@ from datetime import datetime
 from evertick.definition.settings import check_labels
 from evertick.errors import InvalidInput, NotFound
 from evertick.model import Pause
-from evertick.operations.context import Context, check_note
+from evertick.operations.context import Context, check_note, checked
 from evertick.store.base import ScheduleFilter, StoredSchedule
 from evertick.when import to_us
 from evertick.when.moment import moment_text
@@ -25,6 +25,7 @@ OnChange = Callable[[str, int], None]
 _PAGE = 1_000
 
 
+@checked(note=check_note, until=to_us)
 async def pause_many(
     context: Context,
     *,
@@ -38,12 +39,12 @@ async def pause_many(
     chosen, until_us = _chosen(labels, everything), None if until is None else to_us(until)
     if until_us is not None and until_us <= await context.store.now():
         raise InvalidInput(f"until: {moment_text(until_us)} has passed; give a later moment, or none")
-    editor, said = context.editor(), check_note(note)
+    editor = context.editor()
 
     async def pause(key: str) -> bool:
-        is_paused = await editor.pause(key, note=said, until=until_us, unless=_is_paused)
+        is_paused = await editor.pause(key, note=note, until=until_us, unless=_is_paused)
         if is_paused:
-            context.tell("paused", key, note=said)
+            context.tell("paused", key, note=note)
         return is_paused
 
     return await _change_each(context, chosen, is_paused=False, change=pause, on_change=on_change)

@@ -14,7 +14,7 @@ from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.ledger.parsed_rules import blackout_named, blackout_of, load_calendars, rule_of
 from evertick.model import Definition
 from evertick.operations.calendars import check_calendar
-from evertick.operations.context import Context, stored_schedule
+from evertick.operations.context import Context, checked, stored_schedule
 from evertick.operations.schedules import rule_given
 from evertick.plan.allowed_rules import check_rule
 from evertick.plan.change_preview import ChangePlan, Kind, OptionChange, Side, plan_change
@@ -41,6 +41,13 @@ _USERS_MOST = 1_000
 _VALUE_SHOWN = 200
 
 
+def checked_days(days: Any) -> int:
+    """In microseconds."""
+    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= DAYS_MAX:
+        raise InvalidInput(f"days: {shown(days)} must be a whole number from 1 to {DAYS_MAX}")
+    return days * DAY
+
+
 class ScheduleSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stands; `rule` None: the stored one cannot be read, for the reason in `error`."""
 
@@ -51,6 +58,7 @@ class ScheduleSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     calendars: dict[str, Calendar]
 
 
+@checked(key=check_key, days=checked_days)
 async def preview_change(
     context: Context,
     key: str,
@@ -82,9 +90,9 @@ async def preview_change(
     return _updated(context, now, _rule_wanted(now, when, calendar, tz), policies, calendar, last)
 
 
+@checked(calendar=check_calendar, days=checked_days)
 async def preview_calendar(context: Context, calendar: Calendar, *, days: int = 14) -> list[ChangePlan]:
     """The effect of `set_calendar` on the schedules that use it: one plan each, by key. Nothing is written."""
-    check_calendar(calendar)
     last = checked_days(days)
     plans = []
     for key in await context.store.calendar_users(context.app, calendar.name, limit=_USERS_MOST):
@@ -124,7 +132,7 @@ def _bound(context: Context, now: ScheduleSnapshot, wanted: When | None, calenda
 
 
 async def _looked_up(context: Context, key: str) -> ScheduleSnapshot:
-    stored = await stored_schedule(context, check_key(key))
+    stored = await stored_schedule(context, key)
     return looked_at(stored, await load_calendars(context.store, context.app), await context.store.now())
 
 
@@ -233,12 +241,6 @@ def notes_of_rule(rule: When, definition: Definition) -> tuple[str, ...]:
     if definition.blackout is not None and definition.blackout_fate != "drop":
         notes.append(f"what blackout {definition.blackout!r} holds back is made up for when it ends, and is not listed")
     return tuple(notes)
-
-
-def checked_days(days: Any) -> int:
-    if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= DAYS_MAX:
-        raise InvalidInput(f"days: {shown(days)} must be a whole number from 1 to {DAYS_MAX}")
-    return days * DAY
 
 
 def _json(value: Any) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -16,8 +18,8 @@ from evertick.definition.options import make_definition
 from evertick.definition.settings import Settings, check_key
 from evertick.definition.task import Task, check_kept_arguments
 from evertick.engine.engine import EngineHealth
-from evertick.errors import InvalidArguments, InvalidInput, NotFound
-from evertick.ledger.editor import Editor
+from evertick.errors import InvalidArguments, InvalidInput
+from evertick.ledger.editor import Editor, no_schedule
 from evertick.ledger.override_editor import OverrideEditor
 from evertick.model import Run
 from evertick.model.hooks import Event, EventKind, Hooks
@@ -32,13 +34,18 @@ __all__ = [
     "EngineLink",
     "check_limit",
     "check_note",
-    "no_schedule",
+    "checked",
+    "refuse_wrong_call",
     "run_id_of",
     "stored_schedule",
 ]
 
 _LIMIT_MAX = 1_000_000
 _NOTE_LONGEST = 1_000
+
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
+# By operation, the check of its arguments.
+_CHECKS: dict[Callable[..., Any], Callable[..., None]] = {}
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,15 +143,44 @@ class ContextSource(Owner, Protocol):
     async def context(self) -> Context: ...
 
 
+def checked(**checks: Callable[[Any], object]) -> Callable[[F], F]:
+    """Check arguments of an operation by name when it is called, even before a store is opened for it."""
+
+    def decorate(function: F) -> F:
+        parameters = inspect.signature(function).parameters
+        places = {name: [*parameters].index(name) for name in checks}
+
+        def check(*args: Any, **kwargs: Any) -> None:
+            for name, place in places.items():
+                default = parameters[name].default
+                value = args[place] if place < len(args) else kwargs.get(name, default)
+                if value is not default:
+                    checks[name](value)
+
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            check(*args, **kwargs)
+            return await function(*args, **kwargs)
+
+        _CHECKS[call] = check
+        return cast("F", call)
+
+    return decorate
+
+
+def refuse_wrong_call(function: Callable[..., Coroutine[Any, Any, Any]], *args: object, **kwargs: object) -> None:
+    """Refuse arguments of an operation that do not fit its signature or fail its checks. Needs no store."""
+    # Python compares them with the signature when it makes the coroutine.
+    inspect.unwrap(function)(None, *args, **kwargs).close()
+    if (check := _CHECKS.get(function)) is not None:
+        check(None, *args, **kwargs)
+
+
 async def stored_schedule(context: Context, key: str) -> StoredSchedule:
     found = await context.store.stored_schedules(context.app, keys=[key])
     if not found:
         raise no_schedule(context.app, key)
     return found[0]
-
-
-def no_schedule(app: str, key: str) -> NotFound:
-    return NotFound(f"there is no schedule {key!r} in app {app!r}; `evertick list` shows those there are")
 
 
 def run_id_of(run: Any) -> str:

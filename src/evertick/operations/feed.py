@@ -13,13 +13,13 @@ import msgspec
 from evertick.definition.settings import check_feed, check_key
 from evertick.errors import InvalidInput, Refused, StoreUnavailable
 from evertick.model.feed import FEED_KINDS, Cursor, FeedEvent, FeedPage, cursor_of, events_of
-from evertick.operations.context import Context, ContextSource, check_limit
-from evertick.store.base import FeedRead
+from evertick.operations.context import Context, ContextSource, check_limit, checked
+from evertick.store.base import FeedRead, FeedState
 from evertick.text.values import shown
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import MILLISECOND, to_us
 
-__all__ = ["feed", "feed_cursor", "feed_page", "keep_feed"]
+__all__ = ["feed", "feed_cursor", "feed_page", "feed_state", "keep_feed"]
 
 log = logging.getLogger("evertick.feed")
 
@@ -27,6 +27,11 @@ log = logging.getLogger("evertick.feed")
 _ROWS_MOST = 50
 _POLL_LEAST = 10 * MILLISECOND
 _PAGE = 1_000
+
+
+def _check_kept(kept: Duration | None) -> None:
+    if kept is not None:
+        check_feed(kept)
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +44,15 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return self.schedule is None or event.schedule_key == self.schedule
 
 
+@checked(kept=_check_kept)
 async def keep_feed(context: Context, kept: Duration | None) -> None:
-    """Keep the events of this app for other programs, from now on and for so long; None: no more of it."""
+    """Keep the events of this app for other programs from now on, for so long; None turns that off."""
     await context.store.keep_feed(context.app, None if kept is None else check_feed(kept))
+
+
+async def feed_state(context: Context) -> FeedState | None:
+    """How long events are kept, and whether an open transaction delays them; None without a feed."""
+    return await context.store.feed_state(context.app)
 
 
 async def feed_cursor(context: Context) -> str:

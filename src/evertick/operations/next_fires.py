@@ -1,4 +1,4 @@
-"""What is to come as people read it: what a blackout makes one run of is one row, and rows that run are counted."""
+"""The fires to come as people read them: moments that a blackout makes one run of are one row, and runs are counted."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from evertick.doctor.health import due_since
 from evertick.engine.engine import EngineHealth
 from evertick.explain.availability import HA_KINDS, HaKind, HaTable, ha_table
 from evertick.model import Duty, Node
-from evertick.operations.context import Context, EngineLink, check_limit
+from evertick.operations.context import Context, EngineLink, check_limit, checked
 from evertick.store.base import ScheduleFilter
 from evertick.when import from_us
 
@@ -42,6 +42,10 @@ def is_healthy(engine: EngineLink | None, settings: Settings, *, is_started: boo
     return engine is not None and engine.health().is_healthy
 
 
+def _check_kind(kind: object) -> None:
+    check_one_of(kind, HA_KINDS, "kind")
+
+
 async def nodes(context: Context) -> list[Node]:
     """The nodes of this app, living and lately dead."""
     return await context.store.nodes(context.app)
@@ -52,14 +56,13 @@ async def duties(context: Context) -> list[Duty]:
     return await context.store.duties(context.app)
 
 
+@checked(kind=_check_kind, limit=check_limit)
 async def ha(context: Context, *, kind: HaKind | None = None, limit: int = 100) -> HaTable:
     """Every background loop, duty and schedule with its mode, who holds it, its last and next tick, and what N
     nodes do with it. `kind` shows only "loop", "duty" or "schedule"; `limit` is for the schedules."""
-    if kind is not None:
-        check_one_of(kind, HA_KINDS, "kind")
     kinds = HA_KINDS if kind is None else (kind,)
     declared = [work.name for work in context.duties.works]
-    return await ha_table(context.store, context.app, kinds=kinds, limit=check_limit(limit), declared_duties=declared)
+    return await ha_table(context.store, context.app, kinds=kinds, limit=limit, declared_duties=declared)
 
 
 async def health(context: Context) -> Health:

@@ -1,4 +1,4 @@
-"""The outbox: sending, looking at what is on its way, and deciding about what was given up."""
+"""The outbox: sending and listing messages, and retrying or dropping those that were given up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,44 @@ from evertick.definition.settings import check_key
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.model import Message, MessageState
 from evertick.model.message import check_name, new_message
-from evertick.operations.context import Context, check_limit
-from evertick.store.base import MessageFilter
+from evertick.operations.context import Context, check_limit, checked
+from evertick.store.base import ChannelPulse, MessageFilter
 from evertick.text.values import shown
 from evertick.when.duration import Duration
 
-__all__ = ["drop_message", "get_message", "messages", "retry_dead", "retry_message", "send"]
+__all__ = [
+    "channels",
+    "channels_without_sender",
+    "drop_message",
+    "get_message",
+    "messages",
+    "messages_with_prefix",
+    "retry_dead",
+    "retry_message",
+    "send",
+]
+
+
+def _id_of(message: Any) -> str:
+    if isinstance(message, Message):
+        return message.id
+    if not isinstance(message, str):
+        raise InvalidInput(f"message: {shown(message)} is neither a message nor the id of one")
+    return check_key(message, what="message")
+
+
+def _checked_states(states: Sequence[MessageState | str]) -> tuple[MessageState, ...]:
+    if isinstance(states, str):
+        raise InvalidInput(f"states: {shown(states)} is one text; pass a list, e.g. states=[{shown(states)}]")
+    try:
+        return tuple(MessageState(state) for state in states)
+    except ValueError:
+        known = ", ".join(repr(state.value) for state in MessageState)
+        raise InvalidInput(f"states: {shown(list(states))} must be among {known}") from None
+
+
+def _check_channel(channel: object) -> None:
+    check_name(channel, "channel")
 
 
 async def send(
@@ -43,6 +75,7 @@ async def send(
     return sent
 
 
+@checked(channel=_check_channel, states=_checked_states, limit=check_limit)
 async def messages(
     context: Context,
     *,
@@ -52,38 +85,66 @@ async def messages(
 ) -> list[Message]:
     """Messages of the outbox, newest first. Those that were sent are there while their key is remembered."""
     wanted = MessageFilter(
-        channel=None if channel is None else check_name(channel, "channel"),
+        channel=channel,
         states=None if states is None else _checked_states(states),
-        limit=check_limit(limit),
+        limit=limit,
     )
     return await context.store.messages(context.app, wanted)
 
 
+@checked(message_id=_id_of)
 async def get_message(context: Context, message_id: str) -> Message:
-    found = await context.store.messages(context.app, MessageFilter(ids=(_id_of(message_id),)))
+    """One message. Raises NotFound."""
+    wanted = _id_of(message_id)
+    found = await context.store.messages(context.app, MessageFilter(ids=(wanted,)))
     if not found:
         raise NotFound(
-            f"there is no message {message_id!r} in the outbox of app {context.app!r}; `evertick outbox list` shows "
-            "those there are"
+            f"there is no message {wanted!r} in the outbox of app {context.app!r}",
+            setting="message",
+            value=wanted,
+            fix="`evertick outbox list` shows those there are",
         )
     return found[0]
 
 
+async def messages_with_prefix(context: Context, prefix: str, *, limit: int = 2) -> list[Message]:
+    """Messages whose id begins like this, newest first."""
+    return await context.store.messages(context.app, MessageFilter(id_prefix=prefix, limit=check_limit(limit)))
+
+
+async def channels(context: Context) -> list[ChannelPulse]:
+    """The channels with messages that are not sent, by name."""
+    return await context.store.channels(context.app)
+
+
+async def channels_without_sender(context: Context, message_ids: Sequence[str]) -> list[str]:
+    """The channels of these messages for which no live node has a sender, by name."""
+    if not message_ids:
+        return []
+    wanted = MessageFilter(ids=tuple(message_ids), limit=len(message_ids))
+    found = {message.channel for message in await context.store.messages(context.app, wanted)}
+    nodes = await context.store.nodes(context.app)
+    return sorted(found - {channel for node in nodes if node.died_at is None for channel in node.channels})
+
+
+@checked(message=_id_of)
 async def retry_message(context: Context, message: Message | str) -> Message:
-    """Deliver a message now that is dead, or that waits for its next try. A dead one begins anew."""
+    """Deliver a message now that is dead, or that waits for its next try. A dead one gets all its tries again."""
     await _decide(context, message, "retried", context.store.retry_messages)
     context.wake_messages()
     return await get_message(context, _id_of(message))
 
 
+@checked(channel=_check_channel, limit=check_limit)
 async def retry_dead(context: Context, *, channel: str | None = None, limit: int = 1000) -> list[str]:
-    """Deliver dead messages anew, of one channel or of all. Answers their ids."""
+    """Deliver dead messages again, of one channel or of all. Answers their ids."""
     dead = await messages(context, channel=channel, states=[MessageState.DEAD], limit=limit)
     put_back = await context.store.retry_messages(context.app, [message.id for message in dead])
     context.wake_messages()
     return put_back
 
 
+@checked(message=_id_of)
 async def drop_message(context: Context, message: Message | str) -> None:
     """Forget a message that waits or is dead. Its key may be used again."""
     await _decide(context, message, "dropped", context.store.drop_messages)
@@ -102,21 +163,3 @@ async def _decide(
             f"`evertick rerun {found.caused_by}` runs it again"
         )
     raise Refused(f"message {id_} is {found.state}; only what waits or is dead can be {what}")
-
-
-def _id_of(message: Any) -> str:
-    if isinstance(message, Message):
-        return message.id
-    if not isinstance(message, str):
-        raise InvalidInput(f"message: {shown(message)} is neither a message nor the id of one")
-    return check_key(message, what="message")
-
-
-def _checked_states(states: Sequence[MessageState | str]) -> tuple[MessageState, ...]:
-    if isinstance(states, str):
-        raise InvalidInput(f"states: {shown(states)} is one text; pass a list, e.g. states=[{shown(states)}]")
-    try:
-        return tuple(MessageState(state) for state in states)
-    except ValueError:
-        known = ", ".join(repr(state.value) for state in MessageState)
-        raise InvalidInput(f"states: {shown(list(states))} must be among {known}") from None

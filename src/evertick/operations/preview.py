@@ -1,26 +1,36 @@
-"""Looking ahead: the fires to come."""
+"""Looking ahead: the next fires, and the forecast of how busy the days to come are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 
+from evertick.definition.settings import check_key, check_labels
 from evertick.errors import InvalidInput
+from evertick.explain.all_schedules import survey
+from evertick.ledger.editor import no_schedule
 from evertick.ledger.parsed_rules import blackout_of, load_calendars, rule_of
 from evertick.model import Schedule
-from evertick.operations.context import Context
+from evertick.operations.context import Context, checked
 from evertick.operations.schedules import schedule, schedules
+from evertick.plan.forecast import DAYS_MAX, Forecast
+from evertick.plan.forecast import Expected as Countable
+from evertick.plan.forecast import forecast as count_fires
+from evertick.plan.spread import Suggestion, suggestions
 from evertick.plan.upcoming import Expected, Prospect, upcoming_fires
 from evertick.store.base import StoredSchedule
 from evertick.text.values import shown
 from evertick.when import Calendar, from_us, to_us
 from evertick.when.base import UPCOMING_LIMIT
 from evertick.when.moment import LATEST
+from evertick.when.zone import zone_named
 
-__all__ = ["Planned", "expected_of", "preview"]
+__all__ = ["AppForecast", "Planned", "expected_of", "forecast", "preview"]
 
 _PAGE = 1_000
 
@@ -40,6 +50,37 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     prospect: Prospect | None = None
 
 
+class AppForecast(Forecast, frozen=True, kw_only=True):
+    """The fires to come, counted, and rules that would spread those that come together."""
+
+    # How many schedules are counted: those that are paused or over are not.
+    schedules: int
+    suggestions: list[Suggestion]
+    # By key, why the rule of a schedule cannot be read. It is left out.
+    unreadable: dict[str, str]
+
+
+def _check_count(count: Any) -> None:
+    if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
+        raise InvalidInput(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
+
+
+def _check_days(days: Any) -> None:
+    if type(days) is not int or not 1 <= days <= DAYS_MAX:
+        raise InvalidInput(f"days: {shown(days)} is not a whole number from 1 to {DAYS_MAX}")
+
+
+def _zone_given(tz: ZoneInfo | str) -> ZoneInfo:
+    return tz if isinstance(tz, ZoneInfo) else zone_named(tz)
+
+
+def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(keys, str):
+        raise InvalidInput(f"keys: {shown(keys)} is one text; pass a list, e.g. keys=[{shown(keys)}]")
+    return tuple(check_key(key) for key in keys)
+
+
+@checked(count=_check_count, until=to_us, after=to_us, key=check_key)
 async def preview(
     context: Context,
     *,
@@ -49,8 +90,6 @@ async def preview(
     key: str | None = None,
 ) -> list[Planned]:
     """The next fires over all schedules that are not paused (or of one), in order."""
-    if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
-        raise InvalidInput(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
     chosen = [await schedule(context, key)] if key is not None else await schedules(context, is_paused=False)
     expected = await expected_of(context, chosen)
     tasks = {each.key: each.task for each in chosen}
@@ -67,6 +106,45 @@ async def preview(
         )
         for each in islice(found, count)
     ]
+
+
+@checked(days=_check_days, keys=_checked_keys, tz=_zone_given)
+async def forecast(
+    context: Context,
+    *,
+    days: int = 7,
+    keys: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
+    tz: ZoneInfo | str | None = None,
+    on_read: Callable[[int], None] | None = None,
+) -> AppForecast:
+    """The fires of the days to come, today included: per hour, in the busiest minutes, and several at one instant.
+
+    Of all schedules that are not paused, or of those with these keys and labels. `tz`: the zone of the hours and days;
+    None: that of this machine. `on_read` gets the number of schedules that are read so far. Raises NotFound.
+    """
+    zone = None if tz is None else _zone_given(tz)
+    wanted, found = check_labels(labels or {}), set[str]()
+    expected, unreadable = dict[str, Countable](), dict[str, str]()
+    async for each in survey(context.store, context.app, keys=keys, labels=wanted):
+        found.add(each.schedule.key)
+        if on_read is not None:
+            on_read(len(found))
+        if each.rule_error is not None:
+            unreadable[each.schedule.key] = each.rule_error
+        if each.expected is not None:
+            expected[each.schedule.key] = each.expected
+    for key in keys:
+        if key not in found and not wanted:
+            raise no_schedule(context.app, key)
+    since = await context.store.now()
+    counted = count_fires(expected, since, days, lambda us: from_us(us).astimezone(zone))
+    return AppForecast(
+        **msgspec.structs.asdict(counted),
+        schedules=len(expected),
+        suggestions=suggestions(counted.collisions, expected, since),
+        unreadable=unreadable,
+    )
 
 
 async def expected_of(context: Context, schedules: Sequence[Schedule]) -> dict[str, Expected]:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,9 +14,10 @@ import msgspec
 from evertick.definition.settings import check_key, check_labels
 from evertick.engine.node import ended_event
 from evertick.errors import InvalidInput, NotFound, Refused
+from evertick.explain.run import WhyRun, WhyTask, explain_run, explain_task
 from evertick.ledger.editor import not_rerun
 from evertick.model import RERUN_OVERLAPS, Attempt, Gap, LogLine, RerunOverlap, Run, State, Verdict
-from evertick.operations.context import Context, check_limit, run_id_of
+from evertick.operations.context import Context, check_limit, checked, run_id_of
 from evertick.store.base import Cancelled, RunFilter
 from evertick.text.values import shown
 from evertick.when import from_us, to_us
@@ -31,7 +33,10 @@ __all__ = [
     "rerun",
     "rerun_many",
     "runs",
+    "runs_with_prefix",
     "why_not_rerun",
+    "why_run",
+    "why_task",
 ]
 
 logger = logging.getLogger("evertick.scheduler")
@@ -39,21 +44,57 @@ logger = logging.getLogger("evertick.scheduler")
 _TASKS_SHOWN = 5
 
 
+E = TypeVar("E", State, Verdict)
+
+
+def _check_overlap(overlap: Any, known: Sequence[Any] = RERUN_OVERLAPS) -> None:
+    if overlap not in known:
+        raise InvalidInput(f"overlap: {shown(overlap)} is none of {', '.join(map(repr, known))}")
+
+
+def _check_overlap_or_none(overlap: Any) -> None:
+    _check_overlap(overlap, (None, *RERUN_OVERLAPS))
+
+
+def _check_was_rerun(was_rerun: Any) -> None:
+    if not isinstance(was_rerun, bool):
+        raise InvalidInput(f"was_rerun: {shown(was_rerun)} must be True, False or None")
+
+
+def _several(kind: type[E], given: Sequence[E | str], what: str) -> tuple[E, ...]:
+    known = ", ".join(kind)
+    if isinstance(given, str):
+        raise InvalidInput(f"{what}: {shown(given)} is one text; pass a list, e.g. {what}=[{shown(given)}]")
+    for each in given:
+        if each not in list(kind):
+            raise InvalidInput(f"{what}: {shown(each)} is none of {known}")
+    return tuple(kind(each) for each in given)
+
+
+_states = partial(_several, State, what="states")
+_verdicts = partial(_several, Verdict, what="verdicts")
+_check_schedule = partial(check_key, what="schedule")
+_check_task = partial(check_key, what="task")
+_of_moments = checked(schedule_key=_check_schedule, since=to_us, until=to_us, limit=check_limit)
+
+
+@checked(run=run_id_of)
 async def cancel(context: Context, run: Run | str) -> bool:
     """Cancel a run: at once if it waits, by asking if it runs. False if it had ended already."""
     run_id = run_id_of(run)
     answer: Cancelled = (await context.store.cancel(context.app, [run_id], "requested"))[0]
     if answer.answer == "unknown":
-        raise NotFound(f"there is no run {run_id!r} in app {context.app!r}")
+        raise _no_run(context.app, run_id)
     if answer.answer == "asked" and context.engine is not None:
         context.engine.cancel([run_id])
     if answer.answer == "ended":
-        context.wake_runs()  # what it held up may start
+        context.wake_runs()  # runs that it blocked may start
     if answer.answer == "ended" and "cancelled" in context.hooks.wanted:
         context.hooks.tell(ended_event(await get_run(context, run_id), from_us(context.clock.now_us())))
     return answer.answer != "done"
 
 
+@checked(run=run_id_of, overlap=_check_overlap_or_none)
 async def rerun(
     context: Context, run: Run | str, *, args: Mapping[str, Any] | None = None, overlap: RerunOverlap | None = None
 ) -> Run:
@@ -62,13 +103,21 @@ async def rerun(
     It belongs to the schedule of the old one and obeys its overlap policy, or this: "queue" lets it wait for all
     that is live of the schedule, "allow" for nothing. `caused_by` is the old run.
     """
-    _check_overlap(overlap, (None, *RERUN_OVERLAPS))
     old = await get_run(context, run_id_of(run))
     if old.is_live:
         raise Refused(f"run {old.id!r} has not ended, it is {old.state}; only what has ended can be rerun")
     return await _rerun(context, old, args, overlap)
 
 
+@checked(
+    schedule_key=_check_schedule,
+    task=_check_task,
+    verdicts=_verdicts,
+    since=to_us,
+    until=to_us,
+    overlap=_check_overlap,
+    limit=check_limit,
+)
 async def rerun_many(
     context: Context,
     *,
@@ -88,7 +137,6 @@ async def rerun_many(
     ledger, so the caller need not. Each is written by itself: after an error, ask again for the rest.
     `args` are instead of their own, for runs of one task.
     """
-    _check_overlap(overlap, RERUN_OVERLAPS)
     ended = await runs(
         context,
         schedule_key,
@@ -122,6 +170,16 @@ async def _rerun(context: Context, old: Run, args: Mapping[str, Any] | None, ove
     return await get_run(context, run_id)
 
 
+@checked(
+    schedule_key=_check_schedule,
+    task=_check_task,
+    states=_states,
+    verdicts=_verdicts,
+    was_rerun=_check_was_rerun,
+    since=to_us,
+    until=to_us,
+    limit=check_limit,
+)
 async def runs(
     context: Context,
     schedule_key: str | None = None,
@@ -137,13 +195,12 @@ async def runs(
     limit: int = 100,
 ) -> list[Run]:
     """Runs, newest moment first or oldest. `since` and `until` bound their nominal moment."""
-    if was_rerun is not None and not isinstance(was_rerun, bool):
-        raise InvalidInput(f"was_rerun: {shown(was_rerun)} must be True, False or None")
     wanted = _filter(schedule_key, task, states, verdicts, labels, since, until, limit)
     wanted = msgspec.structs.replace(wanted, was_rerun=was_rerun, is_oldest_first=bool(oldest_first))
     return await context.store.runs(context.app, wanted)
 
 
+@_of_moments
 async def gaps(
     context: Context,
     schedule_key: str | None = None,
@@ -157,6 +214,7 @@ async def gaps(
     return await context.store.gaps(context.app, wanted)
 
 
+@_of_moments
 async def history(
     context: Context,
     schedule_key: str | None = None,
@@ -174,22 +232,47 @@ async def history(
     return both[:limit]
 
 
+@checked(run_id=run_id_of)
 async def get_run(context: Context, run_id: str) -> Run:
     """One run. Raises NotFound."""
-    found = await context.store.runs(context.app, RunFilter(ids=(run_id_of(run_id),)))
+    wanted = run_id_of(run_id)
+    found = await context.store.runs(context.app, RunFilter(ids=(wanted,)))
     if not found:
-        raise NotFound(f"there is no run {run_id!r} in app {context.app!r}")
+        raise _no_run(context.app, wanted)
     return found[0]
 
 
+async def runs_with_prefix(context: Context, prefix: str, *, limit: int = 2) -> list[Run]:
+    """Runs whose id begins like this, newest moment first."""
+    return await context.store.runs(context.app, RunFilter(id_prefix=prefix, limit=check_limit(limit)))
+
+
+@checked(run=run_id_of)
+async def why_run(context: Context, run: Run | str) -> WhyRun:
+    """In words: what a run does or waits for, or how it ended."""
+    return await explain_run(context.store, run if isinstance(run, Run) else await get_run(context, run))
+
+
+@checked(task=_check_task)
+async def why_task(context: Context, task: str) -> WhyTask:
+    """In words: the live runs of a task, and what they wait for."""
+    return await explain_task(context.store, context.app, task)
+
+
+@checked(run=run_id_of)
 async def attempts(context: Context, run: Run | str) -> list[Attempt]:
     """The earlier tries of a run; the last one is in the run itself."""
     return await context.store.attempts(context.app, run_id_of(run))
 
 
+@checked(run=run_id_of, limit=check_limit)
 async def log(context: Context, run: Run | str, *, after: int = 0, limit: int = 1000) -> list[LogLine]:
     """The log lines of a run, in order."""
-    return await context.store.log(context.app, run_id_of(run), after=after, limit=check_limit(limit))
+    return await context.store.log(context.app, run_id_of(run), after=after, limit=limit)
+
+
+def _no_run(app: str, run_id: str) -> NotFound:
+    return NotFound(f"there is no run {run_id!r} in app {app!r}", setting="run", value=run_id)
 
 
 def check_one_task(ended: Sequence[Run]) -> None:
@@ -205,24 +288,6 @@ def why_not_rerun(old: Run, refusal: Refused) -> str:
     return str(refusal).removesuffix(f": {not_rerun(old)}")
 
 
-def _check_overlap(overlap: Any, known: Sequence[Any]) -> None:
-    if overlap not in known:
-        raise InvalidInput(f"overlap: {shown(overlap)} is none of {', '.join(map(repr, known))}")
-
-
-E = TypeVar("E", State, Verdict)
-
-
-def _several(kind: type[E], given: Sequence[E | str], what: str) -> tuple[E, ...]:
-    known = ", ".join(kind)
-    if isinstance(given, str):
-        raise InvalidInput(f"{what}: {shown(given)} is one text; pass a list, e.g. {what}=[{shown(given)}]")
-    for each in given:
-        if each not in list(kind):
-            raise InvalidInput(f"{what}: {shown(each)} is none of {known}")
-    return tuple(kind(each) for each in given)
-
-
 def _filter(
     key: str | None,
     task: str | None,
@@ -234,12 +299,12 @@ def _filter(
     limit: int,
 ) -> RunFilter:
     return RunFilter(
-        schedule_key=None if key is None else check_key(key, what="schedule"),
-        task=None if task is None else check_key(task, what="task"),
-        states=None if states is None else _several(State, states, "states"),
-        verdicts=None if verdicts is None else _several(Verdict, verdicts, "verdicts"),
+        schedule_key=key,
+        task=task,
+        states=None if states is None else _states(states),
+        verdicts=None if verdicts is None else _verdicts(verdicts),
         labels=check_labels(labels or {}),
         since=None if since is None else to_us(since),
         until=None if until is None else to_us(until),
-        limit=check_limit(limit),
+        limit=limit,
     )

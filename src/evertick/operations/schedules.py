@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Unpack
+from difflib import get_close_matches
+from typing import Any, Literal, Unpack
+from zoneinfo import ZoneInfo
+
+import msgspec
 
 from evertick.definition.options import (
     PolicyOptions,
@@ -18,23 +22,31 @@ from evertick.definition.settings import check_key, check_labels
 from evertick.definition.task import Task
 from evertick.errors import AlreadyDeclared, InvalidInput
 from evertick.explain.schedule import Why, explain_schedule
-from evertick.ledger.editor import Addition
+from evertick.explain.words import is_left_behind, living_of
+from evertick.ledger.editor import Addition, no_schedule
+from evertick.ledger.parsed_rules import rule_in_force
 from evertick.model import Run, Schedule
-from evertick.operations.context import Context, check_limit, check_note, no_schedule
+from evertick.operations.context import Context, check_limit, check_note, checked
 from evertick.operations.runs import get_run
-from evertick.store.base import ScheduleFilter
+from evertick.store.base import RunFilter, ScheduleFilter
 from evertick.text.values import shown
 from evertick.when import When, parse_when, to_us
 
 __all__ = [
+    "Namesake",
     "add",
     "add_many",
+    "is_declared_otherwise",
+    "namesake",
     "pause",
     "remove",
     "resume",
     "rule_given",
+    "rule_zone",
     "schedule",
     "schedules",
+    "schedules_with_prefix",
+    "similar_keys",
     "trigger",
     "update",
     "why",
@@ -42,8 +54,31 @@ __all__ = [
 
 ADD_MANY_MAX = 10_000
 _PAGE = 1_000
+_KEYS_COMPARED = 10_000
+_SIMILAR = 0.6
 
 
+class Namesake(msgspec.Struct, frozen=True, kw_only=True):
+    """Something else than a schedule that has a name."""
+
+    kind: Literal["duty", "channel", "node", "task"]
+    name: str
+    # Of a task: the keys of its schedules.
+    keys: tuple[str, ...] = ()
+
+
+def rule_given(when: Any) -> When:
+    """The rule, given as one or as text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
+    if isinstance(when, str):
+        return parse_when(when)
+    if not isinstance(when, When):
+        raise InvalidInput(
+            f"when: {shown(when)} is no rule; pass Cron(...), Every(...), Once(...) or text like 'daily at 9:00'"
+        )
+    return when
+
+
+@checked(key=check_key, when=rule_given)
 async def add(
     context: Context, key: str, *, when: When | str, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]
 ) -> Schedule:
@@ -68,12 +103,13 @@ async def add_many(context: Context, schedules: Iterable[Mapping[str, Any]]) -> 
     context.wake_fires()
 
 
+@checked(key=check_key, when=rule_given)
 async def update(
     context: Context, key: str, *, when: When | str | None = None, **options: Unpack[PolicyOptions]
 ) -> Schedule:
     """Change a schedule. Its cursor restarts from now; nothing fires by the change itself."""
     rule = None if when is None else rule_given(when)
-    for stored in await context.store.stored_schedules(context.app, keys=[check_key(key)]):
+    for stored in await context.store.stored_schedules(context.app, keys=[key]):
         changed = make_definition(stored.definition.task, options, stored.definition)
         context.check_arguments(changed.task, changed.args)
     await context.editor().edit(
@@ -83,37 +119,40 @@ async def update(
     return await schedule(context, key)
 
 
+@checked(key=check_key)
 async def remove(context: Context, key: str) -> None:
     """Take a schedule away; waiting runs are cancelled, and those that no worker has taken; its history stays."""
-    await context.editor().remove(check_key(key))
+    await context.editor().remove(key)
     context.tell("removed", key)
 
 
+@checked(key=check_key, note=check_note, until=to_us)
 async def pause(context: Context, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
     """Stop a schedule from firing, with a note why and perhaps until a moment. Running work continues."""
-    until_us = None if until is None else to_us(until)
-    said = check_note(note)
-    await context.editor().pause(check_key(key), note=said, until=until_us)
+    await context.editor().pause(key, note=note, until=None if until is None else to_us(until))
     context.tell("paused", key, note=note)
     context.wake_fires()
     return await schedule(context, key)
 
 
+@checked(key=check_key)
 async def resume(context: Context, key: str) -> Schedule:
     """Let a paused schedule go on from now; its paused moments become one gap."""
-    await context.editor().resume(check_key(key))
+    await context.editor().resume(key)
     context.wake_fires()
     return await schedule(context, key)
 
 
+@checked(key=check_key)
 async def trigger(context: Context, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
     """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy."""
     encoded = None if args is None else context.encode_arguments((await schedule(context, key)).task, args)
-    run_id = await context.editor().trigger(check_key(key), args=encoded)
+    run_id = await context.editor().trigger(key, args=encoded)
     context.wake_runs()
     return await get_run(context, run_id)
 
 
+@checked(limit=check_limit)
 async def schedules(
     context: Context,
     *,
@@ -122,7 +161,6 @@ async def schedules(
     limit: int | None = None,
 ) -> list[Schedule]:
     """All schedules, by key."""
-    limit = None if limit is None else check_limit(limit)
     wanted_labels = check_labels(labels or {})
     found, after = list[Schedule](), None
     while limit is None or len(found) < limit:
@@ -136,17 +174,69 @@ async def schedules(
     return found
 
 
+@checked(key=check_key)
 async def schedule(context: Context, key: str) -> Schedule:
     """One schedule. Raises NotFound."""
-    found = await context.store.schedules(context.app, ScheduleFilter(keys=(check_key(key),)))
+    found = await context.store.schedules(context.app, ScheduleFilter(keys=(key,)))
     if not found:
         raise no_schedule(context.app, key)
     return found[0]
 
 
+async def schedules_with_prefix(context: Context, prefix: str, *, limit: int = 100) -> list[Schedule]:
+    """Schedules whose key begins like this, by key. Their runs are not counted."""
+    same = ScheduleFilter(keys=(prefix,), with_counts=False)
+    after = ScheduleFilter(after_key=prefix, limit=check_limit(limit), with_counts=False)
+    found = [*await context.store.schedules(context.app, same), *await context.store.schedules(context.app, after)]
+    return [each for each in found if each.key.startswith(prefix)][:limit]
+
+
+async def similar_keys(context: Context, key: str) -> list[str]:
+    """Keys of schedules that are much like this one, the most similar first; none if a schedule has it."""
+    known = await _tasks_by_key(context)
+    return [] if key in known else get_close_matches(key, known, cutoff=_SIMILAR)
+
+
+async def namesake(context: Context, name: str) -> Namesake | None:
+    """The duty, the channel of the outbox, the node or the task with this name; None if there is none."""
+    store, app = context.store, context.app
+    if any(name == duty.name for duty in await store.duties(app)):
+        return Namesake(kind="duty", name=name)
+    nodes = await store.nodes(app)
+    unsent = [pulse.channel for pulse in await store.channels(app)]
+    if name in unsent or any(name in node.channels for node in nodes):
+        return Namesake(kind="channel", name=name)
+    if any(name in (node.name, node.id) for node in nodes):
+        return Namesake(kind="node", name=name)
+    keys = tuple(key for key, task in (await _tasks_by_key(context)).items() if task == name)
+    # The ledger still has its runs when no node that knows it is alive.
+    if keys or any(name in node.tasks for node in nodes) or await store.runs(app, RunFilter(task=name, limit=1)):
+        return Namesake(kind="task", name=name, keys=keys)
+    return None
+
+
+async def _tasks_by_key(context: Context) -> dict[str, str]:
+    wanted = ScheduleFilter(limit=_KEYS_COMPARED, with_counts=False)
+    return {each.key: each.task for each in await context.store.schedules(context.app, wanted)}
+
+
+async def rule_zone(context: Context, key: str) -> ZoneInfo | None:
+    """The zone of the rule of a schedule; None if there is no such schedule, or its rule cannot be read."""
+    rule = await rule_in_force(context.store, context.app, key)
+    return None if rule is None else rule.zone
+
+
+async def is_declared_otherwise(context: Context, key: str) -> bool:
+    """Whether a declaration of a node that has gone is in force, which live nodes declare otherwise."""
+    stored = await context.store.stored_schedules(context.app, keys=[key])
+    living = living_of(await context.store.nodes(context.app))
+    return any(is_left_behind(each.key, each.declared, living) for each in stored)
+
+
+@checked(key=check_key)
 async def why(context: Context, key: str) -> Why:
-    """In words: when it fires next and why then, what became of the last moments, what it waits for now."""
-    return await explain_schedule(context.store, context.app, check_key(key))
+    """In words: when a schedule fires next and why, the outcome of its last moments, and what it waits for now."""
+    return await explain_schedule(context.store, context.app, key)
 
 
 def _addition(context: Context, given: dict[str, Any]) -> Addition:
@@ -166,14 +256,3 @@ def _addition(context: Context, given: dict[str, Any]) -> Addition:
     definition = make_definition(name, policies)
     context.check_arguments(name, definition.args)
     return Addition(key=key, rule=when, definition=definition, blackout=blackout_given(policies))
-
-
-def rule_given(when: Any) -> When:
-    """The rule, given as one or as text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
-    if isinstance(when, str):
-        return parse_when(when)
-    if not isinstance(when, When):
-        raise InvalidInput(
-            f"when: {shown(when)} is no rule; pass Cron(...), Every(...), Once(...) or text like 'daily at 9:00'"
-        )
-    return when

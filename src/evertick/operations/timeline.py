@@ -1,7 +1,7 @@
-"""Rows of the ledger for a listing: what has happened, newest first, and apart from it the runs that are only planned.
+"""Rows of the ledger for a listing: those that have happened, newest first, and apart from them the planned runs.
 
-A run is planned while its moment and its due time are to come and it was not tried yet: enqueued with a delay, held by
-a blackout, moved. What was cancelled or run before its moment has happened, when it ended or started.
+A run is planned while its moment and its due time are to come and it was not tried yet: it was enqueued with a delay,
+moved, or is held by a blackout. A run that was cancelled or started before its moment has happened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNTED_MOST = 1_000
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows are wanted. `with_gaps`: those of moments without a run, too."""
+    """The wanted rows, checked. `with_gaps`: also those of moments without a run."""
 
     key: str | None = None
     task: str | None = None
@@ -34,6 +34,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
     until: datetime | None = None
     with_gaps: bool = False
+
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            check_key(self.key, what="schedule")
+        if self.task is not None:
+            check_key(self.task, what="task")
+        check_labels(self.labels)
 
     def _states_in(self, wanted: frozenset[State]) -> list[State]:
         return [state for state in State if state in wanted and (self.states is None or state in self.states)]
@@ -50,7 +57,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     happened: list[Run | Gap]
-    # Soonest first, up to the limit or COUNTED_MOST, whichever is more.
+    # Soonest first, up to the larger of the limit and COUNTED_MOST.
     planned: list[Run]
 
 
@@ -91,11 +98,11 @@ async def timeline(context: Context, question: Question, limit: int) -> Timeline
 
 def _filter(question: Question) -> RunFilter:
     return RunFilter(
-        schedule_key=None if question.key is None else check_key(question.key, what="schedule"),
-        task=None if question.task is None else check_key(question.task, what="task"),
+        schedule_key=question.key,
+        task=question.task,
         states=question.states,
         verdicts=question.verdicts,
-        labels=check_labels(question.labels),
+        labels=question.labels,
         since=None if question.since is None else to_us(question.since),
         until=None if question.until is None else to_us(question.until),
     )

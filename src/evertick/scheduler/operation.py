@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from evertick.aio.unawaited import telling
 from evertick.operations.backfills import Backfill, BackfillStep
-from evertick.operations.context import Context, ContextSource
+from evertick.operations.context import Context, ContextSource, refuse_wrong_call
 
 if TYPE_CHECKING:
     from evertick.scheduler.runtime import Runtime
 
-__all__ = ["lazy", "operation", "plain", "plain_backfill"]
+__all__ = ["call", "lazy", "operation", "plain", "plain_backfill"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,10 +43,21 @@ def operation(
     """The async method of an operation."""
 
     def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        _refuse_wrong_call(function, *args, **kwargs)
-        return self.runtime.in_context(lambda context: function(context, *args, **kwargs))
+        return call(self, function, *args, **kwargs)
 
     return cast("Method[P, Coroutine[Any, Any, R]]", telling(_like(function, method)))
+
+
+def call(
+    scheduler: HasRuntime,
+    function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Coroutine[Any, Any, R]:
+    """Call an operation in the context of a scheduler, also one without a method: `call(scheduler, store_time)`."""
+    refuse_wrong_call(function, *args, **kwargs)
+    return scheduler.runtime.in_context(lambda context: function(context, *args, **kwargs))
 
 
 def plain(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> Method[P, R]:
@@ -54,7 +65,7 @@ def plain(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -
     what = f"scheduler.sync.{function.__name__}()"
 
     def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> R:
-        _refuse_wrong_call(function, *args, **kwargs)
+        refuse_wrong_call(function, *args, **kwargs)
         return self.runtime.call_plain(
             lambda context: function(context, *args, **kwargs), what, connection=kwargs.get("connection")
         )
@@ -81,11 +92,6 @@ def plain_backfill(function: Callable[Concatenate[ContextSource, P], Backfill]) 
         )
 
     return cast("Method[P, BackfillStep]", _like(function, method))
-
-
-def _refuse_wrong_call(function: Callable[..., Coroutine[Any, Any, R]], *args: object, **kwargs: object) -> None:
-    # Python compares them with the signature when it makes the coroutine, which would be only after the store is open.
-    function(None, *args, **kwargs).close()
 
 
 def _like(function: Callable[..., Any], method: Callable[..., R]) -> Callable[..., R]:

@@ -375,6 +375,7 @@ class Scheduler:
     run_early = operation(operations.overrides.run_early)
     undo = operation(operations.overrides.undo)
     preview = operation(operations.preview.preview)
+    forecast = operation(operations.preview.forecast)
     preview_change = operation(operations.change_preview.preview_change)
     preview_calendar = operation(operations.change_preview.preview_calendar)
     backfill = lazy(operations.backfills.backfill)
@@ -392,6 +393,8 @@ class Scheduler:
     gaps = operation(operations.runs.gaps)
     history = operation(operations.runs.history)
     get_run = operation(operations.runs.get_run)
+    why_run = operation(operations.runs.why_run)
+    why_task = operation(operations.runs.why_task)
     attempts = operation(operations.runs.attempts)
     log = operation(operations.runs.log)
 
@@ -411,6 +414,7 @@ class Scheduler:
     duties = operation(operations.nodes.duties)
     ha = operation(operations.nodes.ha)
     health = operation(operations.nodes.health)
+    apps = operation(operations.health.apps)
 
     def __repr__(self) -> str:
         return f"<Scheduler app={self.app!r} node={self.settings.node_name!r}>"

@@ -36,6 +36,7 @@ class SyncScheduler:
     run_early = plain(operations.overrides.run_early)
     undo = plain(operations.overrides.undo)
     preview = plain(operations.preview.preview)
+    forecast = plain(operations.preview.forecast)
     preview_change = plain(operations.change_preview.preview_change)
     preview_calendar = plain(operations.change_preview.preview_calendar)
     backfill = plain_backfill(operations.backfills.backfill)
@@ -53,6 +54,8 @@ class SyncScheduler:
     gaps = plain(operations.runs.gaps)
     history = plain(operations.runs.history)
     get_run = plain(operations.runs.get_run)
+    why_run = plain(operations.runs.why_run)
+    why_task = plain(operations.runs.why_task)
     attempts = plain(operations.runs.attempts)
     log = plain(operations.runs.log)
 
@@ -71,6 +74,7 @@ class SyncScheduler:
     duties = plain(operations.nodes.duties)
     ha = plain(operations.nodes.ha)
     health = plain(operations.nodes.health)
+    apps = plain(operations.health.apps)
 
     def close(self) -> None:
         self.runtime.portal.call(self.runtime.close, "scheduler.sync.close()")

@@ -31,6 +31,7 @@ from evertick.operations.apply import DeclaredPlan, apply_declared, plan_declare
 from evertick.operations.change_preview import DAYS_MAX
 from evertick.operations.context import Actor
 from evertick.plan.change_preview import ChangePlan
+from evertick.scheduler.operation import call
 from evertick.store.sqlite.location import location_of
 from evertick.text.redact import masked
 
@@ -48,7 +49,7 @@ _SIGNS = {"add": "+", "update": "~", "calendar": "~", "pause": "-", "remove": "-
 
 
 class _Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a plan."""
+    """The options of a plan."""
 
     prune: bool
     take_back: bool
@@ -138,8 +139,9 @@ async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
     try:
         await check_calendars(scheduler, loaded.jobs, problems)
         problems.raise_any()
-        return await plan_declared(
-            await scheduler.runtime.context(),
+        return await call(
+            scheduler,
+            plan_declared,
             disabled=disabled,
             calendars=loaded.calendars,
             prune=look.prune,
@@ -155,7 +157,7 @@ async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
         hint(f"warning: {told}")
     scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     try:
-        await apply_declared(await scheduler.runtime.context(), plan)
+        await call(scheduler, apply_declared, plan)
     finally:
         await scheduler.close()
 
@@ -215,7 +217,7 @@ def _jobs(count: int) -> str:
 def _print_one(plan: ChangePlan) -> None:
     head, _, *rest = readable(plan).lines(_LINES_OF_PLAN)
     is_same_rule = plan.kind == "update" and plan.when_old == plan.when_new and plan.is_empty
-    # Who declares it has changed, and nothing else: the nodes have another name, or code has declared it.
+    # Only its declarer has changed: the nodes have another name, or code has declared it.
     more = ", and is declared by this configuration from now on" if is_same_rule and not plan.options else ""
     say(f"{_SIGNS[plan.kind]} {head}{more}")
     if plan.kind == "add":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 import msgspec
@@ -15,8 +14,9 @@ from evertick.cli.show.output import Column, as_json_option, ask, hint, print_fa
 from evertick.cli.show.plan import DAYS, checked_days, days_option, dry_run_option, plan_data, say_nothing_changed
 from evertick.cli.show.words import now, stamp
 from evertick.errors import InvalidInput, NotFound, Refused
-from evertick.explain.all_schedules import survey
+from evertick.operations.calendars import calendar_zones
 from evertick.plan.change_preview import ChangePlan
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.regular_file import read_regular
 from evertick.when import Calendar, from_us, to_us
@@ -28,7 +28,6 @@ __all__ = ["calendar"]
 _ENTRIES_SHOWN = 20
 _FILE_MAX_BYTES = 4 * 1024 * 1024
 _USERS_SHOWN = 5
-_USERS_ASKED = 1_000
 _LOOK_AHEAD = 366 * DAY
 
 
@@ -100,24 +99,20 @@ async def show(scheduler: Scheduler, name: str, as_json: bool) -> None:
             ("Zone", found.tz or "that of the rule"),
             ("Include", _listed(found.include or ("always",))),
             ("Exclude", _listed(found.exclude)),
-            ("Now", await _states(scheduler, found, users)),
+            ("Now", await _states(scheduler, found)),
             ("Used by", _listed(users) or "nobody"),
         ]
     )
 
 
-async def _states(scheduler: Scheduler, found: Calendar, users: Sequence[str]) -> list[str]:
-    """Whether it is open now. Without a zone of its own that depends on who asks: on the zone of a user's rule."""
+async def _states(scheduler: Scheduler, found: Calendar) -> list[str]:
+    """Whether it is open now. A calendar without a zone of its own has that of each rule that uses it."""
     if found.tz is not None:
         return [_state_words(found)]
-    zones: dict[str, ZoneInfo] = {}
-    if users:  # no keys at all would mean all schedules
-        async for each in survey(await scheduler.runtime.store(), scheduler.app, keys=users[:_USERS_ASKED]):
-            if each.rule is not None:
-                zones[each.rule.zone.key] = each.rule.zone
+    zones = await call(scheduler, calendar_zones, found.name)
     if not zones:
         return [f"{_state_words(found)} in UTC; it goes by the zone of the rule that uses it"]
-    return [f"{_state_words(found.in_zone(zone))} in {name}" for name, zone in sorted(zones.items())][:_ENTRIES_SHOWN]
+    return [f"{_state_words(found.in_zone(zone))} in {zone.key}" for zone in zones][:_ENTRIES_SHOWN]
 
 
 def _state_words(found: Calendar) -> str:

@@ -62,7 +62,7 @@ def check(config: str | None, as_json: bool) -> None:
 
 
 def _about_none(loaded: Configuration) -> Iterator[str]:
-    """A node may wait for its jobs; an empty file that is checked is hardly meant."""
+    """A node may wait for its jobs, but an empty file that is checked is likely a mistake."""
     if not loaded.jobs:
         fix = "write [jobs.NAME], or name another --config"
         yield f"{loaded.file}: there is no job in it, so nothing runs by it; {fix}"

@@ -112,7 +112,7 @@ async def check(care: Maintenance, quick: bool, as_json: bool) -> None:
     try:
         status = await care.status()
     except StoreError:
-        # What is wrong may be in the way of that, too; it is said anyway.
+        # The same damage may prevent it; the problems are reported anyway.
         if not checked.problems:
             raise
         status = None
@@ -293,7 +293,7 @@ async def backup(care: Maintenance, file: str, as_json: bool) -> None:
 
 async def _give_back(care: Maintenance, before: StoreStatus, as_json: bool) -> None:
     total = before.free_pages or 0
-    # What nodes free meanwhile is for the next time, so that this one ends.
+    # Pages that nodes free meanwhile are left for the next call, so that this one ends.
     bites = total // _BITE + 1
     with progress("pages given back", is_quiet=as_json) as report:
         done = 0
@@ -305,7 +305,7 @@ async def _give_back(care: Maintenance, before: StoreStatus, as_json: bool) -> N
                 return
 
 
-# What the rows of each kind are, for one and for many.
+# Names of the rows of each kind, for one and for many.
 _OFF_ROWS = {
     "keys": ("unique key held for too long", "unique keys held for too long"),
     "messages": ("message of the outbox", "messages of the outbox"),

@@ -149,7 +149,7 @@ class _Demo:
         self._news.set()
 
     async def _until(self, key: str, kind: str, reason: str | None = None) -> None:
-        """Wait for the engine to say so. Whatever happens, the demo ends."""
+        """Wait for the event, but not for ever: the demo always ends."""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 while (key, kind, reason) not in self._seen:
@@ -178,7 +178,7 @@ def _say_at(moment: datetime, key: str, line: str, style: str) -> None:
 
 
 def _words(event: Event) -> str | None:
-    """What has happened, in a few words; None for what would only be noise here."""
+    """The event in a few words; None for one that would only be noise here."""
     match event.kind, event.reason:
         case "succeeded", _:
             return "succeeded" if event.attempt in (None, 1) else f"succeeded at attempt {event.attempt}"

@@ -18,6 +18,8 @@ from evertick.doctor.database import held_words
 from evertick.errors import EvertickError, InvalidInput, NotFound
 from evertick.model import Cause
 from evertick.model.feed import FEED_KINDS, FeedEvent
+from evertick.operations.feed import feed_state
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
 from evertick.when import duration_us
 from evertick.when.moment import SECOND
@@ -32,7 +34,7 @@ _DAYS_LETTERS = 4
 _PAGE = 500
 # Why there may be a run that is for one node alone.
 _FOR_ONE_NODE = (Cause.EVERY_NODE, Cause.TRIGGER)
-# A transaction that is committed by then does not hold up a single look.
+# A transaction that is committed by then delays no look.
 _HELD_LONG = 2 * SECOND
 
 
@@ -105,7 +107,7 @@ async def events(
 
 
 async def _hint_if_held_up(scheduler: Scheduler) -> None:
-    state = await (await scheduler.runtime.store()).feed_state(scheduler.app)
+    state = await call(scheduler, feed_state)
     if state is not None and state.held_at is not None and state.now - state.held_at > _HELD_LONG:
         hint(f"note: {held_words(state, state.held_at)}")
 
@@ -184,7 +186,7 @@ class _EventPrinter:
 
 
 def _said(event: FeedEvent, node: str) -> list[str | tuple[str, str]]:
-    """What it is about, and what of it."""
+    """Its subject, then the details."""
     subject = event.schedule_key or event.task or node
     words: list[str | tuple[str, str]] = [subject]
     if event.count is not None:

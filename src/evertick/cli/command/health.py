@@ -26,19 +26,19 @@ from evertick.cli.exits import EXIT_UNKNOWN
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.show.output import Column, as_json_option, clean, print_facts, print_json, print_table, say
 from evertick.cli.show.progress import progress
-from evertick.cli.show.words import counted, distance, now, stamp
-from evertick.clock import system_clock
+from evertick.cli.show.words import counted, distance, stamp
 from evertick.config.load import guess_ledger
 from evertick.daemon.pending_reload import about_daemons
 from evertick.daemon.report import DaemonReport
 from evertick.definition.settings import check_key
-from evertick.doctor import Finding, Severity, about_store, examine, examine_database
+from evertick.doctor import Finding, Severity, about_store, examine_database
 from evertick.doctor.finding import named
-from evertick.doctor.health import AppHealth, Evidence, health_of, look, problems_of, with_schedules
+from evertick.doctor.health import AppHealth
 from evertick.doctor.thresholds import Thresholds
 from evertick.errors import EvertickError, InvalidConfiguration, Refused, StoreRefused, StoreUnavailable
+from evertick.operations.health import AppStatus, app_status, findings
+from evertick.scheduler.operation import call
 from evertick.store.base import Maintenance
-from evertick.store.url import open_store
 from evertick.text.time_span import span
 
 __all__ = ["Grade", "doctor", "grade_of", "problem_data", "status"]
@@ -136,10 +136,10 @@ def status(
     thresholds = Thresholds(**limits)
     try:
         ledger, daemons = _asked(database, app, config)
-        evidence = asyncio.run(_look(ledger, timeout))
+        found = asyncio.run(_look(ledger, thresholds, timeout))
     except (EvertickError, TimeoutError) as error:
         _end_without(error, timeout, as_json)
-    health, problems = health_of(evidence), [*problems_of(evidence, thresholds), *about_daemons(daemons)]
+    health, problems = found.health, [*found.problems, *about_daemons(daemons)]
     grade = grade_of(problems)
     if as_json:
         print_json({**_head(grade, _summary(health, problems), problems), **_data(health, daemons)})
@@ -168,15 +168,14 @@ def _asked(database: str | None, app: str | None, config: str | None) -> tuple[L
         return ledger, [replace(each, problems=each.problems or wrong.problems) for each in daemons]
 
 
-async def _look(ledger: Ledger, timeout: timedelta) -> Evidence:
-    """Of very many schedules as many as half of the time is enough for are looked at one by one."""
+async def _look(ledger: Ledger, thresholds: Thresholds, timeout: timedelta) -> AppStatus:
+    """Half of the time is for looking at the schedules one by one; of very many the others are left out."""
     scheduler = ledger.scheduler()
     check_exists(scheduler.settings.url, ledger.searched)
     try:
         async with asyncio.timeout(timeout.total_seconds()):
-            store = await scheduler.runtime.store()
-            evidence = await look(store, scheduler.app, killed=_killed(ledger))
-            return await with_schedules(evidence, store, seconds_most=timeout.total_seconds() / 2)
+            seconds = timeout.total_seconds() / 2
+            return await call(scheduler, app_status, thresholds, killed=_killed(ledger), seconds_most=seconds)
     finally:
         await scheduler.close()
 
@@ -335,14 +334,14 @@ def doctor(as_json: bool, database: str | None, app: str | None, config: str | N
         check_exists(ledger.url, ledger.searched)
         if not as_json:
             ledger.tell()
-        findings = asyncio.run(_examine(ledger, as_json))
+        found = asyncio.run(_examine(ledger, as_json))
     except StoreRefused as missing:
-        findings = [about_store(missing)]
+        found = [about_store(missing)]
     if as_json:
-        print_json(findings)
+        print_json(found)
     else:
-        _print_findings(findings)
-    if any(finding.severity is not Severity.NOTE for finding in findings):
+        _print_findings(found)
+    if any(finding.severity is not Severity.NOTE for finding in found):
         raise click.exceptions.Exit(1)
 
 
@@ -363,21 +362,17 @@ def _care_if_any(url: str) -> Maintenance | None:
 
 
 async def _examine_app(ledger: Ledger, *, is_known_broken: bool) -> list[Finding]:
-    store = open_store(ledger.url, clock=system_clock)
+    scheduler = ledger.scheduler()
     try:
-        await store.open(migrate="check")
-    except EvertickError as error:
-        if is_known_broken:
-            return []
-        return [about_store(error)]
-    try:
-        return await examine(store, ledger.app, now(), killed=_killed(ledger))
+        return await call(scheduler, findings, killed=_killed(ledger))
+    except EvertickError as error:  # the store cannot be opened
+        return [] if is_known_broken else [about_store(error)]
     finally:
-        await store.close()
+        await scheduler.close()
 
 
-def _print_findings(findings: list[Finding]) -> None:
-    print_facts((finding.severity.value, [finding.what, f"fix: {finding.fix}"]) for finding in findings)
-    counts = [(each, sum(finding.severity is each for finding in findings)) for each in Severity]
+def _print_findings(found: list[Finding]) -> None:
+    print_facts((finding.severity.value, [finding.what, f"fix: {finding.fix}"]) for finding in found)
+    counts = [(each, sum(finding.severity is each for finding in found)) for each in Severity]
     told = [f"{count} {each.value}{'' if count == 1 else 's'}" for each, count in counts if count]
     say(", ".join(told) or "nothing is wrong")

@@ -171,7 +171,7 @@ def _is_of_system(source: str) -> bool:
 
 
 def _package_of(source: str) -> str:
-    """Files in /etc/cron.d, and copies of them, are called like what they belong to; /etc/crontab is everybody's."""
+    """The package that a file in /etc/cron.d, or a copy of one, is named after; /etc/crontab belongs to no package."""
     name = os.path.basename(source)
     return "" if source == "-" or name == _SYSTEM.name or source.startswith("/dev/") else name
 

@@ -27,9 +27,10 @@ from evertick.doctor.database import apps_words
 from evertick.doctor.nodes import node_state
 from evertick.explain.availability import HA_KINDS, HaKind, HaLine, HaTable
 from evertick.model import Duty, Node
+from evertick.operations.health import store_time
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
-from evertick.when import from_us
 
 __all__ = [
     "duties",
@@ -55,7 +56,7 @@ async def nodes(scheduler: Scheduler, as_json: bool) -> None:
     Example:
       evertick nodes
     """
-    found, moment = await scheduler.nodes(), from_us(await (await scheduler.runtime.store()).now())
+    found, moment = await scheduler.nodes(), await call(scheduler, store_time)
     given = click.get_current_context().params
     killed = {each.node_id for each in killed_daemons_of(ledger_of(given["database"], given["app"], given["config"]))}
     found.sort(key=lambda node: (node.died_at is not None, -node.started_at.timestamp()))
@@ -272,6 +273,6 @@ def _remarks(table: HaTable, kind: HaKind | None) -> Iterator[str]:
 
 
 async def hint_other_apps(scheduler: Scheduler) -> None:
-    others = [app for app in await (await scheduler.runtime.store()).apps() if app != scheduler.app]
+    others = [app for app in await scheduler.apps() if app != scheduler.app]
     if others:
         hint(f"this database has {apps_words(others)}; name another with --app")

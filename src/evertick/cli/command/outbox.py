@@ -26,8 +26,9 @@ from evertick.cli.show.output import (
 from evertick.cli.show.words import data_text, distance, known_names, node_words, now, stamp
 from evertick.errors import NotFound
 from evertick.model import Message, MessageState
+from evertick.operations.outbox import channels, channels_without_sender
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
-from evertick.store.base import MessageFilter
 from evertick.text.error_line import what_was_raised
 
 __all__ = ["outbox"]
@@ -80,7 +81,7 @@ async def list_messages(
         hint(f"there are no such messages in the outbox of app {scheduler.app!r}")
     else:
         columns = [
-            # What `show`, `retry` and `drop` want.
+            # `show`, `retry` and `drop` take it.
             Column(title="MESSAGE"),
             Column(title="CHANNEL", is_cut=True, is_whole_below=True),
             Column(title="STATE", is_coloured=True),
@@ -207,7 +208,7 @@ async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> 
       evertick outbox drop 01a1e06c --yes
     """
     found = await message_named(scheduler, message)
-    # What is sent, or under way, is refused anyway.
+    # A message that is sent or under way is refused anyway.
     if not yes and found.state in (MessageState.WAITING, MessageState.DEAD):
         ask(f"drop message {found.id} of channel {found.channel!r}, which is {found.state}?", "drop it")
     await scheduler.drop_message(found)
@@ -219,21 +220,16 @@ async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> 
 
 async def _check_channel(scheduler: Scheduler, channel: str) -> None:
     """Refuse one that no message and no sender has: it is mistyped."""
-    known = {pulse.channel for pulse in await (await scheduler.runtime.store()).channels(scheduler.app)}
+    known = {pulse.channel for pulse in await call(scheduler, channels)}
     known |= {each for node in await scheduler.nodes() for each in node.channels}
     if channel not in known and not await scheduler.messages(channel=channel, limit=1):
         there = f"there are {', '.join(sorted(known))}" if known else "no node has a sender"
-        raise NotFound(f"there is no channel {channel!r} in app {scheduler.app!r}; {there}")
+        problem = f"there is no channel {channel!r} in app {scheduler.app!r}"
+        raise NotFound(problem, setting="channel", value=channel, fix=there)
 
 
 async def _hint_if_no_sender(scheduler: Scheduler, ids: list[str]) -> None:
-    if not ids:
-        return
-    found = await (await scheduler.runtime.store()).messages(
-        scheduler.app, MessageFilter(ids=tuple(ids), limit=len(ids))
-    )
-    sent = {channel for node in await scheduler.nodes() if node.died_at is None for channel in node.channels}
-    for channel in sorted({message.channel for message in found} - sent):
+    for channel in await call(scheduler, channels_without_sender, ids):
         hint(f"note: no live node has a sender for channel {channel!r}; what is due waits until one is started")
 
 

@@ -112,7 +112,7 @@ async def undo(scheduler: Scheduler, key: str, moment: datetime | None, as_json:
 
 
 async def _answer(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    """What is decided, and what fires next by it."""
+    """Print the decisions, and the next fires with them."""
     if as_json:
         print_json(await show_data(scheduler, schedule))
         return

@@ -17,15 +17,15 @@ from evertick.cli.show.output import Column, as_json_option, hint, print_facts, 
 from evertick.cli.show.progress import progress
 from evertick.cli.show.words import distance, now, stamp, times_of, zone_name
 from evertick.cli.time_zone import moments_tz_option
-from evertick.errors import NotFound, Refused
-from evertick.explain.all_schedules import survey
+from evertick.errors import Refused
 from evertick.operations.next_fires import Ahead, planned_fires
-from evertick.plan.forecast import DAYS_MAX, Collision, Expected, Forecast
-from evertick.plan.forecast import forecast as make_forecast
-from evertick.plan.spread import Suggestion, suggestions
+from evertick.operations.preview import AppForecast
+from evertick.plan.forecast import DAYS_MAX, Collision
+from evertick.plan.spread import Suggestion
 from evertick.plan.upcoming import COUNT_MOST
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
-from evertick.when import Cron, When, from_us, parse_when, to_us
+from evertick.when import Cron, When, parse_when, to_us
 from evertick.when.base import UPCOMING_LIMIT
 from evertick.when.duration import duration_us, duration_words
 
@@ -37,7 +37,7 @@ __all__ = [
 
 _COUNT = 10
 _UPCOMING = 5
-# Whose `H` is shown when no key is given.
+# The key by which `H` is shown when none is given.
 _SOME_KEY = "example"
 
 
@@ -65,7 +65,7 @@ async def preview(
     """
     most = count or (_COUNT if until is None else UPCOMING_LIMIT)
     schedules = await scheduler.schedules(is_paused=False) if key is None else [await scheduler.schedule(key)]
-    planned = await planned_fires(await scheduler.runtime.context(), schedules, count=most, until=until)
+    planned = await call(scheduler, planned_fires, schedules, count=most, until=until)
     if as_json:
         print_json(planned)
         return
@@ -113,7 +113,7 @@ def _prospect_words(planned: Ahead) -> str:
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be said about a rule without a store."""
+    """A rule in words and moments, without a store."""
 
     text: str
     words: str
@@ -185,6 +185,8 @@ def _explained(rule: When, moment: datetime) -> Explained:
 
 _SHOWN = 5
 _KEYS_SHOWN = 4
+# Of a forecast; the text output has them as hints.
+_NOT_IN_JSON = ("schedules", "unreadable")
 
 
 @click.command()
@@ -215,24 +217,22 @@ async def forecast(
       evertick forecast --days 14 --label team=sales --tz Europe/Berlin
       evertick forecast --svg forecast.svg
     """
-    expected = await _expected(scheduler, keys, dict(labels), as_json)
-    since = await (await scheduler.runtime.store()).now()
-    made = make_forecast(expected, since, days, lambda us: _shown(us, tz))
-    spread = suggestions(made.collisions, expected, since)
+    with progress("schedules read", is_quiet=as_json) as report:
+        made = await scheduler.forecast(
+            days=days, keys=keys, labels=dict(labels), tz=tz, on_read=lambda count: report(count, None)
+        )
+    for key, error in made.unreadable.items():
+        hint(f"note: {key} is left out: {error}")
     if svg is not None:
         _write(svg, heatmap_svg(made, f"Forecast of app {scheduler.app}"))
     if as_json:
-        print_json({**msgspec.structs.asdict(made), "suggestions": spread})
-    elif not expected:
+        print_json({name: value for name, value in msgspec.structs.asdict(made).items() if name not in _NOT_IN_JSON})
+    elif not made.schedules:
         hint(f"nothing is going to fire in app {scheduler.app!r} for this question")
     else:
-        _print(made, spread)
+        _print(made)
     if svg is not None and not as_json:
         hint(f"note: the picture is in {svg}")
-
-
-def _shown(us: int, tz: ZoneInfo | None) -> datetime:
-    return from_us(us).astimezone() if tz is None else from_us(us, tz)
 
 
 def _write(path: Path, text: str) -> None:
@@ -242,29 +242,7 @@ def _write(path: Path, text: str) -> None:
         raise Refused(f"{str(path)!r} cannot be written ({error.strerror}); name another file with --svg") from error
 
 
-async def _expected(
-    scheduler: Scheduler, keys: tuple[str, ...], labels: dict[str, str], as_json: bool
-) -> dict[str, Expected]:
-    expected, found, unreadable = {}, set(), {}
-    with progress("schedules read", is_quiet=as_json) as report:
-        async for each in survey(await scheduler.runtime.store(), scheduler.app, keys=keys, labels=labels):
-            found.add(each.schedule.key)
-            report(len(found), None)
-            if each.rule_error is not None:
-                unreadable[each.schedule.key] = each.rule_error
-            if each.expected is not None:
-                expected[each.schedule.key] = each.expected
-    for key, error in unreadable.items():
-        hint(f"note: {key} is left out: {error}")
-    for key in keys:
-        if key not in found and not labels:
-            raise NotFound(
-                f"there is no schedule {key!r} in app {scheduler.app!r}; `evertick list` shows those there are"
-            )
-    return expected
-
-
-def _print(made: Forecast, spread: list[Suggestion]) -> None:
+def _print(made: AppForecast) -> None:
     print_heatmap(made)
     say("")
     say(("Busiest minutes", "bold"))
@@ -282,7 +260,7 @@ def _print(made: Forecast, spread: list[Suggestion]) -> None:
         Column(title="KEYS", is_cut=True, is_whole_below=True, gives_way=1),
     ]
     print_table(columns, [_collision_row(each) for each in made.collisions[:_SHOWN]])
-    _print_suggestions(spread)
+    _print_suggestions(made.suggestions)
 
 
 def _collision_row(collision: Collision) -> list[str]:
@@ -300,7 +278,7 @@ def _print_suggestions(spread: list[Suggestion]) -> None:
         return
     say("")
     say(("To spread them", "bold"))
-    # What is recommended is there to be copied, whole.
+    # A recommended rule is copied, so it is shown whole.
     columns = [
         Column(title="KEY"),
         Column(title="RULE", below="own", gives_way=2),

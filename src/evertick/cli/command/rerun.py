@@ -1,6 +1,6 @@
 """Dead letters: the commands failed, which lists them, and rerun, which runs one or many of them again.
 
-What is asked about is what is rerun: the list is read once, before the question.
+The list is read once, before the question, so that exactly the listed runs are rerun.
 """
 
 from __future__ import annotations

@@ -49,12 +49,13 @@ from evertick.cli.show.words import (
 from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import NotFound, Refused
 from evertick.explain.dispatched_run import is_heard
-from evertick.explain.run import RunEvidence, explain_run, explain_task, phase_words
+from evertick.explain.run import WhyRun, WhyTask, phase_words
 from evertick.explain.schedule import Why
 from evertick.explain.words import driver_wanted, living_of
 from evertick.ledger.planning import overlap_on
 from evertick.model import LIVE_STATES, Attempt, Gap, LogLine, Node, Phase, Reason, Run, Schedule, State, Verdict
 from evertick.operations.timeline import COUNTED_MOST, Question, Timeline, timeline
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
 from evertick.text.time_span import span
@@ -78,6 +79,8 @@ __all__ = [
     "whole_log",
     "why",
 ]
+
+Facts = list[tuple[str, str | list[str]]]
 
 _LIMIT_MAX = 100_000
 # How the reason of a gap begins that is the gap of one node.
@@ -144,16 +147,16 @@ async def history(
 
 
 async def _found(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
-    found = await timeline(await scheduler.runtime.context(), question, limit)
+    found = await call(scheduler, timeline, question, limit)
     if question.key is not None and not found.happened and not found.planned:
-        await scheduler.schedule(question.key)  # nothing came of it, or there is no such schedule
+        await scheduler.schedule(question.key)  # it has no rows, or there is no such schedule
     return found
 
 
 async def timeline_data(
     scheduler: Scheduler, found: Timeline, limit: int, is_planned: bool = False
 ) -> list[dict[str, Any]]:
-    """What has happened, then what is planned, each up to the limit."""
+    """The runs and gaps that have happened, then the planned runs, each up to the limit."""
     happened, planned = [] if is_planned else found.happened, found.planned[:limit]
     data = await rows_data(scheduler, [*happened, *planned])
     return [{**row, "is_planned": place >= len(happened)} for place, row in enumerate(data)]
@@ -271,7 +274,7 @@ def _check_live(live: bool, states: Sequence[str], verdicts: Sequence[str]) -> N
 
 _RUN_COLUMNS = [
     Column(title="MOMENT", is_moment=True, below="shared", gives_way=1),
-    # What `show`, `why`, `logs` and `cancel` want: it is there to be copied, on the narrowest terminal.
+    # `show`, `why`, `logs` and `cancel` take it: it is copied, also from the narrowest terminal.
     Column(title="RUN"),
     Column(title="TASK", below="shared", gives_way=3),
     Column(title="KEY", below="shared", gives_way=4),
@@ -327,7 +330,7 @@ def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_
         Column(title="REASON", below="shared", gives_way=3),
         Column(title="TRIES", is_right=True, gives_way=6),
         Column(title="TOOK", is_right=True, gives_way=5),
-        # What tells the runs of a fire for every node apart; where all are of one node it is the first to go.
+        # It tells the runs of a fire for every node apart; where all are of one node it is the first to go.
         Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=2 if is_many else 9, below=below),
         Column(title="DETAIL", is_cut=True, cut_least=30, is_whole_below=True, gives_way=7),
         Column(title="RUN", width_least=150, gives_way=8),
@@ -375,13 +378,12 @@ async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
       evertick why send_mail
     """
     found = await _schedule_run_or_task(scheduler, key)
-    store = await scheduler.runtime.store()
     if isinstance(found, Run):
-        told = await explain_run(store, found)
-        _answer(told, told.facts(), as_json)
+        of_run = await scheduler.why_run(found)
+        _answer(of_run, _facts_of_run(of_run), as_json)
     elif isinstance(found, str):
-        of_task = await explain_task(store, scheduler.app, found)
-        _answer(of_task, of_task.facts(), as_json)
+        of_task = await scheduler.why_task(found)
+        _answer(of_task, _facts_of_task(of_task), as_json)
         if not as_json and (place := disabled_jobs().get(found)) is not None:
             hint(f"note: {disabled_words(found, place)}")
     else:
@@ -401,7 +403,29 @@ async def _schedule_run_or_task(scheduler: Scheduler, word: str) -> Schedule | R
         raise
 
 
-def _answer(answer: Any, facts: RunEvidence, as_json: bool) -> None:
+def _facts_of_run(why: WhyRun) -> Facts:
+    of = f" of {why.schedule_key}" if why.schedule_key else ""
+    return [
+        ("Run", f"{why.id}, task {why.task}{of}"),
+        ("Now", why.now),
+        ("Behind", why.behind),
+        ("Phases", why.phases),
+        ("Nodes", why.nodes),
+    ]
+
+
+def _facts_of_task(why: WhyTask) -> Facts:
+    counts = ", ".join(f"{count} {state}" for state, count in why.live.items())
+    return [
+        ("Task", why.task),
+        ("Live", counts or "none of its runs"),
+        ("Now", why.now),
+        ("Last", why.last),
+        ("Nodes", why.nodes),
+    ]
+
+
+def _answer(answer: Any, facts: Facts, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:

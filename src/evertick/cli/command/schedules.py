@@ -40,12 +40,14 @@ from evertick.cli.show.words import (
 )
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
 from evertick.errors import EvertickError, NotFound
-from evertick.explain.words import REMEDY, is_left_behind
+from evertick.explain.words import REMEDY
 from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS, SCHEDULE_MODES, UNIQUE_UNTIL, Run, Schedule, State
 from evertick.model.every_node import is_own_queue
 from evertick.operations.bulk import OnChange
 from evertick.operations.next_fires import first_fires, planned_fires
+from evertick.operations.schedules import is_declared_otherwise
 from evertick.operations.timeline import Question, timeline
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.time_span import span
 from evertick.when import parse_when
@@ -97,7 +99,7 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
             await hint_other_apps(scheduler)
     else:
         moment = now()
-        firsts = await first_fires(await scheduler.runtime.context(), found)
+        firsts = await call(scheduler, first_fires, found)
         rows = [_row(schedule, firsts[schedule.key], moment) for schedule in found]
         columns = [
             Column(title="KEY"),
@@ -174,7 +176,7 @@ async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
 
 
 async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    found = await timeline(await scheduler.runtime.context(), Question(key=schedule.key, with_gaps=True), _RECENT)
+    found = await call(scheduler, timeline, Question(key=schedule.key, with_gaps=True), _RECENT)
     if as_json:
         recent = await timeline_data(scheduler, found, _RECENT)
         print_json({**await show_data(scheduler, schedule), "recent": recent})
@@ -201,7 +203,7 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
     hidden = {each.fire_at for each in schedule.occurrences}
     # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
     try:
-        planned = await planned_fires(await scheduler.runtime.context(), [schedule], count=2 * _UPCOMING + len(hidden))
+        planned = await call(scheduler, planned_fires, [schedule], count=2 * _UPCOMING + len(hidden))
     except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
         return []
     plain = {each.at for each in planned if each.prospect is None}
@@ -214,7 +216,7 @@ async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime
 
 
 def declarer_words(schedule: Schedule) -> str:
-    """What says how a declared schedule is."""
+    """The source of the declaration of a schedule."""
     return "the configuration" if schedule.declared_in == "file" else "the code"
 
 
@@ -230,10 +232,8 @@ async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
     """Where it is defined, and whether the nodes that run say otherwise."""
     if not schedule.is_declared:
         return ["at run time"]
-    stored = await (await scheduler.runtime.store()).stored_schedules(scheduler.app, keys=[schedule.key])
-    living = [node for node in await scheduler.nodes() if node.died_at is None]
-    is_stale = any(is_left_behind(each.key, each.declared, living) for each in stored)
-    # What it does is no part of the ledger.
+    is_stale = await call(scheduler, is_declared_otherwise, schedule.key)
+    # The ledger does not have what the job does.
     does = f"in a configuration; what it does: `evertick config show {schedule.key}`"
     where = "in code" if schedule.declared_in == "code" else does
     return [where, *([f"of a node that has gone: live ones declare it otherwise; {REMEDY}"] if is_stale else [])]
@@ -356,10 +356,10 @@ async def remove(scheduler: Scheduler, key: str, yes: bool, dry_run: bool, days:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What takes an option back to having none, and what can be without.
+# The value that takes an option away, and the options that can be taken away.
 _NONE = "none"
 _MAY_BE_NONE = ("grace", "expires", "unique", "unique_for", "pause_after", "blackout", "calendar")
-# What is written as text and always has a value, with the one to go back to.
+# Options with text that always have a value, with the default.
 _NEVER_NONE = {"queue": "default", "pace": "1s"}
 _OPTIONS = (
     click.option("--args", type=ArgumentsParameter(), help="Arguments of its runs, as a JSON object."),
@@ -495,7 +495,7 @@ def _without_calendar(rule: str) -> str:
 
 
 def _policies(given: dict[str, Any], *, is_unlabelled: bool = False) -> dict[str, Any]:
-    """What was written, as `add` and `update` of the library take it."""
+    """The given options, as `add` and `update` of the library take them."""
     for name, usual in _NEVER_NONE.items():
         if given[name] == _NONE:
             raise click.UsageError(f"--{name} always has a value, so that {_NONE!r} is none for it; usual is {usual!r}")
@@ -580,7 +580,7 @@ async def _look(
     days: int,
     as_json: bool,
 ) -> None:
-    """What a pause would do: of one schedule its fires, of many a sentence each."""
+    """Show the effect of a pause: of one schedule its fires, of many a sentence each."""
     if key is not None:
         print_plan(await scheduler.preview_change(key, pause=True, until=until, days=days), as_json)
         return

@@ -43,10 +43,12 @@ from evertick.cli.show.words import (
     zone_name,
 )
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
-from evertick.doctor.snapshot import Frame, NodeLine, frame_of
+from evertick.doctor.snapshot import Frame, NodeLine
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
 from evertick.model import Gap, Run, Schedule
+from evertick.operations.health import snapshot
+from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import ChannelPulse
 from evertick.text.time_span import span
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["top"]
 
 _BAR_WIDTH = 10
-# More than a node on its feet has: it rests until the next run is due, or until it hears of one.
+# A node that works claims sooner: it waits only until the next run is due or a wake-up comes.
 _LAG_USUAL_SECONDS = 2.0
 
 
@@ -94,25 +96,26 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
       evertick top --interval 500ms
       evertick top --once
     """
-    see = await _seer(scheduler)
+    see = _seer(scheduler)
+    # A store that cannot be opened ends the command; one that fails later may come back.
+    frame = await see()
     if as_json:
-        print_json(_data(await see()))
+        print_json(_data(frame))
     elif once or not sys.stdout.isatty():
-        frame = await see()
         _print_once(frame)
         if not (frame.schedules or frame.nodes or frame.recent):
             await hint_other_apps(scheduler)
     else:
-        await _watch(see, interval.total_seconds())
+        await _watch(frame, see, interval.total_seconds())
 
 
-async def _seer(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
+def _seer(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
     """Gives frames of the ledger that the command line names."""
-    given, store = click.get_current_context().params, await scheduler.runtime.store()
+    given = click.get_current_context().params
     ledger = ledger_of(given["database"], given["app"], given["config"])
 
     async def see() -> Frame:
-        return await frame_of(store, scheduler.app, {each.node_id: each.pid for each in killed_daemons_of(ledger)})
+        return await call(scheduler, snapshot, killed={each.node_id: each.pid for each in killed_daemons_of(ledger)})
 
     return see
 
@@ -137,22 +140,25 @@ def _data(frame: Frame) -> dict[str, Any]:
 # --- the live view ---------------------------------------------------------------------------------------------------
 
 
-async def _watch(see: Callable[[], Awaitable[Frame]], seconds: float) -> None:
+async def _watch(first: Frame, see: Callable[[], Awaitable[Frame]], seconds: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
     ended, screen = asyncio.Event(), console()
     with _ends(ended), Live(console=screen, screen=True, auto_refresh=False) as live:
-        while not ended.is_set():
+        live.update(_view(first, screen.width, screen.height), refresh=True)
+        while not await _is_set_within(ended, seconds):
             try:
                 live.update(_view(await see(), screen.width, screen.height), refresh=True)
             except StoreUnavailable as error:
-                # It may come back, which is to be seen, too.
                 live.update(Text(clean(str(error)), "bold red"), refresh=True)
-            try:
-                await asyncio.wait_for(ended.wait(), seconds)
-            except TimeoutError:
-                continue
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        return await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
 
 
 @contextmanager
@@ -197,7 +203,7 @@ def _keys(ended: asyncio.Event) -> Iterator[None]:
 
 
 def _view(frame: Frame, width: int, height: int | None) -> Group:
-    """What fits: each section has its part of the lines, and tells how many rows it has left out."""
+    """The frame as far as it fits: each section has its part of the lines, and counts the rows that are left out."""
     from rich.console import Group, RenderableType
     from rich.text import Text
 
@@ -220,7 +226,7 @@ def _view(frame: Frame, width: int, height: int | None) -> Group:
 
 
 def _rows_shown(sections: list[_Section], lines: int | None, between: int) -> list[int]:
-    """How many rows of each section fit. What one does not need of its part goes to the others, first come first."""
+    """How many rows of each section fit. Lines that one does not need go to the others, in their order."""
     wanted = [len(section.rows) for section in sections]
     if lines is None:
         return wanted
@@ -351,7 +357,7 @@ def _nodes(frame: Frame, names: dict[str, str]) -> _Section:
 
 
 def _more_sections(frame: Frame) -> Iterator[_Section]:
-    """What many apps have nothing of, so that an empty section would only take their lines."""
+    """Sections that many apps have no rows of. An empty one is left out: it would only take lines."""
     duties = [duty for duty in frame.duties if duty.error is not None or duty.name not in OWN_DUTIES]
     if duties:
         yield _Section(

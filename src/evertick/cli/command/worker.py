@@ -177,7 +177,7 @@ def _line(driver: str, clock: Clock, given: dict[str, Any]) -> BrokerSession:
 
 @contextmanager
 def _needing(extra: str) -> Iterator[None]:
-    """What is imported here comes with an extra."""
+    """For a block that imports the modules of an extra."""
     try:
         yield
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""What commands print: tables, words, pictures, progress."""
+"""The output of commands: tables, words, pictures, progress."""

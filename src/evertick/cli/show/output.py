@@ -1,4 +1,4 @@
-"""What commands print: tables, facts and lines for people, JSON for programs.
+"""The output of commands: tables, facts and lines for people, JSON for programs.
 
 On a terminal: colours, and what does not fit beside the rest goes below its row, is cut, or is left out, as each column
 says; sentences are broken between words. In a pipe: plain aligned text, whole. rich is loaded for a terminal only. All
@@ -121,7 +121,7 @@ def hint(text: str, *, head: str = "", is_dim: bool = False) -> None:
     """A sentence on stderr, no part of the answer. On a terminal it is wrapped, set in by the length of its head."""
     whole = head + clean(text)
     if sys.stderr.isatty():
-        # What a user may want to copy, like an id or a path, stays in one piece.
+        # Text that a user may copy, like an id or a path, stays in one piece.
         lines = textwrap.wrap(
             whole,
             shutil.get_terminal_size().columns,

@@ -38,7 +38,7 @@ def note_if_interrupted(words: Callable[[], str]) -> Iterator[None]:
 
 @asynccontextmanager
 async def repeated(report: Report, total: int) -> AsyncIterator[Report]:
-    """A report that repeats what it last heard until it hears of something else."""
+    """A report that repeats its last values until it gets new ones."""
     last: tuple[int, int | None] = (0, total)
 
     def hear(done: int, total: int | None) -> None:

@@ -1,7 +1,7 @@
 """Moments, durations, nodes and rows of the ledger as people read them in a listing. Only `now` reads the clock.
 
 Rows keep the ids of nodes: a name may be that of many starts, and two may share it. Nodes are known until they are
-pruned, a day after their end; what is left of one then is the end of its id.
+pruned, a day after their end; then the end of the id is shown in place of the name.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ __all__ = [
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
-# Whatever a store counts for people it counts up to here.
+# Stores count up to here for people.
 _COUNT_MOST = 10_000
 _SECOND, _OFFSET = len("2026-01-31 09:00:00"), len("+01:00")
 # Why a run is lost whose end is unknown: its end is when it was given up, a lease or more later.
 _GIVEN_UP = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
-# From so many of the larger unit on the smaller one is noise.
+# At this many of the larger unit, or more, the smaller one is noise.
 _FEW = 10
 
 
@@ -114,7 +114,7 @@ def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = Fa
 
 
 def brief(stamped: str, *, with_offset: bool = True) -> str:
-    """What `stamp` says, without parts of seconds: for a narrow terminal."""
+    """The text of `stamp` without parts of seconds: for a narrow terminal."""
     return stamped[:_SECOND] + (offset_of(stamped) if with_offset else "")
 
 
@@ -173,16 +173,16 @@ def called(run: Run) -> str:
 
 
 def remark(row: Run | Gap) -> str:
-    """What a person wants to know beside the verdict: what it is if no fire, the error, the delay, the result."""
+    """Details beside the verdict: the cause if it is no fire, the error, the delay, the result."""
     if isinstance(row, Gap):
         return _gap_remark(row)
-    # What was enqueued has no schedule, and is shown as a call: to say so again would only take room.
+    # An enqueued run has no schedule, and is shown as a call: to say so again would only take room.
     cause = "" if row.cause in (Cause.FIRE, Cause.EVERY_NODE, Cause.ENQUEUE) else f"by {row.cause.value}"
     return "; ".join(part for part in (cause, losses_words(row), _run_remark(row)) if part)
 
 
 def losses_words(run: Run) -> str:
-    """How often its node, or its worker elsewhere, was lost, and what came of that; nothing for most runs."""
+    """How often its node, or its worker elsewhere, was lost, and the consequence; nothing for most runs."""
     if not run.losses:
         return ""
     often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
@@ -222,7 +222,7 @@ def dispatched_remark(dispatched: Dispatched) -> str:
 
 
 def dispatched_to_words(dispatched_to: DispatchedTo) -> str:
-    """Who has or had a run outside, as far as that is known: "nats queue reports, worker mill:4711"."""
+    """The queue and the worker that have or had a dispatched run: "nats queue reports, worker mill:4711"."""
     queue = "" if dispatched_to.queue is None else f" queue {dispatched_to.queue}"
     worker = "" if dispatched_to.worker is None else f", worker {dispatched_to.worker}"
     return f"{dispatched_to.to}{queue}{worker}"

@@ -1,0 +1,97 @@
+"""Commands reach the ledger by operations alone: an authorisation or an audit around operations misses no command."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CLI = Path(__file__).parents[2] / "src/evertick/cli"
+FILES = sorted(CLI.rglob("*.py"))
+
+# By file, what it may have of `scheduler.runtime`, and why.
+RUNTIME = {
+    "command/run.py": {"run_process(scheduler.runtime)"},  # the process of a node
+    "database.py": {"scheduler.runtime.actor"},  # names the user who asks; set before anything is asked
+    "named.py": {"scheduler.runtime.tasks"},  # the task of a disabled job in the file, to enqueue it once
+}
+# By file, what it may import of evertick.store, and why.
+STORE = {
+    # Looks for the file of a database, and whether it may be written, before a store opens it.
+    "database.py": {"as_it_can_be_opened", "file_is_there", "location_of", "why_read_only"},
+    "command/apply.py": {"location_of"},
+    "command/completion.py": {"location_of"},
+    # Maintenance also of a database that cannot be opened, and of all its apps.
+    "command/db.py": {
+        *("Maintainable", "Maintenance", "Store", "StoreStatus", "TableOptions", "TableRows"),
+        "open_store",
+    },
+    "command/health.py": {"Maintenance"},
+    "command/top.py": {"ChannelPulse"},  # a row that operations answer
+}
+# By file, what it may call with a store: it goes through all apps of a database, and has no scheduler of one.
+WITH_STORE = {"command/db.py": {"repair_clock"}}
+
+
+def findings(file: str, source: str) -> Iterator[str]:
+    """What the file has that goes around operations."""
+    tree = ast.parse(source)
+    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr="runtime") | ast.Name(id="runtime"):
+                used = ast.unparse(parents[node])
+                if used not in RUNTIME.get(file, ()):
+                    yield f"{file}:{node.lineno}: {used}"
+            case ast.Call(func=ast.Attribute(attr="store" | "context" | "in_context" | "call_plain")):
+                yield f"{file}:{node.lineno}: {ast.unparse(node)}"
+            case ast.Import(names=names) if any(each.name.startswith("evertick.store") for each in names):
+                yield f"{file}:{node.lineno}: {ast.unparse(node)}"
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("evertick"):
+                for each in names:
+                    is_store = module.startswith("evertick.store") and each.name not in STORE.get(file, ())
+                    if is_store or (takes_store(module, each.name) and each.name not in WITH_STORE.get(file, ())):
+                        yield f"{file}:{node.lineno}: from {module} import {each.name}"
+            case _:
+                pass
+
+
+def takes_store(module: str, name: str) -> bool:
+    """Whether it is a function that asks or changes a store that is given to it."""
+    found = getattr(importlib.import_module(module), name, None)
+    return inspect.isfunction(found) and next(iter(found.__annotations__.values()), "") == "Store"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CLI)))
+def test_a_file_of_the_command_line_reaches_the_ledger_by_operations_alone(path: Path) -> None:
+    assert list(findings(str(path.relative_to(CLI)), path.read_text())) == []
+
+
+@pytest.mark.parametrize("allowed", [RUNTIME, STORE, WITH_STORE])
+def test_everything_that_is_allowed_is_used(allowed: dict[str, set[str]]) -> None:
+    for file, uses in allowed.items():
+        code = ast.unparse(ast.parse((CLI / file).read_text()))
+        assert [use for use in uses if use not in code] == [], file
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "store = await scheduler.runtime.store()",
+        "context = await scheduler.runtime.context()",
+        "runtime = scheduler.runtime",
+        "await runtime.in_context(work)",
+        "from evertick.store.base import RunFilter",
+        "from evertick.store.url import open_store",
+        "import evertick.store.base",
+        "from evertick.explain.run import explain_run",
+        "from evertick.doctor.snapshot import frame_of",
+        "from evertick.ledger.parsed_rules import load_calendars",
+    ],
+)
+def test_a_way_around_operations_would_be_noticed(line: str) -> None:
+    assert list(findings("named.py", line))
