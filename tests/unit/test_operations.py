@@ -1,4 +1,4 @@
-"""Operations: each is a method of the scheduler and of its plain form, with one signature and one description."""
+"""Operations: each is a method of the scheduler and of its blocking form, with one signature and one description."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_backfill_has_the_same_arguments_in_both_forms() -> None:
     assert without_first(Scheduler.feed) == without_first(LAZY["feed"])
 
 
-def test_no_method_of_the_plain_form_is_missing_on_the_scheduler() -> None:
+def test_no_method_of_the_blocking_form_is_missing_on_the_scheduler() -> None:
     names = {name for name in vars(SyncScheduler) if not name.startswith("_")}
     assert names - {"close", "backfill"} <= set(OPERATIONS)
     assert all(hasattr(Scheduler, name) for name in names)

@@ -74,7 +74,7 @@ def test_in_plain_code_the_fix_is_sync(scheduler: Scheduler, caplog: pytest.LogC
 PUBLIC = [name for name, _ in inspect.getmembers(Scheduler, asyncio.iscoroutinefunction) if not name.startswith("_")]
 
 
-def test_every_async_call_of_a_scheduler_has_a_plain_form_that_the_error_can_name() -> None:
+def test_every_async_call_of_a_scheduler_has_a_blocking_form_that_the_error_can_name() -> None:
     assert {name for name in PUBLIC if not hasattr(SyncScheduler, name)} == set()
     assert len(PUBLIC) > 40
 

@@ -211,7 +211,7 @@ class Task(Generic[P, R]):
 
     @property
     def sync(self) -> SyncEnqueuer[P]:
-        """The plain forms, for code without an event loop."""
+        """The blocking forms of `enqueue` and `enqueue_many`, for code without an event loop."""
         return SyncEnqueuer(Enqueuer(self, _AT_ONCE))
 
     def _enter_child(self, url: str) -> Callable[..., R]:
@@ -245,7 +245,7 @@ class Enqueuer(Generic[P]):
 
 
 class SyncEnqueuer(Generic[P]):
-    """The plain forms of an enqueuer."""
+    """The blocking forms of an enqueuer."""
 
     def __init__(self, enqueuer: Enqueuer[P]) -> None:
         self._enqueuer = enqueuer
@@ -258,7 +258,7 @@ class SyncEnqueuer(Generic[P]):
 
     def _call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
         task, connection = self._enqueuer.task, self._enqueuer.connection
-        return task.runtime.call_plain(lambda _: make(), f"{task.name}.sync.{what}()", connection=connection)
+        return task.runtime.call_sync(lambda _: make(), f"{task.name}.sync.{what}()", connection=connection)
 
 
 def _encode_calls(task: Task[Any, Any], calls: Iterable[Mapping[str, Any]]) -> list[bytes]:

@@ -143,10 +143,10 @@ class Runtime:
     async def in_context(self, work: Callable[[Context], Awaitable[T]]) -> T:
         return await work(await self.context())
 
-    def call_plain(
+    def call_sync(
         self, work: Callable[[Context], Coroutine[Any, Any, T]], what: str, *, connection: object = None
     ) -> T:
-        """Carry it out from plain code: on an event loop, or on the user's connection in the user's thread."""
+        """Run it and wait: on an event loop, or in this thread if it uses a connection of the user."""
         if connection is None:
             return self.portal.call(lambda: self.in_context(work), what)
         # Only opening the store is for an event loop.

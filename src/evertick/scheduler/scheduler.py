@@ -1,6 +1,6 @@
 """The object users hold: it declares, it lives, and it delegates all else to operations.
 
-Everything that touches the store is async and opens it on first use; `scheduler.sync` has the plain forms. An engine
+Everything that touches the store is async and opens it on first use; `scheduler.sync` has the blocking forms. An engine
 runs while the scheduler is entered (`async with`, `with`) or by `run()`; without one it can still enqueue and manage.
 """
 
@@ -147,7 +147,7 @@ class Scheduler:
 
     @property
     def sync(self) -> SyncScheduler:
-        """The plain forms of everything async here, for code without an event loop."""
+        """The blocking forms of all async methods, for code without an event loop."""
         return SyncScheduler(self.runtime)
 
     def use_database(self, url: str) -> None:
