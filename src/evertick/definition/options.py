@@ -34,7 +34,7 @@ from evertick.model import (
     UniqueUntil,
 )
 from evertick.model.every_node import check_every_node
-from evertick.text.values import encode_data, shown
+from evertick.text.values import check_whole, encode_data, shown
 from evertick.when.base import JitterMode, check_name
 from evertick.when.calendar import Calendar
 from evertick.when.duration import Duration, duration_us
@@ -242,12 +242,6 @@ def _arguments(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _limit(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _CATCH_UP_LIMIT_MAX:
-        raise InvalidSetting(f"catch_up_limit: {shown(value)} must be a whole number from 1 to {_CATCH_UP_LIMIT_MAX}")
-    return value
-
-
 def _pace(value: Duration) -> int:
     us = duration_us(value, what="pace")
     if us < MILLISECOND:
@@ -316,7 +310,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue": check_queue,
     "priority": check_priority,
     "catch_up": lambda value: check_one_of(value, CATCH_UPS, "catch_up"),
-    "catch_up_limit": _limit,
+    "catch_up_limit": lambda value: check_whole(value, "catch_up_limit", 1, _CATCH_UP_LIMIT_MAX),
     "pace": _pace,
     "grace": _duration_or_none("grace"),
     "overlap": lambda value: check_one_of(value, OVERLAPS, "overlap"),

@@ -16,7 +16,7 @@ from evertick.plan.allowed_rules import ScheduleLimits, check_allowed
 from evertick.store.url import check_location
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import masked
-from evertick.text.values import has_control, shown
+from evertick.text.values import check_whole, has_control, shown
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, MILLISECOND, MINUTE, SECOND
 from evertick.when.zone import zone_named
@@ -166,7 +166,7 @@ def make_settings(
         url=check_url(url),
         app=check_key(app, what="app"),
         node_name=check_key(node_name, what="node_name"),
-        concurrency=_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
+        concurrency=check_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
         queues=tuple(check_queue(queue) for queue in queues),
         tz=_zone(tz),
         poll_interval=_between(poll_interval, "poll_interval", SECOND // 100, DAY),
@@ -175,7 +175,7 @@ def make_settings(
         migrate="auto" if migrate == "auto" else "check",
         retention=_between(retention, "retention", SECOND, 36_500 * DAY),
         keep_per_schedule=(
-            None if keep_per_schedule is None else _whole(keep_per_schedule, "keep_per_schedule", 1, 10**9)
+            None if keep_per_schedule is None else check_whole(keep_per_schedule, "keep_per_schedule", 1, 10**9)
         ),
         stall_limit=_between(stall_limit, "stall_limit", 10 * SECOND, DAY),
         rate_limits="store" if rate_limits == "store" else "memory",
@@ -183,7 +183,7 @@ def make_settings(
         allow_schedules=None if allow_schedules is None else check_allowed(allow_schedules),
         feed=None if feed is None else 0 if feed == "off" else check_feed(feed),
         duties=_yes_or_no(duties, "duties"),
-        batch_size=_whole(batch_size, "batch_size", 1, _BATCH_MAX),
+        batch_size=check_whole(batch_size, "batch_size", 1, _BATCH_MAX),
         start_timeout=_between(start_timeout, "start_timeout", 0, DAY),
         drivers=check_drivers(drivers),
     )
@@ -331,12 +331,6 @@ def _zone(tz: Any) -> str:
         return zone_named(tz).key
     except InvalidWhen as error:
         raise InvalidSetting(error.problem, setting=error.setting, value=error.value, fix=error.fix) from None
-
-
-def _whole(value: Any, what: str, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidSetting(f"{what}: {shown(value)} must be a whole number from {least} to {most}")
-    return value
 
 
 def _yes_or_no(value: Any, what: str) -> bool:

@@ -29,7 +29,7 @@ from evertick.job.context import Context, current
 from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
 from evertick.model.limits import Rate, make_concurrency, make_rate
 from evertick.model.retry import RetryPolicy, never_again
-from evertick.text.values import shown
+from evertick.text.values import check_whole, shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, to_us
 
@@ -399,8 +399,4 @@ def check_unique_for(period: Duration | None, unique: str | None) -> int | None:
 
 
 def check_priority(priority: Any) -> int:
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
-        raise InvalidSetting(
-            f"priority: {shown(priority)} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
-        )
-    return priority
+    return check_whole(priority, "priority", -PRIORITY_MAX, PRIORITY_MAX)

@@ -35,7 +35,7 @@ class Portal:
     def call(
         self, make: Callable[[], Coroutine[Any, Any, T]], what: str, *, instead: str = "`await` without `.sync`"
     ) -> T:
-        """Run the coroutine and return its result. An error names `what` was called, and the way on a loop: `instead`."""
+        """Run the coroutine and return its result. Errors name the call (`what`) and the fix (`instead`)."""
         if is_on_event_loop():
             raise WouldBlock(f"{what} would block the event loop of this thread; use {instead} here")
         self._refuse_fork(what)
