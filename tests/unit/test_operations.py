@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import mypy.api as mypy_api
 import pytest
 
-from evertick import InvalidInput, Scheduler, operations
+from evertick import InvalidArguments, InvalidInput, InvalidKey, InvalidSetting, Scheduler, operations
 from evertick.cli.database import Ledger
 from evertick.operations.context import Actor, Context, ContextSource
 from evertick.scheduler.sync import SyncScheduler
@@ -20,7 +23,17 @@ from evertick.store.base import Store
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/scheduler.md"
 # Of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), and of listings.
-ELSEWHERE = {"enqueue", "plan_declared", "apply_declared", "timeline", "planned_fires", "first_fires", "expected_of"}
+ELSEWHERE = {
+    "enqueue",
+    "enqueue_many",
+    "enqueue_encoded",
+    "plan_declared",
+    "apply_declared",
+    "timeline",
+    "planned_fires",
+    "first_fires",
+    "expected_of",
+}
 
 
 def of_modules(first: type) -> dict[str, Callable[..., Any]]:
@@ -114,6 +127,90 @@ async def test_an_operation_takes_a_context_of_its_own() -> None:
     assert (await operations.schedules.pause(context, "one", note="by hand")).is_paused
     with pytest.raises(InvalidInput, match="note"):
         await operations.schedules.pause(context, "one", note=7)  # type: ignore[arg-type]
+    await scheduler.close()
+
+
+@pytest.fixture
+async def enqueueing() -> AsyncIterator[tuple[Scheduler, Context]]:
+    """A scheduler that knows the task `send_mail`, and its context."""
+    scheduler = Scheduler("sqlite://", concurrency=0)
+
+    @scheduler.task
+    def send_mail(to: str, copies: int = 1) -> None: ...
+
+    yield scheduler, await scheduler.runtime.context()
+    await scheduler.close()
+
+
+async def test_a_task_is_enqueued_by_its_name_as_by_its_method(enqueueing: tuple[Scheduler, Context]) -> None:
+    scheduler, context = enqueueing
+    labels = {"team": "shop"}
+    by_name = await operations.tasks.enqueue(
+        context, "send_mail", {"to": "ada"}, delay="1h", priority=3, unique="a", unique_for="1d", labels=labels
+    )
+    task = scheduler.runtime.tasks["send_mail"]
+    options = {"delay": "1h", "priority": 3, "unique": "b", "unique_for": "1d", "labels": labels}
+    by_method = await task.options(**options).enqueue(to="ada")
+    for name in ("task", "args", "priority", "queue", "labels", "cause", "state", "verdict"):
+        assert getattr(by_name, name) == getattr(by_method, name), name
+    again = await operations.tasks.enqueue(context, "send_mail", {"to": "eve"}, unique="a")
+    assert (again.id, again.is_new) == (by_name.id, False)
+
+
+async def test_arguments_must_fit_a_task_that_is_known_here(enqueueing: tuple[Scheduler, Context]) -> None:
+    _, context = enqueueing
+    with pytest.raises(InvalidArguments, match=r"send_mail\(to: str, copies: int = 1\).*'to'"):
+        await operations.tasks.enqueue(context, "send_mail")
+    with pytest.raises(InvalidArguments, match="copies"):
+        await operations.tasks.enqueue_many(context, "send_mail", [{"to": "a"}, {"to": "a", "copies": "two"}])
+    assert await operations.runs.runs(context) == []
+
+
+async def test_a_task_of_other_nodes_takes_any_json_like_arguments(enqueueing: tuple[Scheduler, Context]) -> None:
+    _, context = enqueueing
+    at = datetime(2030, 1, 31, tzinfo=UTC)
+    runs = await operations.tasks.enqueue_many(context, "elsewhere", [{"a": [1]}, {}], at=at, queue="slow")
+    assert [(run.task, run.args, run.due_at, run.queue) for run in runs] == [
+        ("elsewhere", {"a": [1]}, at, "slow"),
+        ("elsewhere", {}, at, "slow"),
+    ]
+    with pytest.raises(InvalidArguments, match=r"elsewhere.*JSON-like"):
+        await operations.tasks.enqueue(context, "elsewhere", {"a": object()})
+    with pytest.raises(InvalidKey, match="task: 'a;b'"):
+        await operations.tasks.enqueue(context, "a;b")
+
+
+async def test_options_of_an_enqueue_are_checked(enqueueing: tuple[Scheduler, Context]) -> None:
+    _, context = enqueueing
+    with pytest.raises(InvalidSetting, match="priority: 5000"):
+        await operations.tasks.enqueue(context, "elsewhere", priority=5000)
+    with pytest.raises(InvalidSetting, match="delay and at"):
+        await operations.tasks.enqueue(context, "elsewhere", delay="1m", at=datetime.now(UTC))
+    with pytest.raises(TypeError, match="prio"):
+        await operations.tasks.enqueue(context, "elsewhere", prio=5)  # type: ignore[call-arg]
+
+
+async def test_a_task_refuses_arguments_before_the_store_is_opened(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/evertick.db")
+    task = scheduler.task(lambda to: None, name="send_mail")
+    for refused in (task.enqueue(too="ada"), task.enqueue_many([{"too": "ada"}]), task.options().enqueue()):
+        with pytest.raises(InvalidArguments, match="send_mail"):
+            await refused
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_task_is_enqueued_by_its_name_in_a_transaction_of_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "evertick.db"
+    scheduler = Scheduler(f"sqlite:///{path}", concurrency=0)
+    context = await scheduler.runtime.context()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        await operations.tasks.enqueue(context, "elsewhere", connection=connection)
+        connection.rollback()
+        connection.execute("BEGIN IMMEDIATE")
+        kept = await operations.tasks.enqueue(context, "elsewhere", connection=connection)
+        connection.commit()
+    assert [run.id for run in await scheduler.runs()] == [kept.id]
     await scheduler.close()
 
 

@@ -18,7 +18,7 @@ from evertick.clock import Clock, system_clock
 from evertick.definition.declarations import Declarations
 from evertick.definition.duties import Duties, make_duty
 from evertick.definition.settings import Settings, check_url
-from evertick.definition.task import Task
+from evertick.definition.task import Placing, Task
 from evertick.driver.base import DispatchingDriver, ReportSource, Sender, Work
 from evertick.driver.python.child_import import check_may_open_store, check_may_start
 from evertick.driver.python.function import Threads
@@ -29,14 +29,14 @@ from evertick.driver.spec import DriverParts
 from evertick.engine.engine import Engine, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
 from evertick.errors import InvalidSetting, Refused, StoreError, StoreReplaced
-from evertick.model import NewRun, Run
+from evertick.model import Run
 from evertick.model.duty import DutyWork
 from evertick.model.feed import FeedPage
 from evertick.model.hooks import Hooks
 from evertick.operations.context import Actor, Context
 from evertick.operations.feed import feed_page
 from evertick.operations.nodes import is_healthy
-from evertick.operations.tasks import enqueue
+from evertick.operations.tasks import enqueue_encoded
 from evertick.scheduler.job_exchange import Close, JobExchange, JobSet, close_each
 from evertick.scheduler.portal import Portal
 from evertick.scheduler.process import alone
@@ -156,8 +156,10 @@ class Runtime:
             raise Refused(f"{what} cannot wait for the async connection {given}; use `await` without `.sync`")
         return at_once(work(context))
 
-    async def enqueue(self, runs: list[NewRun], connection: object = None) -> list[Run]:
-        return await enqueue(await self.context(), runs, connection=connection)
+    async def enqueue(
+        self, task: str, encoded: Sequence[bytes], placing: Placing, connection: object = None
+    ) -> list[Run]:
+        return await enqueue_encoded(await self.context(), task, encoded, placing, connection)
 
     def use_database(self, url: str) -> None:
         if self._opened is not None:
