@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +94,36 @@ def test_no_method_of_the_blocking_form_is_missing_on_the_scheduler() -> None:
     names = {name for name in vars(SyncScheduler) if not name.startswith("_")}
     assert names - {"close", "backfill"} <= set(OPERATIONS)
     assert all(hasattr(Scheduler, name) for name in names)
+
+
+def _parts(target: ast.AST) -> Iterator[ast.AST]:
+    """The objects behind an assigned attribute or item: of `a.b["c"].d`, `a.b["c"]`, `a.b` and `a`."""
+    while isinstance(target, ast.Attribute | ast.Subscript):
+        target = target.value
+        yield target
+
+
+def _assigned(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            return [part for each in targets for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return [target]
+        case _:
+            return []
+
+
+def test_only_the_scheduler_assigns_attributes_of_a_runtime() -> None:
+    package = Path(operations.__path__[0]).parent
+    assigns = [
+        f"{file.relative_to(package)}:{node.lineno}: {ast.unparse(target)}"
+        for file in sorted(package.rglob("*.py"))
+        if "scheduler" not in file.relative_to(package).parts
+        for node in ast.walk(ast.parse(file.read_text()))
+        for target in _assigned(node)
+        if any(getattr(part, "attr", getattr(part, "id", "")) in ("runtime", "_runtime") for part in _parts(target))
+    ]
+    assert not assigns
 
 
 async def test_a_key_is_given_by_position_or_by_name() -> None:

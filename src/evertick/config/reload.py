@@ -186,7 +186,7 @@ class Reloader:
     async def reload(self) -> Reloaded:
         """Read them, and let the node be as they say; if they are wrong, it stays as it is."""
         came = await self._reload()
-        self._scheduler.runtime.configuration_problems = came.problems
+        self._scheduler.runtime.record_reload(came.problems)
         return came
 
     async def _reload(self) -> Reloaded:
@@ -225,16 +225,10 @@ class Reloader:
         problems.raise_any()
         connections = connections_of(loaded)
         new = {name: each for name, each in connections.items() if name not in scheduler.runtime.connections}
-        # Before the jobs that need it; nothing is opened by it.
-        scheduler.runtime.connections |= new
-        try:
-            disabled = [job.name for job in loaded.jobs if not job.is_enabled]
-            untold = await scheduler.runtime.exchange.take(jobs, disabled=disabled)
-        except BaseException:
-            for name in new:
-                del scheduler.runtime.connections[name]
-            raise
-        scheduler.runtime.connections["http"] = loaded.http
+        disabled = [job.name for job in loaded.jobs if not job.is_enabled]
+        untold = await scheduler.runtime.take_configuration(
+            jobs, added=new, replaced={"http": loaded.http}, disabled=disabled
+        )
         self._changes = self._changes or job_diff(self._now.jobs, loaded.jobs)
         self._now = loaded
         self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}

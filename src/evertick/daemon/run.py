@@ -160,7 +160,7 @@ def _scheduler(configuration: Configuration, logs: Logs) -> Scheduler:
     scheduler = scheduler_from(configuration)
     settings = scheduler.settings
     logs.name_node(settings.node_name)
-    scheduler.runtime.secrets = _HiddenSecrets(scheduler.runtime.secrets, logs.hidden)
+    scheduler.runtime.configure(secrets=_HiddenSecrets(scheduler.runtime.secrets, logs.hidden))
     log.info(
         "evertick %s, %s, %s, app %r, database %s",
         VERSION,

@@ -158,7 +158,7 @@ class Scheduler:
         """Say where a broker is: `scheduler.connect("redis", "redis://host:6379/0")`, or with settings of its kind."""
         if self.runtime.is_started:
             raise Refused(f"where {driver!r} is must be said before the scheduler has started")
-        self.runtime.connections[driver] = connection_to(driver, where)
+        self.runtime.configure(connections={driver: connection_to(driver, where)})
 
     # --- declaring
 
