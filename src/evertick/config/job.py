@@ -144,7 +144,7 @@ class _Reader:
         try:
             check_key(self.name, what="name")
         except InvalidInput as wrong:
-            self.refuse(phrased(wrong, "name: "))
+            self.refuse(phrased(wrong))
 
     def _check_known(self) -> None:
         drivers = self._with.drivers
@@ -214,7 +214,7 @@ class _Reader:
         try:
             return check_key(self._given["task"], what="task")
         except InvalidInput as wrong:
-            self.refuse(phrased(wrong, "task: ", value=self._given["task"]), "task")
+            self.refuse(phrased(wrong, value=self._given["task"]), "task")
             return self.name
 
     def _spec(self, driver: str) -> Spec | None:
@@ -274,24 +274,20 @@ class _Reader:
             try:
                 return make(kept)
             except EvertickError as wrong:
-                before = f"task {self.name!r}: "
-                problem = str(wrong).removeprefix(before)
-                begun = (each for each in kept if problem.startswith((f"{each}:", f"{each} ")))
-                name = wrong.setting if wrong.setting in kept else next(begun, None)
-                if name is None:
+                before, name = f"task {self.name!r}: ", wrong.setting
+                if name is None or name not in kept:
                     self._refuse_rest(wrong, before, otherwise)
                     return None
-                self.refuse(phrased(wrong, before, f"{name}: ", value=kept[name]), name)
+                self.refuse(phrased(wrong, before, value=kept[name]), name)
                 del kept[name]
 
     def _refuse_rest(self, wrong: EvertickError, before: str, otherwise: str) -> None:
-        """An error of no option of this job: of a default, or of the rule itself."""
-        name = str(wrong).removeprefix(before).partition(": ")[0]
-        if name in self._with.defaults.places:
-            problem = phrased(wrong, before, f"{name}: ")
-            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", problem)
+        """Report an error that is about no option of this job, but about a default or the rule itself."""
+        place = self._with.defaults.places.get(wrong.setting or "")
+        if place is not None:
+            self._with.problems.add(place, f"defaults.{wrong.setting}", phrased(wrong, before))
         else:
-            # What code calls the interval, the file calls `every`.
+            # In code the interval is an argument of this name; in a file it is `every`.
             problem = phrased(wrong, before, f"{otherwise}: ", "interval: ", value=self._given.get(otherwise))
             self.refuse(problem, *([otherwise] if otherwise else []))
 
@@ -385,6 +381,6 @@ def _checked_default(name: str, value: Any, place: str, problems: Problems) -> A
         elif name in RULE_DEFAULTS:
             make_rule("cron", "0 0 * * *", {name: value}, {}, {}, "UTC")
     except EvertickError as wrong:
-        problems.add(place, f"defaults.{name}", phrased(wrong, "task 'all': ", f"{name}: ", value=value))
+        problems.add(place, f"defaults.{name}", phrased(wrong, "task 'all': ", value=value))
         return None
     return value

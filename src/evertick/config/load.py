@@ -240,10 +240,10 @@ def _checked_settings(values: Mapping[str, Value], problems: Problems) -> dict[s
             make_settings("sqlite://", **settings_from(checked))
             break
         except InvalidInput as wrong:
-            setting = wrong.setting if wrong.setting in names else str(wrong).partition(": ")[0]
-            # Only an error of the zone may lack its name.
-            key = names.get(setting, "node.tz")
-            problems.add(checked[key].origin.place, key, phrased(wrong, f"{setting}: ", value=checked[key].value))
+            key = names.get(wrong.setting or "")
+            if key is None:
+                raise
+            problems.add(checked[key].origin.place, key, phrased(wrong, value=checked[key].value))
             checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
     return settings_from(checked)
 

@@ -57,7 +57,8 @@ def make_rule(
     """
     for name in options:
         if name not in _TAKEN[kind]:
-            raise InvalidSetting(f"{name}: a job with {kind!r} does not take it; it takes {', '.join(_TAKEN[kind])}")
+            problem = f"{name}: a job with {kind!r} does not take it; it takes {', '.join(_TAKEN[kind])}"
+            raise InvalidSetting(problem, setting=name)
     given = {name: each for name, each in defaults.items() if name in _TAKEN[kind]} | dict(options)
     zone = zone_named(given.get("tz", tz))
     if kind != "when" and isinstance(given.get("calendar"), str):
@@ -65,6 +66,8 @@ def make_rule(
     for name in _MOMENTS:
         if name in given:
             given[name] = _moment(given[name], zone, name)
+    if given.get("after") not in (None, "end"):
+        raise InvalidSetting(f"after: {given['after']!r:.60} is not 'end'", setting="after")
     match kind:
         case "cron":
             return cron_rule(_text(value, kind), **_fitting(given, _text(value, kind), options))
@@ -111,7 +114,8 @@ def _moment(value: Any, zone: ZoneInfo, what: str) -> datetime:
         found = kind if isinstance(value, date | time) else "no moment"
         also = ', or "+10m" counted from the first start' if what == "once" else ""
         raise InvalidWhen(
-            f"{what}: {str(value)[:60]!r} is {found}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}"
+            f"{what}: {str(value)[:60]!r} is {found}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}",
+            setting=what,
         )
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
 
@@ -192,8 +196,8 @@ def _made(kind: str, value: dict[str, Any], refuse: Callable[..., None]) -> Retr
             made = policy(**options)
             return None if told else made
         except EvertickError as wrong:
-            name = wrong.setting or str(wrong).partition(": ")[0]
-            refuse(phrased(wrong, f"{name}: ", value=options.get(name)), kind if name == first else name)
+            name = wrong.setting or first
+            refuse(phrased(wrong, value=options.get(name)), kind if name == first else name)
             if name in told or name not in options:
                 return None
             # With a right one in its place, the other problems are found, too.
@@ -234,4 +238,4 @@ def _check(table: Table, key: str, value: Any, problems: Problems) -> None:
         try:
             zone_named(entry) if key == "tz" else read_entry(entry)
         except EvertickError as wrong:
-            refuse(phrased(wrong, "tz: ", value=entry), *(() if key == "tz" else (number,)))
+            refuse(phrased(wrong, value=entry), *(() if key == "tz" else (number,)))

@@ -17,7 +17,7 @@ from evertick.definition.task import (
     check_unique_for,
     check_unique_until,
 )
-from evertick.errors import InvalidArguments, InvalidSetting, InvalidWhen
+from evertick.errors import EvertickError, InvalidArguments, InvalidSetting, InvalidWhen
 from evertick.job.arguments import ARGUMENTS_MAX_BYTES
 from evertick.job.context import Context
 from evertick.model import (
@@ -196,7 +196,11 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
     for name, value in options.items():
         if name not in _CHECKS:
             _refuse_change(name, value, task)
-        changes[name] = _CHECKS[name](value)
+        try:
+            changes[name] = _CHECKS[name](value)
+        except EvertickError as error:
+            error.setting = name
+            raise
     changes |= _unique(options, base)
     _check_fate(options, base)
     made = msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
@@ -229,9 +233,7 @@ def _refuse_change(name: str, value: Any, task: str) -> None:
 
 def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidSetting(
-            f"args: {shown(value)} must be a dict of arguments by name", setting="args", value=shown(value)
-        )
+        raise InvalidSetting(f"args: {shown(value)} must be a dict of arguments by name", value=shown(value))
     try:
         # Whether bytes come back as bytes, only the task can tell.
         data = encode_data(dict(value), allows_bytes=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -144,30 +144,21 @@ def make_settings(
     """
     if migrate not in ("auto", "check"):
         raise InvalidSetting(
-            f"migrate: {shown(migrate)} is neither 'auto' (apply what is missing) nor 'check' (refuse to)"
+            f"migrate: {shown(migrate)} is neither 'auto' (apply what is missing) nor 'check' (refuse to)",
+            setting="migrate",
         )
     if rate_limits not in ("store", "memory"):
         raise InvalidSetting(
             f"rate_limits: {shown(rate_limits)} is neither 'store' (all nodes together) nor 'memory' (each node by "
-            "itself)"
-        )
-    if isinstance(queues, str):
-        raise InvalidSetting(
-            f"queues: {shown(queues)} is one text; pass a list of names, e.g. queues=[{shown(queues)}]"
-        )
-    if not queues:
-        raise InvalidSetting(
-            "queues: a node that works on no queue runs nothing",
-            setting="queues",
-            value="[]",
-            fix="name one, or pass concurrency=0",
+            "itself)",
+            setting="rate_limits",
         )
     return Settings(
         url=check_url(url),
         app=check_key(app, what="app"),
         node_name=check_key(node_name, what="node_name"),
         concurrency=check_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
-        queues=tuple(check_queue(queue) for queue in queues),
+        queues=_queues(queues),
         tz=_zone(tz),
         poll_interval=_between(poll_interval, "poll_interval", SECOND // 100, DAY),
         lease=_between(lease, "lease", SECOND, DAY),
@@ -233,13 +224,17 @@ def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
 def check_key(key: Any, *, what: str = "key") -> str:
     """The key, if it can stand in a table, a command line and a log: text without control characters or semicolons."""
     if not isinstance(key, str):
-        raise InvalidKey(f"{what}: {shown(key)} is not text; pass a str, like 'nightly-report'")
+        raise InvalidKey(f"{what}: {shown(key)} is not text; pass a str, like 'nightly-report'", setting=what)
     if not 1 <= len(key) <= _KEY_LONGEST:
-        raise InvalidKey(f"{what}: {shown(key)} must have 1 to {_KEY_LONGEST} characters, not {len(key)}")
+        raise InvalidKey(f"{what}: {shown(key)} must have 1 to {_KEY_LONGEST} characters, not {len(key)}", setting=what)
     if key != key.strip() or not key.isprintable() or ";" in key:
         if any("\ud800" <= letter <= "\udfff" for letter in key):
-            raise InvalidKey(f"{what}: {shown(key)} must not hold surrogates; decode its bytes with their own encoding")
-        raise InvalidKey(f"{what}: {shown(key)} must not begin or end with space, nor hold ';' or control characters")
+            raise InvalidKey(
+                f"{what}: {shown(key)} must not hold surrogates; decode its bytes with their own encoding", setting=what
+            )
+        raise InvalidKey(
+            f"{what}: {shown(key)} must not begin or end with space, nor hold ';' or control characters", setting=what
+        )
     return key
 
 
@@ -254,21 +249,23 @@ def check_feed(kept: Duration) -> int:
     return _between(kept, "feed", MINUTE, 3660 * DAY)
 
 
-def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
+def check_one_of(value: Any, allowed: Sequence[str], what: str, *, where: str = "") -> str:
     if value not in allowed:
-        raise InvalidSetting(f"{what}: {shown(value)} must be one of {', '.join(map(repr, allowed))}")
+        problem = f"{where}{what}: {shown(value)} must be one of {', '.join(map(repr, allowed))}"
+        raise InvalidSetting(problem, setting=what)
     return str(value)
 
 
-def check_exceptions(value: Any, what: str) -> tuple[type[BaseException], ...]:
+def check_exceptions(value: Any, what: str, *, where: str = "") -> tuple[type[BaseException], ...]:
     """Types of exceptions, one or several."""
     is_one = isinstance(value, type | str) or not isinstance(value, Sequence)
     types = (value,) if is_one else tuple(value)
     for each in types:
         if not isinstance(each, type) or not issubclass(each, BaseException):
             raise InvalidSetting(
-                f"{what}: {shown(each)} is no type of exception; pass the type itself, like ValueError, or a tuple of "
-                "types"
+                f"{where}{what}: {shown(each)} is no type of exception; pass the type itself, like ValueError, or a "
+                "tuple of types",
+                setting=what,
             )
     return types
 
@@ -324,6 +321,22 @@ def _url_meant(given: str) -> str:
     return f"{_SQLITE}/{os.path.expanduser(path)}" if _PATH.fullmatch(path) else DEFAULT_DATABASE
 
 
+def _queues(queues: Any) -> tuple[str, ...]:
+    if isinstance(queues, str):
+        problem = f"queues: {shown(queues)} is one text; pass a list of names, e.g. queues=[{shown(queues)}]"
+        raise InvalidSetting(problem, setting="queues")
+    if not isinstance(queues, Iterable):
+        raise InvalidSetting(f"queues: {shown(queues)} is no list of names; pass e.g. ['default']", setting="queues")
+    if not queues:
+        problem, fix = "queues: a node that works on no queue runs nothing", "name one, or pass concurrency=0"
+        raise InvalidSetting(problem, setting="queues", value="[]", fix=fix)
+    try:
+        return tuple(check_queue(queue) for queue in queues)
+    except InvalidKey as error:
+        error.setting = "queues"
+        raise
+
+
 def _zone(tz: Any) -> str:
     if isinstance(tz, ZoneInfo):
         tz = tz.key
@@ -335,12 +348,13 @@ def _zone(tz: Any) -> str:
 
 def _yes_or_no(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidSetting(f"{what}: {shown(value)} must be True or False")
+        raise InvalidSetting(f"{what}: {shown(value)} must be True or False", setting=what)
     return value
 
 
 def _between(value: Duration, what: str, least: int, most: int) -> int:
     us = duration_us(value, what=what)
     if not least <= us <= most:
-        raise InvalidSetting(f"{what}: {shown(value)} must be between {least / SECOND:g} s and {most / SECOND:g} s")
+        problem = f"{what}: {shown(value)} must be between {least / SECOND:g} s and {most / SECOND:g} s"
+        raise InvalidSetting(problem, setting=what)
     return us

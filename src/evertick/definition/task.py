@@ -240,7 +240,8 @@ class Task(Generic[P, R]):
         if rate.of.varies and self.runtime.settings.rate_limits == "memory":
             raise InvalidSetting(
                 f"task {self.name!r}: rate_key: {rate.of.text!r} names arguments, and with rate_limits='memory' a node "
-                "decides what to claim before it knows them; use a text without braces, or rate_limits='store'"
+                "decides what to claim before it knows them; use a text without braces, or rate_limits='store'",
+                setting="rate_key",
             )
         for other in self.runtime.tasks.values():
             theirs = other.work.rate
@@ -248,7 +249,8 @@ class Task(Generic[P, R]):
             if is_shared and str(theirs) != str(rate):
                 raise InvalidSetting(
                     f"task {self.name!r}: rate: {rate} differs from {theirs} of task {other.name!r}, which shares "
-                    f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own"
+                    f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own",
+                    setting="rate",
                 )
 
     @property
@@ -372,7 +374,8 @@ def task_of_spec(runtime: TaskRuntime, name: str, spec: Spec, options: TaskOptio
     check_key(name, what="task")
     check_spec(name, spec)
     if "process" in options:
-        raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
+        problem = f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it"
+        raise InvalidSetting(problem, setting="process")
     if spec.driver not in runtime.settings.drivers:
         return Task(runtime, name, AbsentDriver(spec.driver, name), FreeArguments(name), options)
     try:
@@ -393,23 +396,25 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", call, where=f"task {name!r}")
     retry = options.get("retry", never_again)
     if not isinstance(retry, RetryPolicy):
-        raise InvalidSetting(f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential")
+        problem = f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential"
+        raise InvalidSetting(problem, setting="retry")
     timeout = options.get("timeout")
-    on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), f"task {name!r}: on_lost")
+    on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), "on_lost", where=f"task {name!r}: ")
     # A task that must not run twice stops when another node may have claimed its run.
     default = "stop" if on_lost == "fail" else "continue"
     on_unreachable = check_one_of(
-        options.get("on_unreachable", default), get_args(OnUnreachable), f"task {name!r}: on_unreachable"
+        options.get("on_unreachable", default), get_args(OnUnreachable), "on_unreachable", where=f"task {name!r}: "
     )
     if timeout is not None and duration_us(timeout, what="timeout") == 0:
-        raise InvalidSetting(f"task {name!r}: timeout: {shown(timeout)} leaves no time at all; leave it out for none")
+        problem = f"task {name!r}: timeout: {shown(timeout)} leaves no time at all; leave it out for none"
+        raise InvalidSetting(problem, setting="timeout")
     return Work(
         task=name,
         driver=driver,
         hash=arguments.hash,
         retry=retry,
-        retry_on=check_exceptions(options.get("retry_on", Exception), f"task {name!r}: retry_on"),
-        give_up_on=check_exceptions(options.get("give_up_on", ()), f"task {name!r}: give_up_on"),
+        retry_on=check_exceptions(options.get("retry_on", Exception), "retry_on", where=f"task {name!r}: "),
+        give_up_on=check_exceptions(options.get("give_up_on", ()), "give_up_on", where=f"task {name!r}: "),
         timeout=None if timeout is None else duration_us(timeout, what="timeout"),
         on_lost=on_lost,  # type: ignore[arg-type]
         on_unreachable=on_unreachable,  # type: ignore[arg-type]
@@ -427,7 +432,8 @@ def check_unique_until(until: Any, unique: str | None, unique_for: Any) -> Uniqu
         problem = f"unique_until: {shown(until)} says how long a key is unique"
         raise InvalidSetting(problem, setting="unique_until", value=shown(until), fix="give the key with unique=")
     if unique_for is not None:
-        raise InvalidSetting("unique_until and unique_for both say how long the key is unique; give one of them")
+        problem = "unique_until and unique_for both say how long the key is unique; give one of them"
+        raise InvalidSetting(problem, setting="unique_until")
     return "start" if check_one_of(until, UNIQUE_UNTIL, "unique_until") == "start" else "end"
 
 
@@ -440,7 +446,8 @@ def check_unique_for(period: Duration | None, unique: str | None) -> int | None:
     us = duration_us(period, what="unique_for")
     if not 0 < us <= _UNIQUE_FOR_MAX:
         raise InvalidSetting(
-            f"unique_for: {shown(period)} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}"
+            f"unique_for: {shown(period)} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}",
+            setting="unique_for",
         )
     return us
 
