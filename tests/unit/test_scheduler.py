@@ -233,7 +233,7 @@ def test_one_task_may_have_several_schedules() -> None:
         (
             lambda s: s.every("1m", blackout_fate="all")(nothing),
             InvalidSetting,
-            "blackout_fate: 'all' says what becomes of moments in a blackout, and there is none; give it with blackout",
+            "blackout_fate: 'all' is the fate of moments in a blackout, and there is none; give it with blackout",
         ),
         (
             lambda s: s.cron("every day at 9:00")(nothing),

@@ -54,7 +54,7 @@ def check_brokers(configuration: Configuration, problems: Problems) -> None:
     for job in configuration.jobs:
         driver = "" if job.spec is None else job.spec.driver
         if driver in BROKERS and driver not in configuration.connections and driver in drivers:
-            problem = f"it is not said where the server is; set address or url under [{driver}]"
+            problem = f"no server is configured; set address or url under [{driver}]"
             problems.add(job.places[driver], f"jobs.{job.name}.{driver}", problem)
 
 

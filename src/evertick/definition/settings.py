@@ -1,4 +1,4 @@
-"""The settings of a scheduler: what may be set, its default, and what is refused."""
+"""The settings of a scheduler, and their checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DATABASE_VARIABLE = "EVERTICK_DATABASE"
 DEFAULT_DATABASE = "sqlite:///evertick.db"
 _SHAPE_OF_POSTGRES = "postgresql://user:password@host:5432/database"
 
-# Settings by the names that other libraries have for them.
+# Names in other libraries for the same settings.
 _OTHER_NAMES = {
     "timezone": "tz",
     "zone": "tz",
@@ -57,13 +57,13 @@ _SQLITE = "sqlite://"
 _SQLITE_BEGUN = re.compile(r"\Asqlite3?(:/*|/+|$)")
 _MEMORY = ":memory:"
 _HOST = re.compile(r"@|:\d|=")
-# What may be the path of a file, and is no host, user or password.
+# A path, without characters of hosts, users and passwords.
 _PATH = re.compile(r"[\w./~ -]{1,200}")
 _URL_LONGEST = 2_000
 _KEY_LONGEST = 200
 _CONCURRENCY_MAX = 10_000
 _BATCH_MAX = 10_000
-# A beat five times in a lease: a node may miss three of them and live.
+# Heartbeats per lease. A node may miss three of them.
 _BEATS_PER_LEASE = 5
 
 
@@ -81,27 +81,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_timeout: int
     migrate: Literal["auto", "check"]
     retention: int
-    # None: as many as the store does well with.
+    # None: the default of the store.
     keep_per_schedule: int | None
     stall_limit: int
-    # Who counts the rates of tasks: all nodes together, or each by itself.
+    # Whether all nodes count the rate of a task together, or each counts its own.
     rate_limits: Literal["store", "memory"] = "store"
-    # Which rules it takes; None: any.
+    # Limits of rules. None: no limit.
     min_interval: int | None = None
     allow_schedules: tuple[str, ...] | None = None
-    # How long events are kept for other programs; 0: turn that off; None: leave it as it is.
+    # How long events are kept for other programs. 0 turns the feed off; None leaves it as it is.
     feed: int | None = None
-    # Whether this node does what one node of the app does at a time.
+    # Whether this node takes duties.
     duties: bool = True
-    # How many fires, claims or verdicts are written at once, at most.
+    # The most fires, claims or verdicts that are written at once.
     batch_size: int = 1_000
-    # How long a start waits for a store that is away.
+    # How long a start waits for an unreachable store.
     start_timeout: int = 30 * SECOND
-    # Which kinds of tasks this node carries out.
+    # The drivers of the tasks that this node runs.
     drivers: tuple[str, ...] = IN_PYTHON
 
     def __repr__(self) -> str:
-        # Tracebacks and logs show it, and the URL may hold a password.
+        # The URL may hold a password, and tracebacks show this text.
         shown = {name: getattr(self, name) for name in self.__struct_fields__} | {"url": masked(self.url)}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
@@ -138,10 +138,7 @@ def make_settings(
     start_timeout: Duration,
     drivers: Sequence[str],
 ) -> Settings:
-    """Check every setting; the error names the setting, the value and what would be right.
-
-    What they are by default, the signature of `Scheduler` says, where people read it.
-    """
+    """Check every setting. The defaults are in the signature of `Scheduler`."""
     if migrate not in ("auto", "check"):
         raise InvalidSetting(
             f"migrate: {shown(migrate)} is neither 'auto' (apply what is missing) nor 'check' (refuse to)",
@@ -181,7 +178,7 @@ def make_settings(
 
 
 def refuse_unknown(given: Mapping[str, object]) -> None:
-    """Say how a setting is called that was given under another name."""
+    """Reject unknown settings, with the right name for one of another library."""
     refuse_other_names(given, Settings.__struct_fields__, _OTHER_NAMES, "setting", "Scheduler")
 
 
@@ -194,8 +191,8 @@ def refuse_other_names(
     *,
     where: str = "",
 ) -> None:
-    """Say how it is called here what was given to `call` under another name. One of the others that is written
-    otherwise, too, is said as it is to be written: `name=value`."""
+    """Reject the first unknown option of `call`, with the right name. `others` maps a foreign name to the name here, or
+    to `name=value` where the value differs too."""
     if not given:
         return
     name, value = next(iter(given.items()))
@@ -213,7 +210,7 @@ def refuse_other_names(
 
 
 def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
-    """A decorator that needs an argument was written without one, and got the function in its place."""
+    """Reject a decorator without its argument, which gets the function in its place."""
     name = getattr(given, "__name__", None) or getattr(given, "name", None)
     if callable(given) and isinstance(name, str):
         raise InvalidSetting(
@@ -222,7 +219,7 @@ def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
 
 
 def check_key(key: Any, *, what: str = "key") -> str:
-    """The key, if it can stand in a table, a command line and a log: text without control characters or semicolons."""
+    """The key, if it is valid in a table, a command line and a log: no control characters, no semicolons."""
     if not isinstance(key, str):
         raise InvalidKey(f"{what}: {shown(key)} is not text; pass a str, like 'nightly-report'", setting=what)
     if not 1 <= len(key) <= _KEY_LONGEST:
@@ -239,7 +236,7 @@ def check_key(key: Any, *, what: str = "key") -> str:
 
 
 def check_queue(queue: Any) -> str:
-    """A queue that people may name; those that begin with "@" are the nodes' own."""
+    """The name of a queue. Names that begin with "@" are reserved for queues of nodes."""
     if check_key(queue, what="queue").startswith("@"):
         raise InvalidKey(f"queue: {queue!r} must not begin with '@', as the nodes' own queues do; choose another name")
     return str(queue)
@@ -257,7 +254,7 @@ def check_one_of(value: Any, allowed: Sequence[str], what: str, *, where: str = 
 
 
 def check_exceptions(value: Any, what: str, *, where: str = "") -> tuple[type[BaseException], ...]:
-    """Types of exceptions, one or several."""
+    """One type of exception, or several."""
     is_one = isinstance(value, type | str) or not isinstance(value, Sequence)
     types = (value,) if is_one else tuple(value)
     for each in types:
@@ -312,7 +309,7 @@ def check_url(url: str | None) -> str:
 
 
 def _url_meant(given: str) -> str:
-    """What was meant by a path, by a host, or by a URL with too few slashes."""
+    """A suggestion for a path, a host, or a URL with too few slashes."""
     if given.startswith("postgres") or _HOST.search(given):
         return _SHAPE_OF_POSTGRES
     path = _SQLITE_BEGUN.sub("", given).removeprefix("./")

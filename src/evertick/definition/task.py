@@ -137,7 +137,7 @@ _OPTIONS = (*EnqueueOptions.__annotations__, "connection")
 # Names in other libraries.
 _OTHER_NAMES = {"countdown": "delay", "eta": "at", "run_at": "at", "unique_key": "unique", "dedupe": "unique"}
 
-# Names in other libraries. Their number of retries is a policy here.
+# Names in other libraries. A number of retries there is a policy here.
 _RETRY = "retry=Constant('10s', attempts=4): the first try and three more, ten seconds apart"
 TASK_OTHER_NAMES = {
     **dict.fromkeys(("retries", "max_retries", "max_attempts", "attempts", "tries", "max_tries"), _RETRY),
@@ -234,7 +234,7 @@ class Task(Generic[P, R]):
         return Enqueuer(self, placing, connection)
 
     def _check_rate(self, rate: Rate | None) -> None:
-        """Refuse a rate that contradicts another task, or the setting of the scheduler."""
+        """Reject a rate that contradicts another task or the setting of the scheduler."""
         if rate is None:
             return
         if rate.of.varies and self.runtime.settings.rate_limits == "memory":
@@ -289,7 +289,7 @@ class Enqueuer(Generic[P]):
 
 
 class SyncEnqueuer(Generic[P]):
-    """The blocking forms of an enqueuer."""
+    """The blocking forms of an `Enqueuer`."""
 
     def __init__(self, enqueuer: Enqueuer[P]) -> None:
         self._enqueuer = enqueuer

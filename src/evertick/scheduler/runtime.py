@@ -93,7 +93,7 @@ class Runtime:
         self.configuration_problems: tuple[str, ...] = ()
         self.engine: Engine | None = None
         self.is_started = False
-        # What drivers want closed: by task, and for the whole scheduler.
+        # Callbacks of drivers that close their connections: by task, and for the whole scheduler.
         self._closing_of: dict[str, list[Close]] = {}
         self._closing: list[Close] = []
         self._shared: dict[str, object] = {}
