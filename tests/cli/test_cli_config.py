@@ -106,7 +106,7 @@ def test_a_password_that_everybody_may_read_is_a_warning(here, evertick):
     result = evertick("config", "check")
     assert result.exit_code == 0
     assert result.stderr == (
-        "warning: evertick.toml:2: database.url: everybody may read this password; run `chmod 600 evertick.toml`, or "
+        "warning: evertick.toml:2: database.url: every user may read this password; run `chmod 600 evertick.toml`, or "
         "put it into a file of its own\n"
     )
     assert "hush" not in result.output + evertick("config", "show").output + evertick("config", "show", "--json").output

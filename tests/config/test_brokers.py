@@ -67,7 +67,7 @@ def test_a_job_for_a_broker_that_is_nowhere_is_told_where_it_stands(
 ) -> None:
     job = "[jobs.a]\nevery = '1h'\n{driver} = 'docker'\n"
     for driver in ("redis", "nats"):
-        said = f"it is not said where the server is; set address or url under [{driver}]"
+        said = f"no server is configured; set address or url under [{driver}]"
         assert problems(job.format(driver=driver)) == [f"evertick.toml:3: jobs.a.{driver}: {said}"]
     # A node that leaves such jobs to others need not know.
     assert len(load("[node]\ndrivers = ['shell']\n" + job.format(driver="redis")).jobs) == 1

@@ -216,7 +216,7 @@ def test_a_password_comes_from_its_file_and_an_open_one_is_told(write: Write, lo
     assert load(text).database_url == "postgresql://u:secret@/jobs"
     assert load(text).warnings == ()
     path.chmod(0o644)
-    assert load(text).warnings == (f"{path}: everybody may read this password; run `chmod 600 {path}`",)
+    assert load(text).warnings == (f"{path}: every user may read this password; run `chmod 600 {path}`",)
 
 
 @pytest.mark.parametrize("content", [b"", b"two\nlines\n", b"x" * 5000, b"a\0b"])
@@ -234,8 +234,8 @@ def test_a_password_in_a_file_that_everybody_may_read_is_told(folder: Path, writ
     loaded = load_configuration(None, {"HOME": str(folder), "T": "t"})
     fix = "run `chmod 600 evertick.toml`, or put it into a file of its own"
     assert loaded.warnings == (
-        f"evertick.toml:2: database.url: everybody may read this password; {fix}",
-        f"evertick.toml:5: redis.password: everybody may read this password; {fix}",
+        f"evertick.toml:2: database.url: every user may read this password; {fix}",
+        f"evertick.toml:5: redis.password: every user may read this password; {fix}",
     )
     write(text, mode=0o640)
     assert load_configuration(None, {"HOME": str(folder), "T": "t"}, {}).warnings == ()
@@ -247,7 +247,7 @@ def test_a_user_beside_a_password_file_is_no_secret(folder: Path, write: Write) 
     write("[nats]\nurl = 'tls://w@h'\npassword_file = 'pw'\n", mode=0o644)
     assert load_configuration(None, {"HOME": str(folder)}).warnings == ()
     write("[nats]\nurl = 'nats://token@h'\n", mode=0o644)
-    assert "everybody may read this password" in load_configuration(None, {"HOME": str(folder)}).warnings[0]
+    assert "every user may read this password" in load_configuration(None, {"HOME": str(folder)}).warnings[0]
 
 
 @pytest.mark.usefixtures("authority")
@@ -366,7 +366,7 @@ def test_a_directory_that_is_everybodys_is_refused_and_left_as_it_is(tmp_path: P
     with pytest.raises(Refused) as refused:
         make_private(tmp_path)
     assert str(refused.value) == (
-        f"the directory {tmp_path} is for everybody (mode {mode:04o}); run `mkdir -m 700 {tmp_path}/evertick`, "
+        f"the directory {tmp_path} is open to all users (mode {mode:04o}); run `mkdir -m 700 {tmp_path}/evertick`, "
         "and name that"
     )
     assert tmp_path.stat().st_mode & 0o7777 == mode

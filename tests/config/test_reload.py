@@ -236,7 +236,8 @@ async def test_a_ledger_that_is_away_is_told_when_it_is_back(
         monkeypatch.setattr(store, "join", away)
         write(jobs(a="a", b="b"))
         came = await reloader.reload()
-        said = "it is not taken up yet: the store is away; what was before holds, and it is tried again"
+        kept = "the previous configuration stays in force, and the reload is retried"
+        said = f"not applied yet: the store is away; {kept}"
         assert (came.problems, came.jobs) == ((said,), 1)
         assert reloader.has_changed()
         monkeypatch.setattr(store, "join", join)
@@ -341,15 +342,15 @@ async def test_a_broker_that_is_new_is_taken_up_with_its_first_job(folder: Path,
     [
         (
             "[node]\ndrivers = ['shell', 'echo']\n[jobs.b]\nevery = '1d'\nshell = 'true'\n",
-            "evertick.toml:10: jobs.b.shell: node.drivers enables the driver 'shell' from the next start on",
+            "evertick.toml:10: jobs.b.shell: node.drivers enables the driver 'shell' after a restart",
         ),
         (
             "[node]\nqueues = ['default', 'heavy']\n[jobs.b]\nevery = '1d'\necho = 'x'\nqueue = 'heavy'\n",
-            "evertick.toml:11: jobs.b.queue: node.queues has the queue 'heavy' from the next start on",
+            "evertick.toml:11: jobs.b.queue: node.queues adds the queue 'heavy' after a restart",
         ),
         (
             "[redis]\nurl = 'redis://b'\n[jobs.b]\nevery = '1d'\nredis = 'x'\n",
-            "evertick.toml:10: jobs.b.redis: this node goes by what [redis] has changed to from the next start on",
+            "evertick.toml:10: jobs.b.redis: changes of [redis] take effect after a restart",
         ),
     ],
 )
@@ -361,7 +362,7 @@ async def test_a_job_that_needs_what_waits_for_a_restart_is_refused_and_all_with
         scheduler = reloader._scheduler
         write(jobs(a="new") + text)
         came = await reloader.reload()
-        fix = "restart the node to take all of it up, or take the job away until then"
+        fix = "restart the node to apply the configuration, or remove the job until then"
         assert came.problems == (f"{line}; {fix}",)
         await ended(scheduler, "a")
         assert echo.heard == ["old"]

@@ -83,8 +83,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def repaired(scheduler: Scheduler, *, dry_run: bool = False) -> ClockRepair:
-    store = await scheduler.runtime.store()
-    return await repair_clock(store, scheduler.app, scheduler.runtime.clock, "UTC", dry_run=dry_run)
+    return await repair_clock(await scheduler.runtime.context(), dry_run=dry_run)
 
 
 class Trip:

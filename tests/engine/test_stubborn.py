@@ -78,7 +78,7 @@ async def test_a_process_ends_after_its_stop_time_whatever_goes_on_in_it(tmp_pat
             node.kill()
             await node.wait()
     assert node.returncode == 0, said.decode()
-    [end] = [line for line in said.decode().splitlines() if "the process ends without what did not" in line]
+    [end] = [line for line in said.decode().splitlines() if "the process exits; not stopped" in line]
     assert named in end
 
 

@@ -418,7 +418,7 @@ async def test_a_backfill_that_nobody_awaits_says_so(world: World, caplog: pytes
     assert "scheduler.backfill(...) was not awaited and did nothing; write `await scheduler.backfill" in caplog.text
 
 
-# --- the plain form
+# --- the blocking form
 
 
 def test_plain_code_waits_for_the_end_and_hears_of_the_steps() -> None:

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 import evertick.errors
-from evertick import Every
+from evertick import Every, Scheduler
+from evertick.config.rule import RULE_OPTIONS, make_rule
+from evertick.definition.options import PolicyOptions, make_definition
+from evertick.definition.settings import make_settings
+from evertick.definition.task import TaskOptions, make_work
+from evertick.driver.spec import AbsentDriver
 from evertick.errors import (
     CursorGone,
     EvertickError,
@@ -20,6 +25,7 @@ from evertick.errors import (
     InvalidSetting,
     InvalidSpec,
 )
+from evertick.job.arguments import FreeArguments
 
 COPIES = (copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error)))
 KINDS = [
@@ -77,3 +83,40 @@ def test_a_wrong_duration_names_its_setting_and_value() -> None:
 
     assert (wrong.value.setting, wrong.value.value) == ("interval", "None")
     assert wrong.value.fix == "pass a timedelta, a number of seconds, or text like '90s' or '1h30m'"
+
+
+# --- an error of an option names the option
+
+WRONG = [object(), True, -1, -1.5, float("nan"), 10**30, "no such thing!", "a;b", "x" * 500, "\ud800", [1], {1: 2}]
+SETTINGS = {
+    name: each.default
+    for name, each in inspect.signature(Scheduler).parameters.items()
+    if each.kind is each.KEYWORD_ONLY and name != "node_name"
+}
+# Of the rules of a file, which are checked together with their options.
+RIGHT = {"cron": "0 0 * * *", "every": "1h", "once": "2030-01-31T09:00:00Z"}
+# Each alone, with the options that it needs.
+OPTIONS = [
+    *((name, lambda given: make_settings(None, **{**SETTINGS, "node_name": "n", **given})) for name in SETTINGS),
+    *((name, lambda given: make_definition("job", given)) for name in PolicyOptions.__annotations__),
+    *((name, lambda given: _make_work(given)) for name in TaskOptions.__annotations__ if name != "process"),
+    *(
+        (name, lambda given, kind=kind: make_rule(kind, RIGHT[kind], given, {}, {}, "UTC"))
+        for kind in RIGHT
+        for name in RULE_OPTIONS
+    ),
+]
+
+
+def _make_work(given: dict[str, Any]) -> object:
+    beside = {"concurrency_key": {"concurrency": 1}, "rate_key": {"rate": "1/s"}}.get(next(iter(given)), {})
+    return make_work("job", AbsentDriver("", "job"), FreeArguments("job"), beside | given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "make"), OPTIONS)
+def test_an_error_of_an_option_names_it(name: str, make: Callable[[dict[str, Any]], object]) -> None:
+    for value in WRONG:
+        try:
+            make({name: value})
+        except EvertickError as error:
+            assert error.setting == name, error  # noqa: PT017 - some of the values fit

@@ -1,18 +1,22 @@
-"""Operations: each is a method of the scheduler and of its plain form, with one signature and one description."""
+"""Operations: each is a method of the scheduler and of its blocking form, with one signature and one description."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import mypy.api as mypy_api
 import pytest
 
-from evertick import InvalidInput, NotFound, Scheduler, operations
+from evertick import InvalidArguments, InvalidInput, InvalidKey, InvalidSetting, NotFound, Scheduler, operations
 from evertick.cli.database import Ledger
 from evertick.operations.context import Actor, Context, ContextSource
 from evertick.operations.health import store_time
@@ -22,9 +26,10 @@ from evertick.scheduler.sync import SyncScheduler
 from evertick.store.base import Store
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/scheduler.md"
-# Of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), and what only front ends show.
+# Of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), of all apps of a ledger
+# (`evertick db repair-clock`), and of listings.
 ELSEWHERE = {
-    *("enqueue", "plan_declared", "apply_declared"),
+    *("enqueue", "enqueue_many", "enqueue_encoded", "plan_declared", "apply_declared", "repair_clock"),
     *(
         "timeline",
         "planned_fires",
@@ -81,8 +86,7 @@ def test_an_operation_is_async_and_has_both_forms_and_a_place_in_the_reference(n
 
 
 def test_an_operation_takes_a_context_and_no_store() -> None:
-    # Repairing a clock goes through all apps of a ledger, and has no scheduler of one.
-    assert set(of_modules(Store)) == {"repair_clock"}
+    assert not of_modules(Store)
 
 
 def test_a_backfill_has_the_same_arguments_in_both_forms() -> None:
@@ -91,10 +95,40 @@ def test_a_backfill_has_the_same_arguments_in_both_forms() -> None:
     assert without_first(Scheduler.feed) == without_first(LAZY["feed"])
 
 
-def test_no_method_of_the_plain_form_is_missing_on_the_scheduler() -> None:
+def test_no_method_of_the_blocking_form_is_missing_on_the_scheduler() -> None:
     names = {name for name in vars(SyncScheduler) if not name.startswith("_")}
     assert names - {"close", "backfill"} <= set(OPERATIONS)
     assert all(hasattr(Scheduler, name) for name in names)
+
+
+def _parts(target: ast.AST) -> Iterator[ast.AST]:
+    """The objects behind an assigned attribute or item: of `a.b["c"].d`, `a.b["c"]`, `a.b` and `a`."""
+    while isinstance(target, ast.Attribute | ast.Subscript):
+        target = target.value
+        yield target
+
+
+def _assigned(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            return [part for each in targets for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return [target]
+        case _:
+            return []
+
+
+def test_only_the_scheduler_assigns_attributes_of_a_runtime() -> None:
+    package = Path(operations.__path__[0]).parent
+    assigns = [
+        f"{file.relative_to(package)}:{node.lineno}: {ast.unparse(target)}"
+        for file in sorted(package.rglob("*.py"))
+        if "scheduler" not in file.relative_to(package).parts
+        for node in ast.walk(ast.parse(file.read_text()))
+        for target in _assigned(node)
+        if any(getattr(part, "attr", getattr(part, "id", "")) in ("runtime", "_runtime") for part in _parts(target))
+    ]
+    assert not assigns
 
 
 async def test_a_key_is_given_by_position_or_by_name() -> None:
@@ -225,6 +259,90 @@ async def test_an_operation_takes_a_context_of_its_own() -> None:
     assert (await operations.schedules.pause(context, "one", note="by hand")).is_paused
     with pytest.raises(InvalidInput, match="note"):
         await operations.schedules.pause(context, "one", note=7)  # type: ignore[arg-type]
+    await scheduler.close()
+
+
+@pytest.fixture
+async def enqueueing() -> AsyncIterator[tuple[Scheduler, Context]]:
+    """A scheduler that knows the task `send_mail`, and its context."""
+    scheduler = Scheduler("sqlite://", concurrency=0)
+
+    @scheduler.task
+    def send_mail(to: str, copies: int = 1) -> None: ...
+
+    yield scheduler, await scheduler.runtime.context()
+    await scheduler.close()
+
+
+async def test_a_task_is_enqueued_by_its_name_as_by_its_method(enqueueing: tuple[Scheduler, Context]) -> None:
+    scheduler, context = enqueueing
+    labels = {"team": "shop"}
+    by_name = await operations.tasks.enqueue(
+        context, "send_mail", {"to": "ada"}, delay="1h", priority=3, unique="a", unique_for="1d", labels=labels
+    )
+    task = scheduler.runtime.tasks["send_mail"]
+    options = {"delay": "1h", "priority": 3, "unique": "b", "unique_for": "1d", "labels": labels}
+    by_method = await task.options(**options).enqueue(to="ada")
+    for name in ("task", "args", "priority", "queue", "labels", "cause", "state", "verdict"):
+        assert getattr(by_name, name) == getattr(by_method, name), name
+    again = await operations.tasks.enqueue(context, "send_mail", {"to": "eve"}, unique="a")
+    assert (again.id, again.is_new) == (by_name.id, False)
+
+
+async def test_arguments_must_fit_a_task_that_is_known_here(enqueueing: tuple[Scheduler, Context]) -> None:
+    _, context = enqueueing
+    with pytest.raises(InvalidArguments, match=r"send_mail\(to: str, copies: int = 1\).*'to'"):
+        await operations.tasks.enqueue(context, "send_mail")
+    with pytest.raises(InvalidArguments, match="copies"):
+        await operations.tasks.enqueue_many(context, "send_mail", [{"to": "a"}, {"to": "a", "copies": "two"}])
+    assert await operations.runs.runs(context) == []
+
+
+async def test_a_task_of_other_nodes_takes_any_json_like_arguments(enqueueing: tuple[Scheduler, Context]) -> None:
+    _, context = enqueueing
+    at = datetime(2030, 1, 31, tzinfo=UTC)
+    runs = await operations.tasks.enqueue_many(context, "elsewhere", [{"a": [1]}, {}], at=at, queue="slow")
+    assert [(run.task, run.args, run.due_at, run.queue) for run in runs] == [
+        ("elsewhere", {"a": [1]}, at, "slow"),
+        ("elsewhere", {}, at, "slow"),
+    ]
+    with pytest.raises(InvalidArguments, match=r"elsewhere.*JSON-like"):
+        await operations.tasks.enqueue(context, "elsewhere", {"a": object()})
+    with pytest.raises(InvalidKey, match="task: 'a;b'"):
+        await operations.tasks.enqueue(context, "a;b")
+
+
+async def test_options_of_an_enqueue_are_checked(enqueueing: tuple[Scheduler, Context]) -> None:
+    _, context = enqueueing
+    with pytest.raises(InvalidSetting, match="priority: 5000"):
+        await operations.tasks.enqueue(context, "elsewhere", priority=5000)
+    with pytest.raises(InvalidSetting, match="delay and at"):
+        await operations.tasks.enqueue(context, "elsewhere", delay="1m", at=datetime.now(UTC))
+    with pytest.raises(TypeError, match="prio"):
+        await operations.tasks.enqueue(context, "elsewhere", prio=5)  # type: ignore[call-arg]
+
+
+async def test_a_task_refuses_arguments_before_the_store_is_opened(tmp_path: Path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path}/evertick.db")
+    task = scheduler.task(lambda to: None, name="send_mail")
+    for refused in (task.enqueue(too="ada"), task.enqueue_many([{"too": "ada"}]), task.options().enqueue()):
+        with pytest.raises(InvalidArguments, match="send_mail"):
+            await refused
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_task_is_enqueued_by_its_name_in_a_transaction_of_the_caller(tmp_path: Path) -> None:
+    path = tmp_path / "evertick.db"
+    scheduler = Scheduler(f"sqlite:///{path}", concurrency=0)
+    context = await scheduler.runtime.context()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        await operations.tasks.enqueue(context, "elsewhere", connection=connection)
+        connection.rollback()
+        connection.execute("BEGIN IMMEDIATE")
+        kept = await operations.tasks.enqueue(context, "elsewhere", connection=connection)
+        connection.commit()
+    assert [run.id for run in await scheduler.runs()] == [kept.id]
     await scheduler.close()
 
 

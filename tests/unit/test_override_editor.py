@@ -130,7 +130,7 @@ async def test_a_blackout_and_its_fate_may_be_set_one_after_the_other(scheduler:
     await scheduler.add(key="k", when=Every("1h"), task="job", blackout=FREEZE)
     changed = await scheduler.update("k", blackout_fate="all")
     assert (changed.blackout, changed.blackout_fate) == ("freeze", "all")
-    with pytest.raises(InvalidSetting, match="blackout_fate: 'all' says"):
+    with pytest.raises(InvalidSetting, match="blackout_fate: 'all' is the fate"):
         await scheduler.update("k", blackout=None, blackout_fate="all")
 
 

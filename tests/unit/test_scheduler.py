@@ -233,7 +233,7 @@ def test_one_task_may_have_several_schedules() -> None:
         (
             lambda s: s.every("1m", blackout_fate="all")(nothing),
             InvalidSetting,
-            "blackout_fate: 'all' says what becomes of moments in a blackout, and there is none; give it with blackout",
+            "blackout_fate: 'all' is the fate of moments in a blackout, and there is none; give it with blackout",
         ),
         (
             lambda s: s.cron("every day at 9:00")(nothing),
@@ -533,10 +533,10 @@ async def test_health_without_an_engine_is_not_healthy_and_counts_the_queue(sche
     assert not scheduler.is_healthy
 
 
-# --- the plain forms
+# --- the blocking forms
 
 
-def test_the_plain_forms_work_without_an_event_loop() -> None:
+def test_the_blocking_forms_work_without_an_event_loop() -> None:
     scheduler = Scheduler("sqlite://", app="shop")
     job = scheduler.task(name="job")(nothing)
     scheduler.sync.add(key="k", when=Every("1h"), task=job)
@@ -574,7 +574,7 @@ def test_the_background_thread_ends_with_the_scheduler_and_comes_back_when_neede
     assert threading.active_count() == before
 
 
-async def test_a_plain_form_on_the_thread_of_an_event_loop_is_refused(scheduler: Scheduler) -> None:
+async def test_a_blocking_form_on_the_thread_of_an_event_loop_is_refused(scheduler: Scheduler) -> None:
     job = scheduler.task(name="job")(nothing)
     with pytest.raises(WouldBlock) as refused:
         scheduler.sync.pause("k")
@@ -590,7 +590,7 @@ async def test_a_plain_form_on_the_thread_of_an_event_loop_is_refused(scheduler:
     )
 
 
-async def test_a_plain_form_works_in_a_thread_beside_the_engine(scheduler: Scheduler) -> None:
+async def test_a_blocking_form_works_in_a_thread_beside_the_engine(scheduler: Scheduler) -> None:
     job = scheduler.task(name="job")(nothing)
     heard = Heard(scheduler, "succeeded")
     async with scheduler:
@@ -598,7 +598,7 @@ async def test_a_plain_form_works_in_a_thread_beside_the_engine(scheduler: Sched
         assert (await heard.until("succeeded")).run_id == run.id
 
 
-async def test_a_plain_job_may_use_the_plain_forms(scheduler: Scheduler) -> None:
+async def test_a_job_in_a_thread_may_use_the_blocking_forms(scheduler: Scheduler) -> None:
     follower = scheduler.task(name="follower")(nothing)
     heard = Heard(scheduler, "succeeded")
 
@@ -627,7 +627,7 @@ def test_with_scheduler_runs_work_in_the_background() -> None:
     assert not scheduler.is_healthy
 
 
-def test_an_error_from_a_plain_form_is_the_error_itself() -> None:
+def test_an_error_from_a_blocking_form_is_the_error_itself() -> None:
     scheduler = Scheduler("sqlite://", app="shop")
     with pytest.raises(NotFound, match="there is no schedule 'k' in app 'shop'"):
         scheduler.sync.schedule("k")

@@ -76,7 +76,7 @@ VALUES = {"when": "every 5m", "kept": "7d", "calendar": Calendar("x"), "fire_at"
 PUBLIC = [name for name, _ in inspect.getmembers(Scheduler, asyncio.iscoroutinefunction) if not name.startswith("_")]
 
 
-def test_every_async_call_of_a_scheduler_has_a_plain_form_that_the_error_can_name() -> None:
+def test_every_async_call_of_a_scheduler_has_a_blocking_form_that_the_error_can_name() -> None:
     assert {name for name in PUBLIC if not hasattr(SyncScheduler, name)} == set()
     assert len(PUBLIC) > 40
 

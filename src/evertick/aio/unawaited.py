@@ -27,7 +27,7 @@ C = TypeVar("C", bound=type)
 
 
 class Owner(Protocol):
-    """An object with async methods, and their plain forms in its `sync`."""
+    """An object with async methods, and their blocking forms in its `sync`."""
 
     # How a program writes the object.
     written: str

@@ -83,7 +83,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def scheduler(self) -> Scheduler:
         """A scheduler that only manages. It opens nothing yet."""
         scheduler = Scheduler(self.url, app=self.app, concurrency=0, migrate="check", **self.settings)
-        scheduler.runtime.actor = Actor.of_command_line()
+        scheduler.runtime.configure(actor=Actor.of_command_line())
         return scheduler
 
     def tell(self) -> None:

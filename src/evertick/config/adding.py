@@ -1,4 +1,4 @@
-"""Jobs become tasks and declarations of a scheduler."""
+"""Adds jobs to a scheduler, as tasks and declarations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["add_job", "add_jobs", "check_calendars"]
 
 
 def add_jobs(scheduler: Scheduler, jobs: Iterable[Job], problems: Problems) -> None:
-    """Add them all; what is wrong with one of them does not hold up the others."""
+    """Add all jobs. A job with an error is reported, and the others are added."""
     for job in jobs:
         add_job(scheduler, job, problems)
 
@@ -26,15 +26,16 @@ def add_job(scheduler: Scheduler, job: Job, problems: Problems) -> None:
     try:
         _add(scheduler, job)
     except EvertickError as wrong:
-        problem = phrased(wrong, f"task {job.name!r}: ")
-        own = wrong.setting if wrong.setting in job.places else None
-        name, problem = _named(problem, job) if own is None else (own, problem.removeprefix(f"{own}: "))
-        key = f"jobs.{job.name}.{name}" if name else f"jobs.{job.name}"
-        problems.add(job.places.get(name, job.place), key, problem)
+        driver = "" if job.spec is None else job.spec.driver
+        # A key of the job, or a field of its driver.
+        name = next((each for each in (wrong.setting, f"{driver}.{wrong.setting}") if each in job.places), None)
+        key = f"jobs.{job.name}" if name is None else f"jobs.{job.name}.{name}"
+        problem = phrased(wrong, f"task {job.name!r}: ", *([] if name is None else [f"{driver}: "]))
+        problems.add(job.places.get(name or "", job.place), key, problem)
 
 
 async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: Problems) -> None:
-    """Refuse calendars that neither the file nor the ledger has. Reads the ledger where a job names one of its own."""
+    """Report calendars that are neither in the file nor in the ledger. Reads the ledger only if a job needs it."""
     named = [
         (job, key, name)
         for job in jobs
@@ -42,7 +43,7 @@ async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: P
         if job.is_enabled and name is not None and (job.rule.calendar if key == "calendar" else job.blackout) is None
     ]
     kept = {each.name for each in await scheduler.calendars()} if named else set()
-    # The rule of one job may bring what the blackout of another names.
+    # The blackout of one job may name the calendar of another job's rule.
     kept |= {each.name for job in jobs for each in (job.rule.calendar, job.blackout) if each is not None}
     for job, key, name in named:
         if name not in kept:
@@ -51,22 +52,12 @@ async def check_calendars(scheduler: Scheduler, jobs: Sequence[Job], problems: P
             problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{what}{known}")
 
 
-def _named(problem: str, job: Job) -> tuple[str, str]:
-    """The key of the job that an error is about, or a field in one, and the problem."""
-    name, _, rest = problem.partition(": ")
-    if name not in job.places:
-        return "", problem
-    field, _, more = rest.partition(": ")
-    inner = f"{name}.{field}"
-    return (inner, more) if inner in job.places else (name, rest)
-
-
 def _add(scheduler: Scheduler, job: Job) -> None:
     check_rule(job.definition, job.rule)
     runtime = scheduler.runtime
     check_limits(runtime, job.name, job.rule)
     if job.spec is not None:
-        # Whether this node runs its driver or leaves it to others: the schedule is written by any of them.
+        # Also if this node does not run the driver: any node may write the schedule.
         task = spec_task(runtime, job.name, job.spec, job.task_options, job.place)  # type: ignore[arg-type]
         task.arguments.encode((), job.definition.args)
         keep_task(runtime, task, job.place)

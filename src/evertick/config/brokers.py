@@ -138,7 +138,7 @@ def _is_signed(url: str) -> bool:
         return True
 
 
-# What the drivers of brokers take.
+# The settings of each driver that needs a broker.
 BROKERS: dict[str, type[RedisConnection | NatsConnection]] = {"redis": RedisConnection, "nats": NatsConnection}
 # The address has them already.
 _IN_URL = ("user", "username", "password")

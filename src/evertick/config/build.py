@@ -13,49 +13,48 @@ from evertick.scheduler.scheduler import Scheduler
 
 __all__ = ["SECRETS", "bare_scheduler", "check_brokers", "check_connections", "connections_of", "scheduler_from"]
 
-# The folder of secrets, in that of the configuration.
+# A folder beside the configuration file.
 SECRETS = "secrets"
 
 
 def scheduler_from(configuration: Configuration, *, actor: Actor | None = None) -> Scheduler:
-    """The scheduler, with the jobs as its tasks and declarations. `actor`: who changes the ledger by it."""
+    """The scheduler, with the jobs as its tasks and declarations. `actor`: who asks for its operations."""
     scheduler, problems = bare_scheduler(configuration), Problems()
-    if actor is not None:
-        scheduler.runtime.actor = actor
+    scheduler.runtime.configure(actor=actor)
     add_jobs(scheduler, configuration.jobs, problems)
     problems.raise_any()
     return scheduler
 
 
 def bare_scheduler(configuration: Configuration) -> Scheduler:
-    """The scheduler with all but the jobs."""
+    """The scheduler without the jobs."""
     scheduler = Scheduler(configuration.database_url, **configuration.settings)
-    if configuration.config_directory is not None:
-        scheduler.runtime.secrets = Secrets(configuration.config_directory / SECRETS)
-    scheduler.runtime.connections |= connections_of(configuration)
+    folder = configuration.config_directory
+    secrets = None if folder is None else Secrets(folder / SECRETS)
+    scheduler.runtime.configure(secrets=secrets, connections=connections_of(configuration))
     return scheduler
 
 
 def connections_of(configuration: Configuration) -> dict[str, object]:
-    """How the drivers reach what they talk to, by their names."""
+    """The connections of drivers, by the name of the driver."""
     brokers = {driver: _connection(driver, configuration) for driver in configuration.connections}
     return {**brokers, "http": configuration.http}
 
 
 def check_connections(configuration: Configuration, problems: Problems) -> None:
-    """Refuse what drivers would refuse later: a broker whose settings cannot be."""
+    """Report settings of brokers that a driver would reject later."""
     for driver in configuration.connections:
         refuse_wrong(driver, _connection(driver, configuration), configuration.values, problems)
 
 
 def check_brokers(configuration: Configuration, problems: Problems) -> None:
-    """Refuse jobs whose broker is nowhere."""
-    # Once, not for each of thousands of jobs: to know the drivers, all that is installed is looked through.
+    """Report jobs whose broker is not configured."""
+    # Read once: finding the drivers searches all installed packages.
     drivers = configuration.settings["drivers"]
     for job in configuration.jobs:
         driver = "" if job.spec is None else job.spec.driver
         if driver in BROKERS and driver not in configuration.connections and driver in drivers:
-            problem = f"it is not said where the server is; set address or url under [{driver}]"
+            problem = f"no server is configured; set address or url under [{driver}]"
             problems.add(job.places[driver], f"jobs.{job.name}.{driver}", problem)
 
 

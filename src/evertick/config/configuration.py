@@ -44,7 +44,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     # Every file that was read, and what it held then; and which files would be read, too, if they were there.
     digests: dict[Path, str]
     patterns: tuple[Pattern, ...]
-    # What holds for each key, and its origin.
+    # The value of each key, with its origin.
     values: dict[str, Value]
     # The URL of the ledger, whole: it may hold a password.
     database_url: str
@@ -63,7 +63,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     state_directory: Path
     config_directory: Path | None
     calendars: dict[str, Calendar]
-    # What holds for every job that does not say otherwise.
+    # Defaults of jobs.
     defaults: Defaults
     jobs: tuple[Job, ...]
     # Likely mistakes, and what to correct soon.
@@ -89,7 +89,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `Scheduler` is made with, besides the URL."""
+        """The arguments of `Scheduler`, without the URL."""
         return settings_from(self.values)
 
 

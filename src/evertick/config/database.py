@@ -51,7 +51,7 @@ def database_url(values: Mapping[str, Value], state: Path, problems: Problems, w
         url = _of_parts(keys, password)
     else:
         url = default
-    # What is wrong with the address has been told, and would be told once more in other words.
+    # Without this, a problem of the address would be reported twice.
     is_right = len(problems) == before and _is_right(url, keys, "url" if given is not None else keys.first(*PARTS))
     return _with_parameters(url, keys) if is_right else url
 
@@ -85,7 +85,7 @@ def _is_right(url: str, keys: SectionKeys, name: str | None) -> bool:
         check_url(url)
         if url.startswith("sqlite:"):
             location_of(url)
-        # Told of drivers when their jobs are read; of the store it would be told only when a node opens it.
+        # Otherwise a missing package would be reported only when a node opens the store.
         check_installed(url)
     except InvalidInput as wrong:
         keys.refuse(name or "url", str(wrong).removeprefix("url: "))

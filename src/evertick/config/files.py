@@ -280,7 +280,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
     lines: dict[KeyPath, int]
     digest: str
-    # Whether everybody on the machine may read it.
+    # Whether every user of the machine may read it.
     is_open: bool
     # Which other users can change it, a line each.
     warnings: tuple[str, ...] = ()
@@ -474,14 +474,14 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
     def matched(self) -> list[Path]:
-        """What is there, by name. A name without a pattern is answered whether it is there or not."""
+        """The files that match, by name. A name without wildcards is returned even if the file is missing."""
         if not any(letter in self.text for letter in _MAGIC):
             return [self.folder / self.text]
         return sorted(self.folder / each for each in glob.glob(self.text, root_dir=self.folder, recursive=True))
 
 
 def patterns_of(document: Document) -> list[Pattern]:
-    """What a file includes."""
+    """The files that a file includes."""
     given = document.data.get(INCLUDE, [])
     return [Pattern(folder=document.path.parent, text=each) for each in given] if _are_paths(given) else []
 
@@ -498,7 +498,7 @@ def read_all(
 def read_folder(
     folder: Path, read: list[Document], problems: Problems, *, environ: Mapping[str, str]
 ) -> list[Document]:
-    """What a folder holds, by name; those that were read already stay read once."""
+    """Read the files of a folder, by name, except those that were read already."""
     known = {each.path.resolve() for each in read}
     names = [each for each in Pattern(folder=folder, text="*.toml").matched() if each.resolve() not in known]
     if len(read) + len(names) > FILES_MAX:

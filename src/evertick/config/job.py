@@ -1,7 +1,7 @@
-"""Jobs as data: `[jobs.NAME]` with a rule, what to do, and how; `[defaults]` for all of them.
+"""Reads jobs: `[jobs.NAME]` with a rule, the work and its options; `[defaults]` for all jobs.
 
-A job is a task of this node and a schedule in the ledger, both under its name. With `task = "…"` it is a schedule
-alone, of a task that the code of another node brings.
+A job is a task of this node and a schedule in the ledger, both under its name. With `task = "…"` it is only a schedule,
+of a task that the code of another node defines.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ __all__ = [
 ]
 
 JOBS_MAX = 10_000
-# Options of tasks that make sense without a function; the others name Python types.
+# Options of tasks without a function; the others name Python types.
 TASK_KEYS = tuple(name for name in TaskOptions.__annotations__ if name not in ("retry_on", "give_up_on", "process"))
 POLICY_KEYS = tuple(PolicyOptions.__annotations__)
 _OWN = ("task", "description", "enabled")
 JOB_KEYS = (*_OWN, *RULES, *RULE_OPTIONS, *TASK_KEYS, *POLICY_KEYS)
-# For one job alone.
+# Not in [defaults].
 _NOT_FOR_ALL = ("args", "unique", "unique_until", "unique_for")
 DEFAULT_KEYS = (*RULE_DEFAULTS, *TASK_KEYS, *(name for name in POLICY_KEYS if name not in _NOT_FOR_ALL))
 _DESCRIPTION_LONGEST = 1_000
-# So seldom that no option is wrong because of it.
+# Valid rules that fire so rarely that every option fits them.
 _RIGHT_RULES = {"cron": "0 0 1 1 *", "every": "365d", "once": "+365d"}
 _UNKNOWN_FIELD = re.compile(r"no such field '(.*?)'")
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every job that does not say otherwise, each with its place."""
+    """Checked values of [defaults], and where they are written."""
 
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
-    # As the file has them, for people.
+    # As written in the file, for output.
     shown: dict[str, Any] = {}
 
 
@@ -68,18 +68,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     place: str
     rule: When
-    # Its schedule, but for the rule, which is bound when it is stored.
+    # The schedule without its rule, which is bound when it is stored.
     definition: Definition
-    # None: a task of another node, which the definition names.
+    # None for a task of another node, which the definition names.
     spec: Spec | None
     task_options: dict[str, Any]
-    # The calendar of its blackout, where the file has it; else the ledger does.
+    # The calendar of its blackout if it is in the file; otherwise it is in the ledger.
     blackout: Calendar | None = None
     description: str = ""
     is_enabled: bool = True
-    # Where each of its keys stands, those of the defaults too; and the fields of what it does, like "shell.cwd".
+    # Where its keys are written, those of the defaults too, and the fields of its specification, like "shell.cwd".
     places: dict[str, str] = {}
-    # Its keys as the file has them, for people: what comes from the environment is shown as it is written.
+    # Its keys as written in the file, for output: references to variables are not replaced.
     shown: dict[str, Any] = {}
 
 
@@ -87,7 +87,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
     defaults: Defaults
     calendars: Mapping[str, Calendar]
-    # The zone of times that name none.
+    # The zone of times without one.
     tz: str
     # The drivers that a job may name.
     drivers: tuple[str, ...]
@@ -95,7 +95,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Reader:
-    """Reads one job, and gathers what is wrong with it."""
+    """Reads one job, and reports its problems."""
 
     def __init__(self, table: Table, reading: Reading) -> None:
         self._table = table
@@ -111,7 +111,7 @@ class _Reader:
         self._check_name()
         self._check_known()
         if len(self._given) < len(self._table.data):
-            return None  # the rest would be refused for lack of it
+            return None  # without the keys that could not be read, others would be rejected
         rule = self._rule()
         spec, task = self._work()
         definition = self._definition(task)
@@ -133,7 +133,7 @@ class _Reader:
         )
 
     def _places(self, spec: Spec | None) -> dict[str, str]:
-        """Of its keys, and of the fields of its specification, like "shell.cwd"."""
+        """The places of its keys and of the fields of its specification, like "shell.cwd"."""
         places = {name: self._table.place(name) for name in self._given}
         fields = None if spec is None else self._given[spec.driver]
         if spec is not None and isinstance(fields, Mapping):
@@ -144,7 +144,7 @@ class _Reader:
         try:
             check_key(self.name, what="name")
         except InvalidInput as wrong:
-            self.refuse(phrased(wrong, "name: "))
+            self.refuse(phrased(wrong))
 
     def _check_known(self) -> None:
         drivers = self._with.drivers
@@ -157,7 +157,7 @@ class _Reader:
         self._yes_or_no("enabled")
 
     def _unknown_key(self, name: str) -> str:
-        """Where a key belongs that there is not, or which one was meant."""
+        """The table that an unknown key belongs to, or a similar key."""
         drivers = self._with.drivers
         owner = next((each for each in self._given if each in drivers and name in _fields_of(each)), None)
         if owner is None:
@@ -191,17 +191,17 @@ class _Reader:
 
         rule = make(value)
         if rule is None and kind in _RIGHT_RULES:
-            # With a right one in its place, the problems of its options are found, too.
+            # A valid rule in its place shows the problems of its options.
             make(_RIGHT_RULES[kind])
         return rule
 
     def _is_misspelt(self, known: tuple[str, ...]) -> bool:
-        """Whether one of these is there under a similar name, which is among the problems already."""
+        """Whether one of these is there under a similar name, which is reported already."""
         everything = (*JOB_KEYS, *self._with.drivers)
         return any(name not in everything and alike(name, everything) in known for name in self._given)
 
     def _work(self) -> tuple[Spec | None, str]:
-        """The specification, if it is here and right, and the name of the task."""
+        """The specification, if there is a valid one, and the name of the task."""
         ways = [name for name in self._given if name == "task" or (name in self._with.drivers and name not in JOB_KEYS)]
         if len(ways) != 1:
             is_none = f"nothing says what to do; write one of {', '.join(self._with.drivers)}, or task"
@@ -214,7 +214,7 @@ class _Reader:
         try:
             return check_key(self._given["task"], what="task")
         except InvalidInput as wrong:
-            self.refuse(phrased(wrong, "task: ", value=self._given["task"]), "task")
+            self.refuse(phrased(wrong, value=self._given["task"]), "task")
             return self.name
 
     def _spec(self, driver: str) -> Spec | None:
@@ -243,7 +243,7 @@ class _Reader:
     def _definition(self, task: str) -> Definition:
         own = {name: self._given[name] for name in POLICY_KEYS if name in self._given}
         if "args" in own:
-            # Dates of TOML are text in JSON, and so in the ledger.
+            # JSON, and so the ledger, has dates as text.
             own["args"] = msgspec.to_builtins(own["args"])
         defaults = self._defaults(POLICY_KEYS)
         made = self._made_of_right(lambda kept: make_definition(task, defaults | kept), own)
@@ -268,30 +268,26 @@ class _Reader:
     def _made_of_right(
         self, make: Callable[[dict[str, Any]], Any], options: dict[str, Any], otherwise: str = ""
     ) -> Any:
-        """Make it. A refused option is reported at its place and left out, until the rest is right or nothing helps."""
+        """Call `make` with these options. It reports and drops each rejected one, and calls again with the rest."""
         kept = dict(options)
         while True:
             try:
                 return make(kept)
             except EvertickError as wrong:
-                before = f"task {self.name!r}: "
-                problem = str(wrong).removeprefix(before)
-                begun = (each for each in kept if problem.startswith((f"{each}:", f"{each} ")))
-                name = wrong.setting if wrong.setting in kept else next(begun, None)
-                if name is None:
+                before, name = f"task {self.name!r}: ", wrong.setting
+                if name is None or name not in kept:
                     self._refuse_rest(wrong, before, otherwise)
                     return None
-                self.refuse(phrased(wrong, before, f"{name}: ", value=kept[name]), name)
+                self.refuse(phrased(wrong, before, value=kept[name]), name)
                 del kept[name]
 
     def _refuse_rest(self, wrong: EvertickError, before: str, otherwise: str) -> None:
-        """An error of no option of this job: of a default, or of the rule itself."""
-        name = str(wrong).removeprefix(before).partition(": ")[0]
-        if name in self._with.defaults.places:
-            problem = phrased(wrong, before, f"{name}: ")
-            self._with.problems.add(self._with.defaults.places[name], f"defaults.{name}", problem)
+        """Report an error that is about no option of this job, but about a default or the rule itself."""
+        place = self._with.defaults.places.get(wrong.setting or "")
+        if place is not None:
+            self._with.problems.add(place, f"defaults.{wrong.setting}", phrased(wrong, before))
         else:
-            # What code calls the interval, the file calls `every`.
+            # In code the interval is an argument of this name; in a file it is `every`.
             problem = phrased(wrong, before, f"{otherwise}: ", "interval: ", value=self._given.get(otherwise))
             self.refuse(problem, *([otherwise] if otherwise else []))
 
@@ -313,7 +309,7 @@ class _Reader:
 
 
 def _fields_of(driver: str) -> tuple[str, ...]:
-    """Of the specification that its jobs have."""
+    """The fields of the specifications of a driver."""
     try:
         return spec_class(driver).__struct_encode_fields__
     except Exception:  # of a third-party driver, which may raise anything; reported where the job is read
@@ -321,7 +317,7 @@ def _fields_of(driver: str) -> tuple[str, ...]:
 
 
 def _field_in(problem: str, given: Any) -> tuple[list[str | int], str]:
-    """The field that an error of a specification is about, as far as it stands in the file, and the problem."""
+    """The field that a sentence of `read_spec` is about, as far as it is in the file, and the rest of the sentence."""
     path: list[str | int] = []
     while (step := _step_in(problem, given)) is not None:
         name, problem = step
@@ -332,9 +328,9 @@ def _field_in(problem: str, given: Any) -> tuple[list[str | int], str]:
 
 
 def _step_in(problem: str, given: Any) -> tuple[str | int, str] | None:
-    """One name further into what is given: "env.PATH: …" is about PATH in env, and so is "env: 'PATH' is …"."""
+    """The next name of the path: "env.PATH: …" is about PATH in env, and so is "env: 'PATH' is …"."""
     names = given if isinstance(given, Mapping) else range(len(given)) if isinstance(given, list) else ()
-    # A name may begin like another one, and hold dots itself.
+    # One name may be the beginning of another, and names may hold dots.
     for name in sorted(names, key=lambda each: -len(str(each))):
         for end in (": ", "."):
             if problem.startswith(f"{name}{end}"):
@@ -349,12 +345,12 @@ def _check_task_options(name: str, options: dict[str, Any]) -> None:
 
 
 def read_job(table: Table, reading: Reading) -> Job | None:
-    """The job of a table; None where something is wrong with it, which is then among the problems."""
+    """The job of a table; None if it has problems, which are reported."""
     return _Reader(table, reading).read()
 
 
 def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Problems) -> Defaults:
-    """What holds for all jobs. Each value is checked as if a job had it."""
+    """Read [defaults]. Each value is checked as in a job."""
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     shown: dict[str, Any] = {}
@@ -363,7 +359,7 @@ def read_defaults(tables: list[Table], environ: Mapping[str, str], problems: Pro
             place, key = table.place(name), f"defaults.{name}"
             if name not in DEFAULT_KEYS:
                 known = nearest(name, DEFAULT_KEYS, what="there are")
-                what = "it is said of one job alone; write it there" if name in JOB_KEYS else f"no such key; {known}"
+                what = "it cannot be a default; write it in a job" if name in JOB_KEYS else f"no such key; {known}"
                 problems.add(place, key, what)
             elif name in places:
                 problems.add(place, key, f"it is set at {places[name]}, too; keep one of them")
@@ -385,6 +381,6 @@ def _checked_default(name: str, value: Any, place: str, problems: Problems) -> A
         elif name in RULE_DEFAULTS:
             make_rule("cron", "0 0 * * *", {name: value}, {}, {}, "UTC")
     except EvertickError as wrong:
-        problems.add(place, f"defaults.{name}", phrased(wrong, "task 'all': ", f"{name}: ", value=value))
+        problems.add(place, f"defaults.{name}", phrased(wrong, "task 'all': ", value=value))
         return None
     return value

@@ -1,7 +1,7 @@
 """One value for each key: defaults, then files, then the environment, then flags; the later wins.
 
 `SectionKeys` reads the keys that say where a server is: a URL, or its parts, and a password. A URL of a stronger layer
-replaces the parts of a weaker one: `EVERTICK_DATABASE` alone moves a node to another database, whatever the file has.
+replaces the parts of a weaker one: `EVERTICK_DATABASE` alone moves a node to another database than that of the file.
 Both in one layer are refused.
 """
 
@@ -35,7 +35,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     layer: Layer
     # "evertick.toml:12", "EVERTICK_NODE_LEASE", "--pidfile".
     place: str = ""
-    # What a relative path counts from: the folder of the file; elsewhere, the working directory.
+    # The base of relative paths: the folder of the file, or else the working directory.
     folder: Path = Path()
 
     @property
@@ -191,7 +191,7 @@ def _read_table(
 
 
 def _nearest_in(table: str, name: str) -> str:
-    """What was meant by a name: a key of that table, or of one in it."""
+    """A similar name: a key of that table, or of a table in it."""
     inside = [key.removeprefix(f"{table}.") for key in [*_KEYS, *_TABLES] if key.startswith(f"{table}.")]
     own = [key for key in inside if "." not in key]
     return nearest(name, own, what="there are", also=[key for key in inside if "." in key])
@@ -353,7 +353,7 @@ class SectionKeys:
         return url
 
     def hosts(self, example: str, *, most: int) -> list[str]:
-        """Those of the address; an IPv6 address gets its brackets. What cannot be a host is refused."""
+        """The hosts of the address, IPv6 addresses in brackets. Invalid hosts are rejected."""
         parts = [part.strip() for part in (self.text("address") or "").split(",") if part.strip()]
         hosts = [f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in parts]
         for host in hosts:
@@ -393,7 +393,7 @@ class SectionKeys:
             self.refuse("password_file", f"{file.value} must hold one line, the password, and nothing else")
             return None
         if is_open:
-            self._warn(f"{file.value}: everybody may read this password; run `chmod 600 {file.value}`")
+            self._warn(f"{file.value}: every user may read this password; run `chmod 600 {file.value}`")
         return password
 
 

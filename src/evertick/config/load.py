@@ -1,8 +1,8 @@
-"""A configuration from its file, the environment and flags: all of it checked, or everything that is wrong with it.
+"""Loads a configuration from files, environment and flags. The result is checked, or all problems are raised.
 
-An unknown variable `EVERTICK_…` may be misspelt: `EVERTICK_DATABSE` would leave a node on another database. A name like
-a known one, or one that begins like those of a section, is refused; any other is a warning. Not checked are those that
-a file refers to, that other parts of Evertick read or set, and that Kubernetes sets for its services.
+An unknown variable `EVERTICK_…` may be misspelt: `EVERTICK_DATABSE` would leave a node on another database. A name
+similar to a known one, or with the prefix of a section, is an error; any other is a warning. Variables are not checked
+if a file refers to them, if other parts of Evertick read or set them, or if Kubernetes sets them for its services.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ __all__ = [
 ]
 
 _KEYS = tuple(variable_of(f"{section}.{key}") for section, kind in SECTIONS.items() for key, _, _ in keys_of(kind))
-# Read by other commands and by the script in `dist/`; or set for the commands of shell jobs, of which one may be ours.
+# Read by other commands and by the script in `dist/`, or set for the commands of shell jobs.
 _ELSEWHERE = frozenset((TRACEBACK_VARIABLE, TRUST_VARIABLE, "EVERTICK_DEFAULTS", MARK, *RUN_VARIABLES))
-# As Kubernetes calls the variables in which it tells the containers of a namespace of its services.
+# The variables that Kubernetes sets for the services of a namespace.
 _SERVICE = re.compile(
     r"(?P<service>\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-# So much of what follows the prefix is the same in a name that is misspelt; in one that means something else, less.
+# The similarity, after the prefix, from which on a name counts as misspelt.
 _MISSPELT = 0.85
 
 
 def check_variables(environ: Mapping[str, str], data: Iterable[Any], problems: Problems, warnings: Problems) -> None:
-    """`data`: the content of the files, which may refer to variables."""
+    """Report unknown variables. `data` is the content of the files, which may refer to variables."""
     unknown = [name for name in environ if name.startswith(VARIABLE) and not _is_known(name, environ)]
     if not unknown:
         return
@@ -92,7 +92,7 @@ def _is_known(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def _is_of_service(name: str, environ: Mapping[str, str]) -> bool:
-    """Whether Kubernetes has set it: for a service called evertick-redis every container gets EVERTICK_REDIS_PORT."""
+    """Whether Kubernetes set it: for a service evertick-redis every container gets EVERTICK_REDIS_PORT."""
     found = _SERVICE.fullmatch(name)
     return found is not None and f"{found['service']}_SERVICE_HOST" in environ
 
@@ -113,14 +113,14 @@ def _tell(name: str, problems: Problems, warnings: Problems) -> None:
 
 
 def _ending_alike(name: str) -> Iterator[str]:
-    """Those that are called so but for their section: EVERTICK_TZ is meant for node.tz."""
+    """Variables with this name after their section: EVERTICK_TZ is meant for node.tz."""
     ending = f"_{name.removeprefix(VARIABLE)}"
     return (each for each in _KEYS if each.endswith(ending))
 
 
 _JOBS_FOLDER = "jobs.d"
 _JOBS_ONLY = ("jobs", "calendars")
-# What changes the answer of a command that adds, changes or backfills schedules.
+# Settings that affect commands which add, change or backfill schedules.
 _MANAGEMENT = ("node.tz", "node.min_interval", "node.allow_schedules", "retention.history")
 
 
@@ -129,7 +129,7 @@ def load_configuration(
     environ: Mapping[str, str] = os.environ,
     flags: Mapping[str, tuple[str, Any]] | None = None,
 ) -> Configuration:
-    """Read and check everything. `flags`: by key, like "log.level", the name of the flag and its value.
+    """Load and check everything. `flags`: by key, like "log.level", the name of the flag and its value.
 
     Raises InvalidConfiguration with all problems and warnings.
     """
@@ -139,10 +139,10 @@ def load_configuration(
     check_connections(made, problems)
     if loading.are_settings_right:
         check_brokers(made, problems)
-        # Only a scheduler finds rules that the node does not take, and jobs that share a rate.
+        # Only a scheduler finds rules that its limits forbid, and jobs that share a rate.
         add_jobs(bare_scheduler(made), made.jobs, problems)
     warnings = made.warnings
-    if loading.are_settings_right:  # else they may be of nothing but what is wrong
+    if loading.are_settings_right:  # wrong settings would cause false warnings
         warnings += warnings_of(made, environ)
     problems.raise_any(warnings)
     return msgspec.structs.replace(made, warnings=warnings)
@@ -165,7 +165,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
     """The ledger that the configuration names; None without a file.
 
-    Jobs are not read, so an invalid job does not affect a command that only looks.
+    Jobs are not read, so an invalid job does not affect a command that only reads the ledger.
     """
     file = find_file(path, environ)
     if file is None:
@@ -177,7 +177,7 @@ def load_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ
 
 
 def load_disabled(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The jobs with `enabled = false`, by name, each with the place of that key. Nothing else of them is read."""
+    """The jobs with `enabled = false`, by name, with the place of that key. Nothing else of them is checked."""
     file = find_file(path, environ)
     if file is None:
         return {}
@@ -188,9 +188,9 @@ def load_disabled(path: str | Path | None, environ: Mapping[str, str] = os.envir
 
 
 def guess_ledger(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Ledger | None:
-    """Where the ledger of a wrong configuration is, by what is right in it.
+    """The ledger of an invalid configuration, by its valid parts.
 
-    The line that names the database may be wrong, too, so the caller needs another proof.
+    The line that names the database may be invalid too, so the caller needs other evidence.
     """
     file = find_file(path, environ)
     if file is None:
@@ -213,7 +213,7 @@ def _ledger(file: Path, documents: list[Document], environ: Mapping[str, str], p
 
 
 def management_settings(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Of the settings for a scheduler that only manages, those in the environment."""
+    """The settings in the environment, for a scheduler that only manages."""
     variables, problems = {variable_of(key) for key in _MANAGEMENT}, Problems()
     given = {name: value for name, value in environ.items() if name in variables}
     settings = _management_settings(layered([], given, {}, problems), problems)
@@ -222,17 +222,17 @@ def management_settings(environ: Mapping[str, str] = os.environ) -> dict[str, An
 
 
 def _management_settings(values: Mapping[str, Value], problems: Problems) -> dict[str, Any]:
-    """Checked; the other settings of the node are left alone: a wrong lease does not affect a look at the ledger."""
+    """Checked settings for management. Others are not checked: a wrong lease does not affect reading the ledger."""
     others = {setting: key for key, setting in SETTINGS.items() if key not in _MANAGEMENT}
     defaults = {key: Value(key=key, value=_default(key), origin=DEFAULT) for key in others.values()}
-    # Named, since to find all that are installed takes a look through every package.
+    # Set explicitly, since finding all installed drivers searches every package.
     defaults["node.drivers"] = msgspec.structs.replace(defaults["node.drivers"], value=IN_PYTHON)
     checked = _checked_settings({**values, **defaults}, problems)
     return {setting: value for setting, value in checked.items() if setting not in others}
 
 
 def _checked_settings(values: Mapping[str, Value], problems: Problems) -> dict[str, Any]:
-    """As the scheduler itself checks them; a refused one is reported at its place, and left out of what follows."""
+    """Check the settings as the scheduler does. A rejected one is reported, and its default used from there on."""
     checked = dict(values)
     names = {setting: key for key, setting in SETTINGS.items()}
     for _ in SETTINGS:
@@ -240,10 +240,10 @@ def _checked_settings(values: Mapping[str, Value], problems: Problems) -> dict[s
             make_settings("sqlite://", **settings_from(checked))
             break
         except InvalidInput as wrong:
-            setting = wrong.setting if wrong.setting in names else str(wrong).partition(": ")[0]
-            # Only an error of the zone may lack its name.
-            key = names.get(setting, "node.tz")
-            problems.add(checked[key].origin.place, key, phrased(wrong, f"{setting}: ", value=checked[key].value))
+            key = names.get(wrong.setting or "")
+            if key is None:
+                raise
+            problems.add(checked[key].origin.place, key, phrased(wrong, value=checked[key].value))
             checked[key] = Value(key=key, value=_default(key), origin=DEFAULT)
     return settings_from(checked)
 
@@ -262,7 +262,7 @@ class _Loading:
         self.documents = [] if file is None else read_all(file, problems, environ=environ)
         self._environ, self._flags, self._problems = environ, flags, problems
         self._warnings: list[str] = []
-        # Whether nothing is wrong but with jobs, so that a scheduler can be made.
+        # Whether only jobs may have errors, so that a scheduler can be made.
         self.are_settings_right = False
 
     def load(self) -> Configuration:
@@ -318,13 +318,11 @@ class _Loading:
     def _check_events(self, values: Mapping[str, Value]) -> None:
         events, feed = values["nats.events"], values["retention.feed"]
         if events.value and feed.value == "off":
-            problem = (
-                f"what is published is read from the feed, which {feed.origin.place} turns off; take one of them out"
-            )
+            problem = f"events are published from the feed, which {feed.origin.place} turns off; remove one of them"
             self._problems.add(events.origin.place, "nats.events", problem)
 
     def _check_around(self, values: Mapping[str, Value], state: Path) -> None:
-        """Keys that refer to the machine: files, directories, addresses."""
+        """Check keys that refer to the machine: files, directories, addresses."""
         allow, warnings = values["http.allow"], Problems()
         for some in (allow.value, *([each] for each in allow.value)):
             try:
@@ -354,8 +352,8 @@ class _Loading:
             is_written = value.is_set and value.written is None and file in by_path
             if holds and is_written and by_path[file].is_open:
                 self._warnings.append(
-                    f"{value.origin.place}: {key}: everybody may read this password; run `chmod 600 {file}`, or put it "
-                    "into a file of its own"
+                    f"{value.origin.place}: {key}: every user may read this password; run `chmod 600 {file}`, or put "
+                    "it into a file of its own"
                 )
 
     # --- jobs
@@ -400,7 +398,7 @@ class _Loading:
         return found
 
     def _named(self, name: str) -> dict[str, Table]:
-        """The tables below it, each under a name of its own."""
+        """The tables below it, by name."""
         found: dict[str, Table] = {}
         for table in self._tables(name):
             for key, data in table.data.items():
@@ -450,6 +448,6 @@ def _state(values: Mapping[str, Value], environ: Mapping[str, str]) -> Path:
 
 
 def _holds_secret(key: str, values: Mapping[str, Value]) -> bool:
-    """Whether a URL does. A user alone may be a token; but not where the password is in a file."""
+    """Whether the URL holds a secret. A user without a password may be a token, unless the password is in a file."""
     url, elsewhere = values[key].value, values.get(f"{key.rpartition('.')[0]}.password_file")
     return bool(url) and masked(url) != url and (elsewhere is None or not elsewhere.is_set)

@@ -127,7 +127,7 @@ class _Walk:
         self._check(last.path, os.fstat(last.descriptor), place=last.path, what="this folder", is_closed=is_closed)
 
     def distrusted(self) -> list[Distrusted]:
-        """What is nearest to the file first. Above the home of the user nothing is looked at, as sshd does."""
+        """Folders nearest to the file come first. Folders above the home of the user are not checked, as in sshd."""
         home = _home_of(self._user)
         above = {*map(str, Path(home).parents)} if self._end.startswith(f"{home}/") else set()
         return [each for path, each in reversed(self._found.items()) if path not in above]
@@ -180,7 +180,7 @@ class _Walk:
         return _parts(target)
 
     def _check(self, path: str, found: os.stat_result, *, place: str, what: str, is_closed: bool = False) -> None:
-        """`is_closed`: others can exchange nothing in this folder, whatever its mode says."""
+        """`is_closed`: other users can replace nothing in this folder, even if its mode allows it."""
         who = [] if found.st_uid in (_ROOT, self._user) else [f"its owner, {_user_words(found.st_uid)},"]
         # Every link has mode 0777, which means nothing.
         mode = 0 if is_closed or stat.S_ISLNK(found.st_mode) else found.st_mode

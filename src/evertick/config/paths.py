@@ -30,8 +30,8 @@ __all__ = ["check_files", "check_writable_paths", "default_state", "folder_probl
 _MODE = 0o700
 _ROOT = 0
 _SYSTEM = Path("/var/lib/evertick")
-# What Evertick itself has in its directories: the database with its log, the report of a daemon, a pidfile, the
-# configuration, and what stands beside it.
+# Files of Evertick in its directories: the database with its log, the report of a daemon, a pidfile, the configuration
+# and the files beside it.
 _OWN = re.compile(r"evertick\..*|daemon[.-].*json.*|jobs\.d|conf\.d|secrets")
 
 
@@ -69,7 +69,7 @@ def make_private(path: Path, *, is_only_read: bool = False) -> str | None:
 
 
 def directory_warning(path: Path, *, is_only_read: bool = False) -> str | None:
-    """What `make_private` would refuse or change, besides `directory_problem`; nothing is changed.
+    """A warning of what `make_private` would reject or change, besides `directory_problem`. Changes nothing.
 
     The daemon may run as another user than this one, so the fix must hold for both.
     """
@@ -106,7 +106,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
         return self.owner == os.geteuid()
 
     def is_closed(self, is_only_read: bool) -> bool:
-        """To everybody but its owner; or, of root's that are only read, to everybody but a group that reads."""
+        """Whether only its owner has access. A directory of root that is only read may be readable for its group."""
         is_for_group = is_only_read and self.owner == _ROOT
         return not self.mode & (0o1027 if is_for_group else 0o077)
 
@@ -134,7 +134,7 @@ def directory_problem(path: Path) -> str | None:
         return f"{path} is no directory; name one, or take it away"
     if mode & (stat.S_IWOTH | stat.S_ISVTX):
         return (
-            f"the directory {path} is for everybody (mode {stat.S_IMODE(mode):04o}); run "
+            f"the directory {path} is open to all users (mode {stat.S_IMODE(mode):04o}); run "
             f"`mkdir -m 700 {path / 'evertick'}`, and name that"
         )
     return None

@@ -1,6 +1,6 @@
-"""The problems of a configuration, all of them in one report, in the words of a file: it has keys and values.
+"""The problems of a configuration, in one report. It names the keys and values of the file.
 
-Errors of other parts speak of calls and arguments. `phrased` words them anew, by their fields.
+Errors of other rooms name arguments of Python calls. `phrased` writes them for a file, by their fields.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from evertick.text.regular_file import NotRegular
 
 __all__ = ["PROBLEMS_MAX", "Problems", "fix_for", "phrased", "toml_text", "toml_words"]
 
-# A file with more is of another kind.
+# A file with more problems is probably not a configuration.
 PROBLEMS_MAX = 100
 _LINE_LONGEST = 1_000
-# Behind every path.
+# Sorts after every path.
 _LAST = "\uffff"
 
 
 class _Words(msgspec.Struct, frozen=True):
-    """How a file calls the fix of an error, and where need be its problem."""
+    """The fix of an error for a file, and its problem where that differs too."""
 
     fix: str = ""
     problem: str = ""
@@ -32,7 +32,7 @@ class _Words(msgspec.Struct, frozen=True):
 
 _UNIQUE = _Words("give the key with `unique`")
 _DURATION = _Words('write a number of seconds, or text like "90s" or "1h30m"')
-# By the setting of an error that has a fix, or a value of the wrong type.
+# By setting, for errors that have a fix or a value.
 _WORDS = {
     "after": _Words('use `every` without it, and overlap = "skip"'),
     "args": _Words(problem="{value} must be a table of arguments by name"),
@@ -61,9 +61,9 @@ _WORDS = {
 
 
 def phrased(error: EvertickError, *beginnings: str, value: object = None) -> str:
-    """The error in the words of a file, without these beginnings. `value`: what the file has there."""
+    """The error for a file, without these beginnings and the name of its setting. `value`: the value in the file."""
     problem = error.problem
-    for each in beginnings:
+    for each in (*beginnings, f"{error.setting}: "):
         problem = problem.removeprefix(each)
     if isinstance(value, bool) and problem.startswith(str(value)):
         problem = toml_words(value) + problem.removeprefix(str(value))
@@ -76,7 +76,7 @@ def phrased(error: EvertickError, *beginnings: str, value: object = None) -> str
 
 
 def _words_for(error: EvertickError) -> _Words | None:
-    if error.setting is None:
+    if error.setting is None or error.fix is error.value is None:
         return None
     is_duration = isinstance(error, InvalidDuration) and error.setting != "when"
     return _DURATION if is_duration else _WORDS.get(error.setting)

@@ -1,9 +1,9 @@
-"""The files of a running node, read again: when one of them changes, or on a signal.
+"""Reload: a running node reads its files again when one of them changes, or on a signal.
 
-They are checked first, also against the ledger. If anything is wrong, the node goes on with what it has. If all is
-right the ledger takes them in one transaction, and then the node its jobs, without a stop: what runs, runs on as it was
-claimed. A broker that it had not known is taken up with them. Other settings count from the next start on, which is
-told; a job that needs one of them before that is refused, and with it all the rest.
+The new configuration is checked first, also against the ledger. An error leaves the node as it is. Otherwise the
+ledger takes the new jobs in one transaction, and then the node does, without a stop: running work continues as it was
+claimed. New brokers are connected too. Changes of other settings are reported, and take effect after a restart. A job
+that needs such a setting makes the reload fail.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from evertick.text.regular_file import read_regular
 
 __all__ = ["JobDiff", "Reloaded", "Reloader"]
 
-# Of each kind.
+# Names that a message lists of each kind.
 _NAMED_MOST = 10
 
 
 class JobDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """Names of jobs."""
+    """The names of jobs that differ between two configurations."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def job_diff(before: Iterable[Job], now: Iterable[Job]) -> JobDiff:
     old, new = ({job.name: job for job in jobs} for jobs in (before, now))
     both = [(old[name], job) for name, job in new.items() if name in old]
     return JobDiff(
-        # After an import it shows that they do not run yet.
+        # Imported jobs are disabled at first, and the message says so.
         added=tuple(f"{name}{'' if job.is_enabled else ' (disabled)'}" for name, job in new.items() if name not in old),
         changed=tuple(job.name for was, job in both if _content(was) != _content(job)),
         gone=tuple(name for name in old if name not in new),
@@ -72,7 +72,7 @@ def job_diff(before: Iterable[Job], now: Iterable[Job]) -> JobDiff:
 
 
 def _content(job: Job) -> tuple[object, ...]:
-    """All but its place: a job that has moved to another line is the same."""
+    """Everything but its place, so that moving a job in its file is no change."""
     calendars = tuple(None if each is None else each.version for each in (job.rule.calendar, job.blackout))
     return job.rule.text, calendars, job.definition, job.spec, job.task_options, job.description, job.is_enabled
 
@@ -82,12 +82,12 @@ def _named(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
-_FIX = "restart the node to take all of it up, or take the job away until then"
+_FIX = "restart the node to apply the configuration, or remove the job until then"
 
 
 def check_restart_required(scheduler: Scheduler, now: Configuration, loaded: Configuration, problems: Problems) -> None:
-    """Refuse what can only be after a restart. `now` is what the node has, as far as jobs go."""
-    # Once, not for each of thousands of jobs.
+    """Report jobs that need a restart. `now` is the configuration in force."""
+    # Computed once for thousands of jobs.
     wanted, connections = loaded.settings, connections_of(loaded)
     known = {job.name: (job.spec, job.definition.queue) for job in now.jobs}
     for job in loaded.jobs:
@@ -99,43 +99,43 @@ def check_restart_required(scheduler: Scheduler, now: Configuration, loaded: Con
 def _needs(
     scheduler: Scheduler, wanted: Mapping[str, Any], connections: Mapping[str, object], job: Job
 ) -> Iterator[tuple[str, str]]:
-    """By the keys of the job that ask for it. `wanted`: the settings of the next start, and its connections."""
+    """Keys of the job that need a restart, with the reason. `wanted` and `connections` apply after a restart."""
     driver, in_force = "" if job.spec is None else job.spec.driver, scheduler.settings
     if driver in wanted["drivers"] and driver not in in_force.drivers:
-        yield driver, f"node.drivers enables the driver {driver!r} from the next start on"
+        yield driver, f"node.drivers enables the driver {driver!r} after a restart"
     queue = job.definition.queue
     if queue in wanted["queues"] and queue not in in_force.queues:
-        yield "queue", f"node.queues has the queue {queue!r} from the next start on"
+        yield "queue", f"node.queues adds the queue {queue!r} after a restart"
     if driver in BROKERS and driver in in_force.drivers:
         has, gets = scheduler.runtime.connections.get(driver), connections.get(driver)
         if has is None and gets is None:
-            yield driver, f"it is not said where the server is under [{driver}], and node.drivers leaves the driver"
+            yield driver, f"[{driver}] configures no server, and node.drivers drops the driver after a restart"
         elif has is not None and gets is not None and has != gets:
-            yield driver, f"this node goes by what [{driver}] has changed to from the next start on"
+            yield driver, f"changes of [{driver}] take effect after a restart"
 
 
 log = logging.getLogger("evertick.config")
 
-# Of a file: when it was written, its size, and which file it is. None: it is not there.
+# Modification time, size and inode of each file. None: the file is missing.
 _Look = dict[Path, tuple[int, int, int] | None]
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a reload."""
 
-    # With any, the older state holds.
+    # With any, the previous configuration stays in force.
     problems: tuple[str, ...] = ()
     # Likely mistakes, as `evertick config check` shows them.
     warnings: tuple[str, ...] = ()
-    # How many jobs there are now; and of those that this reload has brought, changed and taken away, the names.
+    # The number of jobs now, and the changes of this reload.
     jobs: int = 0
     changes: JobDiff = JobDiff()
-    # Keys that have changed and count from the next start on.
+    # Changed keys that take effect after a restart.
     wants_restart: tuple[str, ...] = ()
 
 
 class Reloader:
-    """Keeps a scheduler in line with the files it was made from."""
+    """Applies changes of the configuration files to a scheduler."""
 
     def __init__(
         self,
@@ -146,22 +146,23 @@ class Reloader:
         flags: Mapping[str, tuple[str, Any]] | None = None,
         on_loaded: Callable[[Configuration], None] = lambda _: None,
     ) -> None:
-        """`on_loaded` hears of a configuration that was read before anything is done with it."""
+        """`on_loaded` is called with each configuration that was read, before it is applied."""
         self._scheduler = scheduler
         self._on_loaded = on_loaded
-        # What it has now; what was read last, right or wrong; and the values that are in force: those that the node was
-        # started with, and of brokers that have come since, theirs.
+        # The configuration in force. Its jobs are those of the node.
         self._now = configuration
+        # The values in force: those of the start, and those of brokers that were added since.
         self._in_force = dict(configuration.values)
+        # The files that were read last, valid or not.
         self._read = dict(configuration.digests)
         self._environ = environ
         self._flags = flags or {}
         self._look = self._seen = self._looked()
-        # Whether the ledger was away, so that it is to be tried again though the files are the same.
+        # Whether the reload must be retried although the files are the same: the ledger was unreachable.
         self._is_unfinished = False
-        # What was taken up and is not told yet.
+        # Changes that were applied and not reported yet.
         self._changes = JobDiff()
-        # Why files were refused when they were read last; a `chmod` changes nothing else of them.
+        # Files rejected for their owner or mode at the last reading. A `chmod` changes nothing else of a file.
         self._distrusted: tuple[str, ...] = ()
 
     @property
@@ -170,9 +171,9 @@ class Reloader:
         return self._now
 
     def has_changed(self) -> bool:
-        """Whether the files are others than those that were read last, and rest since the last look.
+        """Whether files differ from those that were read last, and are unchanged since the last look.
 
-        Costs a look at each file. One that is still being written is left alone until the next time.
+        Costs a `stat` of each file. A file that is still being written waits for the next look.
         """
         if self._is_unfinished or (self._distrusted and self._distrusted != self._refused_files()):
             return True
@@ -184,10 +185,10 @@ class Reloader:
         return self._digests(look) != self._read
 
     async def reload(self) -> Reloaded:
-        """Read them, and let the node be as they say; if they are wrong, it stays as it is."""
-        came = await self._reload()
-        self._scheduler.runtime.configuration_problems = came.problems
-        return came
+        """Read the files and apply them. With an error, the node stays as it is."""
+        outcome = await self._reload()
+        self._scheduler.runtime.record_reload(outcome.problems)
+        return outcome
 
     async def _reload(self) -> Reloaded:
         self._seen = self._look = look = self._looked()
@@ -197,26 +198,28 @@ class Reloader:
         try:
             loaded = await self._loaded()
             self._on_loaded(loaded)
-            untold = await self._take(loaded)
+            unrecorded = await self._take(loaded)
         except InvalidConfiguration as wrong:
-            return self._came(*wrong.problems)
+            return self._outcome(*wrong.problems)
         except InvalidInput as wrong:
-            return self._came(str(wrong))
+            return self._outcome(str(wrong))
         except EvertickError as error:
-            # The ledger is away, or another node has changed it at the same moment.
+            # The ledger is unreachable, or another node changed it at the same time.
             self._is_unfinished = True
-            return self._came(f"it is not taken up yet: {error}; what was before holds, and it is tried again")
+            return self._outcome(
+                f"not applied yet: {error}; the previous configuration stays in force, and the reload is retried"
+            )
         self._read = dict(loaded.digests)
         self._seen = self._look = self._looked()
-        if untold is not None:
+        if unrecorded is not None:
             self._is_unfinished = True
-            return self._came(
-                f"it holds, but the ledger does not know so of this node yet: {untold}; it is tried again"
+            return self._outcome(
+                f"applied, but the ledger has not recorded it for this node: {unrecorded}; the reload is retried"
             )
-        return self._came()
+        return self._outcome()
 
     async def _take(self, loaded: Configuration) -> EvertickError | None:
-        """Check what is left to be checked, then have it. Whatever raises here has changed nothing."""
+        """Check the rest, then apply it. An error leaves everything as it was."""
         scheduler, problems = self._scheduler, Problems()
         check_restart_required(scheduler, self._now, loaded, problems)
         problems.raise_any()
@@ -225,23 +228,17 @@ class Reloader:
         problems.raise_any()
         connections = connections_of(loaded)
         new = {name: each for name, each in connections.items() if name not in scheduler.runtime.connections}
-        # Before the jobs that need it; nothing is opened by it.
-        scheduler.runtime.connections |= new
-        try:
-            disabled = [job.name for job in loaded.jobs if not job.is_enabled]
-            untold = await scheduler.runtime.exchange.take(jobs, disabled=disabled)
-        except BaseException:
-            for name in new:
-                del scheduler.runtime.connections[name]
-            raise
-        scheduler.runtime.connections["http"] = loaded.http
+        disabled = [job.name for job in loaded.jobs if not job.is_enabled]
+        unrecorded = await scheduler.runtime.take_configuration(
+            jobs, added=new, replaced={"http": loaded.http}, disabled=disabled
+        )
         self._changes = self._changes or job_diff(self._now.jobs, loaded.jobs)
         self._now = loaded
-        self._in_force |= {key: each for key, each in loaded.values.items() if _is_taken_up(key, new)}
-        return untold
+        self._in_force |= {key: each for key, each in loaded.values.items() if _applies_now(key, new)}
+        return unrecorded
 
     async def _loaded(self) -> Configuration:
-        """Read and check, in a thread: with thousands of jobs it takes seconds, in which the node goes on."""
+        """Read and check in a thread, since thousands of jobs take seconds."""
         file, environ, flags = self._now.file, self._environ, self._flags
         loaded = await self._scheduler.runtime.threads.call(lambda: load_configuration(file, environ, flags))
         assert isinstance(loaded, Configuration)
@@ -255,12 +252,12 @@ class Reloader:
         problems.raise_any()
         return jobs
 
-    def _came(self, *problems: str) -> Reloaded:
+    def _outcome(self, *problems: str) -> Reloaded:
         changes = JobDiff() if problems else self._changes
         self._changes = JobDiff() if not problems else self._changes
         return Reloaded(
             problems=problems,
-            # Of files that are wrong, these come after they are mended.
+            # With errors, warnings are reported after the errors are fixed.
             warnings=() if problems else self._now.warnings,
             jobs=len(self._now.jobs),
             changes=changes,
@@ -275,14 +272,14 @@ class Reloader:
     # --- looking
 
     def _paths(self) -> set[Path]:
-        """What was read, and what would be read now by its name."""
+        """Files that were read, and files that match a pattern now."""
         return {*self._now.digests, *(path for each in self._now.patterns for path in each.matched())}
 
     def _looked(self) -> _Look:
         return {path: _look_at(path) for path in self._paths()}
 
     def _refused_files(self) -> tuple[str, ...]:
-        """Why files are refused for their owners and modes, a line each."""
+        """Files rejected for their owner or mode, a line each with the reason."""
         if not is_refused():
             return ()
         found = (each for path in sorted(self._paths()) for each in distrusted_file(path, self._environ))
@@ -292,8 +289,8 @@ class Reloader:
         return {path: _digest(path) for path, found in look.items() if found is not None}
 
 
-def _is_taken_up(key: str, new: Collection[str]) -> bool:
-    """Whether a broker that has come since brings it. What publishes events is made at the start."""
+def _applies_now(key: str, new: Collection[str]) -> bool:
+    """Whether the key belongs to a new broker. `nats.events` needs a restart, since its duty starts with the node."""
     return key.partition(".")[0] in new and key != "nats.events"
 
 

@@ -35,10 +35,10 @@ _BESIDE = {*PolicyOptions.__annotations__, *TaskOptions.__annotations__}
 _CRON = tuple(name for name in CronOptions.__annotations__ if name not in _BESIDE)
 _EVERY = ("after", *(name for name in EveryOptions.__annotations__ if name not in _BESIDE))
 _ONCE = tuple(name for name in OnceOptions.__annotations__ if name not in _BESIDE)
-# The options of each. A sentence takes those of its rule, which is known when it is read.
+# The options of each. A sentence takes those of its rule, once it is parsed.
 _TAKEN = {"cron": _CRON, "every": _EVERY, "once": _ONCE, "when": tuple(dict.fromkeys((*_CRON, *_EVERY)))}
 RULE_OPTIONS = tuple(dict.fromkeys((*_CRON, *_EVERY, *_ONCE)))
-# Keys for [defaults]: those that hold for all jobs, not for one.
+# Keys that [defaults] may have.
 RULE_DEFAULTS = ("tz", "dst", "jitter", "jitter_mode", "calendar")
 _MOMENTS = ("start", "end")
 
@@ -51,13 +51,14 @@ def make_rule(
     calendars: Mapping[str, Calendar],
     tz: str,
 ) -> When:
-    """The rule. Of the defaults it takes what such a rule takes; `tz` is what a time without a zone is read by.
+    """The rule, with the defaults that fit its kind. `tz` is the zone of times without one.
 
-    A calendar that is not among these is looked for in the ledger when the rule is stored.
+    A calendar that is not among these is looked up in the ledger when the rule is stored.
     """
     for name in options:
         if name not in _TAKEN[kind]:
-            raise InvalidSetting(f"{name}: a job with {kind!r} does not take it; it takes {', '.join(_TAKEN[kind])}")
+            problem = f"{name}: a job with {kind!r} does not take it; it takes {', '.join(_TAKEN[kind])}"
+            raise InvalidSetting(problem, setting=name)
     given = {name: each for name, each in defaults.items() if name in _TAKEN[kind]} | dict(options)
     zone = zone_named(given.get("tz", tz))
     if kind != "when" and isinstance(given.get("calendar"), str):
@@ -65,6 +66,8 @@ def make_rule(
     for name in _MOMENTS:
         if name in given:
             given[name] = _moment(given[name], zone, name)
+    if given.get("after") not in (None, "end"):
+        raise InvalidSetting(f"after: {given['after']!r:.60} is not 'end'", setting="after")
     match kind:
         case "cron":
             return cron_rule(_text(value, kind), **_fitting(given, _text(value, kind), options))
@@ -84,7 +87,7 @@ def _text(value: Any, kind: str) -> str:
 
 
 def _fitting(given: dict[str, Any], text: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """`@every 90s` is an interval, which has no use for the `dst` that all jobs have."""
+    """The options without a default `dst` for an interval like `@every 90s`, which does not take it."""
     is_interval = text.strip().lower().startswith("@every")
     return {name: each for name, each in given.items() if not is_interval or name != "dst" or name in own}
 
@@ -96,7 +99,7 @@ def _once(value: Any, zone: ZoneInfo, given: dict[str, Any]) -> Once:
 
 
 def _moment(value: Any, zone: ZoneInfo, what: str) -> datetime:
-    """A moment, as TOML has it or as text; without an offset it is one of the zone."""
+    """A moment as a TOML date or as text; without an offset it is in the zone."""
     moment = value
     if isinstance(value, str):
         try:
@@ -111,13 +114,14 @@ def _moment(value: Any, zone: ZoneInfo, what: str) -> datetime:
         found = kind if isinstance(value, date | time) else "no moment"
         also = ', or "+10m" counted from the first start' if what == "once" else ""
         raise InvalidWhen(
-            f"{what}: {str(value)[:60]!r} is {found}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}"
+            f"{what}: {str(value)[:60]!r} is {found}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}",
+            setting=what,
         )
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
 
 
 def _sentence(text: str, given: dict[str, Any], own: Mapping[str, Any], calendars: Mapping[str, Calendar]) -> When:
-    """Options go behind the text, as the text of a rule has them. What it says itself is stronger than a default."""
+    """The rule of a sentence. Options are appended to it; its own options override defaults."""
     plain = parse_when(text)
     inside = {part.partition("=")[0].strip() for part in text.split(";")[1:]} | (
         {"tz"} if plain.is_zone_given else set()
@@ -132,7 +136,7 @@ def _written(value: Any) -> str:
     return moment_text(to_us(value)) if isinstance(value, datetime) else str(value)
 
 
-# Each with the name that its first wait has in code.
+# Each with the name of its first wait in code.
 _POLICIES: dict[str, tuple[type[RetryPolicy], str]] = {
     "constant": (Constant, "interval"),
     "linear": (Linear, "initial"),
@@ -143,13 +147,13 @@ _OPTIONS = {
     "linear": ("increment", "limit", "attempts", "jitter"),
     "exponential": ("factor", "limit", "attempts", "jitter"),
 }
-# Of what is no duration.
+# Valid values of options that are no durations.
 _RIGHT = {"attempts": 1, "jitter": 0, "factor": 1}
 _OPTIONAL = {"constant": ("jitter",), "linear": ("jitter",), "exponential": _OPTIONS["exponential"]}
 
 
 def read_retry(value: Any, refuse: Callable[..., None]) -> RetryPolicy | None:
-    """The policy; None where it is wrong. `refuse` takes each problem, and perhaps its key."""
+    """The policy; None if it is invalid. `refuse` takes each problem, and its key if it has one."""
     if not isinstance(value, dict):
         refuse(f'{value!r:.60} is no policy; write it like {{ exponential = "1s", attempts = 5 }}')
         return None
@@ -161,7 +165,7 @@ def read_retry(value: Any, refuse: Callable[..., None]) -> RetryPolicy | None:
 
 
 def _refuse_kinds(kinds: list[str], value: dict[str, Any], refuse: Callable[..., None]) -> None:
-    """None of the kinds is there, perhaps since it is misspelt; or several are."""
+    """Report that no kind is given, perhaps because it is misspelt, or that several are."""
     known = dict.fromkeys([*_POLICIES, *(name for options in _OPTIONS.values() for name in options)])
     for name in value:
         if name not in known:
@@ -177,7 +181,7 @@ def _made(kind: str, value: dict[str, Any], refuse: Callable[..., None]) -> Retr
     unknown = [name for name in value if name not in (kind, *_OPTIONS[kind])]
     for name in unknown:
         refuse(f"no such key; {nearest(name, _OPTIONS[kind], what=f'beside {kind} there are')}", name)
-    # A misspelt one is not missing, too.
+    # A misspelt option is not reported as missing too.
     known = {*value, *(alike(name, _OPTIONS[kind]) for name in unknown)}
     missing = [name for name in _OPTIONS[kind] if name not in known and name not in _OPTIONAL[kind]]
     if missing:
@@ -186,26 +190,26 @@ def _made(kind: str, value: dict[str, Any], refuse: Callable[..., None]) -> Retr
         return None
     policy, first = _POLICIES[kind]
     options = {first if name == kind else name: each for name, each in value.items()}
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
         try:
             made = policy(**options)
-            return None if told else made
+            return None if reported else made
         except EvertickError as wrong:
-            name = wrong.setting or str(wrong).partition(": ")[0]
-            refuse(phrased(wrong, f"{name}: ", value=options.get(name)), kind if name == first else name)
-            if name in told or name not in options:
+            name = wrong.setting or first
+            refuse(phrased(wrong, value=options.get(name)), kind if name == first else name)
+            if name in reported or name not in options:
                 return None
-            # With a right one in its place, the other problems are found, too.
+            # A valid value in its place shows the other problems.
             options[name] = _RIGHT.get(name, "1s")
-            told.add(name)
+            reported.add(name)
 
 
 _KEYS = ("include", "exclude", "tz")
 
 
 def read_calendar(table: Table, environ: Mapping[str, str], problems: Problems) -> Calendar | None:
-    """The calendar of a table; None where something is wrong with it, which is then among the problems."""
+    """The calendar of a table; None if it has problems, which are reported."""
     before, name = len(problems), str(table.path[-1])
     given = table.read(environ, problems)
     for key, value in given.items():
@@ -229,9 +233,9 @@ def _check(table: Table, key: str, value: Any, problems: Problems) -> None:
     if key != "tz" and not isinstance(value, list):
         refuse(f'{value!r:.60} is no list; write it in brackets, like ["sat", "2026-12-24"]')
         return
-    # Each entry by itself, since a list of holidays goes over many lines.
+    # Entry by entry, since a list of holidays spans many lines.
     for number, entry in enumerate([value] if key == "tz" else value):
         try:
             zone_named(entry) if key == "tz" else read_entry(entry)
         except EvertickError as wrong:
-            refuse(phrased(wrong, "tz: ", value=entry), *(() if key == "tz" else (number,)))
+            refuse(phrased(wrong, value=entry), *(() if key == "tz" else (number,)))

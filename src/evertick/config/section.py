@@ -166,7 +166,7 @@ def choice(*allowed: str) -> Kind:
     return Kind(words=f"one of {words}" if len(allowed) > 1 else words, fix=words, read=read)
 
 
-# What the names of all our variables begin with.
+# The prefix of all our variables.
 VARIABLE = "EVERTICK_"
 
 
@@ -175,7 +175,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     words: str
-    # What holds where it is left out and has no default of its own.
+    # In words, the behaviour without this key, if it has no default value.
     otherwise: str = ""
     is_secret: bool = False
     # Whether it may hold a password beside what may be shown.
@@ -189,10 +189,10 @@ def _key(kind: Kind, words: str, otherwise: str = "", **more: bool) -> Key:
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of the file. What is not set is as its field says."""
+    """A table of the file. Keys that are not set have the default of their field."""
 
     def __repr__(self) -> str:
-        # Tracebacks and logs show it, and some hold passwords; `config show` tells what may be told.
+        # Some fields hold passwords, and tracebacks show this text. `config show` hides them.
         return f"{type(self).__name__}(…)"
 
 
@@ -265,8 +265,8 @@ class Redis(Section, frozen=True, kw_only=True):
         str,
         _key(
             TEXT,
-            "What the keys of reports begin with. The app and the id of the ledger follow, so fleets need no two, not "
-            "even with one app name.",
+            "Prefix of the keys of reports. The app and the id of the ledger follow, so fleets can share it, even with "
+            "the same app name.",
         ),
     ] = "evertick"
     ssl: Tls = Tls()
@@ -283,7 +283,7 @@ class Nats(Section, frozen=True, kw_only=True):
     token: Annotated[str | None, _key(TEXT, "Token, in place of user and password.", is_secret=True)] = None
     credentials: Annotated[Path | None, _key(PATH, "Credentials file of the server's operator.")] = None
     tls: Annotated[bool, _key(YES_NO, "Whether to speak TLS; files of `ssl` mean so, too.")] = False
-    prefix: Annotated[str, _key(TEXT, "What subjects and streams begin with.")] = "evertick"
+    prefix: Annotated[str, _key(TEXT, "Prefix of subjects and streams.")] = "evertick"
     replicas: Annotated[int, _key(WHOLE, "How many servers of a cluster keep a stream.")] = 1
     events: Annotated[
         bool | list[str],
@@ -337,7 +337,7 @@ class Retention(Section, frozen=True, kw_only=True):
 
 
 class Log(Section, frozen=True, kw_only=True):
-    """What `evertick daemon` writes about itself."""
+    """The log of `evertick daemon`."""
 
     level: Annotated[str, _key(choice("trace", "debug", "info", "warning", "error"), "Log from this level on.")] = (
         "info"
@@ -379,7 +379,7 @@ class Directories(Section, frozen=True, kw_only=True):
 
 
 class Http(Section, frozen=True, kw_only=True):
-    """What jobs with `http` may reach, and whom they trust."""
+    """Addresses that jobs with `http` may call, and certificates that they trust."""
 
     allow_private: Annotated[
         bool, _key(YES_NO, "Whether private and loopback addresses may be called.", is_live=True)

@@ -49,7 +49,7 @@ def shown_values(configuration: Configuration) -> list[Shown]:
 
 
 def shown_defaults(configuration: Configuration) -> list[Shown]:
-    """What holds for every job that does not say otherwise."""
+    """The defaults of jobs."""
     found = configuration.defaults
     return [
         Shown(key=f"defaults.{name}", value=_hidden(name, value), origin=found.places[name])
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def _job(job: Job, defaults: Defaults) -> dict[str, Any]:
-    # What belongs to a task has no meaning for one that other code makes.
+    # Options of tasks do not apply to a task of another node.
     given = {name: each for name, each in defaults.shown.items() if job.spec is not None or name not in TASK_KEYS}
     held = {name: each for name, each in _held(job).items() if name not in given | job.shown}
     return {

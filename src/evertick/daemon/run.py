@@ -1,7 +1,7 @@
-"""Running a daemon from its configuration.
+"""Runs a daemon from its configuration.
 
-It takes the state directory, the pidfile and the log, in this order; then the node starts, which waits for its store.
-Nothing of a store is touched before the pidfile is taken.
+The daemon takes the state directory, the pidfile and the log, in this order. Then the node starts, which waits for its
+store. The store is not touched before the pidfile is taken.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = ["run_daemon", "secrets_known"]
 
 log = logging.getLogger("evertick.daemon")
 
-# Behind the user, before the host; a URL may name several hosts.
+# After the user, before the host. A URL may name several hosts.
 _PASSWORD = re.compile(r"(?:://|,)[^\s/:@,]*:([^\s/@]+)@")
-# What stands alone there is a token, with NATS.
+# In a NATS URL, a user without a password is a token.
 _TOKEN = re.compile(r"(?:nats|tls)://([^\s/:@,]+)@")
 
 
 class _HiddenSecrets(Secrets):
-    """The secrets of the node, each hidden from the log before a job gets it."""
+    """The secrets of the node. Each value is hidden from the log before a job gets it."""
 
     def __init__(self, secrets: Secrets, hidden: Redactor) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ def run_daemon(
     detached: Detached | None = None,
     environ: MutableMapping[str, str] = os.environ,
 ) -> int:
-    """Run until a signal says stop; answers the exit code. `flags` are those that it was loaded with."""
-    # What ends the process from inside, or by the supervisor's watchdog, shows where it was.
+    """Run until a signal stops the node, and return the exit code. `flags` are those of the command line."""
+    # A crash, or the watchdog of the supervisor, prints the stacks.
     faulthandler.enable()
     notify = Notify.from_environment(environ)
     mended = configuration.make_directories()
@@ -103,7 +103,7 @@ def run_daemon(
 
 @contextmanager
 def _last_words() -> Iterator[None]:
-    """Log the error that ends the daemon: the terminal may be gone by now."""
+    """Log the error that ends the daemon, since the terminal may be closed."""
     try:
         yield
     except Exception as error:
@@ -146,10 +146,10 @@ def _hide(configuration: Configuration, logs: Logs, environ: Mapping[str, str]) 
 
 
 def secrets_known(configuration: Configuration, environ: Mapping[str, str]) -> list[str]:
-    """Those that are known before a job asks for them: passwords of the configuration, secrets in the environment."""
+    """Secrets known at the start: passwords in the configuration, and secrets in the environment."""
     own = [str(value.value) for value in configuration.values.values() if value.about.is_secret and value.value]
     urls = [configuration.database_url, *(each.url for each in configuration.connections.values())]
-    # One may stand in another, as a parameter.
+    # A URL may be a quoted parameter of another one.
     passwords = [password for url in urls for each in (url, unquote(url)) for password in _PASSWORD.findall(each)]
     passwords += [token for url in urls for token in _TOKEN.findall(url)]
     named = [value for name, value in environ.items() if name.startswith(SECRET_VARIABLE)]
@@ -160,7 +160,7 @@ def _scheduler(configuration: Configuration, logs: Logs) -> Scheduler:
     scheduler = scheduler_from(configuration)
     settings = scheduler.settings
     logs.name_node(settings.node_name)
-    scheduler.runtime.secrets = _HiddenSecrets(scheduler.runtime.secrets, logs.hidden)
+    scheduler.runtime.configure(secrets=_HiddenSecrets(scheduler.runtime.secrets, logs.hidden))
     log.info(
         "evertick %s, %s, %s, app %r, database %s",
         VERSION,
@@ -189,11 +189,10 @@ def _report(configuration: Configuration, scheduler: Scheduler) -> DaemonReport:
 
 
 def _warn_of_replaced(ours: DaemonReport, others: Iterable[DaemonReport]) -> None:
-    """The jobs of another daemon that this start pauses, and how to keep them.
+    """Warn of jobs of another daemon that this start pauses, with the fix.
 
-    Two folders, each with its `evertick.toml`, share the ledger of their user unless they name others. To the ledger
-    the second is the first with other jobs, so those of the first are paused as if they had been taken out of their
-    file.
+    Two folders with an `evertick.toml` each share the ledger of their user by default. The ledger sees one daemon whose
+    file has changed, so the jobs of the first folder are paused as if they had been removed.
     """
     for other in others:
         left = sorted(other.does.keys() - ours.does.keys())

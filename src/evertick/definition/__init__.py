@@ -1,1 +1,1 @@
-"""What users write: tasks, options, declarations, settings; checked where it is written."""
+"""Definitions in code: tasks, options, declarations, settings. They are checked where they are written."""

@@ -1,7 +1,7 @@
-"""Schedules declared in code or in a configuration, and how they meet what is stored.
+"""Schedules declared in code or in a configuration, and how they are stored.
 
-Starting compares a hash per declaration. Equal: nothing is written, cursor and pause stay. Changed: an edit like any
-other. What was edited at run time stays in force, shown as an override, until the code changes.
+A start compares a hash per declaration. An equal hash writes nothing; cursor and pause stay. A changed hash is an edit.
+Fields edited at run time stay in force, shown as overrides, until the code changes.
 """
 
 from __future__ import annotations
@@ -148,8 +148,7 @@ def is_otherwise(declaration: Declaration, found: StoredSchedule) -> bool:
 
 
 def rule_to_store(declaration: Declaration, found: StoredSchedule) -> When:
-    """The rule. The same one stays anchored where it was: a delay that has passed must not begin anew because a
-    priority was changed."""
+    """The rule. An unchanged rule keeps its anchor, so that changing a priority does not restart a delay."""
     if found.declared is not None and found.declared.rule == declaration.rule_text:
         return parse_when(found.declared.definition.when)
     return declaration.rule

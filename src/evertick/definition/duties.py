@@ -47,7 +47,7 @@ def make_duty(
     function: Any,
     name: str,
     rhythm: Rhythm | None,
-    call_plain: Callable[[Callable[[], object]], Awaitable[object]],
+    call_in_thread: Callable[[Callable[[], object]], Awaitable[object]],
 ) -> DutyWork:
     """A duty of a function, which may take a `DutyContext` and nothing else."""
     if not callable(function) or isinstance(function, type):
@@ -59,7 +59,7 @@ def make_duty(
         given = (context,) if takes_context else ()
         if can_be_cancelled:
             return await function(*given)
-        return await call_plain(lambda: function(*given))
+        return await call_in_thread(lambda: function(*given))
 
     return DutyWork(name=name, call=call, rhythm=rhythm, can_be_cancelled=can_be_cancelled)
 

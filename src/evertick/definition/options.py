@@ -1,4 +1,4 @@
-"""What may be written beside a schedule, and how it becomes a definition."""
+"""The options of schedules, and the definition that is made of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evertick.definition.task import (
     check_unique_for,
     check_unique_until,
 )
-from evertick.errors import InvalidArguments, InvalidSetting, InvalidWhen
+from evertick.errors import EvertickError, InvalidArguments, InvalidSetting, InvalidWhen
 from evertick.job.arguments import ARGUMENTS_MAX_BYTES
 from evertick.job.context import Context
 from evertick.model import (
@@ -34,7 +34,7 @@ from evertick.model import (
     UniqueUntil,
 )
 from evertick.model.every_node import check_every_node
-from evertick.text.values import encode_data, shown
+from evertick.text.values import check_whole, encode_data, shown
 from evertick.when.base import JitterMode, check_name
 from evertick.when.calendar import Calendar
 from evertick.when.duration import Duration, duration_us
@@ -65,7 +65,7 @@ _PAUSE_AFTER_MAX = 1_000
 
 
 class RuleOptions(TypedDict, total=False):
-    """What every rule of time takes."""
+    """Options of every rule of time."""
 
     tz: str | None
     start: datetime | None
@@ -77,7 +77,7 @@ class RuleOptions(TypedDict, total=False):
 
 
 class PolicyOptions(TypedDict, total=False):
-    """How a schedule treats its moments and its runs."""
+    """Options of every schedule."""
 
     args: Mapping[str, Any]
     queue: str
@@ -116,11 +116,11 @@ class OnceOptions(PolicyOptions, TaskOptions, total=False):
 
 
 class WhenOptions(PolicyOptions, TaskOptions, total=False):
-    """What stands beside a complete rule."""
+    """Options beside a complete rule."""
 
 
 class TaskDecorator(Protocol):
-    """Makes a task of a function; a first parameter annotated as `Context` is Evertick's, not the caller's."""
+    """Makes a task of a function. Evertick passes a first parameter annotated as `Context`; the caller does not."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
@@ -137,7 +137,7 @@ _KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
     "when": (WhenOptions, ("key", "name")),
 }
 Apart = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
-# What other libraries call these, where it is only a name that differs.
+# Names in other libraries for the same options.
 _OTHER_NAMES = {
     **TASK_OTHER_NAMES,
     **dict.fromkeys(("timezone", "zone"), "tz"),
@@ -153,8 +153,10 @@ _OTHER_NAMES = {
 
 
 def split(options: Mapping[str, Any], call: str, given: str = "") -> Apart:
-    """The options of the rule, of the schedule and of the task, apart. `call` says which are known, `given` what stands
-    in it before them."""
+    """The options of the rule, of the schedule and of the task, separately.
+
+    `call` is the decorator that takes them, and `given` its first argument, for errors.
+    """
     kind, beside = _KINDS[call]
     unknown = {name: value for name, value in options.items() if name not in kind.__annotations__}
     _refuse_unknown(unknown, sorted([*kind.__annotations__, *beside]), call, f"{call}({given})")
@@ -162,7 +164,7 @@ def split(options: Mapping[str, Any], call: str, given: str = "") -> Apart:
 
 
 def split_added(options: Mapping[str, Any], key: str) -> Apart:
-    """The same of a schedule that is added: which of them have no place there, its caller says."""
+    """`split` for `add`, which itself rejects options of rules and tasks."""
     known = ["key", "when", "task", *PolicyOptions.__annotations__]
     unknown = {name: value for name, value in options.items() if name not in CronOptions.__annotations__}
     _refuse_unknown(unknown, known, "add", f"add({key!r})")
@@ -171,7 +173,7 @@ def split_added(options: Mapping[str, Any], key: str) -> Apart:
 
 def _refuse_unknown(unknown: Mapping[str, Any], known: list[str], call: str, where: str) -> None:
     for name in unknown:
-        # No slip of the pen, so nothing that only looks like it is meant.
+        # An option of another decorator is not a misspelling, so no similar name is suggested.
         own = _OTHER_NAMES.get(name, name)
         takers = [f"{other}()" for other, (kind, more) in _KINDS.items() if own in (*kind.__annotations__, *more)]
         if takers and own not in known:
@@ -191,12 +193,16 @@ def _apart(options: Mapping[str, Any]) -> Apart:
 
 
 def make_definition(task: str, options: Mapping[str, Any], base: Definition | None = None) -> Definition:
-    """Check a schedule's options and put them into a definition (over `base`, for an update)."""
+    """Check the options of a schedule and make its definition, from `base` for an update."""
     changes: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _CHECKS:
             _refuse_change(name, value, task)
-        changes[name] = _CHECKS[name](value)
+        try:
+            changes[name] = _CHECKS[name](value)
+        except EvertickError as error:
+            error.setting = name
+            raise
     changes |= _unique(options, base)
     _check_fate(options, base)
     made = msgspec.structs.replace(base or Definition(task=task, when=""), task=task, **changes)
@@ -205,7 +211,7 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
 
 
 def blackout_given(options: Mapping[str, Any]) -> Calendar | None:
-    """The calendar that was given as the blackout, if it is one and not only the name of one."""
+    """The blackout, if it is a calendar and not only the name of one."""
     given = options.get("blackout")
     return given if isinstance(given, Calendar) else None
 
@@ -229,23 +235,15 @@ def _refuse_change(name: str, value: Any, task: str) -> None:
 
 def _arguments(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidSetting(
-            f"args: {shown(value)} must be a dict of arguments by name", setting="args", value=shown(value)
-        )
+        raise InvalidSetting(f"args: {shown(value)} must be a dict of arguments by name", value=shown(value))
     try:
-        # Whether bytes come back as bytes, only the task can tell.
+        # Only the signature of the task tells whether bytes are decoded as bytes.
         data = encode_data(dict(value), allows_bytes=True)
     except (TypeError, ValueError) as error:
         raise InvalidArguments(f"args: arguments must be JSON-like data; {error}") from None
     if len(data) > ARGUMENTS_MAX_BYTES:
         raise InvalidArguments(f"args: {len(data)} bytes are more than {ARGUMENTS_MAX_BYTES}; pass a reference instead")
     return dict(value)
-
-
-def _limit(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _CATCH_UP_LIMIT_MAX:
-        raise InvalidSetting(f"catch_up_limit: {shown(value)} must be a whole number from 1 to {_CATCH_UP_LIMIT_MAX}")
-    return value
 
 
 def _pace(value: Duration) -> int:
@@ -256,7 +254,7 @@ def _pace(value: Duration) -> int:
 
 
 def _unique(options: Mapping[str, Any], base: Definition | None) -> dict[str, Any]:
-    """The parts of the unique key: how long it holds makes no sense without it, and is said in one way only."""
+    """The changes of `unique_until` and `unique_for`. Both need a key, and exclude each other."""
     changes: dict[str, Any] = {}
     unique = options.get("unique", None if base is None else base.unique)
     if "unique_until" in options:
@@ -299,12 +297,11 @@ def _blackout(value: Any) -> str | None:
 
 
 def _check_fate(options: Mapping[str, Any], base: Definition | None) -> None:
-    """What becomes of held moments makes no sense where nothing holds them."""
+    """Reject the fate of moments in a blackout where there is no blackout."""
     blackout = options.get("blackout", None if base is None else base.blackout)
     if "blackout_fate" in options and blackout is None:
         raise InvalidSetting(
-            f"blackout_fate: {options['blackout_fate']!r} says what becomes of moments in a blackout, and there is "
-            "none",
+            f"blackout_fate: {options['blackout_fate']!r} is the fate of moments in a blackout, and there is none",
             setting="blackout_fate",
             value=repr(options["blackout_fate"]),
             fix="give it with blackout=, in the same call or before",
@@ -316,7 +313,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "queue": check_queue,
     "priority": check_priority,
     "catch_up": lambda value: check_one_of(value, CATCH_UPS, "catch_up"),
-    "catch_up_limit": _limit,
+    "catch_up_limit": lambda value: check_whole(value, "catch_up_limit", 1, _CATCH_UP_LIMIT_MAX),
     "pace": _pace,
     "grace": _duration_or_none("grace"),
     "overlap": lambda value: check_one_of(value, OVERLAPS, "overlap"),

@@ -64,7 +64,7 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
         deliver=function if can_be_cancelled else lambda message: threads.call(lambda: function(message)),
         can_be_cancelled=can_be_cancelled,
         retry=retry,
-        give_up_on=check_exceptions(options.get("give_up_on", ()), f"sender {name!r}: give_up_on"),
+        give_up_on=check_exceptions(options.get("give_up_on", ()), "give_up_on", where=f"sender {name!r}: "),
         timeout=_within(options.get("timeout", TIMEOUT / 1e6), f"sender {name!r}: timeout", 1, DAY),
         concurrency=concurrency,
         remember=_within(options.get("remember", REMEMBER / 1e6), f"sender {name!r}: remember", 0, _REMEMBER_MAX),

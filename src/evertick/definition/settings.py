@@ -1,10 +1,10 @@
-"""The settings of a scheduler: what may be set, its default, and what is refused."""
+"""The settings of a scheduler, and their checks."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -16,7 +16,7 @@ from evertick.plan.allowed_rules import ScheduleLimits, check_allowed
 from evertick.store.url import check_location
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import masked
-from evertick.text.values import has_control, shown
+from evertick.text.values import check_whole, has_control, shown
 from evertick.when.duration import Duration, duration_us
 from evertick.when.moment import DAY, MILLISECOND, MINUTE, SECOND
 from evertick.when.zone import zone_named
@@ -41,7 +41,7 @@ DATABASE_VARIABLE = "EVERTICK_DATABASE"
 DEFAULT_DATABASE = "sqlite:///evertick.db"
 _SHAPE_OF_POSTGRES = "postgresql://user:password@host:5432/database"
 
-# Settings by the names that other libraries have for them.
+# Names in other libraries for the same settings.
 _OTHER_NAMES = {
     "timezone": "tz",
     "zone": "tz",
@@ -57,13 +57,13 @@ _SQLITE = "sqlite://"
 _SQLITE_BEGUN = re.compile(r"\Asqlite3?(:/*|/+|$)")
 _MEMORY = ":memory:"
 _HOST = re.compile(r"@|:\d|=")
-# What may be the path of a file, and is no host, user or password.
+# A path, without characters of hosts, users and passwords.
 _PATH = re.compile(r"[\w./~ -]{1,200}")
 _URL_LONGEST = 2_000
 _KEY_LONGEST = 200
 _CONCURRENCY_MAX = 10_000
 _BATCH_MAX = 10_000
-# A beat five times in a lease: a node may miss three of them and live.
+# Heartbeats per lease. A node may miss three of them.
 _BEATS_PER_LEASE = 5
 
 
@@ -81,27 +81,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_timeout: int
     migrate: Literal["auto", "check"]
     retention: int
-    # None: as many as the store does well with.
+    # None: the default of the store.
     keep_per_schedule: int | None
     stall_limit: int
-    # Who counts the rates of tasks: all nodes together, or each by itself.
+    # Whether all nodes count the rate of a task together, or each counts its own.
     rate_limits: Literal["store", "memory"] = "store"
-    # Which rules it takes; None: any.
+    # Limits of rules. None: no limit.
     min_interval: int | None = None
     allow_schedules: tuple[str, ...] | None = None
-    # How long events are kept for other programs; 0: turn that off; None: leave it as it is.
+    # How long events are kept for other programs. 0 turns the feed off; None leaves it as it is.
     feed: int | None = None
-    # Whether this node does what one node of the app does at a time.
+    # Whether this node takes duties.
     duties: bool = True
-    # How many fires, claims or verdicts are written at once, at most.
+    # The most fires, claims or verdicts that are written at once.
     batch_size: int = 1_000
-    # How long a start waits for a store that is away.
+    # How long a start waits for an unreachable store.
     start_timeout: int = 30 * SECOND
-    # Which kinds of tasks this node carries out.
+    # The drivers of the tasks that this node runs.
     drivers: tuple[str, ...] = IN_PYTHON
 
     def __repr__(self) -> str:
-        # Tracebacks and logs show it, and the URL may hold a password.
+        # The URL may hold a password, and tracebacks show this text.
         shown = {name: getattr(self, name) for name in self.__struct_fields__} | {"url": masked(self.url)}
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
@@ -138,36 +138,24 @@ def make_settings(
     start_timeout: Duration,
     drivers: Sequence[str],
 ) -> Settings:
-    """Check every setting; the error names the setting, the value and what would be right.
-
-    What they are by default, the signature of `Scheduler` says, where people read it.
-    """
+    """Check every setting. The defaults are in the signature of `Scheduler`."""
     if migrate not in ("auto", "check"):
         raise InvalidSetting(
-            f"migrate: {shown(migrate)} is neither 'auto' (apply what is missing) nor 'check' (refuse to)"
+            f"migrate: {shown(migrate)} is neither 'auto' (apply what is missing) nor 'check' (refuse to)",
+            setting="migrate",
         )
     if rate_limits not in ("store", "memory"):
         raise InvalidSetting(
             f"rate_limits: {shown(rate_limits)} is neither 'store' (all nodes together) nor 'memory' (each node by "
-            "itself)"
-        )
-    if isinstance(queues, str):
-        raise InvalidSetting(
-            f"queues: {shown(queues)} is one text; pass a list of names, e.g. queues=[{shown(queues)}]"
-        )
-    if not queues:
-        raise InvalidSetting(
-            "queues: a node that works on no queue runs nothing",
-            setting="queues",
-            value="[]",
-            fix="name one, or pass concurrency=0",
+            "itself)",
+            setting="rate_limits",
         )
     return Settings(
         url=check_url(url),
         app=check_key(app, what="app"),
         node_name=check_key(node_name, what="node_name"),
-        concurrency=_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
-        queues=tuple(check_queue(queue) for queue in queues),
+        concurrency=check_whole(concurrency, "concurrency", 0, _CONCURRENCY_MAX),
+        queues=_queues(queues),
         tz=_zone(tz),
         poll_interval=_between(poll_interval, "poll_interval", SECOND // 100, DAY),
         lease=_between(lease, "lease", SECOND, DAY),
@@ -175,7 +163,7 @@ def make_settings(
         migrate="auto" if migrate == "auto" else "check",
         retention=_between(retention, "retention", SECOND, 36_500 * DAY),
         keep_per_schedule=(
-            None if keep_per_schedule is None else _whole(keep_per_schedule, "keep_per_schedule", 1, 10**9)
+            None if keep_per_schedule is None else check_whole(keep_per_schedule, "keep_per_schedule", 1, 10**9)
         ),
         stall_limit=_between(stall_limit, "stall_limit", 10 * SECOND, DAY),
         rate_limits="store" if rate_limits == "store" else "memory",
@@ -183,14 +171,14 @@ def make_settings(
         allow_schedules=None if allow_schedules is None else check_allowed(allow_schedules),
         feed=None if feed is None else 0 if feed == "off" else check_feed(feed),
         duties=_yes_or_no(duties, "duties"),
-        batch_size=_whole(batch_size, "batch_size", 1, _BATCH_MAX),
+        batch_size=check_whole(batch_size, "batch_size", 1, _BATCH_MAX),
         start_timeout=_between(start_timeout, "start_timeout", 0, DAY),
         drivers=check_drivers(drivers),
     )
 
 
 def refuse_unknown(given: Mapping[str, object]) -> None:
-    """Say how a setting is called that was given under another name."""
+    """Reject unknown settings, with the right name for one of another library."""
     refuse_other_names(given, Settings.__struct_fields__, _OTHER_NAMES, "setting", "Scheduler")
 
 
@@ -203,8 +191,8 @@ def refuse_other_names(
     *,
     where: str = "",
 ) -> None:
-    """Say how it is called here what was given to `call` under another name. One of the others that is written
-    otherwise, too, is said as it is to be written: `name=value`."""
+    """Reject the first unknown option of `call`, with the right name. `others` maps a foreign name to the name here, or
+    to `name=value` where the value differs too."""
     if not given:
         return
     name, value = next(iter(given.items()))
@@ -222,7 +210,7 @@ def refuse_other_names(
 
 
 def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
-    """A decorator that needs an argument was written without one, and got the function in its place."""
+    """Reject a decorator without its argument, which gets the function in its place."""
     name = getattr(given, "__name__", None) or getattr(given, "name", None)
     if callable(given) and isinstance(name, str):
         raise InvalidSetting(
@@ -231,20 +219,24 @@ def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
 
 
 def check_key(key: Any, *, what: str = "key") -> str:
-    """The key, if it can stand in a table, a command line and a log: text without control characters or semicolons."""
+    """The key, if it is valid in a table, a command line and a log: no control characters, no semicolons."""
     if not isinstance(key, str):
-        raise InvalidKey(f"{what}: {shown(key)} is not text; pass a str, like 'nightly-report'")
+        raise InvalidKey(f"{what}: {shown(key)} is not text; pass a str, like 'nightly-report'", setting=what)
     if not 1 <= len(key) <= _KEY_LONGEST:
-        raise InvalidKey(f"{what}: {shown(key)} must have 1 to {_KEY_LONGEST} characters, not {len(key)}")
+        raise InvalidKey(f"{what}: {shown(key)} must have 1 to {_KEY_LONGEST} characters, not {len(key)}", setting=what)
     if key != key.strip() or not key.isprintable() or ";" in key:
         if any("\ud800" <= letter <= "\udfff" for letter in key):
-            raise InvalidKey(f"{what}: {shown(key)} must not hold surrogates; decode its bytes with their own encoding")
-        raise InvalidKey(f"{what}: {shown(key)} must not begin or end with space, nor hold ';' or control characters")
+            raise InvalidKey(
+                f"{what}: {shown(key)} must not hold surrogates; decode its bytes with their own encoding", setting=what
+            )
+        raise InvalidKey(
+            f"{what}: {shown(key)} must not begin or end with space, nor hold ';' or control characters", setting=what
+        )
     return key
 
 
 def check_queue(queue: Any) -> str:
-    """A queue that people may name; those that begin with "@" are the nodes' own."""
+    """The name of a queue. Names that begin with "@" are reserved for queues of nodes."""
     if check_key(queue, what="queue").startswith("@"):
         raise InvalidKey(f"queue: {queue!r} must not begin with '@', as the nodes' own queues do; choose another name")
     return str(queue)
@@ -254,21 +246,23 @@ def check_feed(kept: Duration) -> int:
     return _between(kept, "feed", MINUTE, 3660 * DAY)
 
 
-def check_one_of(value: Any, allowed: Sequence[str], what: str) -> str:
+def check_one_of(value: Any, allowed: Sequence[str], what: str, *, where: str = "") -> str:
     if value not in allowed:
-        raise InvalidSetting(f"{what}: {shown(value)} must be one of {', '.join(map(repr, allowed))}")
+        problem = f"{where}{what}: {shown(value)} must be one of {', '.join(map(repr, allowed))}"
+        raise InvalidSetting(problem, setting=what)
     return str(value)
 
 
-def check_exceptions(value: Any, what: str) -> tuple[type[BaseException], ...]:
-    """Types of exceptions, one or several."""
+def check_exceptions(value: Any, what: str, *, where: str = "") -> tuple[type[BaseException], ...]:
+    """One type of exception, or several."""
     is_one = isinstance(value, type | str) or not isinstance(value, Sequence)
     types = (value,) if is_one else tuple(value)
     for each in types:
         if not isinstance(each, type) or not issubclass(each, BaseException):
             raise InvalidSetting(
-                f"{what}: {shown(each)} is no type of exception; pass the type itself, like ValueError, or a tuple of "
-                "types"
+                f"{where}{what}: {shown(each)} is no type of exception; pass the type itself, like ValueError, or a "
+                "tuple of types",
+                setting=what,
             )
     return types
 
@@ -315,13 +309,29 @@ def check_url(url: str | None) -> str:
 
 
 def _url_meant(given: str) -> str:
-    """What was meant by a path, by a host, or by a URL with too few slashes."""
+    """A suggestion for a path, a host, or a URL with too few slashes."""
     if given.startswith("postgres") or _HOST.search(given):
         return _SHAPE_OF_POSTGRES
     path = _SQLITE_BEGUN.sub("", given).removeprefix("./")
     if path == _MEMORY:
         return _SQLITE
     return f"{_SQLITE}/{os.path.expanduser(path)}" if _PATH.fullmatch(path) else DEFAULT_DATABASE
+
+
+def _queues(queues: Any) -> tuple[str, ...]:
+    if isinstance(queues, str):
+        problem = f"queues: {shown(queues)} is one text; pass a list of names, e.g. queues=[{shown(queues)}]"
+        raise InvalidSetting(problem, setting="queues")
+    if not isinstance(queues, Iterable):
+        raise InvalidSetting(f"queues: {shown(queues)} is no list of names; pass e.g. ['default']", setting="queues")
+    if not queues:
+        problem, fix = "queues: a node that works on no queue runs nothing", "name one, or pass concurrency=0"
+        raise InvalidSetting(problem, setting="queues", value="[]", fix=fix)
+    try:
+        return tuple(check_queue(queue) for queue in queues)
+    except InvalidKey as error:
+        error.setting = "queues"
+        raise
 
 
 def _zone(tz: Any) -> str:
@@ -333,20 +343,15 @@ def _zone(tz: Any) -> str:
         raise InvalidSetting(error.problem, setting=error.setting, value=error.value, fix=error.fix) from None
 
 
-def _whole(value: Any, what: str, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidSetting(f"{what}: {shown(value)} must be a whole number from {least} to {most}")
-    return value
-
-
 def _yes_or_no(value: Any, what: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidSetting(f"{what}: {shown(value)} must be True or False")
+        raise InvalidSetting(f"{what}: {shown(value)} must be True or False", setting=what)
     return value
 
 
 def _between(value: Duration, what: str, least: int, most: int) -> int:
     us = duration_us(value, what=what)
     if not least <= us <= most:
-        raise InvalidSetting(f"{what}: {shown(value)} must be between {least / SECOND:g} s and {most / SECOND:g} s")
+        problem = f"{what}: {shown(value)} must be between {least / SECOND:g} s and {most / SECOND:g} s"
+        raise InvalidSetting(problem, setting=what)
     return us

@@ -1,16 +1,17 @@
-"""Tasks: work under a name that can be enqueued and scheduled. Most are functions, and stay callable as such."""
+"""Tasks: named work that can be enqueued and scheduled. A task made of a function can still be called."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypedDict, TypeVar, get_args
+from typing import Any, Generic, Never, ParamSpec, Protocol, TypedDict, TypeVar, get_args
 
 import msgspec
 
 from evertick.aio.unawaited import tells_unawaited
 from evertick.definition.settings import (
+    Settings,
     check_exceptions,
     check_key,
     check_labels,
@@ -19,31 +20,33 @@ from evertick.definition.settings import (
     refuse_other_names,
 )
 from evertick.driver.base import Driver, OnLost, OnUnreachable, Work
-from evertick.driver.python.function import FunctionDriver
-from evertick.driver.python.process import Process, ProcessDriver, check_process
+from evertick.driver.python.function import FunctionDriver, Threads
+from evertick.driver.python.process import Children, Process, ProcessDriver, check_process
 from evertick.driver.registry import check_spec
-from evertick.driver.spec import AbsentDriver, Spec
+from evertick.driver.spec import AbsentDriver, DriverParts, Spec
 from evertick.errors import InvalidArguments, InvalidInput, InvalidSetting, Refused
 from evertick.job.arguments import FreeArguments, Signature
 from evertick.job.context import Context, current
-from evertick.model import UNIQUE_UNTIL, Cause, NewRun, Run, UniqueUntil
+from evertick.model import UNIQUE_UNTIL, Run, UniqueUntil
 from evertick.model.limits import Rate, make_concurrency, make_rate
 from evertick.model.retry import RetryPolicy, never_again
-from evertick.text.values import shown
+from evertick.text.values import check_whole, shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import DAY, to_us
-
-if TYPE_CHECKING:
-    from evertick.scheduler.runtime import Runtime
 
 __all__ = [
     "ENQUEUE_MANY_MAX",
     "TASK_OTHER_NAMES",
+    "EnqueueOptions",
     "Enqueuer",
+    "Placing",
     "SyncEnqueuer",
     "Task",
     "TaskOptions",
+    "TaskRuntime",
     "check_kept_arguments",
+    "encode_calls",
+    "make_placing",
     "task_of_function",
     "task_of_spec",
 ]
@@ -52,14 +55,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# One transaction each; a longer list is for the caller to cut, who then knows what is in.
+# Calls of one `enqueue_many`, which is one transaction.
 ENQUEUE_MANY_MAX = 10_000
 PRIORITY_MAX = 1_000
 _UNIQUE_FOR_MAX = 366 * DAY
 
 
 class TaskOptions(TypedDict, total=False):
-    """How a task is carried out and judged."""
+    """Options of a task."""
 
     retry: RetryPolicy
     retry_on: type[BaseException] | Sequence[type[BaseException]]
@@ -74,8 +77,22 @@ class TaskOptions(TypedDict, total=False):
     rate_key: str | None
 
 
+class EnqueueOptions(TypedDict, total=False):
+    """Options of one call of `enqueue` or `enqueue_many`."""
+
+    delay: Duration | None
+    at: datetime | None
+    priority: int
+    queue: str
+    unique: str | None
+    unique_until: UniqueUntil | None
+    unique_for: Duration | None
+    expires: Duration | None
+    labels: Mapping[str, str] | None
+
+
 class Placing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and when an enqueued run goes. Times in microseconds."""
+    """Checked `EnqueueOptions`. Times in microseconds."""
 
     delay: int = 0
     at: int | None = None
@@ -88,12 +105,39 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
+class TaskRuntime(Protocol):
+    """The part of a scheduler that its tasks use."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def tasks(self) -> Mapping[str, Task[Any, Any]]: ...
+    @property
+    def threads(self) -> Threads: ...
+    @property
+    def children(self) -> Children: ...
+    def driver_parts(self, task: str, /) -> DriverParts: ...
+    def use_database(self, url: str, /) -> None: ...
+
+    async def enqueue(
+        self, task: str, encoded: Sequence[bytes], placing: Placing, connection: object = None, /
+    ) -> list[Run]:
+        """Enqueue a run for each of the encoded arguments."""
+        ...
+
+    def call_sync(
+        self, work: Callable[[object], Coroutine[Any, Any, T]], what: str, /, *, connection: object = None
+    ) -> T:
+        """Run the coroutine that `work` makes, and wait for it. `what` names the call in errors."""
+        ...
+
+
 _AT_ONCE = Placing()
-# Options of a call, and what other libraries call them.
-_OPTIONS = (*Placing.__struct_fields__, "connection")
+_OPTIONS = (*EnqueueOptions.__annotations__, "connection")
+# Names in other libraries.
 _OTHER_NAMES = {"countdown": "delay", "eta": "at", "run_at": "at", "unique_key": "unique", "dedupe": "unique"}
 
-# What other libraries call the options of a task. Where theirs is a number, ours is a policy: how often and how soon.
+# Names in other libraries. A number of retries there is a policy here.
 _RETRY = "retry=Constant('10s', attempts=4): the first try and three more, ten seconds apart"
 TASK_OTHER_NAMES = {
     **dict.fromkeys(("retries", "max_retries", "max_attempts", "attempts", "tries", "max_tries"), _RETRY),
@@ -112,7 +156,7 @@ class Task(Generic[P, R]):
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: TaskRuntime,
         name: str,
         driver: Driver,
         arguments: Signature | FreeArguments,
@@ -121,7 +165,7 @@ class Task(Generic[P, R]):
     ) -> None:
         if function is not None:
             functools.update_wrapper(self, function)
-        # How a program writes it, in the log.
+        # `written` names the object in the log, as a program writes it.
         self.name = self.written = name
         self.runtime = runtime
         self.arguments = arguments
@@ -130,7 +174,7 @@ class Task(Generic[P, R]):
         self._check_rate(self.work.rate)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself, here and now. One that takes a context gets the current one if none is given."""
+        """Call the function itself. If it takes a context and none is given, it gets the current one."""
         function = self._callable()
         if self.arguments.takes_context and not (args and isinstance(args[0], Context)):
             return function(current(), *args, **kwargs)
@@ -145,13 +189,13 @@ class Task(Generic[P, R]):
         return self._function
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
-        """Have it run soon, once, on a node that knows it."""
-        runs = _new_runs(self, _AT_ONCE, [self.arguments.encode(args, kwargs)])
-        return (await self.runtime.enqueue(runs))[0]
+        """Enqueue one run. A node that knows the task runs it soon."""
+        encoded = [self.arguments.encode(args, kwargs)]
+        return (await self.runtime.enqueue(self.name, encoded, _AT_ONCE))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
-        """One run per set of arguments, in one transaction: all of them, or none."""
-        return await self.runtime.enqueue(_new_runs(self, _AT_ONCE, _encode_calls(self, calls)))
+        """Enqueue one run per set of arguments, in one transaction: all of them, or none."""
+        return await self.runtime.enqueue(self.name, encode_calls(self.arguments, calls), _AT_ONCE)
 
     def options(
         self,
@@ -168,37 +212,36 @@ class Task(Generic[P, R]):
         connection: object = None,
         **unknown: Never,
     ) -> Enqueuer[P]:
-        """Say where and when: `task.options(delay="10m", priority=5).enqueue(...)`.
+        """Set options for a call: `task.options(delay="10m", priority=5).enqueue(...)`.
 
-        delay, at: when it is due. priority: higher first. unique: while a run with this key is live, enqueueing answers
-        that run; unique_until="start": only until it is first claimed; unique_for: for so long instead, live or not.
-        expires: how long after its due time it may still start; later it is missed.
-        connection: your own, to the database of the ledger: enqueue inside your transaction, which commits it.
+        delay, at: when the run is due. priority: higher first. unique: while a run with this key is live, enqueueing
+        returns that run. unique_until="start": only until the run is first claimed. unique_for: for this long instead,
+        live or not. expires: how long after its due time the run may start; later it is missed.
+        connection: a connection of yours to the database of the ledger. The run is part of its transaction.
         """
         refuse_other_names(unknown, _OPTIONS, _OTHER_NAMES, "option", "options")
-        if delay is not None and at is not None:
-            raise InvalidSetting("delay and at both say when; give one of them")
-        placing = Placing(
-            delay=0 if delay is None else duration_us(delay, what="delay"),
-            at=None if at is None else to_us(at),
-            priority=check_priority(priority),
-            queue=check_queue(queue),
-            unique=None if unique is None else check_key(unique, what="unique"),
-            unique_until=check_unique_until(unique_until, unique, unique_for),
-            unique_for=check_unique_for(unique_for, unique),
-            expires=None if expires is None else duration_us(expires, what="expires"),
-            labels=check_labels(labels or {}),
+        placing = make_placing(
+            delay=delay,
+            at=at,
+            priority=priority,
+            queue=queue,
+            unique=unique,
+            unique_until=unique_until,
+            unique_for=unique_for,
+            expires=expires,
+            labels=labels,
         )
         return Enqueuer(self, placing, connection)
 
     def _check_rate(self, rate: Rate | None) -> None:
-        """Refuse a rate that contradicts another task, or the setting of the scheduler."""
+        """Reject a rate that contradicts another task or the setting of the scheduler."""
         if rate is None:
             return
         if rate.of.varies and self.runtime.settings.rate_limits == "memory":
             raise InvalidSetting(
                 f"task {self.name!r}: rate_key: {rate.of.text!r} names arguments, and with rate_limits='memory' a node "
-                "decides what to claim before it knows them; use a text without braces, or rate_limits='store'"
+                "decides what to claim before it knows them; use a text without braces, or rate_limits='store'",
+                setting="rate_key",
             )
         for other in self.runtime.tasks.values():
             theirs = other.work.rate
@@ -206,16 +249,17 @@ class Task(Generic[P, R]):
             if is_shared and str(theirs) != str(rate):
                 raise InvalidSetting(
                     f"task {self.name!r}: rate: {rate} differs from {theirs} of task {other.name!r}, which shares "
-                    f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own"
+                    f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own",
+                    setting="rate",
                 )
 
     @property
     def sync(self) -> SyncEnqueuer[P]:
-        """The plain forms, for code without an event loop."""
+        """The blocking forms of `enqueue` and `enqueue_many`, for code without an event loop."""
         return SyncEnqueuer(Enqueuer(self, _AT_ONCE))
 
     def _enter_child(self, url: str) -> Callable[..., R]:
-        """The function, for a child process that has found this task; what it enqueues goes to the node's database."""
+        """The function, for a child process. Runs that it enqueues are written to the database of the node."""
         self.runtime.use_database(url)
         return self._callable()
 
@@ -232,12 +276,12 @@ class Enqueuer(Generic[P]):
         self.written = f"{task.name}.options(...)"
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run:
-        runs = _new_runs(self.task, self.placing, [self.task.arguments.encode(args, kwargs)])
-        return (await self.task.runtime.enqueue(runs, self.connection))[0]
+        encoded = [self.task.arguments.encode(args, kwargs)]
+        return (await self.task.runtime.enqueue(self.task.name, encoded, self.placing, self.connection))[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Run]:
-        runs = _new_runs(self.task, self.placing, _encode_calls(self.task, calls))
-        return await self.task.runtime.enqueue(runs, self.connection)
+        encoded = encode_calls(self.task.arguments, calls)
+        return await self.task.runtime.enqueue(self.task.name, encoded, self.placing, self.connection)
 
     @property
     def sync(self) -> SyncEnqueuer[P]:
@@ -245,7 +289,7 @@ class Enqueuer(Generic[P]):
 
 
 class SyncEnqueuer(Generic[P]):
-    """The plain forms of an enqueuer."""
+    """The blocking forms of an `Enqueuer`."""
 
     def __init__(self, enqueuer: Enqueuer[P]) -> None:
         self._enqueuer = enqueuer
@@ -258,46 +302,51 @@ class SyncEnqueuer(Generic[P]):
 
     def _call(self, make: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
         task, connection = self._enqueuer.task, self._enqueuer.connection
-        return task.runtime.call_plain(lambda _: make(), f"{task.name}.sync.{what}()", connection=connection)
+        return task.runtime.call_sync(lambda _: make(), f"{task.name}.sync.{what}()", connection=connection)
 
 
-def _encode_calls(task: Task[Any, Any], calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
+def make_placing(
+    *,
+    delay: Duration | None = None,
+    at: datetime | None = None,
+    priority: int = 0,
+    queue: str = "default",
+    unique: str | None = None,
+    unique_until: UniqueUntil | None = None,
+    unique_for: Duration | None = None,
+    expires: Duration | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Placing:
+    """Check `EnqueueOptions`."""
+    if delay is not None and at is not None:
+        raise InvalidSetting("delay and at both say when; give one of them")
+    return Placing(
+        delay=0 if delay is None else duration_us(delay, what="delay"),
+        at=None if at is None else to_us(at),
+        priority=check_priority(priority),
+        queue=check_queue(queue),
+        unique=None if unique is None else check_key(unique, what="unique"),
+        unique_until=check_unique_until(unique_until, unique, unique_for),
+        unique_for=check_unique_for(unique_for, unique),
+        expires=None if expires is None else duration_us(expires, what="expires"),
+        labels=check_labels(labels or {}),
+    )
+
+
+def encode_calls(arguments: Signature | FreeArguments, calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """The arguments of many calls, each checked and encoded."""
     if not isinstance(calls, Iterable):
         raise InvalidInput(f"calls: {shown(calls)} is no list of arguments; pass [{{...}}, ...]")
     encoded = []
     for number, call in enumerate(calls):
         if number == ENQUEUE_MANY_MAX:
             raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
-        encoded.append(task.arguments.encode((), call))
+        encoded.append(arguments.encode((), call))
     return encoded
 
 
-def _new_runs(task: Task[Any, Any], placing: Placing, encoded: list[bytes]) -> list[NewRun]:
-    ids = task.runtime.clock.new_ids(len(encoded))
-    name, cause = task.name, Cause.ENQUEUE
-    return [
-        NewRun(
-            id=id_,
-            task=name,
-            cause=cause,
-            fire_at=placing.at,
-            due_at=placing.at,
-            delay=placing.delay,
-            args=args,
-            queue=placing.queue,
-            priority=placing.priority,
-            expires=placing.expires,
-            labels=placing.labels,
-            unique_key=placing.unique,
-            unique_until=placing.unique_until,
-            unique_for=placing.unique_for,
-        )
-        for id_, args in zip(ids, encoded, strict=True)
-    ]
-
-
 def check_kept_arguments(task: Task[Any, Any], args: Mapping[str, Any]) -> None:
-    """The arguments that a schedule keeps. There is no caller who could pass what is missing."""
+    """Check the arguments that a schedule stores. They must be complete, since no caller adds any."""
     defaults = task.arguments.defaults
     missing = [name for name, default in defaults.items() if default is ... and name not in args]
     if missing and all(name in defaults for name in args):
@@ -309,8 +358,8 @@ def check_kept_arguments(task: Task[Any, Any], args: Mapping[str, Any]) -> None:
     task.arguments.encode((), args)
 
 
-def task_of_function(runtime: Runtime, name: str, function: Callable[..., R], options: TaskOptions) -> Task[Any, R]:
-    """A task that calls a function: here, or in a process of its own."""
+def task_of_function(runtime: TaskRuntime, name: str, function: Callable[..., R], options: TaskOptions) -> Task[Any, R]:
+    """A task that calls a function, in this process or in a child process."""
     check_key(name, what="task")
     inside = FunctionDriver(function, name, runtime.threads)
     settings = check_process(options.get("process", False), name)
@@ -320,12 +369,13 @@ def task_of_function(runtime: Runtime, name: str, function: Callable[..., R], op
     return Task(runtime, name, driver, inside.signature, options, function)
 
 
-def task_of_spec(runtime: Runtime, name: str, spec: Spec, options: TaskOptions) -> Task[..., Any]:
-    """A task that does what its specification says. Where this node does not run its driver, others do."""
+def task_of_spec(runtime: TaskRuntime, name: str, spec: Spec, options: TaskOptions) -> Task[..., Any]:
+    """A task of a specification. If this node does not run its driver, the task is left to other nodes."""
     check_key(name, what="task")
     check_spec(name, spec)
     if "process" in options:
-        raise InvalidSetting(f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it")
+        problem = f"task {name!r}: process: it is for functions; a job of {spec.driver!r} has no use for it"
+        raise InvalidSetting(problem, setting="process")
     if spec.driver not in runtime.settings.drivers:
         return Task(runtime, name, AbsentDriver(spec.driver, name), FreeArguments(name), options)
     try:
@@ -346,23 +396,25 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", call, where=f"task {name!r}")
     retry = options.get("retry", never_again)
     if not isinstance(retry, RetryPolicy):
-        raise InvalidSetting(f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential")
+        problem = f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential"
+        raise InvalidSetting(problem, setting="retry")
     timeout = options.get("timeout")
-    on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), f"task {name!r}: on_lost")
-    # A task that must not run twice must not run on while another node may have been given it.
+    on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), "on_lost", where=f"task {name!r}: ")
+    # A task that must not run twice stops when another node may have claimed its run.
     default = "stop" if on_lost == "fail" else "continue"
     on_unreachable = check_one_of(
-        options.get("on_unreachable", default), get_args(OnUnreachable), f"task {name!r}: on_unreachable"
+        options.get("on_unreachable", default), get_args(OnUnreachable), "on_unreachable", where=f"task {name!r}: "
     )
     if timeout is not None and duration_us(timeout, what="timeout") == 0:
-        raise InvalidSetting(f"task {name!r}: timeout: {shown(timeout)} leaves no time at all; leave it out for none")
+        problem = f"task {name!r}: timeout: {shown(timeout)} leaves no time at all; leave it out for none"
+        raise InvalidSetting(problem, setting="timeout")
     return Work(
         task=name,
         driver=driver,
         hash=arguments.hash,
         retry=retry,
-        retry_on=check_exceptions(options.get("retry_on", Exception), f"task {name!r}: retry_on"),
-        give_up_on=check_exceptions(options.get("give_up_on", ()), f"task {name!r}: give_up_on"),
+        retry_on=check_exceptions(options.get("retry_on", Exception), "retry_on", where=f"task {name!r}: "),
+        give_up_on=check_exceptions(options.get("give_up_on", ()), "give_up_on", where=f"task {name!r}: "),
         timeout=None if timeout is None else duration_us(timeout, what="timeout"),
         on_lost=on_lost,  # type: ignore[arg-type]
         on_unreachable=on_unreachable,  # type: ignore[arg-type]
@@ -380,7 +432,8 @@ def check_unique_until(until: Any, unique: str | None, unique_for: Any) -> Uniqu
         problem = f"unique_until: {shown(until)} says how long a key is unique"
         raise InvalidSetting(problem, setting="unique_until", value=shown(until), fix="give the key with unique=")
     if unique_for is not None:
-        raise InvalidSetting("unique_until and unique_for both say how long the key is unique; give one of them")
+        problem = "unique_until and unique_for both say how long the key is unique; give one of them"
+        raise InvalidSetting(problem, setting="unique_until")
     return "start" if check_one_of(until, UNIQUE_UNTIL, "unique_until") == "start" else "end"
 
 
@@ -393,14 +446,11 @@ def check_unique_for(period: Duration | None, unique: str | None) -> int | None:
     us = duration_us(period, what="unique_for")
     if not 0 < us <= _UNIQUE_FOR_MAX:
         raise InvalidSetting(
-            f"unique_for: {shown(period)} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}"
+            f"unique_for: {shown(period)} must be more than nothing and at most {duration_text(_UNIQUE_FOR_MAX)}",
+            setting="unique_for",
         )
     return us
 
 
 def check_priority(priority: Any) -> int:
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
-        raise InvalidSetting(
-            f"priority: {shown(priority)} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
-        )
-    return priority
+    return check_whole(priority, "priority", -PRIORITY_MAX, PRIORITY_MAX)

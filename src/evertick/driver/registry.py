@@ -59,10 +59,12 @@ def check_drivers(names: Any) -> tuple[str, ...]:
     """The setting: which drivers a node runs."""
     if isinstance(names, str):
         raise InvalidSetting(
-            f"drivers: {shown(names)} is one text; pass a list of names, e.g. drivers=[{shown(names)}]"
+            f"drivers: {shown(names)} is one text; pass a list of names, e.g. drivers=[{shown(names)}]",
+            setting="drivers",
         )
     if not isinstance(names, Sequence) or not names:
-        raise InvalidSetting(f"drivers: {shown(names)} must be a list of names, like {list(IN_PYTHON)}")
+        problem = f"drivers: {shown(names)} must be a list of names, like {list(IN_PYTHON)}"
+        raise InvalidSetting(problem, setting="drivers")
     for name in names:
         _check_known(name, "drivers")
     return tuple(dict.fromkeys(names))
@@ -166,7 +168,8 @@ def _check_known(name: object, what: str) -> None:
     if name not in known:
         near = alike(name, known) if isinstance(name, str) else None
         meant = f"; {near!r} is meant?" if near else ";"
-        raise InvalidSetting(f"{what}: no driver {shown(name)} is known here{meant} known are {', '.join(known)}")
+        problem = f"{what}: no driver {shown(name)} is known here{meant} known are {', '.join(known)}"
+        raise InvalidSetting(problem, setting=what)
 
 
 def _registered() -> dict[str, EntryPoint]:

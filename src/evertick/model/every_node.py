@@ -39,29 +39,35 @@ def check_every_node(definition: Definition) -> None:
     if definition.overlap not in ("skip", "allow"):
         raise InvalidSetting(
             f"overlap: {definition.overlap!r} does not go with mode='every-node', where each node minds its own runs; "
-            "choose 'skip' (a node that is still at it skips the moment) or 'allow'"
+            "choose 'skip' (a node that is still at it skips the moment) or 'allow'",
+            setting="overlap",
         )
     if definition.catch_up == "all":
         raise InvalidSetting(
             "catch_up: 'all' does not go with mode='every-node', since nodes that were not there cannot make up for "
-            "it; choose 'latest' or 'skip'"
+            "it; choose 'latest' or 'skip'",
+            setting="catch_up",
         )
     if definition.blackout is not None and definition.blackout_fate == "all":
-        raise InvalidSetting("blackout_fate: 'all' does not go with mode='every-node'; choose 'latest' or 'drop'")
+        problem = "blackout_fate: 'all' does not go with mode='every-node'; choose 'latest' or 'drop'"
+        raise InvalidSetting(problem, setting="blackout_fate")
     if definition.unique is not None:
         raise InvalidSetting(
             f"unique: {definition.unique!r} does not go with mode='every-node': one node would run, and the others "
-            "skip; leave one of them out"
+            "skip; leave one of them out",
+            setting="unique",
         )
     if definition.pause_after is not None:
         raise InvalidSetting(
             f"pause_after: {definition.pause_after} does not go with mode='every-node', where one broken node must not "
-            "stop the others; listen to failed runs with @scheduler.on('failed') instead"
+            "stop the others; listen to failed runs with @scheduler.on('failed') instead",
+            setting="pause_after",
         )
     if definition.queue != "default":
         raise InvalidSetting(
             f"queue: {definition.queue!r} does not go with mode='every-node', since each node has the run in a queue "
-            "of its own; leave it out"
+            "of its own; leave it out",
+            setting="queue",
         )
 
 

@@ -72,9 +72,9 @@ Hook = Callable[[Event], Awaitable[None] | None]
 class Hooks:
     """The registered hooks, and the facts they have not heard yet."""
 
-    def __init__(self, call_plain: Callable[[Callable[[], object]], Awaitable[object]]) -> None:
+    def __init__(self, call_in_thread: Callable[[Callable[[], object]], Awaitable[object]]) -> None:
         # Runs a plain function off the event loop.
-        self._call_plain = call_plain
+        self._call_in_thread = call_in_thread
         self._hooks: dict[str, list[Hook]] = {}
         # Events that have a hook; the hot path makes none of the others.
         self.wanted = self._hooks.keys()
@@ -125,7 +125,7 @@ class Hooks:
                 if inspect.iscoroutinefunction(hook):
                     await hook(event)
                 else:
-                    await self._call_plain(functools.partial(hook, event))
+                    await self._call_in_thread(functools.partial(hook, event))
         except GeneratorExit:
             raise
         except BaseException as error:  # also a `sys.exit()`, which would end the whole event loop

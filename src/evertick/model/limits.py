@@ -115,7 +115,8 @@ def make_concurrency(most: Any, text: Any, task: str, defaults: Mapping[str, Any
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= CONCURRENCY_MAX:
         raise InvalidSetting(
             f"task {task!r}: concurrency: {shown(most)} must be a whole number from 1 to {CONCURRENCY_MAX}; "
-            "leave it out for no limit"
+            "leave it out for no limit",
+            setting="concurrency",
         )
     return Concurrency(most=most, of=_subject(text, task, "concurrency_key", defaults))
 
@@ -139,18 +140,21 @@ def _parse_rate(rate: Any, task: str) -> tuple[int, int]:
     wanted = "write it like '100/min', '5/10s' or '1000/h'"
     found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if found is None:
-        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)} is not a rate; {wanted}")
+        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)} is not a rate; {wanted}", setting="rate")
     most, period = int(found[1]), found[2]
     if not 1 <= most <= RATE_MAX:
-        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)}: the number of starts must be from 1 to {RATE_MAX}")
+        problem = f"task {task!r}: rate: {shown(rate)}: the number of starts must be from 1 to {RATE_MAX}"
+        raise InvalidSetting(problem, setting="rate")
     try:
         us = duration_us(_PERIODS.get(period, period), what="rate")
     except InvalidDuration:
-        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)}: {shown(period)} is not a period; {wanted}") from None
+        problem = f"task {task!r}: rate: {shown(rate)}: {shown(period)} is not a period; {wanted}"
+        raise InvalidSetting(problem, setting="rate") from None
     if not _PERIOD_LEAST <= us <= _PERIOD_MOST:
         raise InvalidSetting(
             f"task {task!r}: rate: {shown(rate)}: the period must be from {duration_text(_PERIOD_LEAST)} "
-            f"to {duration_text(_PERIOD_MOST)}"
+            f"to {duration_text(_PERIOD_MOST)}",
+            setting="rate",
         )
     return most, us
 
@@ -169,7 +173,8 @@ def _subject(text: Any, task: str, what: str, defaults: Mapping[str, Any]) -> Su
     if text is None:
         return Subject(task=task)
     if not isinstance(text, str) or not 1 <= len(text) <= _TEXT_LONGEST or not text.isprintable():
-        raise InvalidSetting(f"task {task!r}: {what}: {shown(text)} must be text of 1 to {_TEXT_LONGEST} characters")
+        problem = f"task {task!r}: {what}: {shown(text)} must be text of 1 to {_TEXT_LONGEST} characters"
+        raise InvalidSetting(problem, setting=what)
     named = {}
     for name, literal, stray in _PART.findall(text):
         if literal:
@@ -177,7 +182,8 @@ def _subject(text: Any, task: str, what: str, defaults: Mapping[str, Any]) -> Su
         if stray or name not in defaults:
             known = ", ".join(f"{{{each}}}" for each in defaults) or "none, for it takes no arguments"
             wrong = stray or f"{{{name}}}"
-            raise InvalidSetting(f"task {task!r}: {what}: {shown(text)}: {wrong!r} is no argument; known are {known}")
+            problem = f"task {task!r}: {what}: {shown(text)}: {wrong!r} is no argument; known are {known}"
+            raise InvalidSetting(problem, setting=what)
         if defaults[name] is not ...:
             named[name] = _default_text(defaults[name], task, what, name)
     return Subject(task=task, text=text, defaults=named)

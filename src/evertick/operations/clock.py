@@ -1,4 +1,4 @@
-"""Repair of what a wrong clock has left in the ledger."""
+"""Repairs the times that a wrong clock has written to the ledger."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from datetime import datetime
 
 import msgspec
 
-from evertick.clock import Clock
 from evertick.ledger.clock_repair import Astray, ClockRepairer
-from evertick.store.base import Store
+from evertick.operations.context import Context
 from evertick.when import from_us
 
 __all__ = ["ClockRepair", "repair_clock"]
 
 
 class ClockRepair(msgspec.Struct, frozen=True, kw_only=True):
-    """The traces of a wrong clock in an app, and whether they were repaired."""
+    """Wrong times in an app, and whether they were repaired."""
 
     app: str
     # By the store's clock.
     at: datetime
     is_repaired: bool
-    # Between which times rows say that they were written, though these are still to come.
+    # The first and last time at which rows say that they were written, and which is still to come.
     wrong_from: datetime | None
     wrong_to: datetime | None
     schedules: tuple[Astray, ...]
-    # By kind, how many rows: of a look at most as many as were counted.
+    # Rows by kind. Without a repair, at most as many as the store counts.
     rows: dict[str, int]
 
     @property
@@ -35,19 +34,13 @@ class ClockRepair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def repair_clock(
-    store: Store,
-    app: str,
-    clock: Clock,
-    tz: str,
-    *,
-    dry_run: bool = False,
-    on_step: Callable[[int], None] = lambda _: None,
+    context: Context, *, dry_run: bool = False, on_step: Callable[[int], None] = lambda _: None
 ) -> ClockRepair:
-    """Restart cursors that are far ahead, and let go what waits for a time that will not come. Nodes may go on running.
+    """Restart cursors that are far ahead, and make runs due that wait for a wrong time. Nodes may be running.
 
-    Schedules are first, for rows tell which of them count from a wrong time. Stopped in the middle, it is called again.
+    Schedules come first, because rows show which of them count from a wrong time. After an interruption, call it again.
     """
-    repairer = ClockRepairer(store, app, clock, tz)
+    repairer = ClockRepairer(context.store, context.app, context.clock, context.settings.tz)
     traces = await repairer.traces()
     found, rows = [each async for each in repairer.schedules(traces)], dict(traces.rows)
     if not dry_run:
@@ -56,7 +49,7 @@ async def repair_clock(
             on_step(count)
         rows = await repairer.mend_rows(traces, lambda mended: on_step(len(found) + mended))
     return ClockRepair(
-        app=app,
+        app=context.app,
         at=from_us(traces.now),
         is_repaired=not dry_run,
         wrong_from=None if traces.first_at is None else from_us(traces.first_at),

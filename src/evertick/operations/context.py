@@ -98,6 +98,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     def app(self) -> str:
         return self.settings.app
 
+    def for_app(self, app: str) -> Context:
+        """The same ledger, for another app."""
+        return msgspec.structs.replace(self, settings=msgspec.structs.replace(self.settings, app=app))
+
     def editor(self) -> Editor:
         return Editor(self.store, self.app, self.clock, self.settings.tz, self.settings.schedule_limits)
 

@@ -1,20 +1,87 @@
-"""Runs of tasks that are asked for one by one."""
+"""Enqueueing: runs of a task that are asked for one by one."""
 
 from __future__ import annotations
 
-from evertick.model import NewRun, Run
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+from evertick.definition.settings import check_key
+from evertick.definition.task import EnqueueOptions, Placing, encode_calls, make_placing
+from evertick.job.arguments import FreeArguments, Signature
+from evertick.model import Cause, NewRun, Run
 from evertick.operations.context import Context
 
-__all__ = ["enqueue"]
+__all__ = ["enqueue", "enqueue_encoded", "enqueue_many"]
 
 
-async def enqueue(context: Context, runs: list[NewRun], *, connection: object = None) -> list[Run]:
-    """Have these run soon, once each. All of them, or none; with the commit of a user's connection, if one is given."""
-    if not runs:
+async def enqueue(
+    context: Context,
+    task: str,
+    args: Mapping[str, Any] | None = None,
+    *,
+    connection: object = None,
+    **options: Unpack[EnqueueOptions],
+) -> Run:
+    """Enqueue one run of a task. A node that knows the task runs it soon.
+
+    The arguments must fit the signature of the task if it is known here, and be JSON-like data if it is not.
+    connection: a connection of the caller to the database of the ledger. The run is part of its transaction.
+    """
+    return (await enqueue_many(context, task, [{} if args is None else args], connection=connection, **options))[0]
+
+
+async def enqueue_many(
+    context: Context,
+    task: str,
+    calls: Iterable[Mapping[str, Any]],
+    *,
+    connection: object = None,
+    **options: Unpack[EnqueueOptions],
+) -> list[Run]:
+    """Enqueue one run per set of arguments, in one transaction: all of them, or none."""
+    placing = make_placing(**options)
+    encoded = encode_calls(_arguments_of(context, task), calls)
+    return await enqueue_encoded(context, task, encoded, placing, connection)
+
+
+async def enqueue_encoded(
+    context: Context, task: str, encoded: Sequence[bytes], placing: Placing, connection: object = None
+) -> list[Run]:
+    """Enqueue runs with checked arguments and options. A `Task` checks its own before the store is open."""
+    if not encoded:
         return []
+    runs = _new_runs(task, encoded, placing, context.clock.new_ids(len(encoded)))
     if connection is not None:
-        # No engine is woken: the runs are there with the user's commit, which nodes notice like any other.
+        # The engine is not woken: the runs are visible with the commit of the user, which nodes notice.
         return await context.store.within(connection).enqueue(context.app, runs)
     enqueued = await context.store.enqueue(context.app, runs)
     context.wake_runs()
     return enqueued
+
+
+def _arguments_of(context: Context, task: str) -> Signature | FreeArguments:
+    known = context.tasks.get(check_key(task, what="task"))
+    return FreeArguments(task) if known is None else known.arguments
+
+
+def _new_runs(task: str, encoded: Sequence[bytes], placing: Placing, ids: Sequence[str]) -> list[NewRun]:
+    cause = Cause.ENQUEUE
+    return [
+        NewRun(
+            id=id_,
+            task=task,
+            cause=cause,
+            fire_at=placing.at,
+            due_at=placing.at,
+            delay=placing.delay,
+            args=args,
+            queue=placing.queue,
+            priority=placing.priority,
+            expires=placing.expires,
+            labels=placing.labels,
+            unique_key=placing.unique,
+            unique_until=placing.unique_until,
+            unique_for=placing.unique_for,
+        )
+        for id_, args in zip(ids, encoded, strict=True)
+    ]

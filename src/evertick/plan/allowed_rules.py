@@ -86,7 +86,8 @@ def check_rule(definition: Definition, rule: When) -> None:
         if value == "all" and (option == "catch_up" or definition.blackout is not None):
             raise InvalidSetting(
                 f"{option}: 'all' does not go with {rule.text!r}: moments that come faster than every "
-                f"{duration_text(_SHORTEST_TO_CATCH_UP)} are never caught up; choose 'latest', or a longer interval"
+                f"{duration_text(_SHORTEST_TO_CATCH_UP)} are never caught up; choose 'latest', or a longer interval",
+                setting=option,
             )
 
 
@@ -94,10 +95,12 @@ def check_allowed(texts: object) -> tuple[str, ...]:
     """The allow-list as somebody wrote it, each rule in its canonical text."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidSetting(
-            f"allow_schedules: {shown(texts)} is no list of rules; pass e.g. ['0 * * * *', 'every 15m']"
+            f"allow_schedules: {shown(texts)} is no list of rules; pass e.g. ['0 * * * *', 'every 15m']",
+            setting="allow_schedules",
         )
     if len(texts) > _ALLOWED_MOST:
-        raise InvalidSetting(f"allow_schedules: {len(texts)} rules are too many; list at most {_ALLOWED_MOST}")
+        problem = f"allow_schedules: {len(texts)} rules are too many; list at most {_ALLOWED_MOST}"
+        raise InvalidSetting(problem, setting="allow_schedules")
     return tuple(ANY_ONCE if text == ANY_ONCE else _canonical(text) for text in texts)
 
 
@@ -105,11 +108,12 @@ def _canonical(text: object) -> str:
     try:
         rule = parse_when(text)  # type: ignore[arg-type]
     except EvertickError as error:
-        raise InvalidSetting(f"allow_schedules: {error}") from None
+        raise InvalidSetting(f"allow_schedules: {error}", setting="allow_schedules") from None
     if rule.bounds.calendar is not None:
         raise InvalidSetting(
             f"allow_schedules: {rule.text!r} names a calendar; leave it out: a rule may have any, which only takes "
-            "moments away"
+            "moments away",
+            setting="allow_schedules",
         )
     return rule.text
 

@@ -1,4 +1,4 @@
-"""Tasks and declarations on their way into a scheduler: checked where they are written, kept only if all is right."""
+"""Adds tasks and declarations to a scheduler, after all checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declaring(
     """The decorator that declares a schedule of a function, or of a task."""
 
     def declare(function: Any) -> Any:
-        # Everything is checked before anything is kept: a refused declaration leaves no task behind.
+        # All checks come before the task is added, so that a rejected declaration adds none.
         if isinstance(function, Task):
             task = function
             refuse_task_options(tasks, task.name)
@@ -81,7 +81,7 @@ def function_task(
 
 
 def spec_task(runtime: Runtime, name: str, spec: Spec, options: TaskOptions, place: str) -> Task[..., Any]:
-    """A task of a specification, whether this node runs it or leaves it to others."""
+    """A task of a specification, also if this node leaves it to others."""
     _check_new(runtime, check_key(name, what="task"), place)
     return task_of_spec(runtime, name, spec, options)
 
@@ -112,7 +112,7 @@ def check_enabled(runtime: Runtime, task: Task[..., Any]) -> None:
 
 
 def check_limits(runtime: Runtime, key: str, rule: When) -> None:
-    """Refuse what the limits forbid where it is written; where only the store has the calendar, the start does."""
+    """Reject a rule that the limits forbid. If only the store has its calendar, the start checks it."""
     limits, now = runtime.settings.schedule_limits, runtime.clock.now_us()
     if not limits.are_none and (rule.calendar is not None or rule.bounds.calendar is None):
         limits.check(key, rule.bind(key=key, created=now, tz=runtime.settings.tz), now)

@@ -1,4 +1,4 @@
-"""Exchanging the jobs of a node for others in one step, while it runs: first in the ledger, then here."""
+"""Exchanges all jobs of a running node in one step: first in the ledger, then in the node."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ __all__ = ["Close", "JobExchange", "JobSet", "close_each"]
 log = logging.getLogger("evertick.scheduler")
 
 Close = Callable[[], Awaitable[None]]
-# How often to look whether a driver that was exchanged is still at work.
+# How often to check whether a replaced driver still has running work.
 _RETIRED_SECONDS = 1.0
 
 
 class JobSet(msgspec.Struct, frozen=True, kw_only=True):
-    """All tasks and declarations of a scheduler, to be exchanged for others in one step."""
+    """All tasks and declarations of a scheduler, which are exchanged in one step."""
 
     tasks: dict[str, Task[Any, Any]]
     task_places: dict[str, str]
     declarations: Declarations
-    # By task, how its driver closes what it has opened.
+    # By task, the callbacks that close the connections of its driver.
     closing: dict[str, list[Close]]
     settings: Settings
 
     def works(self) -> dict[str, Work]:
-        """Those that this node runs."""
+        """The tasks that this node runs."""
         drivers = self.settings.drivers
         return {name: task.work for name, task in self.tasks.items() if task.work.driver.name in drivers}
 
     def left_to_others(self) -> dict[str, str]:
-        """The others, each with its driver."""
+        """The tasks that this node leaves to others, each with its driver."""
         drivers = self.settings.drivers
         return {name: driver for name, task in self.tasks.items() if (driver := task.work.driver.name) not in drivers}
 
 
 class JobExchange:
-    """Exchanges the jobs of a scheduler, and closes the drivers that this leaves without work."""
+    """Exchanges the jobs of a scheduler, and closes drivers that are not needed any more."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        # While tasks are added to a set that is not in force, also after the start.
+        # Whether tasks are being added to a new set, which is allowed after the start too.
         self.is_adding = False
-        # Drivers that were exchanged and may still be at work, with how they close.
+        # Replaced drivers that may still have running work, with the callbacks that close them.
         self._retired: list[tuple[Driver, list[Close]]] = []
         self._retiring: asyncio.Task[None] | None = None
 
     async def prepare(self, gone: Set[str], adds: Iterable[Callable[[], None]], *, tz: str) -> JobSet:
-        """The jobs with others of a configuration: without the tasks in `gone`, with those that `adds` add.
+        """The present jobs without the tasks in `gone` and with those that `adds` add.
 
-        Others who look in between see everything here as before, and so it is also when it raises.
+        The present jobs stay in force, also after an error.
         """
         before = self._runtime.jobs
         jobs = JobSet(
@@ -87,12 +87,12 @@ class JobExchange:
             self._runtime.jobs, self.is_adding = before, False
 
     async def take(self, jobs: JobSet, *, disabled: Collection[str] = ()) -> EvertickError | None:
-        """Have these jobs. The ledger first, all of it in one transaction, then this node: whatever fails before the
-        ledger has them raises, and leaves everything as it was. Schedules that are not among them any more are paused
-        with it: nothing is to fire that this node has just forgotten. `disabled`: those that are known all the same.
+        """Exchange the jobs: in the ledger, in one transaction, and then in this node.
 
-        Answers what has kept the word of this node about itself from the ledger, if anything has; they hold all the
-        same, and taking them again says it again.
+        An error before the commit leaves everything as it was. Schedules that are not among the jobs any more are
+        paused in the same transaction, so that none fires for a task that this node has dropped. `disabled` are
+        schedules that stay known. Returns the error if the node could not record its own tasks in the ledger; the jobs
+        are in force then, and taking them again records them.
         """
         runtime, before = self._runtime, self._runtime.jobs
         works = jobs.works()
@@ -108,11 +108,11 @@ class JobExchange:
             days=1,
         )
         try:
-            # First of all: until the node says that it declares them, new schedules look as if no node did.
+            # First, because new schedules of undeclared keys look abandoned to other nodes.
             await self._say_declared(jobs.declarations.hashes() | before.declarations.hashes())
             await apply_declared(context, plan, tz=jobs.settings.tz)
         except Exception:
-            with contextlib.suppress(EvertickError):  # a reload that comes through says it
+            with contextlib.suppress(EvertickError):  # the next successful reload records it
                 await self._say_declared(before.declarations.hashes())
             raise
         runtime.jobs = jobs
@@ -129,7 +129,7 @@ class JobExchange:
             await self._runtime.engine.declare(declares)
 
     def _retire(self, before: JobSet, jobs: JobSet) -> None:
-        """Close what drivers have opened that are not needed any more, when nothing that they carry out is left."""
+        """Close drivers that are not needed any more, once their running work has ended."""
         for name, closing in before.closing.items():
             if closing and jobs.closing.get(name) is not closing:
                 self._retired.append((before.tasks[name].work.driver, closing))
@@ -148,7 +148,7 @@ class JobExchange:
                 await asyncio.sleep(_RETIRED_SECONDS)
 
     def end(self) -> list[list[Close]]:
-        """Look no more; answers what is still to be closed."""
+        """Stop waiting for replaced drivers, and return the callbacks that close them."""
         if self._retiring is not None:
             self._retiring.cancel()
         retired, self._retired = self._retired, []
@@ -159,5 +159,5 @@ async def close_each(closing: Sequence[Close]) -> None:
     for close in closing:
         try:
             await close()
-        except Exception:  # one that fails must not keep the others open
+        except Exception:  # the others must be closed too
             log.exception("a driver could not be closed")

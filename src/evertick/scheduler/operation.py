@@ -1,7 +1,7 @@
-"""Operations as methods: of the scheduler (`pause = operation(schedules.pause)`) and of `scheduler.sync` (`plain`).
+"""Operations as methods: of the scheduler (`pause = operation(schedules.pause)`) and of its `sync` (`sync_method`).
 
-A method has the keywords, the docstring and the type of its function, without its context: the object has a `runtime`
-that makes one, and opens the store for the first. Wrong arguments are refused where the call is written.
+A method has the keywords, the docstring and the type of its function, without the context. The `runtime` of the object
+makes the context, and opens the store on first use. Arguments that do not fit raise where the call is written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evertick.operations.context import Context, ContextSource, refuse_wrong_cal
 if TYPE_CHECKING:
     from evertick.scheduler.runtime import Runtime
 
-__all__ = ["call", "lazy", "operation", "plain", "plain_backfill"]
+__all__ = ["call", "lazy", "operation", "sync_backfill", "sync_method"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,13 +60,13 @@ def call(
     return scheduler.runtime.in_context(lambda context: function(context, *args, **kwargs))
 
 
-def plain(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> Method[P, R]:
-    """The plain method of an operation. One on the user's own connection works in the user's thread."""
+def sync_method(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -> Method[P, R]:
+    """The blocking method of an operation. With a connection of the user it works in the user's thread."""
     what = f"scheduler.sync.{function.__name__}()"
 
     def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> R:
         refuse_wrong_call(function, *args, **kwargs)
-        return self.runtime.call_plain(
+        return self.runtime.call_sync(
             lambda context: function(context, *args, **kwargs), what, connection=kwargs.get("connection")
         )
 
@@ -74,7 +74,7 @@ def plain(function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]) -
 
 
 def lazy(function: Callable[Concatenate[ContextSource, P], R]) -> Method[P, R]:
-    """The method of an operation that begins only when its answer is awaited or iterated."""
+    """The method of an operation that starts when its result is awaited or iterated."""
 
     def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> R:
         return function(self.runtime, *args, **kwargs)
@@ -82,8 +82,8 @@ def lazy(function: Callable[Concatenate[ContextSource, P], R]) -> Method[P, R]:
     return cast("Method[P, R]", _like(function, method))
 
 
-def plain_backfill(function: Callable[Concatenate[ContextSource, P], Backfill]) -> Method[P, BackfillStep]:
-    """The plain method of a backfill: it waits for the end."""
+def sync_backfill(function: Callable[Concatenate[ContextSource, P], Backfill]) -> Method[P, BackfillStep]:
+    """The blocking method of a backfill: it returns at the end."""
 
     def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> BackfillStep:
         runtime = self.runtime

@@ -1,8 +1,7 @@
-"""The plain form of what is async: `scheduler.sync.pause(...)`, `task.sync.enqueue(...)`.
+"""Blocking calls of async methods: `scheduler.sync.pause(...)`, `task.sync.enqueue(...)`.
 
-A call is carried to the event loop that answers it: the engine's, wherever that runs, or one in a background thread
-that is started for it. On a thread that runs an event loop of its own such a call would block that loop, or wait for
-itself; it is refused there, and `await` is the way.
+The coroutine runs on the event loop of the engine. Without an engine it runs on a loop in a background thread, started
+on first use. On a thread that runs an event loop the call would block that loop, so it raises `WouldBlock`.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ T = TypeVar("T")
 
 
 class Portal:
-    """A way from plain code into an event loop."""
+    """Runs coroutines on an event loop for code that has none."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
-        # The engine's loop while an engine runs; it answers instead of our own.
+        # The loop of the engine while one runs. Calls use it instead of the background loop.
         self.engine_loop: asyncio.AbstractEventLoop | None = None
 
     def call(
         self, make: Callable[[], Coroutine[Any, Any, T]], what: str, *, instead: str = "`await` without `.sync`"
     ) -> T:
-        """Run the coroutine to its end and answer its result. `what` was called, `instead` is right on a loop."""
+        """Run the coroutine and return its result. Errors name the call (`what`) and the fix (`instead`)."""
         if is_on_event_loop():
             raise WouldBlock(f"{what} would block the event loop of this thread; use {instead} here")
         self._refuse_fork(what)
@@ -44,7 +43,7 @@ class Portal:
         return asyncio.run_coroutine_threadsafe(make(), loop).result()
 
     def stop(self, stop: Callable[[], Coroutine[Any, Any, None]], what: str, hurry: Callable[[], None]) -> None:
-        """Stop the engine, sooner at a Ctrl-C: `hurry` is called on its event loop then, and the end waited for."""
+        """Stop the engine and wait. Ctrl-C calls `hurry` on its event loop, so that it stops sooner."""
         done: Future[None] = Future()
         begun: list[bool] = []
 
@@ -61,7 +60,7 @@ class Portal:
 
         loop = self.engine_loop or self._own_loop()
         try:
-            # The interrupt may come at any point in here, also before the coroutine is on its way.
+            # The interrupt may arrive at any point in here, also before the coroutine is scheduled.
             self.call(stop_once, what)
         except KeyboardInterrupt:
             loop.call_soon_threadsafe(hurry)
@@ -69,7 +68,7 @@ class Portal:
         done.result()
 
     def close(self) -> None:
-        """End the background loop. The next call starts another."""
+        """Stop the background loop. The next call starts another one."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -78,7 +77,7 @@ class Portal:
             thread.join()
 
     def _refuse_fork(self, what: str) -> None:
-        # A fork has the loop, but not the thread that ran it: a call would wait for ever.
+        # A fork has the loop but not its thread, so a call would never return.
         is_used = self._loop is not None or self.engine_loop is not None
         if is_used and self._process != os.getpid():
             raise Forked(
@@ -109,7 +108,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_all(loop: asyncio.AbstractEventLoop) -> None:
-    """Leave nothing behind: neither tasks that never hear of the end, nor threads of the loop's own."""
+    """Cancel the tasks of the loop, and stop the threads of its executor."""
     left = asyncio.all_tasks(loop) - {asyncio.current_task()}
     for task in left:
         task.cancel()

@@ -1,13 +1,13 @@
-"""A process that is nothing but a node: start, wait for a signal, drain, end.
+"""A process that runs a node: start, wait for a signal, drain, exit.
 
-Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a restart: not 0, so that a supervisor that
-restarts on failure does. `EXIT_STALLED` when the event loop stayed blocked for longer than `stall_limit`.
-`EXIT_REPLACED` when files of the store were deleted or replaced under the node.
+Exit codes: 0 after TERM or INT. `EXIT_RESTART` after HUP, which asks for a restart; it is not 0, so that a supervisor
+restarts the process on failure. `EXIT_STALLED` when the event loop was blocked for longer than `stall_limit`.
+`EXIT_REPLACED` when files of the store were deleted or replaced.
 
-A program with more to do around its node, like the daemon, is its `SideService`.
+The daemon attaches its own work as a `SideService`.
 
-The process ends when its node has: a coroutine that swallows its cancellation, or a thread of its own that does not
-return, holds up an event loop that closes, but not this.
+The process exits when its node has stopped, also if a coroutine ignores its cancellation or a thread does not return,
+which would block the closing of the event loop.
 """
 
 from __future__ import annotations
@@ -55,34 +55,34 @@ EXIT_RESTART = 75
 EXIT_STALLED = 70
 EXIT_REPLACED = 74
 TRACEBACK_VARIABLE = "EVERTICK_TRACEBACK"
-# Between two tries to start while the store is away.
+# Seconds between two tries to start while the store is unreachable.
 _AGAIN_FIRST, _AGAIN_MOST = 0.25, 5.0
-# How long the event loop may take to close after its node has stopped: everything in it is cancelled once more.
+# How long the event loop may take to close after its node has stopped.
 _CLOSE_SECONDS = 2.0
 _SHOWN_MOST = 20
 
 
 class SideService:
-    """Work beside the process of a node, which hears of its state. This one does nothing."""
+    """Work beside a node that follows its state. This one does nothing."""
 
     def signals(self) -> Mapping[signal.Signals, Callable[[], None]]:
-        """Signals beside those that end the node, and what each does, on the event loop."""
+        """Additional signals with their handlers, which run on the event loop."""
         return {}
 
     def waiting(self, why: str, seconds: float) -> None:
-        """The store is away; the start is tried again for so long."""
+        """The store is unreachable; the start is retried for `seconds`."""
 
     def started(self) -> None:
-        """The node is there."""
+        """The node has started."""
 
     async def attend(self) -> None:
-        """Goes on beside the node until that stops."""
+        """Runs beside the node until it stops."""
 
     def stopping(self, why: str) -> None:
         """The node drains."""
 
     def ended(self) -> None:
-        """The process ends now: the last that is done, also where it ends without its event loop, in any thread."""
+        """Called last, before the process exits; on any thread if the event loop is blocked."""
 
 
 # The module that is being imported to find its scheduler.
@@ -90,7 +90,7 @@ _imported = ""
 
 
 class RunReached(BaseException):
-    """The module that is imported to find its scheduler has called run(): it is as complete as it gets before that."""
+    """Raised by `run()` in a module that is imported to find its scheduler. The module is complete by then."""
 
     def __init__(self, module: ModuleType) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class RunReached(BaseException):
 
 @contextmanager
 def importing(name: str) -> Iterator[None]:
-    """While a module is imported to find its scheduler, nothing in it may run one: the import would never end."""
+    """Around the import of a module to find its scheduler: `run()` in it raises, since the import would never end."""
     global _imported
     before, _imported = _imported, name
     try:
@@ -109,9 +109,9 @@ def importing(name: str) -> Iterator[None]:
 
 
 def check_may_run() -> None:
-    """Refuse to run where it cannot work, with what to write instead."""
+    """Reject `run()` where it cannot work, with the fix."""
     if _imported:
-        # Whose top level has called it: of another module it would be only half there.
+        # Only the top level of the imported module may be left early; another module would be incomplete.
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code.co_name != "<module>":
             frame = frame.f_back
@@ -127,7 +127,7 @@ def check_may_run() -> None:
 
 @contextmanager
 def ending_in_one_line() -> Iterator[None]:
-    """Our errors say by themselves what to do: their traceback in here is of no use to the user of a program."""
+    """Exit with one line for errors of Evertick, which need no traceback."""
     try:
         yield
     except EvertickError as error:
@@ -137,7 +137,7 @@ def ending_in_one_line() -> Iterator[None]:
 
 
 def run_process(runtime: Runtime, attendant: SideService | None = None) -> int:
-    """Run until a signal says stop; answers the exit code. A loop that does not close then is left with the process."""
+    """Run until a signal stops the node, and return the exit code. Exits if the event loop does not close."""
     attendant = attendant or SideService()
     try:
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
@@ -152,7 +152,7 @@ def run_process(runtime: Runtime, attendant: SideService | None = None) -> int:
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop, where it is installed: the process is ours, and its event loop, too. None: that of Python."""
+    """uvloop if it is installed. None: the event loop of Python."""
     try:
         import uvloop
     except ImportError:
@@ -177,7 +177,7 @@ async def _serve(runtime: Runtime, attendant: SideService) -> int:
         wanted.set()
 
     def replaced(error: StoreReplaced) -> None:
-        log.error("the node ends with exit code %d, after what is running: start it again", EXIT_REPLACED)
+        log.error("the node stops with exit code %d after its running work; start it again", EXIT_REPLACED)
         if not codes:
             attendant.stopping(str(error))
         codes.append(EXIT_REPLACED)
@@ -197,7 +197,7 @@ async def _serve(runtime: Runtime, attendant: SideService) -> int:
 
 
 async def _attended(attendant: SideService, wanted: asyncio.Event) -> None:
-    """Until it is to stop. The side service must not change the node while it drains, so it ends here, too."""
+    """Wait for the stop. The side service ends too, since it must not change a draining node."""
     attending = asyncio.create_task(attendant.attend(), name="evertick attendant")
     attending.add_done_callback(_tell_if_failed)
     try:
@@ -209,7 +209,7 @@ async def _attended(attendant: SideService, wanted: asyncio.Event) -> None:
 
 def _tell_if_failed(attending: asyncio.Task[None]) -> None:
     if not attending.cancelled() and (error := attending.exception()) is not None:
-        log.error("what goes on beside the node has ended by an error; the node goes on", exc_info=error)
+        log.error("the side service failed; the node continues", exc_info=error)
 
 
 async def start_patiently(
@@ -219,7 +219,7 @@ async def start_patiently(
     wanted: asyncio.Event | None = None,
     waiting: Callable[[str, float], None] = lambda why, seconds: None,
 ) -> bool:
-    """Start, and wait for a store that is away: services start in any order. False: told to stop meanwhile."""
+    """Start, and wait for an unreachable store, since services start in any order. False: stopped meanwhile."""
     start, elapsed, again = start or runtime.start, runtime.clock.elapsed, _AGAIN_FIRST
     until = elapsed() + runtime.settings.start_timeout / 1e6
     wanted = wanted or asyncio.Event()
@@ -231,7 +231,7 @@ async def start_patiently(
             if left <= 0:
                 raise
             level = logging.WARNING if again == _AGAIN_FIRST else logging.DEBUG
-            log.log(level, "not started yet: %s; it is tried again for up to %.0f s", error, left)
+            log.log(level, "not started yet: %s; retrying for up to %.0f s", error, left)
             waiting(str(error), left)
         else:
             return True
@@ -243,7 +243,7 @@ async def start_patiently(
 
 
 def tell_interrupted(runtime: Runtime) -> None:
-    """After Ctrl-C: what the stop waits for. On stderr, since logging may not be set up."""
+    """After Ctrl-C, print the work that the stop waits for. On stderr, since logging may not be set up."""
     seconds, waits_for = runtime.settings.stop_timeout / 1e6, runtime.under_way
     if waits_for and seconds and sys.stderr is not None:
         what = f"stopping: waiting up to {seconds:g} s for {waits_for}; press Ctrl-C again to stop now"
@@ -252,12 +252,12 @@ def tell_interrupted(runtime: Runtime) -> None:
 
 @contextmanager
 def hurried_by_interrupt(runtime: Runtime) -> Iterator[None]:
-    """Around a stop: if `asyncio.run` was interrupted by Ctrl-C, say what it waits for; a second one does not wait.
+    """Around a stop: if Ctrl-C interrupted `asyncio.run`, print the remaining work; a second Ctrl-C stops immediately.
 
-    asyncio itself would raise in the middle of the stop then, and leave runs that only the lease releases.
+    Without this, asyncio would raise inside the stop, and only the end of the lease would release the runs.
     """
     before = signal.getsignal(signal.SIGINT)
-    # An interrupt looks like any other cancellation to a coroutine; only the runner knows.
+    # A coroutine cannot tell an interrupt from another cancellation; only the runner knows.
     is_interrupted = bool(getattr(getattr(getattr(before, "func", None), "__self__", None), "_interrupt_count", 0))
     if not is_interrupted or threading.current_thread() is not threading.main_thread():
         yield
@@ -277,13 +277,13 @@ def hurried_by_interrupt(runtime: Runtime) -> Iterator[None]:
 
 
 def hurry(runtime: Runtime) -> None:
-    """At a second signal."""
+    """Stop without waiting, after a second signal."""
     log.warning("a second signal: stopping now, without waiting for what is running")
     runtime.hurry()
 
 
 def alone(error: StoreError) -> StoreError:
-    """The error without cause and frames of ours, to be raised anew: it has the server's words."""
+    """The error without its cause and traceback. Its message has the words of the server."""
     if os.environ.get(TRACEBACK_VARIABLE) != "1":
         error.__cause__, error.__suppress_context__, error.__traceback__ = None, True, None
     return error
@@ -306,7 +306,7 @@ def _signals(
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-            # A side service with signals of its own ends with its node: a late one must not cut off its last output.
+            # A late signal must not cut off the last output of a side service.
             if others:
                 signal.signal(number, signal.SIG_IGN)
 
@@ -316,8 +316,8 @@ def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, attendant: SideSer
     lasting = [thread for thread in threading.enumerate() if not thread.daemon]
     threads = [f"thread {thread.name!r}" for thread in lasting if thread is not threading.main_thread()]
     left = ", ".join(sorted(tasks + threads)[:_SHOWN_MOST])
-    log.error("the process ends without what did not: %s", left)
-    # Nothing more is waited for, so what is usually done at the end is done here.
+    log.error("the process exits; not stopped: %s", left)
+    # `os._exit` skips the usual cleanup.
     with suppress(Exception):
         attendant.ended()
         logging.shutdown()
@@ -327,7 +327,7 @@ def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, attendant: SideSer
 
 
 def _end_stalled(attendant: SideService) -> None:
-    # The event loop is blocked and cannot end itself; its node is written down as dead already.
+    # The event loop is blocked and cannot stop itself. Its node is recorded as dead.
     with suppress(Exception):
         attendant.ended()
     os._exit(EXIT_STALLED)

@@ -1,14 +1,14 @@
-"""The inside of a scheduler: its store, its engine, its drivers, and all that it was told by code and configuration.
+"""The inside of a scheduler: its store, its engine, its drivers, its tasks and its configuration.
 
-Users hold a `Scheduler`, which declares and delegates. Tasks, the configuration, the daemon and the testing kit hold
-this. The store is opened on first use; the engine lives from `start` to `stop`.
+Users hold a `Scheduler`, which declares and delegates. Tasks, the configuration, the daemon and the testing kit hold a
+`Runtime`, and change it by its methods only. The store is opened on first use. The engine runs from `start` to `stop`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ from evertick.clock import Clock, system_clock
 from evertick.definition.declarations import Declarations
 from evertick.definition.duties import Duties, make_duty
 from evertick.definition.settings import Settings, check_url
-from evertick.definition.task import Task
+from evertick.definition.task import Placing, Task
 from evertick.driver.base import DispatchingDriver, ReportSource, Sender, Work
 from evertick.driver.python.child_import import check_may_open_store, check_may_start
 from evertick.driver.python.function import Threads
@@ -28,15 +28,15 @@ from evertick.driver.secret import Secrets
 from evertick.driver.spec import DriverParts
 from evertick.engine.engine import Engine, EngineSettings
 from evertick.engine.node import LocalNode, declarer_of
-from evertick.errors import InvalidSetting, Refused, StoreError, StoreReplaced
-from evertick.model import NewRun, Run
+from evertick.errors import EvertickError, InvalidSetting, Refused, StoreError, StoreReplaced
+from evertick.model import Run
 from evertick.model.duty import DutyWork
 from evertick.model.feed import FeedPage
 from evertick.model.hooks import Hooks
 from evertick.operations.context import Actor, Context
 from evertick.operations.feed import feed_page
 from evertick.operations.nodes import is_healthy
-from evertick.operations.tasks import enqueue
+from evertick.operations.tasks import enqueue_encoded
 from evertick.scheduler.job_exchange import Close, JobExchange, JobSet, close_each
 from evertick.scheduler.portal import Portal
 from evertick.scheduler.process import alone
@@ -52,7 +52,7 @@ log = logging.getLogger("evertick.scheduler")
 
 T = TypeVar("T")
 
-# How long events are kept where they are published, and no setting says for how long.
+# Retention of the feed where events are published and no setting gives one.
 _FEED_TO_PUBLISH = DAY
 
 
@@ -68,13 +68,13 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runtime:
-    """All that a scheduler has and does behind its methods."""
+    """The state of a scheduler, and the life of its engine."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.parts = Parts(clock=system_clock, open_store=lambda url: open_store(url, clock=system_clock))
         self.actor = Actor()
-        # How calls that were not awaited are named in the log.
+        # The name of this object in the log, in errors about calls that were not awaited.
         self.written = "scheduler"
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.task_places: dict[str, str] = {}
@@ -86,18 +86,19 @@ class Runtime:
         self.hooks = Hooks(self.threads.call)
         self.portal = Portal()
         self.exchange = JobExchange(self)
-        # A configuration fills these: where secrets are found, how to reach brokers, errors of its last reload.
         self.secrets = Secrets()
+        # By driver. Drivers hold this dict and look into it when they connect, so it is changed in place.
         self.connections: dict[str, object] = {}
+        # Errors of the last reload.
         self.configuration_problems: tuple[str, ...] = ()
         self.engine: Engine | None = None
         self.is_started = False
-        # Of drivers, by task: what they want closed. The others close with the scheduler.
+        # Callbacks of drivers that close their connections: by task, and for the whole scheduler.
         self._closing_of: dict[str, list[Close]] = {}
         self._closing: list[Close] = []
         self._shared: dict[str, object] = {}
         self._opened: Store | None = None
-        # The id of the ledger, from when it was first opened.
+        # The id of the ledger; empty until it is opened.
         self._ledger = ""
 
     @property
@@ -107,6 +108,51 @@ class Runtime:
     @property
     def clock(self) -> Clock:
         return self.parts.clock
+
+    # --- its configuration
+
+    def configure(
+        self,
+        *,
+        actor: Actor | None = None,
+        secrets: Secrets | None = None,
+        connections: Mapping[str, object] | None = None,
+    ) -> None:
+        """Set who asks for operations and where secrets are read, and add connections by driver."""
+        if actor is not None:
+            self.actor = actor
+        if secrets is not None:
+            self.secrets = secrets
+        if connections is not None:
+            self.connections.update(connections)
+
+    async def take_configuration(
+        self,
+        jobs: JobSet,
+        *,
+        added: Mapping[str, object],
+        replaced: Mapping[str, object],
+        disabled: Collection[str] = (),
+    ) -> EvertickError | None:
+        """Exchange the jobs and connections for those of a configuration that was read again.
+
+        An error leaves everything as it was. `added` and `replaced` are connections; `disabled` and the result are
+        those of `JobExchange.take`.
+        """
+        # Before the jobs that need them. Nothing connects yet.
+        self.connections.update(added)
+        try:
+            unrecorded = await self.exchange.take(jobs, disabled=disabled)
+        except BaseException:
+            for name in added:
+                del self.connections[name]
+            raise
+        self.connections.update(replaced)
+        return unrecorded
+
+    def record_reload(self, problems: tuple[str, ...]) -> None:
+        """Keep the errors of a reload of the configuration; `health` shows them."""
+        self.configuration_problems = problems
 
     # --- the store, and operations on it
 
@@ -143,10 +189,10 @@ class Runtime:
     async def in_context(self, work: Callable[[Context], Awaitable[T]]) -> T:
         return await work(await self.context())
 
-    def call_plain(
+    def call_sync(
         self, work: Callable[[Context], Coroutine[Any, Any, T]], what: str, *, connection: object = None
     ) -> T:
-        """Carry it out from plain code: on an event loop, or on the user's connection in the user's thread."""
+        """Run it and wait: on an event loop, or in this thread if it uses a connection of the user."""
         if connection is None:
             return self.portal.call(lambda: self.in_context(work), what)
         # Only opening the store is for an event loop.
@@ -156,8 +202,10 @@ class Runtime:
             raise Refused(f"{what} cannot wait for the async connection {given}; use `await` without `.sync`")
         return at_once(work(context))
 
-    async def enqueue(self, runs: list[NewRun], connection: object = None) -> list[Run]:
-        return await enqueue(await self.context(), runs, connection=connection)
+    async def enqueue(
+        self, task: str, encoded: Sequence[bytes], placing: Placing, connection: object = None
+    ) -> list[Run]:
+        return await enqueue_encoded(await self.context(), task, encoded, placing, connection)
 
     def use_database(self, url: str) -> None:
         if self._opened is not None:
@@ -219,7 +267,7 @@ class Runtime:
         self.threads.close()
 
     def abandon(self) -> None:
-        """After its event loop has ended under it: drop whatever lived there."""
+        """Drop everything that ran on an event loop that has ended."""
         engine, self.engine = self.engine, None
         if self._opened is not None:
             at_once(self._opened.close())
@@ -233,12 +281,12 @@ class Runtime:
     def put_parts(
         self, parts: Parts, settings: Settings, opened: Store | None = None
     ) -> tuple[Parts, Settings, Store | None]:
-        """Have other parts; answers those that were here, to be put back."""
+        """Exchange the parts, and return the previous ones, so that the caller can restore them."""
         before = self.parts, self.settings, self._opened
         self.parts, self.settings, self._opened = parts, settings, opened
         return before
 
-    # --- how it is
+    # --- its health
 
     @property
     def is_healthy(self) -> bool:
@@ -246,28 +294,28 @@ class Runtime:
 
     @property
     def is_moving(self) -> bool:
-        """Whether a supervisor may think that this process is alive. Safe from any thread."""
+        """Whether the process is alive for a supervisor. Safe from any thread."""
         engine = self.engine
         return engine is None or engine.is_moving
 
     @property
     def node_id(self) -> str:
-        """The incarnation under which the ledger knows it now; nothing while it is no node."""
+        """The id of the current incarnation; empty without an engine."""
         return "" if self.engine is None else self.engine.node_id
 
     @property
     def under_way(self) -> str:
-        """In words, the work that a stop would wait for."""
+        """The work that a stop waits for, in words."""
         return "" if self.engine is None else self.engine.under_way
 
     def hurry(self) -> None:
         if self.engine is not None:
             self.engine.hurry()
 
-    # --- what its tasks are carried out with
+    # --- drivers
 
     def driver_parts(self, task: str) -> DriverParts:
-        """The parts that the driver of this task is made with: it closes when another takes its place, or with all."""
+        """The parts for the driver of this task. The driver is closed when another one replaces it, or at the end."""
         closing = self._closing_of[task] = []
         return msgspec.structs.replace(self.shared_parts, at_close=closing.append)
 
@@ -286,7 +334,7 @@ class Runtime:
         )
 
     def _fleet(self) -> str:
-        assert self._ledger, "what dispatches a run, or reads reports of one, has opened the ledger"
+        assert self._ledger, "the ledger must be open before runs are dispatched or reports read"
         return f"{self.app}-{self._ledger}"
 
     @property
@@ -305,7 +353,7 @@ class Runtime:
         self.declarations, self._closing_of, self.settings = jobs.declarations, jobs.closing, jobs.settings
 
     def dispatching(self, works: Iterable[Work]) -> tuple[dict[str, Sender], list[ReportSource]]:
-        """How the drivers that dispatch their runs reach their queues. Drivers of several tasks share them."""
+        """The senders and report sources of drivers that dispatch runs to queues. Tasks share them."""
         senders: dict[str, Sender] = {}
         sources: dict[int, ReportSource] = {}
         for driver in [work.driver for work in works if isinstance(work.driver, DispatchingDriver)]:
@@ -325,7 +373,7 @@ class Runtime:
         if self.settings.feed is not None:
             await store.keep_feed(self.app, self.settings.feed or None)
         elif self._publishes and await store.feed_state(self.app) is None:
-            # Published events are read from the feed, so publishing needs one.
+            # Publishing reads events from the feed.
             await store.keep_feed(self.app, _FEED_TO_PUBLISH)
             log.info("app %r keeps a feed from now on, a day of events: nats.events are read from it", self.app)
 
@@ -334,7 +382,7 @@ class Runtime:
         return self.settings.concurrency > 0 and bool(getattr(self.connections.get("nats"), "events", False))
 
     def _publishing_duties(self) -> list[DutyWork]:
-        """Telling others what becomes of runs, where a connection is to do so: one node at a time."""
+        """The duty that publishes events, if a connection is set to do so."""
         given = self.connections.get("nats")
         if given is None or not self._publishes:
             return []

@@ -1,7 +1,7 @@
-"""The object users hold: it declares, it lives, and it delegates all else to operations.
+"""The object that users hold: it declares tasks and schedules, starts and stops, and delegates the rest to operations.
 
-Everything that touches the store is async and opens it on first use; `scheduler.sync` has the plain forms. An engine
-runs while the scheduler is entered (`async with`, `with`) or by `run()`; without one it can still enqueue and manage.
+Methods that use the store are async and open it on first use; `scheduler.sync` has the blocking forms. An engine runs
+inside `async with`, `with` or `run()`. Without an engine, a scheduler can still enqueue and manage.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ class UnchangedDecorator(Protocol):
 class Scheduler:
     """Schedules and runs tasks.
 
-    url: where the ledger is kept; default `EVERTICK_DATABASE`, then `sqlite:///evertick.db`; `sqlite://` is in memory.
-    app: the namespace of this service on the database. node_name: how this process is called in listings.
+    url: the database of the ledger: by default `EVERTICK_DATABASE`, then `sqlite:///evertick.db`; `sqlite://`: memory.
+    app: the namespace of this service in the database. node_name: the name of this process in listings.
     concurrency: runs at once on this node; 0 = enqueue and manage only. queues: which queues this node works on.
-    tz: the zone of rules that name none. poll_interval: how often to look without being woken.
-    lease: how long the node may be silent before its runs are given to others.
-    stop_timeout: how long running work gets at a stop. migrate: "auto" or "check".
+    tz: the zone of rules that name none. poll_interval: how often to poll without a wake-up.
+    lease: how long the node may be silent before its runs are reassigned.
+    stop_timeout: how long a stop waits for running work. migrate: "auto" or "check".
     retention, keep_per_schedule: how much history is kept.
     stall_limit: how long the event loop may be blocked before the node ends itself.
-    rate_limits: "store": the rates of tasks hold for all nodes together; "memory": for each node by itself.
-    duties: whether this node takes part in what one node of the app does at a time.
-    batch_size: how many fires, claims or verdicts it writes at once, at most.
-    start_timeout: how long a start (`run()`, `async with`, `with`) waits for a store that is away.
-    min_interval: a rule that fires more often is refused. allow_schedules: the only rules that are not, as text.
-    feed: how long events are kept for other programs, "off" for not any more; None leaves the feed of the app as it is,
-        unless events are to be published and it has none.
-    drivers: the kinds of tasks that this node runs; those of others are left to nodes that do.
+    rate_limits: "store": all nodes count the rate of a task together; "memory": each node counts its own.
+    duties: whether this node takes duties, which one node of the app has at a time.
+    batch_size: the most fires, claims or verdicts that are written at once.
+    start_timeout: how long a start (`run()`, `async with`, `with`) waits for an unreachable store.
+    min_interval: rules that fire more often are rejected. allow_schedules: the only allowed rules, as text.
+    feed: how long events are kept for other programs; "off" turns the feed off; None leaves it as it is, or turns it
+        on if events are published.
+    drivers: the drivers of the tasks that this node runs. Other tasks are left to other nodes.
     """
 
     def __init__(
@@ -147,18 +147,18 @@ class Scheduler:
 
     @property
     def sync(self) -> SyncScheduler:
-        """The plain forms of everything async here, for code without an event loop."""
+        """The blocking forms of all async methods, for code without an event loop."""
         return SyncScheduler(self.runtime)
 
     def use_database(self, url: str) -> None:
-        """Another database than the one it was made with. Refused once the store is open."""
+        """Use another database. Rejected once the store is open."""
         self.runtime.use_database(url)
 
     def connect(self, driver: str, where: object) -> None:
-        """Say where a broker is: `scheduler.connect("redis", "redis://host:6379/0")`, or with settings of its kind."""
+        """Connect to a broker: `scheduler.connect("redis", "redis://host:6379/0")`, or with settings of its driver."""
         if self.runtime.is_started:
             raise Refused(f"where {driver!r} is must be said before the scheduler has started")
-        self.runtime.connections[driver] = connection_to(driver, where)
+        self.runtime.configure(connections={driver: connection_to(driver, where)})
 
     # --- declaring
 
@@ -180,8 +180,8 @@ class Scheduler:
     def job(self, name: str, spec: Spec, /, **options: Unpack[TaskOptions]) -> Task[..., Any]:
         """Make a task that needs no function: `scheduler.job("backup", Shell("backup.sh"), timeout="1h")`.
 
-        What it does is this node's to say, and is not in the database. Its arguments are any JSON-like data by name.
-        Its driver must be one that this scheduler runs: `Scheduler(drivers=["function", "process", "shell"])`.
+        The specification stays on this node and is not in the database. Arguments are any JSON-like data by name. The
+        scheduler must run its driver: `Scheduler(drivers=["function", "process", "shell"])`.
         """
         place = calling_place(1)
         task = spec_task(self.runtime, name, spec, options, place)
@@ -240,9 +240,10 @@ class Scheduler:
     ) -> UnchangedDecorator:
         """Do something on one node of the app at a time: `@scheduler.duty("rebuild-index", every="5m")`.
 
-        every, when: the function is called in this rhythm. Without one it is a loop: called once, to go on until it is
-        stopped. It may take a `DutyContext`. Another node takes over within the lease after a crash, and at once after
-        a stop. Tasks are for what must happen for every moment; a duty is for what must not happen twice at a time.
+        every, when: the function is called in this rhythm. Without one it is a loop: called once, and runs until it is
+        stopped. It may take a `DutyContext`. Another node takes over within the lease after a crash, and immediately
+        after a stop. Use a task for work that must happen for every moment, and a duty for work that must never run
+        twice at the same time.
         """
         place, chosen = calling_place(1), check_name(name)
         for given in unknown:
@@ -261,8 +262,8 @@ class Scheduler:
     def sender(self, channel: str, **options: Unpack[SenderOptions]) -> UnchangedDecorator:
         """Deliver the messages of a channel: `@scheduler.sender("webhook")` over a function of one `Message`.
 
-        A message is delivered when the function returns; what it raises is tried again by `retry`, and given up after
-        the last attempt or by `give_up_on`. It may be called twice for one message: `message.key` is the same then.
+        A message is delivered when the function returns. An exception is retried by `retry`, and the message fails
+        after the last attempt or by `give_up_on`. The function may get a message twice, with the same `message.key`.
         """
         place = calling_place(1)
         check_channel(channel)
@@ -281,7 +282,7 @@ class Scheduler:
         return declare
 
     def on(self, kind: EventKind, hook: Hook | None = None) -> Any:
-        """Call a function when something happens: `@scheduler.on("failed")`. It hears an `Event`, after the fact."""
+        """Call a function after an event: `@scheduler.on("failed")`. The function gets an `Event`."""
         refuse_bare(kind, "on", "the kind of event", "'failed'")
 
         def decorate(function: Hook) -> Hook:
@@ -296,13 +297,13 @@ class Scheduler:
         self.runtime.hooks.check(kind)
         return decorate
 
-    # --- living
+    # --- start and stop
 
     def run(self) -> None:
         """Run this process as a node until TERM or INT (exit 0) or HUP (exit 75, for a restart).
 
-        A store that is away at the start is waited for (`start_timeout`). What cannot be started ends the program with
-        one line on stderr (exit 1); `EVERTICK_TRACEBACK=1` shows where it comes from.
+        The start waits for an unreachable store (`start_timeout`). A failed start ends the program with one line on
+        stderr (exit 1); `EVERTICK_TRACEBACK=1` shows the traceback.
         """
         check_may_run()
         with ending_in_one_line():
@@ -353,7 +354,7 @@ class Scheduler:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the engine here runs and all its loops come back. Costs nothing; safe from any thread."""
+        """Whether the engine runs and all its loops respond. Costs nothing; safe from any thread."""
         return self.runtime.is_healthy
 
     # --- operations: see operations/ for their bodies
@@ -429,7 +430,7 @@ def _once_meant(text: str) -> str:
 
 
 def _calling_module() -> str:
-    """The module that makes the scheduler: what the program is called, however it was started."""
+    """The module that makes the scheduler. It names the program, however the program was started."""
     frame = sys._getframe(2)
     name = frame.f_globals.get("__name__", "python")
     main_file = getattr(sys.modules.get("__main__"), "__file__", None)

@@ -1,4 +1,4 @@
-"""Values that come from outside: as JSON that gives back the same value, and shortened for an error message."""
+"""Values from outside: encoded as JSON that decodes to the same value, checked, and shortened for an error message."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from evertick.errors import InvalidSetting
 from evertick.text.surrogates import json_bytes
 
-__all__ = ["bytes_in", "encode_data", "has_control", "shown"]
+__all__ = ["bytes_in", "check_whole", "encode_data", "has_control", "shown"]
 
 _SHOWN = 80
 _LEVELS = 3
@@ -48,6 +49,14 @@ def shown(value: object) -> str:
     except Exception:  # a number of more digits than Python prints, or a repr that fails
         return f"this {type(value).__name__}"
     return text if len(text) <= 4 * _SHOWN else f"{text[: 4 * _SHOWN]}…"
+
+
+def check_whole(value: Any, setting: str, least: int, most: int) -> int:
+    """The value of a setting, if it is a whole number of this range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        problem = f"{setting}: {shown(value)} must be a whole number from {least} to {most}"
+        raise InvalidSetting(problem, setting=setting)
+    return value
 
 
 def has_control(text: str, *, in_lines: bool = False) -> bool:

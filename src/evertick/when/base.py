@@ -79,9 +79,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         end_us = None if end is None else to_us(end)
         _check_order(start_us, end_us)
         if max_fires is not None and (type(max_fires) is not int or max_fires < 1):
-            raise InvalidWhen(f"max_fires: {shown(max_fires)} is not a whole number from 1 on")
+            raise InvalidWhen(f"max_fires: {shown(max_fires)} is not a whole number from 1 on", setting="max_fires")
         if jitter_mode not in ("stable", "fresh"):
-            raise InvalidWhen(f"jitter_mode: {shown(jitter_mode)} is neither 'stable' nor 'fresh'")
+            raise InvalidWhen(
+                f"jitter_mode: {shown(jitter_mode)} is neither 'stable' nor 'fresh'", setting="jitter_mode"
+            )
         return cls(
             start=start_us,
             end=end_us,
@@ -122,7 +124,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def _check_order(start: int | None, end: int | None) -> None:
     if start is not None and end is not None and end < start:
-        raise InvalidWhen(f"end {moment_text(end)} is before start {moment_text(start)}; swap them")
+        raise InvalidWhen(f"end {moment_text(end)} is before start {moment_text(start)}; swap them", setting="end")
 
 
 def _calendar_name(calendar: str | Calendar) -> str:
@@ -136,9 +138,9 @@ def check_name(name: object, *, what: str) -> str:
             f"{what}: {shown(name)} is no name", setting=what, value=shown(name), fix="pass a string or a Calendar"
         )
     if not 1 <= len(name) <= _NAME_LONGEST:
-        raise InvalidWhen(f"{what}: {shown(name)} must have 1 to {_NAME_LONGEST} characters")
+        raise InvalidWhen(f"{what}: {shown(name)} must have 1 to {_NAME_LONGEST} characters", setting=what)
     if not all(letter.isalnum() or letter in _NAME_ALSO for letter in name):
-        raise InvalidWhen(f"{what}: {name!r} may hold letters, digits, '.', '-' and '_' only")
+        raise InvalidWhen(f"{what}: {name!r} may hold letters, digits, '.', '-' and '_' only", setting=what)
     return name
 
 

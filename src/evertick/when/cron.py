@@ -108,9 +108,9 @@ class Cron(When):
         calendar: str | Calendar | None = None,
     ) -> None:
         if dst not in ("cron", "skip", "shift", "wall"):
-            raise InvalidWhen(f"dst: {shown(dst)} is none of 'cron', 'skip', 'shift', 'wall'")
+            raise InvalidWhen(f"dst: {shown(dst)} is none of 'cron', 'skip', 'shift', 'wall'", setting="dst")
         if days not in ("or", "and"):
-            raise InvalidWhen(f"days: {shown(days)} is neither 'or' nor 'and'")
+            raise InvalidWhen(f"days: {shown(days)} is neither 'or' nor 'and'", setting="days")
         bounds = Bounds.make(
             start=start, end=end, max_fires=max_fires, jitter=jitter, jitter_mode=jitter_mode, calendar=calendar
         )
@@ -253,7 +253,8 @@ def rule(text: str, **options: Unpack[CronOptions]) -> Cron | Every:
     head, _, interval = text.strip().partition(" ")
     foreign = [name for name in ("dst", "days", "key", "anchored") if options.get(name) is not None]
     if foreign:
-        raise InvalidWhen(f"{foreign[0]}: {text[:60]!r} is an interval and does not take it; leave it out")
+        problem = f"{foreign[0]}: {text[:60]!r} is an interval and does not take it; leave it out"
+        raise InvalidWhen(problem, setting=foreign[0])
     try:
         interval_us = duration_us(interval.strip(), what=head)
     except InvalidDuration as refused:
@@ -291,9 +292,10 @@ def _nickname(text: str) -> str:
 
 def _anchorable(text: str, nickname: str | None) -> str:
     if nickname is None:
-        raise InvalidWhen(f"anchored: {text[:60]!r} says its time itself; only nicknames like '@daily' can be anchored")
+        problem = f"anchored: {text[:60]!r} says its time itself; only nicknames like '@daily' can be anchored"
+        raise InvalidWhen(problem, setting="anchored")
     if nickname == "@midnight":
-        raise InvalidWhen("anchored: '@midnight' says its time itself; write '@daily'")
+        raise InvalidWhen("anchored: '@midnight' says its time itself; write '@daily'", setting="anchored")
     return nickname
 
 
@@ -307,7 +309,7 @@ def _anchor(anchored: bool | str | datetime) -> int | None:
         case datetime():
             return to_us(anchored)
         case _:
-            raise InvalidWhen(f"anchored: {shown(anchored)} is neither True nor a datetime")
+            raise InvalidWhen(f"anchored: {shown(anchored)} is neither True nor a datetime", setting="anchored")
 
 
 def _anchored_text(nickname: str, wall: datetime) -> str:

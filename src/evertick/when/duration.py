@@ -60,9 +60,9 @@ def duration_us(value: Duration, *, what: str = "duration") -> int:
     if abs(us) > _MOST * 1000:
         raise InvalidDuration(f"{what}: the number is beyond all durations", setting=what, fix=_FIX)
     if us < 0:
-        raise InvalidDuration(f"{what}: {shown(value)} is negative; a duration counts forward")
+        raise InvalidDuration(f"{what}: {shown(value)} is negative; a duration counts forward", setting=what)
     if us > _MOST:
-        raise InvalidDuration(f"{what}: {shown(value)} is longer than a thousand years")
+        raise InvalidDuration(f"{what}: {shown(value)} is longer than a thousand years", setting=what)
     return us
 
 
@@ -87,7 +87,8 @@ def _parse(text: str, what: str) -> int:
         at = pair.end()
     if not compact or at < len(compact):
         shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-        raise InvalidDuration(f"{what}: {shown!r} is not a duration; write it {_right_form(shown.strip())}")
+        problem = f"{what}: {shown!r} is not a duration; write it {_right_form(shown.strip())}"
+        raise InvalidDuration(problem, setting=what)
     return total
 
 

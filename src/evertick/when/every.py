@@ -70,9 +70,11 @@ class Every(When):
     ) -> None:
         interval_us = _interval_us(interval)
         if interval_us < SHORTEST:
-            raise InvalidWhen(f"interval: {shown(interval)} is shorter than {duration_text(SHORTEST)}")
+            raise InvalidWhen(
+                f"interval: {shown(interval)} is shorter than {duration_text(SHORTEST)}", setting="interval"
+            )
         if since not in (None, "clock", "start"):
-            raise InvalidWhen(f"since: {shown(since)} is neither 'clock' nor 'start'")
+            raise InvalidWhen(f"since: {shown(since)} is neither 'clock' nor 'start'", setting="since")
         if after not in (None, "end"):
             raise InvalidWhen(f"after: {shown(after)} is not 'end'")
         if after is not None and since is not None:

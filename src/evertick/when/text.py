@@ -113,7 +113,7 @@ def _moment(name: str, text: str) -> datetime:
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_FIRES_DIGITS):
-        raise InvalidWhen(f"{name}: {text[:_SHOWN]!r} is not a whole number")
+        raise InvalidWhen(f"{name}: {text[:_SHOWN]!r} is not a whole number", setting=name)
     return int(text)
 
 

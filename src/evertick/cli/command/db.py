@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec
 import click
 import msgspec
 
-from evertick.cli.database import check_exists, config_option, database_option, ledger_of
+from evertick.cli.database import Ledger, check_exists, config_option, database_option, ledger_of
 from evertick.cli.show.output import as_json_option, ask, hint, print_facts, print_json, say
 from evertick.cli.show.progress import progress
 from evertick.cli.show.words import amount, distance, now, stamp
@@ -19,7 +19,7 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
 from evertick.operations.clock import ClockRepair
 from evertick.operations.clock import repair_clock as repair
-from evertick.store.base import Maintainable, Maintenance, Store, StoreStatus, TableOptions, TableRows
+from evertick.store.base import Maintainable, Maintenance, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
 from evertick.text.time_span import span
 from evertick.when import from_us
@@ -345,15 +345,16 @@ def repair_clock(dry_run: bool, yes: bool, as_json: bool, database: str | None, 
     check_exists(ledger.url, ledger.searched)
     if not as_json:
         ledger.tell()
-    asyncio.run(_repair_clock(ledger.url, dry_run, yes, as_json))
+    asyncio.run(_repair_clock(ledger, dry_run, yes, as_json))
 
 
-async def _repair_clock(url: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    store = open_store(url, clock=system_clock)
-    await store.open(migrate="check")
+async def _repair_clock(ledger: Ledger, dry_run: bool, yes: bool, as_json: bool) -> None:
+    scheduler = ledger.scheduler()
     try:
-        _refuse_wrong_clock(from_us(await store.now()), now())
-        found = [each for app in await store.apps(limit=_APPS_MOST) if not (each := await _look(store, app)).is_empty]
+        context = await scheduler.runtime.context()
+        _refuse_wrong_clock(from_us(await context.store.now()), now())
+        apps = [context.for_app(app) for app in await context.store.apps(limit=_APPS_MOST)]
+        found = [each for app in apps if not (each := await repair(app, dry_run=True)).is_empty]
         if not as_json:
             for each in found:
                 _print_repair(each)
@@ -362,11 +363,10 @@ async def _repair_clock(url: str, dry_run: bool, yes: bool, as_json: bool) -> No
                 ask(f"repair {_repair_words(found)}?", "repair them")
             with progress("repaired", is_quiet=as_json) as report:
                 found = [
-                    await repair(store, each.app, system_clock, "UTC", on_step=lambda count: report(count, None))
-                    for each in found
+                    await repair(context.for_app(each.app), on_step=lambda count: report(count, None)) for each in found
                 ]
     finally:
-        await store.close()
+        await scheduler.close()
     if as_json:
         print_json(found)
     elif not found:
@@ -376,10 +376,6 @@ async def _repair_clock(url: str, dry_run: bool, yes: bool, as_json: bool) -> No
         hint("note: nothing was changed")
     else:
         say(f"repaired {_repair_words(found)}")
-
-
-async def _look(store: Store, app: str) -> ClockRepair:
-    return await repair(store, app, system_clock, "UTC", dry_run=True)
 
 
 def _refuse_wrong_clock(store_now: datetime, own: datetime) -> None:

@@ -302,7 +302,8 @@ def trusting(ca: str | None) -> ssl.SSLContext:
         return _context(ca, None if ca is None else Path(ca).stat().st_mtime_ns)
     except (OSError, ssl.SSLError) as error:
         raise InvalidSetting(
-            f"http: ca: the certificates in {ca!r} cannot be read: {_cause(error)}; name a file in PEM format"
+            f"http: ca: the certificates in {ca!r} cannot be read: {_cause(error)}; name a file in PEM format",
+            setting="ca",
         ) from None
 
 

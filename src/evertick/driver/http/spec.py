@@ -184,7 +184,7 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if (missing.name or "").partition(".")[0] == "evertick":
                 raise
             raise InvalidSetting(
-                f"task {task!r}: http: {missing.name} is not installed; pip install 'evertick[http]'"
+                f"task {task!r}: http: {missing.name} is not installed; pip install 'evertick[http]'", setting="http"
             ) from None
         return HttpDriver(self, task, parts)
 

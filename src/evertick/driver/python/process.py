@@ -46,7 +46,7 @@ from evertick.errors import InvalidSetting, ProcessDied, Retry, Skip
 from evertick.job.arguments import Signature
 from evertick.job.context import MESSAGES_MAX, Context, record_of
 from evertick.model import NewMessage, Phase
-from evertick.text.values import shown
+from evertick.text.values import check_whole, shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import MINUTE
 
@@ -76,8 +76,8 @@ class Process:
     __slots__ = ("kill_after", "recycle", "warm")
 
     def __init__(self, *, warm: int = 0, recycle: int = 100, kill_after: Duration = "2s") -> None:
-        self.warm = _count(warm, "warm", 0, _WARM_MAX)
-        self.recycle = _count(recycle, "recycle", 1, _RECYCLE_MAX)
+        self.warm = check_whole(warm, "warm", 0, _WARM_MAX)
+        self.recycle = check_whole(recycle, "recycle", 1, _RECYCLE_MAX)
         self.kill_after = duration_us(kill_after, what="kill_after")
         if self.kill_after > _KILL_AFTER_MOST:
             raise InvalidSetting(f"kill_after: {shown(kill_after)} is more than {duration_text(_KILL_AFTER_MOST)}")
@@ -145,12 +145,6 @@ def check_process(value: Any, task: str) -> Process | None:
     if not isinstance(value, bool):
         raise InvalidSetting(f"task {task!r}: process: {shown(value)} is not possible; pass True or Process(...)")
     return Process() if value else None
-
-
-def _count(value: Any, what: str, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidSetting(f"{what}: {shown(value)} must be a whole number from {least} to {most}")
-    return value
 
 
 class Pool:

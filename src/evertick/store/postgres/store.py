@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evertick.clock import Clock
-from evertick.errors import Forked, InvalidSetting, StoreUnavailable
+from evertick.errors import InvalidSetting, StoreUnavailable
 from evertick.store import base
 from evertick.store.postgres import dispatched, endings, fires, outbox, upkeep
 from evertick.store.postgres import feed as feed_intents
@@ -43,7 +43,7 @@ from evertick.store.postgres.transactions import (
     load_psycopg,
 )
 from evertick.store.postgres.wakeup import POLL_SECONDS, Listener, Notifier, channel_of
-from evertick.store.rows import traces_of
+from evertick.store.session_store import SessionStore
 from evertick.when.moment import HOUR
 
 __all__ = ["PostgresStore"]
@@ -93,18 +93,15 @@ def _with_session(intent: Callable[Concatenate[StoreSession, P], Coroutine[Any, 
     return perform
 
 
-class PostgresStore:
+class PostgresStore(SessionStore[StoreSession]):
     """The ledger in a schema of a PostgreSQL database."""
 
     def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
         if is_inline:
             raise InvalidSetting("a simulation needs a store without threads and network; use sqlite://")
         self._where = location_of(url)
-        # Safe to log. Every intent has it at hand, so it is put into words once.
-        self.description = self._where.description
+        super().__init__(self._where.description)
         self._clock = clock
-        self._session: StoreSession | None = None
-        self._opener: int | None = None
         # Of an open store: which one it is, and whether a user's connection leads to it.
         self._identity: Identity | None = None
         self._prune_cursor: upkeep.PruneCursor = {}
@@ -114,17 +111,6 @@ class PostgresStore:
     @property
     def id(self) -> str:
         return "" if self._identity is None else self._identity[0]
-
-    def session(self) -> StoreSession:
-        """The way to the open store."""
-        self._refuse_fork()
-        if self._session is None:
-            raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
-        return self._session
-
-    def _refuse_fork(self) -> None:
-        if self._opener is not None and self._opener != os.getpid():
-            raise Forked.opened(self.description, self._opener)
 
     # --- life
 
@@ -266,11 +252,6 @@ class PostgresStore:
         await session.warm_up(lambda db: run_intents.rehearse(db, node.app), seconds)
         return await session.write(lambda db: node_intents.join(db, node))
 
-    async def hold_duties(self, app: str, node: str, names: Sequence[str]) -> base.DutyHolds:
-        # Mostly there is nothing to take: then it is a read.
-        found = await self._named_duties(app, names)
-        return found if found.are_all_held(names) else await self._take_duties(app, node, names)
-
     # --- feed
 
     feed = _with_session(feed_intents.feed)
@@ -306,12 +287,3 @@ class PostgresStore:
             await keep_partitions(connection, self._where.schema)
 
         await session.borrow(keep)
-
-    async def clock_traces(self, app: str, *, limit: int) -> base.ClockTraces:
-        return traces_of(*await self._find_off(app, limit))
-
-    async def mend_times(
-        self, app: str, gaps: Sequence[base.GapCut], *, traces: base.ClockTraces, limit: int
-    ) -> dict[str, int]:
-        found, _ = await self._find_off(app, limit, traces.first_at)
-        return await self._mend_off(app, found, gaps, limit)

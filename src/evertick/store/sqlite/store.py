@@ -11,13 +11,13 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from evertick.clock import Clock
-from evertick.errors import Forked, InvalidSetting, StoreUnavailable
+from evertick.errors import InvalidSetting
 from evertick.store import base
-from evertick.store.rows import traces_of
+from evertick.store.session_store import SessionStore
 from evertick.store.sqlite import claims, dispatched, endings, fires, outbox, upkeep
 from evertick.store.sqlite import feed as feed_intents
 from evertick.store.sqlite import nodes as node_intents
@@ -83,18 +83,15 @@ def _write_batch(whole: Intent[P, T], each: Intent[P, T], *, is_end: bool = Fals
     return write
 
 
-class SqliteStore:
+class SqliteStore(SessionStore[StoreSession]):
     """The ledger in a SQLite file, or in memory."""
 
     def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
         self._where = location_of(url)
-        # Safe to log.
-        self.description = self._where.description
+        super().__init__(self._where.description)
         self._clock = clock
         self._time = StoreTime(clock)
         self._is_inline = is_inline
-        self._session: StoreSession | None = None
-        self._opener: int | None = None
         self._store_id = ""
         self._opening = threading.Lock()
         self._prune_cursor: upkeep.PruneCursor = {}
@@ -113,17 +110,6 @@ class SqliteStore:
     @property
     def id(self) -> str:
         return self._store_id
-
-    def session(self) -> StoreSession:
-        """The way to the open store."""
-        self._refuse_fork()
-        if self._session is None:
-            raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
-        return self._session
-
-    def _refuse_fork(self) -> None:
-        if self._opener is not None and self._opener != os.getpid():
-            raise Forked.opened(self.description, self._opener)
 
     # --- life
 
@@ -260,11 +246,6 @@ class SqliteStore:
     _named_duties = _read(node_intents.named_duties)
     _take_duties = _write(node_intents.hold_duties)
 
-    async def hold_duties(self, app: str, node: str, names: Sequence[str]) -> base.DutyHolds:
-        # Mostly there is nothing to take: then it is a read.
-        found = await self._named_duties(app, names)
-        return found if found.are_all_held(names) else await self._take_duties(app, node, names)
-
     # --- feed
 
     feed = _read(feed_intents.feed)
@@ -288,13 +269,3 @@ class SqliteStore:
     async def prune(self, app: str, *, before: int, keep_per_schedule: int | None, limit: int) -> int:
         keep, cursor = keep_per_schedule, self._prune_cursor
         return await self.session().write(lambda db, now: upkeep.prune(db, now, app, before, keep, limit, cursor))
-
-    async def clock_traces(self, app: str, *, limit: int) -> base.ClockTraces:
-        return traces_of(*await self._find_off(app, limit))
-
-    async def mend_times(
-        self, app: str, gaps: Sequence[base.GapCut], *, traces: base.ClockTraces, limit: int
-    ) -> dict[str, int]:
-        # Found without the lock for writing: the look reads all of history.
-        found, _ = await self._find_off(app, limit, traces.first_at)
-        return await self._mend_off(app, found, gaps, limit)
