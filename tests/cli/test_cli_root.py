@@ -41,7 +41,15 @@ WITHOUT_JSON = {
 }
 # A configuration says where the ledger is; what is about one takes no other.
 OF_CONFIGURATION = ("apply", "config check", "config show")
-WITHOUT_STORE = (*WITHOUT_JSON, *OF_CONFIGURATION, "explain", "completion", "import crontab", "import apscheduler")
+WITHOUT_STORE = (
+    *WITHOUT_JSON,
+    *OF_CONFIGURATION,
+    "explain",
+    "completion",
+    "dist",
+    "import crontab",
+    "import apscheduler",
+)
 
 
 def test_the_version_is_told(evertick):

@@ -21,6 +21,7 @@ from evertick.cli.command.completion import completion
 from evertick.cli.command.config import config
 from evertick.cli.command.db import db
 from evertick.cli.command.demo import demo
+from evertick.cli.command.dist import dist
 from evertick.cli.command.events import events
 from evertick.cli.command.health import doctor, status
 from evertick.cli.command.imports import import_
@@ -237,6 +238,7 @@ for command in (
     doctor,
     config,
     db,
+    dist,
     completion,
     demo,
 ):
