@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from evertick import Scheduler, __version__
+from evertick import Scheduler
 from evertick.cli import cli
 from evertick.cli.exits import EXIT_CODES
 
@@ -50,10 +50,6 @@ WITHOUT_STORE = (
     "import crontab",
     "import apscheduler",
 )
-
-
-def test_the_version_is_told(evertick):
-    assert evertick("--version").stdout == f"evertick {__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
