@@ -19,6 +19,7 @@ GROUPS = {
     "benchmark": "a quick run of all benchmarks, whose figures mean nothing",
     "broker": "thousands of due schedules through a broker that is killed in the middle",
     "fuzz": "random rules and texts, for as long as there is time",
+    "package": "the sdist and the wheel: built, installed, tested",
     "size": "query plans among millions of rows",
     "store": "the suite of all stores straight on the system's PostgreSQL, and the statements of an idle minute",
     "storm": "fleets on a real PostgreSQL under kills, cuts, freezes and restarts",

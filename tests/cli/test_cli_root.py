@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from evertick import Scheduler, __version__
+from evertick import Scheduler
 from evertick.cli import cli
 from evertick.cli.exits import EXIT_CODES
 
@@ -41,11 +41,15 @@ WITHOUT_JSON = {
 }
 # A configuration says where the ledger is; what is about one takes no other.
 OF_CONFIGURATION = ("apply", "config check", "config show")
-WITHOUT_STORE = (*WITHOUT_JSON, *OF_CONFIGURATION, "explain", "completion", "import crontab", "import apscheduler")
-
-
-def test_the_version_is_told(evertick):
-    assert evertick("--version").stdout == f"evertick {__version__}\n"
+WITHOUT_STORE = (
+    *WITHOUT_JSON,
+    *OF_CONFIGURATION,
+    "explain",
+    "completion",
+    "dist",
+    "import crontab",
+    "import apscheduler",
+)
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])

@@ -1,4 +1,4 @@
-"""The SysV script of dist/, run for real: as an init system would call it, with its exit codes."""
+"""The SysV script, run for real: as an init system would call it, with its exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from daemon_site import PATIENCE_SECONDS, Site, environment, until
 
 import evertick
 
-SCRIPT = Path(__file__).parents[2] / "dist/evertick.init"
+SCRIPT = Path(__file__).parents[2] / "src/evertick/daemon/dist/evertick.init"
 
 Init = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -57,14 +57,14 @@ def pid_of(site: Site) -> int:
 
 def test_start_status_restart_and_stop(site: Site, init: Init) -> None:
     before = init("status")
-    assert (before.returncode, before.stdout) == (3, "evertick.init: is not running\n")
+    assert (before.returncode, before.stdout) == (3, "evertick.init: not running\n")
     started = init("start")
     assert (started.returncode, started.stdout, started.stderr) == (0, "evertick.init: started\n", "")
     first = pid_of(site)
     running = init("status")
-    assert (running.returncode, running.stdout) == (0, f"evertick.init: is running as process {first}\n")
+    assert (running.returncode, running.stdout) == (0, f"evertick.init: running as process {first}\n")
     again = init("start")
-    assert (again.returncode, again.stdout) == (0, f"evertick.init: is running already, as process {first}\n")
+    assert (again.returncode, again.stdout) == (0, f"evertick.init: already running as process {first}\n")
     assert pid_of(site) == first
 
     restarted = init("restart")
@@ -87,14 +87,14 @@ def test_a_killed_daemon_is_dead_and_starts_again_over_its_pidfile(site: Site, i
     os.kill(killed, signal.SIGKILL)
     until(lambda: init("status").returncode != 0, "the killed one is gone")
     dead = init("status")
-    assert (dead.returncode, dead.stdout) == (1, f"evertick.init: is dead, and has left {site.pidfile} behind\n")
+    assert (dead.returncode, dead.stdout) == (1, f"evertick.init: not running; stale pidfile {site.pidfile}\n")
     assert init("stop").returncode == 0
     assert init("start").returncode == 0
     assert pid_of(site) != killed
     assert f"was left behind by process {killed}" in site.logged()
 
 
-def test_a_number_that_somebody_else_has_by_now_is_not_taken_for_the_daemon(site: Site, init: Init) -> None:
+def test_another_process_with_the_number_in_the_pidfile_is_not_taken_for_the_daemon(site: Site, init: Init) -> None:
     site.pidfile.parent.mkdir()
     site.pidfile.write_text(f"{os.getpid()}\n")
     os.utime(site.pidfile, (1_000_000_000, 1_000_000_000))
@@ -129,7 +129,7 @@ def test_what_is_missing_or_wrong_has_the_exit_code_of_the_standard(site: Site, 
     site.config.rename(site.folder / "elsewhere")
     unconfigured = init("start", DAEMON=str(site.folder / "evertick"))
     assert unconfigured.returncode == 6
-    assert "there is no configuration" in unconfigured.stderr
+    assert "evertick.toml does not exist" in unconfigured.stderr
     usage = init("dance")
     assert (usage.returncode, usage.stderr) == (
         2,
@@ -143,7 +143,7 @@ def test_a_start_that_fails_says_why(site: Site, init: Init) -> None:
     failed = init("start")
     assert failed.returncode == 1
     assert "nodes" in failed.stderr
-    assert failed.stderr.endswith("evertick.init: could not be started\n")
+    assert failed.stderr.endswith("evertick.init: failed to start\n")
 
 
 def test_a_job_that_takes_longer_than_a_stop_may_is_not_waited_for(site: Site, init: Init) -> None:
@@ -155,12 +155,12 @@ def test_a_job_that_takes_longer_than_a_stop_may_is_not_waited_for(site: Site, i
     until((site.folder / "state/begun").exists, "the job has begun")
     stopped = init("stop")
     assert stopped.returncode == 0
-    assert "still drains after 2 s; running jobs are not waited for any longer" in stopped.stderr
+    assert "still stopping after 2 s; stopping the running jobs" in stopped.stderr
     assert "a second signal: stopping now, without waiting for what is running" in site.logged()
     assert not site.pidfile.exists()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can run the daemon as somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run the daemon as another user")
 def test_root_runs_it_as_another_user_who_gets_the_directories(site: Site, init: Init) -> None:
     nobody = pwd.getpwnam("nobody")
     with tempfile.TemporaryDirectory() as name:  # those of tests are for their user alone
@@ -186,7 +186,7 @@ def test_root_runs_it_as_another_user_who_gets_the_directories(site: Site, init:
 
 
 def _program_for_all(folder: Path) -> Path:
-    """Evertick by an interpreter that others may run: that of the tests may be in somebody's home."""
+    """Evertick by an interpreter that others may run: that of the tests may be in a home directory."""
     path = os.pathsep.join([str(Path(evertick.__file__).parents[1]), *sys.path])
     for python in (sys.executable, shutil.which(f"python3.{sys.version_info[1]}", path="/usr/bin:/usr/local/bin")):
         program = folder / "evertick"

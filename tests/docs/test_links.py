@@ -88,7 +88,7 @@ def test_the_navigation_names_every_page_once() -> None:
 
 # --- files that are named in texts
 
-_ROOMS = ("src", "tests", "docs", "benchmarks", "dist")
+_ROOMS = ("src", "tests", "docs", "benchmarks")
 _PATH = re.compile(rf"(?<![\w./{{$:~-])(?:{'|'.join(_ROOMS)})/[\w./-]*\w")
 # In the package: `moments.py` is in the folder of the text that names it, `plan/moments.py` in that room.
 _MODULE = re.compile(r"(?<![\w./{$*<-])(?:\w+/)*\w+\.py(?![\w/(])")
@@ -108,7 +108,14 @@ def comments_and_docstrings(source: str) -> Iterator[str]:
 
 
 def texts() -> Iterator[Path]:
-    for pattern in ("docs/**/*.md", "*.md", "benchmarks/**/*.md", "dist/*", "src/**/*.py", "tests/**/*.py"):
+    for pattern in (
+        "docs/**/*.md",
+        "*.md",
+        "benchmarks/**/*.md",
+        "src/evertick/daemon/dist/*",
+        "src/**/*.py",
+        "tests/**/*.py",
+    ):
         yield from (path for path in sorted(ROOT.glob(pattern)) if path.is_file())
 
 

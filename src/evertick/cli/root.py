@@ -21,6 +21,7 @@ from evertick.cli.command.completion import completion
 from evertick.cli.command.config import config
 from evertick.cli.command.db import db
 from evertick.cli.command.demo import demo
+from evertick.cli.command.dist import dist
 from evertick.cli.command.events import events
 from evertick.cli.command.health import doctor, status
 from evertick.cli.command.imports import import_
@@ -33,13 +34,13 @@ from evertick.cli.command.run import daemon, run
 from evertick.cli.command.runs import cancel, history, logs, runs, why
 from evertick.cli.command.schedules import add, list_schedules, pause, remove, resume, show, trigger, update
 from evertick.cli.command.top import top
+from evertick.cli.command.version import version_json_option, version_option
 from evertick.cli.command.worker import worker
 from evertick.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG, exit_codes_help
 from evertick.cli.show.output import clean, hint
 from evertick.errors import EvertickError, InvalidConfiguration, InvalidInput
 from evertick.scheduler.process import TRACEBACK_VARIABLE
 from evertick.text.values import has_control, shown
-from evertick.version import VERSION
 
 __all__ = ["TRACEBACK_VARIABLE", "cli", "phrased"]
 
@@ -185,7 +186,8 @@ def _exit_code(error: Exception) -> int:
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exit_codes_help())
-@click.version_option(VERSION, message="evertick %(version)s")
+@version_option
+@version_json_option
 def cli() -> None:
     """Runs jobs on time, once per promised moment, and can always say why.
 
@@ -237,6 +239,7 @@ for command in (
     doctor,
     config,
     db,
+    dist,
     completion,
     demo,
 ):

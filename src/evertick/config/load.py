@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 _KEYS = tuple(variable_of(f"{section}.{key}") for section, kind in SECTIONS.items() for key, _, _ in keys_of(kind))
-# Read by other commands and by the script in `dist/`, or set for the commands of shell jobs.
+# Read by other commands and by the init script; or set for the commands of shell jobs, of which one may be ours.
 _ELSEWHERE = frozenset((TRACEBACK_VARIABLE, TRUST_VARIABLE, "EVERTICK_DEFAULTS", MARK, *RUN_VARIABLES))
 # The variables that Kubernetes sets for the services of a namespace.
 _SERVICE = re.compile(
