@@ -111,8 +111,7 @@ def _curve(
         numbers = {point.across for each in series for point in each.points}
         near = [aim for aim in aims if aim.across is None or aim.across in numbers]
         legend = (
-            f"medians of {_counts_text(counts, 'round')}; hollow: fewer than {_KEPT_UP} % started in their period; "
-            "dashed red: aim"
+            f"{_counts_text(counts, 'round')}; hollow: fewer than {_KEPT_UP} % started in their period; dashed red: aim"
         )
         axis = Axis(across, "ms", legend, near, is_log)
         yield measurement, title, lines(title, axis, series)
@@ -169,11 +168,11 @@ def _range_row(case: Case, samples: Mapping[str, Sequence[float]]) -> Range:
 
 
 def _bar_legend(counts: Sequence[int], noun: str) -> str:
-    if max(counts) == 1:
-        return f"one {noun} each"
-    return f"bar: median of {_counts_text(counts, noun)}; line: range"
+    return f"bar: {_counts_text(counts, noun)}; line: range"
 
 
 def _counts_text(counts: Sequence[int], noun: str) -> str:
     least, most = min(counts), max(counts)
-    return count_text(most, noun) if least == most else f"{least} to {most} {noun}s"
+    if most == 1:
+        return f"one {noun}"
+    return f"median of {count_text(most, noun) if least == most else f'{least} to {most} {noun}s'}"

@@ -50,7 +50,7 @@ _METHOD = (
     "asyncio's event loop. Jobs are `async`.",
     "- The raw loop writes the same rows in batches of 1,000, without limits, retries or recovery. It is no upper "
     "limit: one statement is in flight, and on SQLite it polls every 10 ms.",
-    "- Peers have the production settings of their documentation. Most keep no history of runs, as Evertick does here.",
+    "- Peers have the production settings of their documentation. Most keep no history of runs; Evertick does.",
 )
 _NOT_MEASURED = (
     "Jobs with work, threads and child processes, retries, large arguments, a network between node and server, more "
@@ -273,7 +273,9 @@ class _Page:
         return _sentence(
             f"A million schedules a minute are {MILLION / 60:,.0f} fires a second. On SQLite, {{limit}}{{share}}.",
             limit=limit or None,
-            share="" if share is None or share >= 100 else f": only {share_text(share)} % start in their minute",
+            share=""
+            if share is None or share >= 100
+            else f"; of a million, {share_text(share)} % started in their minute",
         )
 
     def _failed_peers(self) -> list[str]:

@@ -144,7 +144,7 @@ def ranges(title: str, unit: str, groups: Mapping[str, Sequence[Range]], legend:
                 parts.append(_text(x(row.high) + 9, middle + 4, shown, "start"))
             top += _ROW
     grid = [_line(x(value), _TITLE_Y + 12, x(value), top + 4, _GRID) for value in x.marks()]
-    marks = [_text(x(value), top + _LINE_HEIGHT, f"{value:,g} {unit}", "middle") for value in x.marks()]
+    marks = [_text(x(value), top + _LINE_HEIGHT, f"{_mark(value)} {unit}", "middle") for value in x.marks()]
     head = _text(8, _TITLE_Y, title, "start", _TITLE_SIZE)
     foot = _text(8, top + 2 * _LINE_HEIGHT + 2, legend, "start")
     return _svg(top + 2 * _LINE_HEIGHT + 10, [head, *grid, *parts, *marks, foot])
@@ -167,12 +167,12 @@ def lines(title: str, axis: Axis, series: Sequence[Series]) -> str:
     for value in x.marks():
         parts += [
             _line(x(value), _TOP, x(value), floor, _GRID),
-            _text(x(value), floor + 18, f"{value:,g}", "middle"),
+            _text(x(value), floor + 18, _mark(value), "middle"),
         ]
     for value in y.marks():
         parts += [
             _line(begin, y(value), end, y(value), _GRID),
-            _text(begin - 8, y(value) + 4, f"{value:,g}", "end"),
+            _text(begin - 8, y(value) + 4, _mark(value), "end"),
         ]
     for aim in axis.aims:
         first, last = (begin, end) if aim.across is None else (x(aim.across) - _AIM_HALF, x(aim.across) + _AIM_HALF)
@@ -237,6 +237,10 @@ def _round_numbers(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten around the two."""
     first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
     return [digit * 10.0**power for power in range(first, last + 1) for digit in (1, 2, 5)]
+
+
+def _mark(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _svg(height: float, parts: Sequence[str]) -> str:
