@@ -248,9 +248,9 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ends_pause: bool = False
     # The new overrides of single moments; None leaves them unchanged. Any other value raises the version.
     occurrences: tuple[Occurrence, ...] | None = None
-    # Undo an early fire: the id of a live run of cause fire that was recorded before its moment. Applied only if the run
-    # is not running and has no judged or lost attempt. The run ends as cancelled(undone), its cause becomes trigger, it
-    # no longer counts in `fires`, and its unique key is released, so that the moment may get another run.
+    # Undo an early fire: the id of a live run of cause fire that was recorded before its moment. Applied only if the
+    # run is not running and has no judged or lost attempt. The run ends as cancelled(undone), its cause becomes
+    # trigger, it no longer counts in `fires`, and its unique key is released, so that the moment may get another run.
     takes_back: str | None = None
     # Why planning failed. Counts as a failure; only `next_at` is written.
     error: str | None = None
@@ -613,9 +613,9 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     dispatched: int = 0
     oldest_due_at: int | None
     schedules: int
-    # Failed and lost runs that ended within the last hour (`LATELY`) and whose moment is less than two days old: a count
-    # per schedule, or per task for runs without one, highest first. Only the newest thousand of both are counted. A run
-    # is not counted if a rerun of it is live or was executed; the rerun counts in its place.
+    # Failed and lost runs that ended within the last hour (`LATELY`) and whose moment is less than two days old,
+    # counted by schedule, or by task for runs without one; highest first. Only the newest thousand of both are counted.
+    # A run is not counted if a rerun of it is live or was executed; the rerun counts in its place.
     failed: Mapping[str, int] = {}
     lost: Mapping[str, int] = {}
 

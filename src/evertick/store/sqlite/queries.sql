@@ -503,7 +503,7 @@ SELECT json_group_array(json_array(r.id, r.schedule_id, r.limit_key, r.attempts,
 FROM json_each(?2) o CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = o.key
 WHERE r.state = 'running' AND r.node = ?3 AND r.fence = o.value;
 
--- part: in_no_hands
+-- part: not_dispatched
 -- Of a run that was dispatched, and is not any more.
 dispatch = NULL, dispatched_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
 
@@ -525,14 +525,14 @@ ON CONFLICT DO NOTHING;
 -- The same row, due later. Its (node, fence) stay until the next claim; its limit must be passed again by that.
 UPDATE evertick_runs
 SET state = 'waiting', due_at = ?3, attempts = ?4, error = ?5, phases = coalesce(?6, phases), started_at = NULL, deadline = NULL,
-    limit_key = NULL, @in_no_hands
+    limit_key = NULL, @not_dispatched
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.release
 -- Nothing is spent. It had started in time, so the time in which it may start begins anew.
 UPDATE evertick_runs
 SET state = 'waiting', due_at = ?3, phases = coalesce(?4, phases), started_at = NULL, deadline = NULL, limit_key = NULL,
-    @in_no_hands
+    @not_dispatched
 WHERE app = ?1 AND id = ?2;
 
 -- name: finish.dispatch
@@ -749,12 +749,12 @@ UPDATE evertick_nodes SET looked_at = '' WHERE died_at IS NULL AND id <> ?1 AND 
     SELECT living.node FROM evertick_tasks mine
     CROSS JOIN evertick_tasks living ON living.app = mine.app AND living.name = mine.name
     WHERE mine.node = ?1 AND mine.limits <> '' AND living.limits <> mine.limits
-        AND (mine.name, mine.limits) NOT IN (SELECT said.key, said.value FROM json_each(?2) said));
+        AND (mine.name, mine.limits) NOT IN (SELECT n.key, n.value FROM json_each(?2) n));
 
 -- name: join.forget
 -- Sent again: what it does not name any more it does not know. By NOT IN what was said is read once; by NOT EXISTS it was
 -- read for each task, which with 10,000 of them held the file for seconds, and every beat with it.
-DELETE FROM evertick_tasks WHERE node = ?1 AND name NOT IN (SELECT said.key FROM json_each(?2) said);
+DELETE FROM evertick_tasks WHERE node = ?1 AND name NOT IN (SELECT n.key FROM json_each(?2) n);
 
 -- name: join.is_known
 -- Whether it is sent again.
@@ -853,7 +853,7 @@ UPDATE evertick_runs SET losses = ?3, fence = NULL WHERE app = ?1 AND id = ?2;
 -- name: rehome.release
 -- Back to waiting for others, due anew like a released one.
 UPDATE evertick_runs
-SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
+SET state = 'waiting', node = NULL, due_at = ?3, started_at = NULL, deadline = NULL, limit_key = NULL, @not_dispatched
 WHERE app = ?1 AND id = ?2;
 
 -- ================================================================================================= dispatched
@@ -1373,7 +1373,7 @@ SELECT 1 FROM evertick_feeds WHERE app = ?1;
 -- Facts as they are given.
 INSERT INTO evertick_feed (app, at, kind, body) VALUES (?1, ?2, ?3, ?4);
 
--- part: told_runs
+-- part: runs_of_event
 -- As `evertick.feed` reads runs; given as pairs of an id and a reason.
 INSERT INTO evertick_feed (app, at, kind, body)
 SELECT ?1, ?2, ?3, json_group_array(json_array(r.id, r.schedule_key, r.task, r.fire_at, r.due_at, r.cause, r.verdict,
@@ -1382,12 +1382,12 @@ FROM json_each(?4) w
 
 -- name: feed.publish_runs
 -- Live runs as they are now.
-@told_runs CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
+@runs_of_event CROSS JOIN evertick_runs r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
 HAVING count(*) > 0;
 
 -- name: feed.publish_ended
 -- Runs that have just gone into history.
-@told_runs CROSS JOIN evertick_history r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
+@runs_of_event CROSS JOIN evertick_history r ON r.app = ?1 AND r.id = json_extract(w.value, '$[0]')
 HAVING count(*) > 0;
 
 -- name: feed.publish_gaps
@@ -1449,7 +1449,7 @@ SELECT id FROM (SELECT id, state FROM evertick_runs WHERE app = ?1 ORDER BY id D
 
 -- ================================================================================================= a wrong clock
 
--- part: run_waits_in_vain
+-- part: run_waits_for_wrong_time
 -- A live run `r` that was put back, or freed, at a time that has not come: by the earliest that is known (?3), or so late
 -- that nothing waits for it (?4).
 r.state IN ('waiting', 'blocked', 'parked') AND r.due_at > ?2 AND (
@@ -1465,7 +1465,7 @@ max(r.created_at, coalesce(r.started_at, 0), coalesce(r.dispatched_at, 0), coale
 -- name: clock.runs
 -- Live runs with times that are still to come, though what they tell of has happened; or that wait for one in vain.
 SELECT r.id, nullif(max(@run_written_at, ?2), ?2) AS at FROM evertick_runs r
-WHERE r.app = ?1 AND (@run_written_at > ?2 OR (@run_waits_in_vain)) LIMIT ?5;
+WHERE r.app = ?1 AND (@run_written_at > ?2 OR (@run_waits_for_wrong_time)) LIMIT ?5;
 
 -- name: clock.history
 -- Runs that began or ended at such a time.
