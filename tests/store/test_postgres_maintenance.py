@@ -68,7 +68,7 @@ async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_
         ("DELETE FROM {schema}.schedules", "1 cursors have no schedule"),
         ("ALTER TABLE {schema}.due RESET (fillfactor)", ".due SET (fillfactor = 50)"),
         ("ALTER TABLE {schema}.runs RESET (autovacuum_vacuum_threshold)", "SET (autovacuum_vacuum_threshold = 50000)"),
-        ("UPDATE {schema}.migrations SET checksum = 'x'", "in another form"),
+        ("UPDATE {schema}.migrations SET checksum = 'x'", "with other content"),
     ],
 )
 async def test_what_is_wrong_is_said_in_a_sentence(postgres_stores: PostgresStores, damage: str, said: str) -> None:
@@ -115,7 +115,7 @@ async def test_a_store_that_lost_its_list_of_migrations_is_refused_with_what_to_
     connection = await postgres_stores.connect()
     await connection.execute(damage.format(schema=postgres_stores.schema))
     await connection.close()
-    with pytest.raises(StoreRefused, match="restore it from a backup, or begin anew in another schema"):
+    with pytest.raises(StoreRefused, match="restore it from a backup, or start with another schema"):
         await care_of(postgres_stores).migrate()
 
 

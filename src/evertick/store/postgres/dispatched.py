@@ -109,11 +109,11 @@ async def _write_progress(db: Statements, applied: AppliedReports) -> None:
 
 async def _let_go(db: Statements, app: str, applied: AppliedReports, rows: Mapping[str, Row]) -> None:
     """Those that leave these hands: to history, or back to waiting."""
-    await put_back(db, applied.back)
-    await publish_put_back(db, app, applied.back)
+    await put_back(db, applied.returned)
+    await publish_put_back(db, app, applied.returned)
     ended = await _end(db, app, applied.ends)
-    freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(applied.back)
-    gone = [*ended, *(outcome.id for outcome in applied.back)]
+    freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(applied.returned)
+    gone = [*ended, *(outcome.id for outcome in applied.returned)]
     freed = await make_room(db, app, [rows[id_]["limit_key"] for id_ in gone]) or freed
     if freed:
         db.wake(app)

@@ -45,7 +45,7 @@ from evertick.store.postgres.run_ids import is_run_id
 from evertick.store.postgres.runs import enqueue_in
 from evertick.store.postgres.wakeup import Notifier
 from evertick.store.rows import Row
-from evertick.store.wrappers import CLOSED, begin_as_library, layers_of
+from evertick.store.wrappers import begin_as_library, closed_connection, layers_of
 from evertick.text.redact import shown_value
 
 __all__ = ["AsyncpgTransaction", "Identity", "PsycopgTransaction", "UserTransaction", "identity_of", "load_psycopg"]
@@ -241,7 +241,7 @@ class UserTransaction:
 
     async def _check_transaction(self) -> None:
         if self._connection.is_closed():
-            raise Refused(CLOSED)
+            raise closed_connection()
         await begin_as_library(self._given, is_begun=self._connection.is_in_transaction())
         if not self._connection.is_in_transaction():
             raise Refused(

@@ -86,8 +86,8 @@ def _let_go(db: sqlite3.Connection, now: int, app: str, applied: AppliedReports,
     """Those that leave these hands: to history, or back to waiting."""
     end_reported(db, now, app, [each.outcome for each in applied.ends])
     forget(db, now, app, [runs[each.outcome.id] for each in applied.ends])
-    put_back(db, now, app, applied.back)
-    make_room(db, app, [runs[outcome.id].limit_key for outcome in applied.back])
+    put_back(db, now, app, applied.returned)
+    make_room(db, app, [runs[outcome.id].limit_key for outcome in applied.returned])
 
 
 def _write_lines(db: sqlite3.Connection, app: str, reported: Sequence[LogLines]) -> None:
