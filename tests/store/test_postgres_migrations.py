@@ -267,7 +267,7 @@ async def test_old_code_refuses_a_store_that_was_changed_beyond_it(
     assert new.start() == "started"
     old = start()
     assert old.start() == ""
-    assert f"may be used by code of version {SCHEMA_VERSION + 1} or newer, and this is version" in old.end()
+    assert f"requires code of version {SCHEMA_VERSION + 1} or newer, and this code has version" in old.end()
 
 
 async def test_a_migration_that_is_killed_in_the_middle_leaves_nothing_half_done(

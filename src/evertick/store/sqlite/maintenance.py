@@ -119,7 +119,7 @@ class FileMaintenance:
         has_meta = "evertick_meta" in tables
         meta = db.execute(SQL["maintenance.meta"]).fetchone() if has_meta else None
         file_system = None if self._path is None else file_system_of(self._path)
-        is_alone = as_it_can_be_opened(self._where).access == "alone"
+        is_immutable = as_it_can_be_opened(self._where).access == "immutable"
         return StoreStatus(
             description=self._where.description,
             engine=f"SQLite {sqlite3.sqlite_version}",
@@ -128,9 +128,11 @@ class FileMaintenance:
             version_known=SCHEMA_VERSION,
             missing=tuple(self._missing(db)),
             bytes=_pragma(db, "page_size") * _pragma(db, "page_count"),
-            wal_bytes=None if self._path is None or is_alone else _size(Path(f"{os.path.realpath(self._path)}-wal")),
+            wal_bytes=None
+            if self._path is None or is_immutable
+            else _size(Path(f"{os.path.realpath(self._path)}-wal")),
             # Of a file that is read without its locks SQLite does not tell.
-            journal_mode=None if is_alone else str(db.execute("PRAGMA journal_mode").fetchone()[0]),
+            journal_mode=None if is_immutable else str(db.execute("PRAGMA journal_mode").fetchone()[0]),
             page_bytes=_pragma(db, "page_size"),
             pages=_pragma(db, "page_count"),
             free_pages=_pragma(db, "freelist_count"),

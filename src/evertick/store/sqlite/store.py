@@ -182,7 +182,7 @@ class SqliteStore:
     def within(self, connection: object) -> base.Within:
         session = self.session()
         if isinstance(session, FileSession):
-            session.files.check_beside()
+            session.files.check_log()
         refuse_memory(self._where)
         return UserTransaction(connection, self._where, self._store_id, self._time)
 
