@@ -22,8 +22,8 @@ from evertick.when.moment import DAY, MINUTE
 __all__ = [
     "CHANGE_KINDS",
     "DEADLINE_MARGIN",
-    "PUT_BACK_KINDS",
     "REHOMED_MOST",
+    "RETURN_KINDS",
     "Ending",
     "bare_outcome",
     "cancelled_outcome",
@@ -176,7 +176,7 @@ CHANGE_KINDS: Mapping[str, FeedKind] = {
     "resume": "schedule.resumed",
     "remove": "schedule.removed",
 }
-PUT_BACK_KINDS: Mapping[str, FeedKind] = {
+RETURN_KINDS: Mapping[str, FeedKind] = {
     "retry": "run.retrying",
     "release": "run.released",
     "park": "run.parked",

@@ -32,8 +32,8 @@ from evertick.store.postgres.endings import (
     free,
     lock_before,
     lock_runs,
-    publish_put_back,
-    put_back,
+    publish_returned,
+    return_runs,
     warn_of_dropped,
 )
 from evertick.store.postgres.feed import publish_runs
@@ -109,8 +109,8 @@ async def _write_progress(db: Statements, applied: AppliedReports) -> None:
 
 async def _let_go(db: Statements, app: str, applied: AppliedReports, rows: Mapping[str, Row]) -> None:
     """Those that leave these hands: to history, or back to waiting."""
-    await put_back(db, applied.returned)
-    await publish_put_back(db, app, applied.returned)
+    await return_runs(db, applied.returned)
+    await publish_returned(db, app, applied.returned)
     ended = await _end(db, app, applied.ends)
     freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(applied.returned)
     gone = [*ended, *(outcome.id for outcome in applied.returned)]

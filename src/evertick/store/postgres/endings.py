@@ -21,7 +21,7 @@ from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.run_ids import days_to_ask, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, phases_text, plain_text
-from evertick.store.verdicts import PUT_BACK_KINDS, Ending, bare_outcome, cancelled_outcome
+from evertick.store.verdicts import RETURN_KINDS, Ending, bare_outcome, cancelled_outcome
 
 __all__ = [
     "count_from_end",
@@ -32,8 +32,8 @@ __all__ = [
     "free",
     "lock_before",
     "lock_runs",
-    "publish_put_back",
-    "put_back",
+    "publish_returned",
+    "return_runs",
     "warn_of_dropped",
 ]
 
@@ -206,8 +206,8 @@ async def finish_in(
             taken[outcome.id] = _unless_cancelled(outcome, row)
         answers.append("done" if is_taken else None)
     back = [outcome for outcome in taken.values() if outcome.kind != "done"]
-    await put_back(db, back)
-    await publish_put_back(db, app, back)
+    await return_runs(db, back)
+    await publish_returned(db, app, back)
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
     ended = await _end_reported(db, app, node, ending, with_freeing=True)
     freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "dispatch" for outcome in back)
@@ -237,7 +237,7 @@ def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
     return cancelled_outcome(outcome, held)
 
 
-async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
+async def return_runs(db: Statements, outcomes: Sequence[Outcome]) -> None:
     retried = [
         (
             outcome.id,
@@ -275,8 +275,8 @@ async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
         await db.count("finish.park", *columns_of(parked))
 
 
-async def publish_put_back(db: Statements, app: str, back: Sequence[Outcome]) -> None:
-    for kind, event in PUT_BACK_KINDS.items():
+async def publish_returned(db: Statements, app: str, back: Sequence[Outcome]) -> None:
+    for kind, event in RETURN_KINDS.items():
         those = [outcome for outcome in back if outcome.kind == kind]
         await publish_runs(db, app, event, [outcome.id for outcome in those], [outcome.reason for outcome in those])
 

@@ -23,12 +23,12 @@ from evertick.store.postgres.connection import OutOfOrder, Statements, columns_o
 from evertick.store.rows import Row
 from evertick.when.moment import SECOND
 
-__all__ = ["KEYS_MOST", "Gate", "enter_gate", "let_next", "let_stuck_through", "look_again", "make_room"]
+__all__ = ["KEYS_MOST", "Gate", "check_again", "enter_gate", "make_room", "release_next", "release_stuck"]
 
 # Keys that one claim lets through at most, whose time has come or that its node looks at again: bounds its transaction.
 KEYS_MOST = 100
 # When to look again at a rate whose next run was held back by a concurrency: it is unknown when that will be free.
-_LOOK_AGAIN = SECOND
+_RECHECK = SECOND
 # A node that stops in the gate (frozen, cut off) holds up all claims of its app for so long at most. Within the gate
 # statements follow one another at once.
 _SILENCE_MOST = "3s"
@@ -55,22 +55,22 @@ async def make_room(db: Statements, app: str, keys: Iterable[str | None]) -> boo
         return False
     if not db.is_in_gate:
         raise OutOfOrder(f"runs of app {app!r} came under the limits {sorted(left)} before they could be locked")
-    return await let_next(db, app, left)
+    return await release_next(db, app, left)
 
 
-async def let_next(db: Statements, app: str, counts: Mapping[str, int], *, only_idle: bool = False) -> bool:
+async def release_next(db: Statements, app: str, counts: Mapping[str, int], *, only_idle: bool = False) -> bool:
     """Let the best of each lane of the keys through; `only_idle`: of lanes in which no run is let through already."""
     if not counts:
         return False
     return await db.count("limits.let_through", app, list(counts), list(counts.values()), only_idle) > 0
 
 
-async def look_again(db: Statements, app: str, node: str, asked: Sequence[int], after: str) -> bool:
+async def check_again(db: Statements, app: str, node: str, asked: Sequence[int], after: str) -> bool:
     """Let the next of the next keys' lanes through, under any node's limits. True: there is more."""
     keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, KEYS_MOST)]
     if keys:
         await db.count("limits.forget_times", app, keys)
-        await let_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
+        await release_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
     has_more = len(keys) == KEYS_MOST
     await db.count("limits.looked_up_to", node, asked, keys[-1] if has_more else None)
     if not has_more:
@@ -78,7 +78,7 @@ async def look_again(db: Statements, app: str, node: str, asked: Sequence[int], 
     return has_more
 
 
-async def let_stuck_through(db: Statements, app: str, after: str, most: int) -> str:
+async def release_stuck(db: Statements, app: str, after: str, most: int) -> str:
     """Look at the next keys that hold something back; where neither (a) nor (c) holds, see to (b). Answers how far."""
     keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, most)]
     if not keys:
@@ -87,7 +87,7 @@ async def let_stuck_through(db: Statements, app: str, after: str, most: int) -> 
     stuck = [row["key"] for row in await db.rows("limits.stuck", app, keys)]
     if stuck:
         await db.count("limits.forget_times", app, stuck)
-        await let_next(db, app, dict.fromkeys(stuck, 1), only_idle=True)
+        await release_next(db, app, dict.fromkeys(stuck, 1), only_idle=True)
     return str(keys[-1]) if len(keys) == most else ""
 
 
@@ -159,11 +159,11 @@ class Gate:
         passed: dict[str, str | None] = {}
         for row in rows:
             terms = self._tasks[row["task"]]
-            held_by = self._held_by(row, terms) if terms.is_limited else None
+            held_by = self._blocked_by(row, terms) if terms.is_limited else None
             if held_by is not None:
-                self._hold_back(row, *held_by)
+                self._block(row, *held_by)
             else:
-                passed[row["id"]] = self._let_in(row, terms)
+                passed[row["id"]] = self._admit(row, terms)
         await self._write()
         return passed
 
@@ -175,12 +175,14 @@ class Gate:
         # No more than this claim could take; but one in any case, for the next claim.
         most = max(slots, 1)
         open_keys = {key: min(room, most) for key, room in rooms.items() if room > 0}
-        has_let = await let_next(self._db, self._app, dict.fromkeys(outdated, most) | open_keys, only_idle=True)
+        has_released = await release_next(
+            self._db, self._app, dict.fromkeys(outdated, most) | open_keys, only_idle=True
+        )
         full = {key: limit for key, limit in taken.items() if rooms[key] <= 0 and isinstance(limit, Rate)}
         if full:
             holding = {row["key"] for row in await self._db.rows("limits.holding", self._app, list(full))}
             await self._set_times({k: self._starts[k].free_at(rate) for k, rate in full.items() if k in holding})
-        return has_let
+        return has_released
 
     def _room(self, key: str, limit: Concurrency | Rate) -> int:
         if isinstance(limit, Rate):
@@ -218,18 +220,18 @@ class Gate:
         await self._set_times(self._look_at)
         self._look_at = {}
         idle, self._let_idle = self._let_idle, set()
-        await let_next(self._db, self._app, dict.fromkeys(sorted(idle), 1), only_idle=True)
+        await release_next(self._db, self._app, dict.fromkeys(sorted(idle), 1), only_idle=True)
 
     async def _set_times(self, times: Mapping[str, int]) -> None:
         if times:
             await self._db.count("limits.set_times", self._app, list(times), list(times.values()), self._now)
 
-    def _held_by(self, row: Row, terms: TaskTerms) -> tuple[str, bool, int] | None:
+    def _blocked_by(self, row: Row, terms: TaskTerms) -> tuple[str, bool, int] | None:
         """The key that has no room, whether others of the lane may have another one, when to look again; None: none."""
         if terms.concurrency is not None:
             key = terms.concurrency.key(row["args"])
             if self._running[key] >= terms.concurrency.most:
-                return key, terms.concurrency.of.varies, self._now + _LOOK_AGAIN
+                return key, terms.concurrency.of.varies, self._now + _RECHECK
         if terms.rate is not None:
             key = terms.rate.key(row["args"])
             starts = self._starts[key]
@@ -239,7 +241,7 @@ class Gate:
                 return key, terms.rate.of.varies, free_at
         return None
 
-    def _hold_back(self, row: Row, key: str, varies: bool, look_again_at: int) -> None:
+    def _block(self, row: Row, key: str, varies: bool, look_again_at: int) -> None:
         self._held_back.append((row["id"], key))
         before = row["limit_key"]
         if before is None or before == key:
@@ -252,7 +254,7 @@ class Gate:
     def _look_again(self, key: str, at: int) -> None:
         self._look_at[key] = min(at, self._look_at.get(key, at))
 
-    def _let_in(self, row: Row, terms: TaskTerms) -> str | None:
+    def _admit(self, row: Row, terms: TaskTerms) -> str | None:
         counted_under = None
         if terms.concurrency is not None:
             counted_under = terms.concurrency.key(row["args"])

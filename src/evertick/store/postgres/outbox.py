@@ -196,10 +196,10 @@ async def channels(db: Statements, app: str) -> list[ChannelPulse]:
 
 
 async def retry_messages(db: Statements, app: str, ids: Sequence[str]) -> list[str]:
-    put_back = await those(db, "retry_messages", app, ids)
-    if put_back:
+    return_runs = await those(db, "retry_messages", app, ids)
+    if return_runs:
         db.wake(app)
-    return put_back
+    return return_runs
 
 
 async def hasten_messages(db: Statements, app: str, channel: str, limit: int) -> int:

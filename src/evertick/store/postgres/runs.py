@@ -35,7 +35,7 @@ from evertick.store.postgres.connection import Statements, columns_of, is_taken,
 from evertick.store.postgres.endings import end, end_alike, finish_in, lock_runs
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.fires import Inserted, duplicates_among, insert_runs, keep_for_periods, moments_of
-from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
+from evertick.store.postgres.limits import KEYS_MOST, Gate, check_again, enter_gate, release_next
 from evertick.store.postgres.run_ids import days_to_ask, ids_that_begin, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import (
@@ -225,7 +225,7 @@ async def _forget_limits(db: Statements, app: str, keys: Sequence[str]) -> None:
     """
     await enter_gate(db, app)
     counts = {key: 2 * count for key, count in Counter(keys).items()}
-    if await let_next(db, app, counts, only_idle=True):
+    if await release_next(db, app, counts, only_idle=True):
         db.wake(app)
 
 
@@ -241,8 +241,8 @@ async def _claim_under_limits(
         return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
     # With free slots only: what is let through is to be taken here, before one who has no room for it holds it back.
     has_looked = limit > 0 and bool(head["looks"])
-    has_more_to_look_at = has_looked and await look_again(db, app, node, head["looks"], head["looked_at"])
-    await let_next(db, app, dict.fromkeys(head["opened"], 1), only_idle=True)
+    has_more_keys = has_looked and await check_again(db, app, node, head["looks"], head["looked_at"])
+    await release_next(db, app, dict.fromkeys(head["opened"], 1), only_idle=True)
     gate = Gate(db, now, app, tasks)
     # Those that were too old at the beginning are all, unless others were let through.
     too_old = None if has_looked or head["opened"] else head["too_old"]
@@ -268,7 +268,7 @@ async def _claim_under_limits(
             break
     coming = await db.only_row("claim.next", *names)
     times = [at for at in (coming["due_at"], coming["free_at"]) if at is not None]
-    times += [now] * has_more_to_look_at
+    times += [now] * has_more_keys
     return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=min(times, default=None))
 
 

@@ -9,7 +9,7 @@ from evertick.model import Verdict
 from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATELY, LATELY_DUE, GapCut, Pulse
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.feed import prune_feed, publish_runs
-from evertick.store.postgres.limits import enter_gate, let_stuck_through, make_room
+from evertick.store.postgres.limits import enter_gate, make_room, release_stuck
 from evertick.store.postgres.partitions import goes_by_rows_before
 from evertick.store.rows import DATED, WAITING, MistimedRows, add_rows
 from evertick.when.moment import DAY
@@ -34,7 +34,7 @@ LimitsCursor = dict[str, str]
 async def park_unknown(db: Statements, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
     if (await db.only_row("park_unknown.has_limited", app))["has_limited"]:
         await enter_gate(db, app)
-    limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
+    limits_cursor[app] = await release_stuck(db, app, limits_cursor.get(app, ""), limit)
     parked = await db.rows("park_unknown", app, limit, db.is_in_gate)
     await publish_runs(db, app, "run.parked", [row["id"] for row in parked])
     await make_room(db, app, [row["limit_key"] for row in parked])

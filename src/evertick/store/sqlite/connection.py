@@ -40,8 +40,8 @@ __all__ = [
     "NumberedConnection",
     "StoreTime",
     "as_it_can_be_opened",
-    "as_numbers",
     "by_number",
+    "check_integers",
     "check_version",
     "connect",
     "connect_to_read",
@@ -145,7 +145,7 @@ def in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
 # --- used by every claim ----------------------------------------------------------------------------------------------
 
 
-def as_numbers(numbers: Iterable[int]) -> None:
+def check_integers(numbers: Iterable[int]) -> None:
     """Raises OverflowError for a number that no column can store; in a JSON text it would lose precision."""
     array("q", numbers)
 

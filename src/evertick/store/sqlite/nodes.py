@@ -141,7 +141,7 @@ def rehome(
     query = ClaimQuery(db, now, app, node, tasks)
     found = read_candidates(db, app, mine)
     query.take(found.candidates)
-    query.set_aside(found.unreadable)
+    query.park_unreadable(found.unreadable)
     ended = [(ending.id, ending.verdict) for ending in endings]
     return Rehomed(now=now, fence=query.fence, claimed=query.claimed, released=others, freed=has_freed, ended=ended)
 

@@ -16,7 +16,7 @@ import msgspec
 from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState, NewMessage, Reason
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
-from evertick.store.sqlite.connection import SQL, as_numbers, draw_fence, in_parts, is_alive
+from evertick.store.sqlite.connection import SQL, check_integers, draw_fence, in_parts, is_alive
 from evertick.store.verdicts import unreadable_messages
 
 __all__ = [
@@ -54,7 +54,7 @@ def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Me
 
 
 def _insert(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> int:
-    as_numbers(number for message in new for number in (message.delay, message.dispatches or 0))
+    check_integers(number for message in new for number in (message.delay, message.dispatches or 0))
     rows = [
         (
             message.id,

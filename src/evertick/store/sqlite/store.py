@@ -1,8 +1,7 @@
-"""SqliteStore: the protocol of a store on one SQLite file. It only opens, closes and dispatches.
+"""SqliteStore: the store protocol on one SQLite file. It opens, closes, and passes intents to a session.
 
-An intent is a function of a connection and the store's now, with the parameters that the protocol gives it, in the file
-of its noun; how it gets to a connection is in `session.py`. Local disks only: SQLite's locks do not hold on network
-shares.
+An intent is a function of a connection and the store's now, with the parameters of the protocol, in the file of its
+noun. `session.py` brings it to a connection. Local disks only, because SQLite's locks do not work on network shares.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _read(intent: Intent[P, T]) -> Method[P, T]:
 
 
 def _write(intent: Intent[P, T], *, is_end: bool = False) -> Method[P, T]:
-    """`is_end`: it writes how something has ended that has begun already."""
+    """`is_end`: it writes the outcome of work that has begun."""
 
     async def write(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.session().write(lambda db, now: intent(db, now, *args, **kwargs), is_end=is_end)
@@ -72,7 +71,7 @@ def _write(intent: Intent[P, T], *, is_end: bool = False) -> Method[P, T]:
 
 
 def _write_batch(whole: Intent[P, T], each: Intent[P, T], *, is_end: bool = False) -> Method[P, T]:
-    """A savepoint for each of a batch would cost every batch; so only the batch of which one cannot be written."""
+    """Try the whole batch first: savepoints for each row are used only if one of them cannot be written."""
 
     async def write(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -88,7 +87,7 @@ class SqliteStore:
 
     def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
         self._where = location_of(url)
-        # Safe to log.
+        # Has no secrets.
         self.description = self._where.description
         self._clock = clock
         self._time = StoreTime(clock)
@@ -102,9 +101,9 @@ class SqliteStore:
 
     @classmethod
     def sharing(cls, other: SqliteStore) -> SqliteStore:
-        """Another store object on the connection of an open inline one: for a node that stops, and starts again."""
+        """Another store on the connection of an open inline one, for a node that stops and starts again."""
         if not isinstance(other._session, InlineSession):
-            raise InvalidSetting("only an open inline store can be shared")
+            raise InvalidSetting("only an open inline store can be shared", fix="open it first, with is_inline=True")
         store = cls("sqlite://", clock=other._clock, is_inline=True)
         store._where, store._opener, store._store_id = other._where, other._opener, other._store_id
         store._session = InlineSession(other._session.shared, other._where, store._time)
@@ -115,10 +114,10 @@ class SqliteStore:
         return self._store_id
 
     def session(self) -> StoreSession:
-        """The way to the open store."""
+        """The session of the open store."""
         self._refuse_fork()
         if self._session is None:
-            raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
+            raise StoreUnavailable(f"the {self.description} is not open", fix="open it before using it")
         return self._session
 
     def _refuse_fork(self) -> None:
@@ -132,7 +131,7 @@ class SqliteStore:
         if self._is_inline:
             self._open(migrate)
         else:
-            # Waiting for another process that migrates must not hold up the caller's event loop.
+            # In a thread: waiting for a process that migrates must not block the caller's event loop.
             await asyncio.get_running_loop().run_in_executor(None, self._open, migrate)
 
     def _open(self, migrate: base.MigrateMode) -> None:
@@ -189,7 +188,7 @@ class SqliteStore:
     def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
         session = self.session()
         if isinstance(session, FileSession):
-            # Before it connects: a new connection would make a new log where the one in use was deleted.
+            # Before it connects: a new connection would create a new log in place of a deleted one.
             session.files.check()
         refuse_memory(self._where)
         return FileTransaction(self._where, self._time, seconds=seconds, is_plain=is_plain)
@@ -261,7 +260,7 @@ class SqliteStore:
     _take_duties = _write(node_intents.hold_duties)
 
     async def hold_duties(self, app: str, node: str, names: Sequence[str]) -> base.DutyHolds:
-        # Mostly there is nothing to take: then it is a read.
+        # A read first: mostly all are held.
         found = await self._named_duties(app, names)
         return found if found.are_all_held(names) else await self._take_duties(app, node, names)
 
@@ -278,8 +277,8 @@ class SqliteStore:
 
     pulse = _read(upkeep.pulse)
     apps = _read(upkeep.apps)
-    _find_off = _read(upkeep.find_mistimed)
-    _mend_off = _write(upkeep.mend_mistimed)
+    _find_mistimed = _read(upkeep.find_mistimed)
+    _mend_mistimed = _write(upkeep.mend_mistimed)
 
     async def park_unknown(self, app: str, limit: int) -> int:
         cursor = self._limits_cursor
@@ -290,11 +289,11 @@ class SqliteStore:
         return await self.session().write(lambda db, now: upkeep.prune(db, now, app, before, keep, limit, cursor))
 
     async def clock_traces(self, app: str, *, limit: int) -> base.ClockTraces:
-        return traces_of(*await self._find_off(app, limit))
+        return traces_of(*await self._find_mistimed(app, limit))
 
     async def mend_times(
         self, app: str, gaps: Sequence[base.GapCut], *, traces: base.ClockTraces, limit: int
     ) -> dict[str, int]:
-        # Found without the lock for writing: the look reads all of history.
-        found, _ = await self._find_off(app, limit, traces.first_at)
-        return await self._mend_off(app, found, gaps, limit)
+        # The search reads all of history, so it does not hold the write lock.
+        found, _ = await self._find_mistimed(app, limit, traces.first_at)
+        return await self._mend_mistimed(app, found, gaps, limit)

@@ -33,7 +33,7 @@ from evertick.store.sqlite.connection import (
     savepoint,
     translated,
 )
-from evertick.store.sqlite.endings import finish, still_held
+from evertick.store.sqlite.endings import finish, held_runs
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.outbox import send
 from evertick.store.sqlite.runs import enqueue
@@ -226,7 +226,7 @@ class FileTransaction:
             assert isinstance(db, JobConnection)
             try:
                 db.execute("BEGIN IMMEDIATE")
-                held, _ = still_held(db, app, node, {run: fence})
+                held, _ = held_runs(db, app, node, {run: fence})
             except BaseException:
                 db.close()
                 raise

@@ -10,7 +10,7 @@ from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATEL
 from evertick.store.rows import DATED, WAITING, MistimedRows, add_rows, json_text
 from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.feed import prune_feed, publish_runs
-from evertick.store.sqlite.limits import let_stuck_through, make_room
+from evertick.store.sqlite.limits import make_room, release_stuck
 from evertick.when.moment import DAY
 
 __all__ = [
@@ -50,7 +50,7 @@ def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int, limits_
     db.executemany(SQL["park_unknown.park"], [(app, row["id"]) for row in unknown])
     publish_runs(db, now, app, "run.parked", [row["id"] for row in unknown])
     make_room(db, app, [row["limit_key"] for row in unknown])
-    limits_cursor[app] = let_stuck_through(db, now, app, limits_cursor.get(app, ""), limit)
+    limits_cursor[app] = release_stuck(db, now, app, limits_cursor.get(app, ""), limit)
     known = db.execute(SQL["park_unknown.known_again"], (app, limit)).fetchall()
     db.executemany(SQL["park_unknown.free"], [(app, row["id"]) for row in known])
     return len(unknown)
