@@ -28,7 +28,7 @@ from evertick.store.sqlite.outbox import write_messages
 from evertick.store.verdicts import Ending, gaps_with_duplicates
 from evertick.when.moment import MINUTE
 
-__all__ = ["Claimant", "insert_batch", "insert_run", "key_holder", "record_fires", "take"]
+__all__ = ["Claimant", "apply_advance", "insert_batch", "insert_run", "key_holder", "record_fires"]
 
 # --- insert new runs --------------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
     if advance.error is not None:
         return _note_failure(db, app, advance, advance.error, advance.next_at)
     # Schedules are cached by version, with their pause, so its end raises the version.
-    if not take(db, now, app, advance, claimant, bump=int(advance.ends_pause)):
+    if not apply_advance(db, now, app, advance, claimant, bump=int(advance.ends_pause)):
         return False
     if advance.ends_pause:
         db.execute(SQL["change_schedules.pause"], (advance.schedule_id, None))
@@ -301,7 +301,9 @@ def _record_one(db: sqlite3.Connection, now: int, app: str, advance: Advance, cl
     return True
 
 
-def take(db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant, *, bump: int) -> bool:
+def apply_advance(
+    db: sqlite3.Connection, now: int, app: str, advance: Advance, claimant: Claimant, *, bump: int
+) -> bool:
     """Move the cursor if the guard matches, then write the runs and gaps of the plan.
 
     Raises the version by `bump`, or by one for changed overrides, because schedules are cached by version.

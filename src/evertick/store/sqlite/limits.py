@@ -87,7 +87,7 @@ def release_next(db: sqlite3.Connection, app: str, key: str, count: int = 1, *, 
 
 
 def check_again(db: sqlite3.Connection, app: str, node: str, after: str) -> bool:
-    """Release the next run of each lane of the next keys, whatever node blocked them. True: there are more keys."""
+    """Release the next run of each lane of the next keys, blocked by any node. True: there are more keys."""
     for _ in range(_KEYS_MOST):
         key = db.execute(SQL["limits.next_key"], (app, after)).fetchone()[0]
         if key is None:
