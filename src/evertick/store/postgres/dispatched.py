@@ -26,7 +26,7 @@ from evertick.store.dispatched import (
     check_runs,
     worker_log_lines,
 )
-from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_equal
 from evertick.store.postgres.endings import (
     end,
     free,
@@ -137,8 +137,8 @@ async def _end(db: Statements, app: str, ends: Sequence[ReportedEnd]) -> list[st
         for each in ends
     ]
     given, fences, verdicts, attempts, reasons, errors, results, began, workers = columns_of(values)
-    same = map(once_if_alike, (fences, verdicts, attempts))
-    others = (reasons, errors, results, once_if_alike(began), workers)
+    same = map(once_if_equal, (fences, verdicts, attempts))
+    others = (reasons, errors, results, once_if_equal(began), workers)
     gone = await db.only_row("apply_reports.done", app, given, *same, *others)
     ids: list[str] = gone["ids"] or []
     warn_of_dropped(app, len(ids) - gone["kept"], ids)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from evertick.model import Outcome
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_equal
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.outbox import write_messages
@@ -117,7 +117,7 @@ async def _dispatch(db: Statements, app: str, node: str, outcomes: Sequence[Outc
         for message in outcome.messages
     ]
     ids, fences, hands, messages, channels, *others = columns_of(rows)
-    alike = (once_if_alike(fences), hands, messages, once_if_alike(channels))
+    alike = (once_if_equal(fences), hands, messages, once_if_equal(channels))
     dispatched: list[str] = (await db.only_row("finish.dispatch_with_messages", app, node, ids, *alike, *others))["ids"]
     if dispatched:
         db.wake(app)
@@ -201,10 +201,10 @@ async def finish_in(
     answers: list[FinishAnswer | None] = []
     for outcome in outcomes:
         row = held.get(outcome.id)
-        is_taken = row is not None and outcome.id not in taken and _is_held_by(row, node, outcome.fence)
-        if row is not None and is_taken:
+        is_accepted = row is not None and outcome.id not in taken and _is_held_by(row, node, outcome.fence)
+        if row is not None and is_accepted:
             taken[outcome.id] = _unless_cancelled(outcome, row)
-        answers.append("done" if is_taken else None)
+        answers.append("done" if is_accepted else None)
     back = [outcome for outcome in taken.values() if outcome.kind != "done"]
     await return_runs(db, back)
     await publish_returned(db, app, back)

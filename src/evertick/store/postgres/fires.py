@@ -30,11 +30,11 @@ from evertick.store.base import Advance, Recorded, fires_counted
 from evertick.store.postgres.connection import (
     Statements,
     columns_of,
-    is_taken,
+    is_unique_violation,
     is_unwritable,
-    once_if_alike,
+    omit_default,
+    once_if_equal,
     sqlstate_of,
-    unless_all,
 )
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import publish
@@ -219,34 +219,34 @@ def _statement(
 
 def _enqueued_columns(runs: Sequence[NewRun]) -> list[Any]:
     return [
-        once_if_alike([run.task for run in runs]),
-        once_if_alike([run.cause for run in runs]),
+        once_if_equal([run.task for run in runs]),
+        once_if_equal([run.cause for run in runs]),
         *_times(runs),
         *_place(runs),
         *_words(runs),
         *_unique_keys(runs),
         *_origin(runs),
-        unless_all(1, [run.format for run in runs]),
+        omit_default(1, [run.format for run in runs]),
     ]
 
 
 def _columns(runs: Sequence[NewRun], freeing: Sequence[bool]) -> list[Any]:
     return [
-        unless_all(None, [run.schedule_id for run in runs]),
-        unless_all(None, [run.version for run in runs]),
-        once_if_alike([run.task for run in runs]),
-        once_if_alike([run.cause for run in runs]),
+        omit_default(None, [run.schedule_id for run in runs]),
+        omit_default(None, [run.version for run in runs]),
+        once_if_equal([run.task for run in runs]),
+        once_if_equal([run.cause for run in runs]),
         *_times(runs),
         *_place(runs),
-        unless_all(False, [run.state is State.BLOCKED for run in runs]),
+        omit_default(False, [run.state is State.BLOCKED for run in runs]),
         *_words(runs),
         *_unique_keys(runs),
         *_origin(runs),
-        unless_all(False, [run.is_claimed and run.state is not State.BLOCKED for run in runs]),
-        unless_all(None, [run.timeout for run in runs]),
-        unless_all(False, [run.at_most_once for run in runs]),
+        omit_default(False, [run.is_claimed and run.state is not State.BLOCKED for run in runs]),
+        omit_default(None, [run.timeout for run in runs]),
+        omit_default(False, [run.at_most_once for run in runs]),
         freeing if any(freeing) else [],
-        unless_all(1, [run.format for run in runs]),
+        omit_default(1, [run.format for run in runs]),
     ]
 
 
@@ -254,12 +254,12 @@ def _times(runs: Sequence[NewRun]) -> list[Any]:
     """Moment, due time, delay."""
     moments = [run.fire_at for run in runs]
     due = [run.due_at for run in runs]
-    return [unless_all(None, moments), [] if due == moments else due, unless_all(0, [run.delay for run in runs])]
+    return [omit_default(None, moments), [] if due == moments else due, omit_default(0, [run.delay for run in runs])]
 
 
 def _place(runs: Sequence[NewRun]) -> list[Any]:
     """Queue, priority."""
-    return [unless_all("default", [run.queue for run in runs]), unless_all(0, [run.priority for run in runs])]
+    return [omit_default("default", [run.queue for run in runs]), omit_default(0, [run.priority for run in runs])]
 
 
 def _words(runs: Sequence[NewRun]) -> list[Any]:
@@ -267,10 +267,10 @@ def _words(runs: Sequence[NewRun]) -> list[Any]:
     reasons = [run.reason for run in runs]
     labels = [run.labels for run in runs]
     return [
-        [plain_text(reason) for reason in unless_all(None, reasons)],
-        unless_all(None, [None if run.args is None else run.args.decode() for run in runs]),
-        [labels_text(each) for each in unless_all({}, labels)],
-        unless_all(None, [run.expires for run in runs]),
+        [plain_text(reason) for reason in omit_default(None, reasons)],
+        omit_default(None, [None if run.args is None else run.args.decode() for run in runs]),
+        [labels_text(each) for each in omit_default({}, labels)],
+        omit_default(None, [run.expires for run in runs]),
     ]
 
 
@@ -279,12 +279,12 @@ def _unique_keys(runs: Sequence[NewRun]) -> list[Any]:
     if not any(run.unique_key for run in runs):
         return [[], []]
     keys = [run.unique_key if run.unique_for is None else None for run in runs]
-    return [unless_all(None, keys), [run.unique_until for run in runs]]
+    return [omit_default(None, keys), [run.unique_until for run in runs]]
 
 
 def _origin(runs: Sequence[NewRun]) -> list[Any]:
     """Cause, trace."""
-    return [unless_all(None, [run.caused_by for run in runs]), unless_all(None, [run.traceparent for run in runs])]
+    return [omit_default(None, [run.caused_by for run in runs]), omit_default(None, [run.traceparent for run in runs])]
 
 
 def labels_text(labels: dict[str, str]) -> str | None:
@@ -374,23 +374,23 @@ def _ordinary_columns(advances: Sequence[Advance], runs: Sequence[NewRun]) -> li
     return [
         [advance.schedule_id for advance in advances],
         [run.schedule_key for run in runs],
-        once_if_alike([advance.version for advance in advances]),
-        once_if_alike([run.task for run in runs]),
+        once_if_equal([advance.version for advance in advances]),
+        once_if_equal([run.task for run in runs]),
         moments,
         [] if looks == moments else looks,
         [] if due == moments else due,
         next_moments,
         [] if next_looks == next_moments else next_looks,
-        once_if_alike([advance.fingerprint for advance in advances]),
-        unless_all("default", [run.queue for run in runs]),
-        unless_all(0, [run.priority for run in runs]),
-        [plain_text(reason) for reason in unless_all(None, [run.reason for run in runs])],
-        [labels_text(labels) for labels in unless_all({}, [run.labels for run in runs])],
-        unless_all(None, [run.expires for run in runs]),
-        unless_all(False, [not run.is_claimed for run in runs]),
-        unless_all(None, [run.timeout for run in runs]),
-        unless_all(False, [run.at_most_once for run in runs]),
-        unless_all(1, [run.format for run in runs]),
+        once_if_equal([advance.fingerprint for advance in advances]),
+        omit_default("default", [run.queue for run in runs]),
+        omit_default(0, [run.priority for run in runs]),
+        [plain_text(reason) for reason in omit_default(None, [run.reason for run in runs])],
+        [labels_text(labels) for labels in omit_default({}, [run.labels for run in runs])],
+        omit_default(None, [run.expires for run in runs]),
+        omit_default(False, [not run.is_claimed for run in runs]),
+        omit_default(None, [run.timeout for run in runs]),
+        omit_default(False, [run.at_most_once for run in runs]),
+        omit_default(1, [run.format for run in runs]),
     ]
 
 
@@ -439,7 +439,7 @@ async def _record_boldly(session: StoreSession, app: str, node: str | None, adva
             return await session.ask(lambda db: record_ordinary(db, app, node, advances))
         return await session.write(act)
     except Exception as error:
-        if not (is_taken(error) or is_in_history(error)):
+        if not (is_unique_violation(error) or is_in_history(error)):
             raise
     return await session.write(lambda db: _record_all(db, app, node, advances))
 
@@ -651,16 +651,16 @@ def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) ->
     advances = [advance for advance, _ in pairs]
     return [
         [advance.schedule_id for advance in advances],
-        once_if_alike([advance.version for advance in advances]),
+        once_if_equal([advance.version for advance in advances]),
         [advance.fire_at for advance in advances],
         [advance.at for advance in advances],
-        unless_all(None, [advance.live for advance in advances]),
-        unless_all(0, [bump for _, bump in pairs]),
+        omit_default(None, [advance.live for advance in advances]),
+        omit_default(0, [bump for _, bump in pairs]),
         [advance.next_fire_at for advance in advances],
         [advance.next_at for advance in advances],
-        unless_all(None, [advance.after_end for advance in advances]),
-        once_if_alike([fires_counted(a.runs, doubles) - (a.takes_back is not None) for a in advances]),
-        unless_all("", [advance.fingerprint for advance in advances]),
+        omit_default(None, [advance.after_end for advance in advances]),
+        once_if_equal([fires_counted(a.runs, doubles) - (a.takes_back is not None) for a in advances]),
+        omit_default("", [advance.fingerprint for advance in advances]),
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from evertick.errors import StoreUnavailable
 from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
-from evertick.store.postgres.connection import Statements, columns_of, once_if_alike
+from evertick.store.postgres.connection import Statements, columns_of, once_if_equal
 from evertick.store.postgres.run_ids import ids_that_begin, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
@@ -60,7 +60,7 @@ def _columns(new: Iterable[NewMessage]) -> list[list[Any]]:
         for message in new
     ]
     ids, channels, *others = columns_of(rows)
-    return [ids, once_if_alike(channels), *others]
+    return [ids, once_if_equal(channels), *others]
 
 
 async def send(db: Statements, app: str, messages: Sequence[NewMessage]) -> list[Message]:
@@ -147,7 +147,7 @@ async def settle_messages(
         return ["lost"] * len(outcomes)
     rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, plain_text(o.error)) for o in first.values()]
     ids, *alike, errors = columns_of(rows)
-    settled = (await db.only_row("settle_messages", app, node, ids, *map(once_if_alike, alike), errors))["ids"]
+    settled = (await db.only_row("settle_messages", app, node, ids, *map(once_if_equal, alike), errors))["ids"]
     done = first if settled is None else {id_: first[id_] for id_ in settled}
     if any(outcome.kind in ("retry", "release") for outcome in done.values()):
         db.wake(app)

@@ -31,7 +31,7 @@ from evertick.model import (
     Verdict,
 )
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
-from evertick.store.postgres.connection import Statements, columns_of, is_taken, is_unwritable
+from evertick.store.postgres.connection import Statements, columns_of, is_unique_violation, is_unwritable
 from evertick.store.postgres.endings import end, end_alike, finish_in, lock_runs
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.fires import Inserted, duplicates_among, insert_runs, keep_for_periods, moments_of
@@ -92,7 +92,7 @@ async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> li
             # After the others were woken: they do not wait for what our caller gets to read.
             new = {run.id: run_as_enqueued(app, inserted.now, run) for run in runs if run.id in inserted.ids}
         except Exception as error:
-            if not is_taken(error):
+            if not is_unique_violation(error):
                 raise
     if len(new) == len(runs):
         return [new[run.id] for run in runs]
