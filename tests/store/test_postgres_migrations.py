@@ -345,7 +345,7 @@ def as_role(dsn: str, role: str) -> PostgresStore:
 
 async def test_who_may_not_make_the_schema_is_told_the_grant_that_lets_it(postgres_dsn: str, plain_role: str) -> None:
     store = as_role(postgres_dsn, plain_role)
-    with pytest.raises(StoreRefused, match=f"does not let the user {plain_role} make the schema") as refused:
+    with pytest.raises(StoreRefused, match=f"does not let the user {plain_role} create the schema") as refused:
         await store.open(migrate="auto")
     grant = str(refused.value).split("`")[1]
     connection = await asyncpg.connect(postgres_dsn)

@@ -39,7 +39,7 @@ from evertick.store.postgres.endings import (
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.outbox import those, write_messages
-from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.run_ids import days_to_search, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, dispatch_terms_of, json_text, plain_text
 
@@ -169,7 +169,7 @@ async def _answered_before(
     unheard = [report for report, answer in zip(reports, applied.answers, strict=True) if answer is None]
     asked = [(report.id, report.fence) for report in unheard if is_run_id(report.id)]
     answered: set[tuple[str, int]] = set()
-    for first, last in days_to_ask([id_ for id_, _ in asked]):
+    for first, last in days_to_search([id_ for id_, _ in asked]):
         left = [claim for claim in asked if claim not in answered]
         if left:
             rows = await db.rows("apply_reports.answered_before", app, *columns_of(left), first, last)

@@ -18,7 +18,7 @@ from evertick.store.postgres.connection import Statements, columns_of, is_unwrit
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.run_ids import days_to_search, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, phases_text, plain_text
 from evertick.store.verdicts import RETURN_KINDS, Ending, bare_outcome, cancelled_outcome
@@ -285,7 +285,7 @@ async def _answered_before(db: Statements, app: str, node: str, outcomes: Sequen
     """Runs that are not held any more by this very claim's own word; the others are lost to another claim."""
     asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
     answered: set[tuple[str, int]] = set()
-    for first, last in days_to_ask([id_ for id_, _ in asked]):
+    for first, last in days_to_search([id_ for id_, _ in asked]):
         left = [claim for claim in asked if claim not in answered]
         if left:
             rows = await db.rows("finish.answered_before", app, node, *columns_of(left), first, last)

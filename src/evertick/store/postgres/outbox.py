@@ -15,7 +15,7 @@ from evertick.errors import StoreUnavailable
 from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.postgres.connection import Statements, columns_of, once_if_equal
-from evertick.store.postgres.run_ids import ids_that_begin, is_run_id
+from evertick.store.postgres.run_ids import ids_with_prefix, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.verdicts import unreadable_messages
@@ -176,7 +176,7 @@ async def messages(db: Statements, app: str, wanted: MessageFilter) -> list[Mess
     elif states is not None and MessageState.SENT not in states and not wanted.id_prefix:
         rows = await db.rows("messages.unsent", *those)
     else:
-        bounds = ids_that_begin(wanted.id_prefix or "")
+        bounds = ids_with_prefix(wanted.id_prefix or "")
         rows = [] if bounds is None else await db.rows("messages", *those, *bounds)
     return read_each(rows, message_of)[0]
 

@@ -1,6 +1,6 @@
 """Schedules as read (due, stored, failing, for people), their calendars, and people's changes to them.
 
-A change (add, edit, pause, resume, remove) first settles the account of the old definition (see `fires.take`), guarded
+A change (add, edit, pause, resume, remove) first settles the account of the old definition (see `fires.apply_advances`), guarded
 like every fire, and raises the version. A definition that is replaced is kept for the runs that were recorded under it.
 Changes of one kind that follow each other are written together.
 """
@@ -16,7 +16,7 @@ from evertick.store.base import VERY_FIRST, Change, Due, DuePlace, Failing, NewC
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import publish
-from evertick.store.postgres.fires import lock_in_order, take
+from evertick.store.postgres.fires import apply_advances, lock_in_order
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
@@ -284,7 +284,7 @@ async def _change(db: Statements, app: str, changes: Sequence[Change]) -> list[b
         for row in await db.rows("change_schedules.find", app, ids, [change.key for change in changes])
     }
     known = [settle for settle in settles if settle.schedule_id in found]
-    taken_advances = await take(db, app, known, [1] * len(known))
+    taken_advances = await apply_advances(db, app, known, [1] * len(known))
     taken = {
         settle.schedule_id: change
         for settle, change in zip(settles, changes, strict=True)

@@ -166,8 +166,8 @@ def claim(
         taken = query.take(found.without(set(too_old)), gate)
         query.park_unreadable(found.unreadable)
         passed += len(ids) - taken
-        has_let_through = gate is not None and gate.settle(limit - len(query.claimed))
-        if taken == len(ids) and not has_let_through:
+        has_released = gate is not None and gate.settle(limit - len(query.claimed))
+        if taken == len(ids) and not has_released:
             break
     # More may be waiting than there were slots; the next claim finds out.
     has_more = has_more_keys or len(query.claimed) == limit > 0
