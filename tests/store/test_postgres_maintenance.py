@@ -54,10 +54,10 @@ async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_
     ("damage", "said"),
     [
         ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
-        ("DROP INDEX {schema}.runs_claim", "the index runs_claim is missing; make it anew: CREATE INDEX runs_claim ON"),
-        ("DROP INDEX {schema}.runs_moment", "the unique index runs_moment is missing; make it anew: CREATE UNIQUE"),
+        ("DROP INDEX {schema}.runs_claim", "the index runs_claim is missing; create it again: CREATE INDEX runs_claim ON"),
+        ("DROP INDEX {schema}.runs_moment", "the unique index runs_moment is missing; create it again: CREATE UNIQUE"),
         ("ALTER TABLE {schema}.nodes DROP CONSTRAINT nodes_pkey CASCADE", "the unique index nodes_pkey is missing"),
-        ("DROP FUNCTION {schema}.now_us", "the function now_us is missing; make it anew: CREATE FUNCTION"),
+        ("DROP FUNCTION {schema}.now_us", "the function now_us is missing; create it again: CREATE FUNCTION"),
         ("DROP SEQUENCE {schema}.fence", "the sequence fence is missing"),
         ("ALTER TABLE {schema}.runs DROP COLUMN due_at", "the column runs.due_at is missing; restore"),
         ("DELETE FROM {schema}.meta", "its table meta is empty; restore"),
@@ -92,7 +92,7 @@ async def test_an_index_that_is_missing_is_made_anew_by_the_statement_that_the_c
     care, connection = care_of(postgres_stores), await postgres_stores.connect()
     await connection.execute(f"DROP INDEX {postgres_stores.schema}.history_moment")
     problems = (await care.check()).problems
-    [statement] = [problem.partition("make it anew: ")[2] for problem in problems]
+    [statement] = [problem.partition("create it again: ")[2] for problem in problems]
     await connection.execute(statement)
     await connection.close()
     assert (await care.check()).problems == ()

@@ -374,7 +374,7 @@ async def test_a_schema_with_tables_of_others_under_our_names_is_refused(empty_p
     dsn, _, schema = empty_postgres_url.partition("?schema=")
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table}")
-    with pytest.raises(StoreRefused, match=rf"{schema} .*not Evertick's.*choose another one by schema=") as refused:
+    with pytest.raises(StoreRefused, match=rf"{schema} .*of another program.*choose another one by schema=") as refused:
         await PostgresStore(empty_postgres_url, clock=system_clock).open(migrate="auto")
     assert str(refused.value).count(schema) == 1
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)

@@ -669,7 +669,7 @@ async def test_a_moment_that_history_has_already_stops_no_other_end(
     await connection.close()
     assert await race.bench.finish(node, *(an_outcome(each) for each in held)) == ["done", "done"]
     assert await race.bench.state(other.id) is State.DONE
-    assert "had one of these moments already" in caplog.text
+    assert "history has their moments" in caplog.text
     assert await race.bench.finish(node, *(an_outcome(each) for each in held)) == (
         ["already" if each.id == other.id else "lost" for each in held]
     )

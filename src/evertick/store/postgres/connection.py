@@ -32,6 +32,7 @@ __all__ = [
     "CONFLICTS",
     "OLDEST",
     "PLANNER_SETTINGS",
+    "REACHABLE",
     "Connection",
     "OutOfOrder",
     "QueryConnection",
@@ -166,10 +167,10 @@ class OutOfOrder(asyncpg.SerializationError):  # type: ignore[misc]
 # Opening a store creates its tables only where there are none; its version shows that there were.
 _RESTORE = "restore the database from a backup; a new start creates the schema, empty, only if all of it was removed"
 _RIGHTS = "see 'Roles and rights' in the guide to PostgreSQL"
-_REACHABLE = "check that the server runs, and the network on the way to it"
+REACHABLE = "check that the server runs, and the network on the way to it"
 # Problem and fix by the beginning of the SQLSTATE; the longest match is used.
 _PROBLEMS = {
-    "08": ("cannot be reached", _REACHABLE),
+    "08": ("cannot be reached", REACHABLE),
     "25006": ("is read-only", "connect to the primary server"),
     "25P03": ("ended a transaction that was idle for too long", None),
     "28": ("does not let this user in", "check user, password and the server's pg_hba.conf"),
@@ -326,14 +327,14 @@ def _problem_of(error: Exception, where: Location) -> tuple[str, str | None] | N
         case ssl.SSLCertVerificationError():
             return f"shows a certificate that cannot be trusted ({error.verify_message})", "check ca in the URL"
         case TimeoutError():
-            return "does not answer in time", _REACHABLE
+            return "does not answer in time", REACHABLE
         case ValueError():
             # A value that no column can store is an InterfaceError of asyncpg too.
             return None
         case asyncpg.InterfaceError() | asyncpg.InternalClientError() if _DURING_STATEMENT in str(error):
-            return "cannot be reached (a connection was lost during a statement)", _REACHABLE
+            return "cannot be reached (a connection was lost during a statement)", REACHABLE
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
-            return f"cannot be reached ({error})", _REACHABLE
+            return f"cannot be reached ({error})", REACHABLE
         case _:
             return None
 

@@ -31,7 +31,7 @@ from evertick.model import (
 )
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
 from evertick.store.postgres.connection import Statements, columns_of, is_unique_violation, is_unwritable
-from evertick.store.postgres.endings import end, end_alike, finish_in, lock_runs
+from evertick.store.postgres.endings import end, end_equal, finish_in, lock_runs
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.fires import Inserted, duplicates_among, hold_keys_for_periods, insert_runs, moments_of
 from evertick.store.postgres.limits import KEYS_MOST, Gate, check_again, enter_gate, release_next
@@ -73,7 +73,7 @@ __all__ = [
 
 _logger = logging.getLogger("evertick.store")
 
-# How often an insert is repeated whose conflicting run has gone meanwhile.
+# How often an insert is repeated whose conflicting run has ended meanwhile.
 _ROUNDS_MOST = 5
 # Runs that one claim reads without claiming them, at most: expired ones, and those blocked by a limit. Bounds its
 # transaction. The next claim follows at once.
@@ -154,7 +154,7 @@ async def _insert(db: Statements, app: str, runs: Sequence[NewRun]) -> dict[str,
 
 
 async def _enqueue_known(db: Statements, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
-    """The existing runs; those that have ended and gone meanwhile are missing."""
+    """The existing runs; those that have ended and ended meanwhile are missing."""
     if not places:
         return {}
     asked = [
@@ -310,7 +310,7 @@ async def rehearse(db: Statements, app: str) -> None:
     run = NewRun(id=db.clock.new_id(), task="", cause=Cause.ENQUEUE)
     await _insert_fast(db, app, [run])
     await _claim_now(db, app, "", (), {}, 0)
-    await end_alike(db, app, "", [Outcome(id=run.id, fence=0, kind="done", verdict=Verdict.SUCCEEDED)])
+    await end_equal(db, app, "", [Outcome(id=run.id, fence=0, kind="done", verdict=Verdict.SUCCEEDED)])
 
 
 # --- runs held by a node ----------------------------------------------------------------------------------------------
@@ -348,9 +348,9 @@ async def _note_all(db: Statements, app: str, node: str, notes: Sequence[Note]) 
         claims = columns_of(list(dict.fromkeys((one.id, one.fence) for one in known)))
         held = {row["id"]: row["fire_at"] for row in await db.rows("note.hold", app, node, *claims)}
     await _note_progress(db, [one for one in known if one.id in held])
-    gone = [(one.id, one.fence) for one in known if one.id not in held]
-    if gone:
-        held |= await _own_ends(db, app, node, gone)
+    ended = [(one.id, one.fence) for one in known if one.id not in held]
+    if ended:
+        held |= await _own_ends(db, app, node, ended)
     await _note_lines(db, app, [one for one in known if one.id in held], held)
     return [one.id for one in notes if one.id not in held]
 
