@@ -33,7 +33,7 @@ def test_a_monitor_that_may_not_look_says_unknown_and_as_whom_to_run(closed: Pat
     result = evertick("status")
     assert (result.exit_code, result.stderr) == (3, "")
     assert result.stdout.startswith("UNKNOWN: this user may not enter ")
-    assert f"; run it as {_US}, whose directory it is" in result.stdout
+    assert f"; run it as {_US}, the owner of that directory" in result.stdout
     assert json.loads(evertick("status", "--json").stdout)["exit_code"] == 3
 
 

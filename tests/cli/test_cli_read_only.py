@@ -113,7 +113,7 @@ def test_a_log_beside_it_is_read_with_its_index_and_refused_without(read_only: t
     Path(f"{path}-shm").unlink()
     refused = call("list")
     assert refused.returncode == 1
-    assert f"Copy {path} and {path}-wal together to a directory that you may write" in refused.stderr
+    assert f"copy {path} and {path}-wal together to a directory that you may write" in refused.stderr
     # An empty one holds nothing.
     Path(f"{path}-wal").write_bytes(b"")
     assert "report" in call("list").stdout

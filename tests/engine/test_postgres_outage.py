@@ -114,17 +114,17 @@ async def test_an_outage_is_told_once_and_its_end_once_by_everything_that_waits(
         async with asyncio.timeout(PATIENCE):
             while not (health := await scheduler.health()).is_healthy or _still_failing(health):
                 await asyncio.sleep(0.05)
-            while "wake-ups are heard again" not in caplog.text or "beats go through again" not in caplog.text:
+            while "wake-ups are received again" not in caplog.text or "beats go through again" not in caplog.text:
                 await asyncio.sleep(0.05)
         after = told(caplog.records)
     waiting = {name for name in during if name.endswith("loop waits")}
     assert {"the fire loop waits", "the work loop waits", "the outbox loop waits"} <= waiting
     assert not [name for name in during if "again" in name]
-    for name in ("no beat goes through for now", "no wake-ups for now", *waiting):
+    for name in ("no beat goes through for now", "wake-ups are not received", *waiting):
         assert after[name] == 1, (name, after)
     for name in waiting:
         assert after[name.replace("waits", "works again")] == 1, (name, after)
-    assert after["beats go through again"] == after["wake-ups are heard again"] == 1
+    assert after["beats go through again"] == after["wake-ups are received again"] == 1
 
 
 def _still_failing(health: Health) -> bool:

@@ -775,7 +775,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="limit_counted_before",
         what="a claim counts what runs, and then takes as many as it likes up to the limit, for each of them anew",
         seeds=(103, 33, 60),
-        patches=(_wrapped(limits.Gate, "_let_in", _count_before_taking),),
+        patches=(_wrapped(limits.Gate, "_admit", _count_before_taking),),
     ),
     Mutant(
         name="limit_not_asked_by_rehoming",
@@ -832,12 +832,8 @@ MUTANTS: tuple[Mutant, ...] = (
         patches=(
             _sql("due_schedules", _QUEUED, "r.schedule_id = d.schedule_id)"),
             _sql("record_fires.fitting", _QUEUED, "r.schedule_id = d.schedule_id)"),
-            _sql(
-                "stored_schedules.by_ids", "r.schedule_id = s.id AND r.blocked_on IS NOT NULL", "r.schedule_id = s.id"
-            ),
-            _sql(
-                "stored_schedules.by_keys", "r.schedule_id = s.id AND r.blocked_on IS NOT NULL", "r.schedule_id = s.id"
-            ),
+            _sql("stored_schedules.by_ids", _QUEUED, "r.schedule_id = d.schedule_id)"),
+            _sql("stored_schedules.by_keys", _QUEUED, "r.schedule_id = d.schedule_id)"),
         ),
     ),
     Mutant(
@@ -850,7 +846,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="rate_spares_retries",
         what="a retry does not count as a start",
         seeds=(20, 60, 147),
-        patches=(_wrapped(limits.Gate, "_let_in", _retry_for_free),),
+        patches=(_wrapped(limits.Gate, "_admit", _retry_for_free),),
     ),
     Mutant(
         name="node_over_its_slots",
@@ -1042,7 +1038,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="dispatched_twice",
         what="what must not run twice is dispatched again",
         seeds=(47,),
-        patches=(_wrapped(dispatched, "_take_back", _lose_and_go_on),),
+        patches=(_wrapped(dispatched, "_revoke", _lose_and_go_on),),
     ),
     Mutant(
         name="failed_elsewhere_for_nothing",

@@ -15,7 +15,7 @@ from test_postgres_outbox import counting
 from evertick.model import Claimed, State, Verdict
 from evertick.model.limits import make_concurrency
 from evertick.store.base import ReportWindow, TaskTerms
-from evertick.store.postgres.connection import PLAIN_PLANS, in_schema, statements_for
+from evertick.store.postgres.connection import PLANNER_SETTINGS, in_schema, statements_for
 from evertick.testing.conformance import Bench, a_run
 from evertick.testing.conformance.bench import APP, HOUR, TASK
 from evertick.testing.conformance.dispatched import _PATIENT, a_dispatch, report_of
@@ -138,7 +138,7 @@ async def test_a_hundred_thousand_dispatched_runs_are_not_looked_at(
     schema = postgres_stores.schema
     connection = await postgres_stores.connect()
     try:
-        for setting, value in PLAIN_PLANS.items():
+        for setting, value in PLANNER_SETTINGS.items():
             await connection.execute(f"SET {setting} = {value}")
         await connection.execute(in_schema("ANALYZE evertick.runs", schema))
         await connection.execute(in_schema(_DISPATCHED.replace("{many}", str(MANY)), schema))

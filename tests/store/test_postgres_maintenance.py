@@ -54,10 +54,13 @@ async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_
     ("damage", "said"),
     [
         ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
-        ("DROP INDEX {schema}.runs_claim", "the index runs_claim is missing; make it anew: CREATE INDEX runs_claim ON"),
-        ("DROP INDEX {schema}.runs_moment", "the unique index runs_moment is missing; make it anew: CREATE UNIQUE"),
+        (
+            "DROP INDEX {schema}.runs_claim",
+            "the index runs_claim is missing; create it again: CREATE INDEX runs_claim ON",
+        ),
+        ("DROP INDEX {schema}.runs_moment", "the unique index runs_moment is missing; create it again: CREATE UNIQUE"),
         ("ALTER TABLE {schema}.nodes DROP CONSTRAINT nodes_pkey CASCADE", "the unique index nodes_pkey is missing"),
-        ("DROP FUNCTION {schema}.now_us", "the function now_us is missing; make it anew: CREATE FUNCTION"),
+        ("DROP FUNCTION {schema}.now_us", "the function now_us is missing; create it again: CREATE FUNCTION"),
         ("DROP SEQUENCE {schema}.fence", "the sequence fence is missing"),
         ("ALTER TABLE {schema}.runs DROP COLUMN due_at", "the column runs.due_at is missing; restore"),
         ("DELETE FROM {schema}.meta", "its table meta is empty; restore"),
@@ -68,7 +71,7 @@ async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_
         ("DELETE FROM {schema}.schedules", "1 cursors have no schedule"),
         ("ALTER TABLE {schema}.due RESET (fillfactor)", ".due SET (fillfactor = 50)"),
         ("ALTER TABLE {schema}.runs RESET (autovacuum_vacuum_threshold)", "SET (autovacuum_vacuum_threshold = 50000)"),
-        ("UPDATE {schema}.migrations SET checksum = 'x'", "in another form"),
+        ("UPDATE {schema}.migrations SET checksum = 'x'", "with other content"),
     ],
 )
 async def test_what_is_wrong_is_said_in_a_sentence(postgres_stores: PostgresStores, damage: str, said: str) -> None:
@@ -92,7 +95,7 @@ async def test_an_index_that_is_missing_is_made_anew_by_the_statement_that_the_c
     care, connection = care_of(postgres_stores), await postgres_stores.connect()
     await connection.execute(f"DROP INDEX {postgres_stores.schema}.history_moment")
     problems = (await care.check()).problems
-    [statement] = [problem.partition("make it anew: ")[2] for problem in problems]
+    [statement] = [problem.partition("create it again: ")[2] for problem in problems]
     await connection.execute(statement)
     await connection.close()
     assert (await care.check()).problems == ()
@@ -115,7 +118,7 @@ async def test_a_store_that_lost_its_list_of_migrations_is_refused_with_what_to_
     connection = await postgres_stores.connect()
     await connection.execute(damage.format(schema=postgres_stores.schema))
     await connection.close()
-    with pytest.raises(StoreRefused, match="restore it from a backup, or begin anew in another schema"):
+    with pytest.raises(StoreRefused, match="restore it from a backup, or start with another schema"):
         await care_of(postgres_stores).migrate()
 
 

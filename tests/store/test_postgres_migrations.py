@@ -267,7 +267,7 @@ async def test_old_code_refuses_a_store_that_was_changed_beyond_it(
     assert new.start() == "started"
     old = start()
     assert old.start() == ""
-    assert f"may be used by code of version {SCHEMA_VERSION + 1} or newer, and this is version" in old.end()
+    assert f"requires code of version {SCHEMA_VERSION + 1} or newer, and this code has version" in old.end()
 
 
 async def test_a_migration_that_is_killed_in_the_middle_leaves_nothing_half_done(
@@ -345,7 +345,7 @@ def as_role(dsn: str, role: str) -> PostgresStore:
 
 async def test_who_may_not_make_the_schema_is_told_the_grant_that_lets_it(postgres_dsn: str, plain_role: str) -> None:
     store = as_role(postgres_dsn, plain_role)
-    with pytest.raises(StoreRefused, match=f"does not let the user {plain_role} make the schema") as refused:
+    with pytest.raises(StoreRefused, match=f"does not let the user {plain_role} create the schema") as refused:
         await store.open(migrate="auto")
     grant = str(refused.value).split("`")[1]
     connection = await asyncpg.connect(postgres_dsn)
@@ -374,7 +374,7 @@ async def test_a_schema_with_tables_of_others_under_our_names_is_refused(empty_p
     dsn, _, schema = empty_postgres_url.partition("?schema=")
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table}")
-    with pytest.raises(StoreRefused, match=rf"{schema} .*not Evertick's.*choose another one by schema=") as refused:
+    with pytest.raises(StoreRefused, match=rf"{schema} .*of another program.*choose another one by schema=") as refused:
         await PostgresStore(empty_postgres_url, clock=system_clock).open(migrate="auto")
     assert str(refused.value).count(schema) == 1
     tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
@@ -401,7 +401,7 @@ async def test_a_lost_table_is_to_be_restored_and_a_removed_schema_is_made_anew(
     await store.open(migrate="auto")
     connection = await asyncpg.connect(dsn)
     await connection.execute(f"DROP TABLE {schema}.outbox CASCADE")
-    with pytest.raises(StoreUnavailable, match="lacks a table of Evertick; restore the database from a backup"):
+    with pytest.raises(StoreUnavailable, match=r"lacks a table of Evertick .*; restore the database from a backup"):
         await store.messages("app", MessageFilter())
     await connection.execute(f"DROP SCHEMA {schema} CASCADE")
     await connection.close()

@@ -12,7 +12,7 @@ import pytest_asyncio
 from postgres_stores import PostgresStores
 
 from evertick.store.base import EVER
-from evertick.store.postgres.connection import PLAIN_PLANS, in_schema, statements_for
+from evertick.store.postgres.connection import PLANNER_SETTINGS, in_schema, statements_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -89,7 +89,7 @@ class Planner:
 async def a_planner(stores: PostgresStores) -> Planner:
     await stores.open()
     connection = await stores.connect()
-    for setting, value in PLAIN_PLANS.items():
+    for setting, value in PLANNER_SETTINGS.items():
         await connection.execute(f"SET {setting} = {value}")
     return Planner(connection, stores.schema)
 

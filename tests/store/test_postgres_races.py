@@ -422,7 +422,7 @@ async def test_a_node_that_is_asked_again_while_it_looks_looks_at_all_once_more(
     wide = at_once(5)
     living, dying = await race.bench.node(tasks=wide), await race.bench.node(tasks=at_once(1))
     await race.bench.store.leave(await race.bench.node(tasks=at_once(2)))
-    let_next = limits.let_next
+    release_next = limits.release_next
 
     async def meanwhile(*_: Any, **__: Any) -> bool:
         await race.second.leave(dying)
@@ -430,9 +430,9 @@ async def test_a_node_that_is_asked_again_while_it_looks_looks_at_all_once_more(
 
     await race.bench.store.enqueue(APP, [a_run() for _ in range(2)])
     assert len((await race.bench.claim(dying, tasks=at_once(1))).runs) == 1
-    monkeypatch.setattr(limits, "let_next", meanwhile)
+    monkeypatch.setattr(limits, "release_next", meanwhile)
     await race.bench.claim(living, tasks=wide)
-    monkeypatch.setattr(limits, "let_next", let_next)
+    monkeypatch.setattr(limits, "release_next", release_next)
     assert len((await race.bench.claim(living, tasks=wide)).runs) == 1
 
 
@@ -669,7 +669,7 @@ async def test_a_moment_that_history_has_already_stops_no_other_end(
     await connection.close()
     assert await race.bench.finish(node, *(an_outcome(each) for each in held)) == ["done", "done"]
     assert await race.bench.state(other.id) is State.DONE
-    assert "had one of these moments already" in caplog.text
+    assert "history has their moments" in caplog.text
     assert await race.bench.finish(node, *(an_outcome(each) for each in held)) == (
         ["already" if each.id == other.id else "lost" for each in held]
     )

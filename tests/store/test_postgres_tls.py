@@ -121,7 +121,7 @@ async def test_a_file_that_cannot_be_read_is_named(encrypted: int, authority: Ce
 
 
 async def test_files_that_do_not_belong_together_are_refused(asking: int, authority: Certificates) -> None:
-    with pytest.raises(InvalidSetting, match="must belong together"):
+    with pytest.raises(InvalidSetting, match="that belong together"):
         await opened(url_of(asking, ca=authority.ca, cert=authority.client, key=authority.folder / "server.key"))
 
 

@@ -45,17 +45,17 @@ def test_a_url_says_where_the_store_is_and_how_to_use_it(url: str, expected: Loc
     [
         ("?color=red", "'color'"),
         ("?schema=a b", "'a b'"),
-        ('?schema=a"b', "cannot be"),
+        ('?schema=a"b', "is invalid"),
         ("?schema=" + "x" * 64, "63 bytes"),
-        ("?schema=", "cannot be"),
+        ("?schema=", "is invalid"),
         ("?schema=pg_jobs", "PostgreSQL's own"),
         ("?schema=a&schema=b", "more than once"),
-        ("?timeout=1000d", "a day is the most"),
+        ("?timeout=1000d", "write a day at most"),
         ("?timeout=1us", "a millisecond"),
         ("?sslmode=maybe", "'maybe'"),
         ("?pooler=session", "'session'"),
         ("?timeout=soon", "'soon'"),
-        ("?timeout=0s", "more than nothing"),
+        ("?timeout=0s", "is too short; write a millisecond"),
         ("?pool_size=0", "'0'"),
         ("?key=/k", "without its cert"),
         ("?ca=", "ca is empty"),
@@ -161,8 +161,8 @@ def test_a_password_without_a_host_is_not_shown_as_a_port() -> None:
     [
         ("sslrootcert=/x", "called ca here"),
         ("pool_sise=3", "called pool_size here"),
-        ("user=ann", "belongs into the address"),
-        ("color=red", "known are schema, host"),
+        ("user=ann", "put it into the address"),
+        ("color=red", "known parameters are schema, host"),
     ],
 )
 def test_a_parameter_under_another_name_is_refused_with_the_name_it_has_here(parameter: str, said: str) -> None:

@@ -361,4 +361,4 @@ async def test_no_error_ends_the_listening(
     assert await heard(listener, bench.enqueue)
     assert tries == 3
     said = [(record.levelname, record.getMessage()) for record in caplog.records if "wake-ups" in record.getMessage()]
-    assert said[0] == ("WARNING", "no wake-ups for now: ca=/etc/ca.pem cannot be read")
+    assert said[0] == ("WARNING", "wake-ups are not received: ca=/etc/ca.pem cannot be read")

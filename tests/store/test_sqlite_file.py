@@ -308,4 +308,4 @@ def test_a_directory_that_may_not_be_entered_is_told_with_its_owner(tmp_path: Pa
     closed.chmod(0o700)
     owner = closed.owner()
     assert told.stdout.startswith("StoreRefused this user may not enter ")
-    assert told.stdout.endswith(f"; run it as {owner}, whose directory it is\n")
+    assert told.stdout.endswith(f"; run it as {owner}, the owner of that directory\n")

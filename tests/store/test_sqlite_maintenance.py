@@ -95,7 +95,10 @@ async def test_a_store_as_it_should_be_has_no_problems(made, is_quick):
     ("statement", "problem"),
     [
         ("DROP INDEX evertick_history_time", "the index evertick_history_time is missing"),
-        ("ALTER TABLE evertick_fence ADD COLUMN colour TEXT", "the table evertick_fence is not as this code makes it"),
+        (
+            "ALTER TABLE evertick_fence ADD COLUMN colour TEXT",
+            "the table evertick_fence differs from the one that this code creates",
+        ),
         ("DELETE FROM evertick_due", "1 schedules have no cursor, so they never fire"),
         ("DELETE FROM evertick_schedules", "1 cursors have no schedule"),
         (
@@ -155,7 +158,7 @@ async def test_a_file_that_is_no_database_is_told(path):
 
 
 async def test_a_check_that_may_not_take_long_says_that_it_is_not_complete(made, monkeypatch):
-    monkeypatch.setattr(maintenance, "_STEPS_PER_LOOK", 1)
+    monkeypatch.setattr(maintenance, "_STEPS_PER_CHECK", 1)
     checked = await care_for(made).check(seconds_most=-1.0)
     assert (checked.problems, checked.is_complete) == ((), False)
 

@@ -405,7 +405,7 @@ async def test_a_lock_that_a_copy_in_this_process_has_cancelled_is_told_once(
         await line.beat("n", 60_000_000)
     await line.close()
     [message] = caplog.messages
-    assert f"has lost its lock on the SQLite file {path}" in message
+    assert message.startswith(f"SQLite file {path}: this process has lost its lock")
     assert "evertick db backup" in message
 
 
@@ -482,7 +482,7 @@ async def test_a_network_file_system_is_told_when_a_program_opens_the_ledger(
     await store.close()
     told = [message for message in caplog.messages if f"network file system ({kind})" in message]
     assert len(told) == is_told
-    assert all("move it to a local disk, or keep the ledger in PostgreSQL" in message for message in told)
+    assert all("move it to a local disk, or use PostgreSQL" in message for message in told)
 
 
 async def test_a_file_that_is_locked_at_the_start_is_said_to_be(path: Path) -> None:

@@ -17,7 +17,7 @@ ASK, PUT = "SELECT ?2 AS second, ?1 AS first, ?2 AS again", "INSERT INTO t (a, b
 @pytest.fixture(autouse=True)
 def particular_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_WANTS_NAMES", True)
-    monkeypatch.setattr(connection, "_OURS", frozenset({ASK, PUT}))
+    monkeypatch.setattr(connection, "_OUR_STATEMENTS", frozenset({ASK, PUT}))
 
 
 @pytest.fixture(params=["ours", "of the user"])

@@ -339,15 +339,13 @@ def a_plan(due: DueSchedule, gaps: int, *, is_blocked: bool) -> Advance:
 
 
 @pytest.mark.parametrize("name", ["join.forget", "join.look_again"])
-async def test_what_a_node_says_of_its_tasks_is_read_once_and_not_for_each_of_them(
-    store: SqliteStore, name: str
-) -> None:
-    """With 10,000 tasks the other way held the file for seconds at every reload, and every beat with it."""
+async def test_the_tasks_of_a_join_are_read_once_and_not_for_each_task(store: SqliteStore, name: str) -> None:
+    """Otherwise 10,000 tasks blocked the file, and every heartbeat, for seconds at every reload."""
     assert isinstance(store.session(), InlineSession)
     steps = plan(store.session().shared.db, SQL[name])
-    said = next(place for place, step in enumerate(steps) if "json_each" in step or "said" in step)
-    assert steps[said - 1].startswith("LIST SUBQUERY")
-    assert not any(step.startswith("CORRELATED") for step in steps[:said])
+    reads = next(place for place, step in enumerate(steps) if "json_each" in step or "new_tasks" in step)
+    assert steps[reads - 1].startswith("LIST SUBQUERY")
+    assert not any(step.startswith("CORRELATED") for step in steps[:reads])
 
 
 async def test_a_batch_takes_a_few_statements_however_large_it_is(store: SqliteStore) -> None:

@@ -460,7 +460,7 @@ async def test_a_copy_of_the_store_is_not_the_store(
     await scheduler.close()
     shutil.copy(path, tmp_path / "copy.db")
     with closing(sqlite3.connect(tmp_path / "copy.db")) as connection:
-        with pytest.raises(Refused, match=r"copy\.db, which is another store; the ledger is in .*shop\.db"):
+        with pytest.raises(Refused, match=r"copy\.db, which is another store; connect to .*shop\.db"):
             await send.options(connection=connection).enqueue(n=1)
         assert connection.execute("SELECT count(*) FROM evertick_runs").fetchone() == (0,)
 

@@ -1,1 +1,1 @@
-"""Stores keep the ledger. `base` is the protocol; each store is found by the scheme of its URL."""
+"""Stores of the ledger. `base` has the protocol; the scheme of a URL selects the store."""

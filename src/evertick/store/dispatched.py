@@ -1,23 +1,22 @@
-"""Dispatched runs: what a report means for one, and what becomes of those whose time is over. Pure, for every store.
+"""Dispatched runs: the effect of a report on a run, and the check of overdue runs. Pure, for every store.
 
-A dispatched run belongs to no node. Its terms (`DispatchTerms`) stand beside it, the next delay of its retry policy
-included, so that any node can apply a report, even one that does not know the task.
+A dispatched run belongs to no node. Its row has the terms of the dispatch (`DispatchTerms`), with the next delay of its
+retry policy, so that any node can apply a report, even one that does not know the task.
 
-`deadline` is when to look at such a run by itself. It has none while its message is still in the outbox: a queue that
-is away delays, and nothing else. A request to cancel sets it to now.
+`deadline` is when to check a run that gets no report. It has none while its message is in the outbox: an unreachable
+queue only delays. A cancel request sets it to now.
 
-That no worker has a run is known where all reports were read: then a request to cancel ends it, and costs no
-loss. Its message may still be in the queue; a worker that takes it later finds the kill sent with the end. Where
-no node reads reports, a worker may have it, and gets a worker's time to stop.
+A node that has read all reports knows that no worker has a run. A cancel request then ends the run at once, without a
+loss. The message may still be in the queue; a worker that takes it later finds the kill message that was sent with the
+end. If no node reads reports, a worker may have the run, and gets its time to stop.
 
-Silence is judged by those who would have heard: a queue that is away keeps from them what workers say, and makes no
-worker a silent one. When it is back, workers have all of their time to be heard again.
+Only a node that read all reports may declare a worker silent: an unreachable queue holds back the reports of healthy
+workers. After an outage the workers have their whole timeout again.
 
-The log lines that workers report are bounded: their beginning, and their end. A worker is a program of anybody's, and
-may never fall silent: what it says of one dispatch is bounded as what a job of our own says is. The head is written as
-it comes. When it is full, a line says so, and nothing more is kept but what comes with the report that ends the
-dispatch: the last words of a worker are often the ones that matter. A report may come twice, and out of order. So one
-is cut by itself first, which gives the same each time, and is then taken whole or not at all.
+The log of a dispatch has a limit, like the log of a local job, because a faulty worker may report without end. Lines
+are written until the log is full; then one line says so. After that only the last lines are kept that come with the
+final report, because they are often the most useful. A report may come twice and out of order, so each is cut by
+itself, always with the same result, and is then written whole or not at all.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ __all__ = [
 ]
 
 STALE = ReportAnswer(answer="stale")
-# How long a worker may take to stop, where nothing else says how often it reports.
-_PATIENCE = MINUTE
-# How soon it is looked again whether workers could be heard, while one may have a run that is to be cancelled.
-_LOOK_AGAIN = SECOND
+# How long a worker may take to stop, if its terms have no timeout.
+_STOP_DEFAULT = MINUTE
+# Next check of a cancel request while a worker may have the run and reports are not read.
+_RECHECK = SECOND
 
 
 class RunProgress(msgspec.Struct, frozen=True, gc=False):
-    """How a run stands after reports. Progress: None leaves it as it was."""
+    """The state of a run after reports. None in `progress` and `progress_text`: unchanged."""
 
     id: str
     pushed_at: int | None
@@ -75,12 +74,12 @@ class RunProgress(msgspec.Struct, frozen=True, gc=False):
     deadline: int | None
     progress: float | None
     progress_text: str | None
-    # Its name, where it is new; None leaves it as it was.
+    # The worker's name, if it is new; None: unchanged.
     worker: str | None
 
 
 class LogLines(msgspec.Struct, frozen=True, gc=False):
-    """Log lines of a run; without a number they come behind those that are there. Last: nothing follows them."""
+    """Log lines of a run. `seq` None: after the last stored line. `is_last`: no lines follow."""
 
     id: str
     fence: int
@@ -90,7 +89,7 @@ class LogLines(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReportedEnd(msgspec.Struct, frozen=True, gc=False):
-    """A verdict, when the work began by its worker's report, and the worker's name where it is new."""
+    """A verdict, when the work began by the worker's report, and the worker's name if it is new."""
 
     outcome: Outcome
     started_at: int
@@ -98,21 +97,21 @@ class ReportedEnd(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppliedReports(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of reports. None among the answers: the run is not dispatched under that fence (any more)."""
+    """Results of reports. A None in `answers`: the run is not dispatched under that fence."""
 
     answers: list[ReportAnswer | None]
-    # Also of those that end or go back.
+    # Includes runs that end or return to waiting.
     progress: list[RunProgress]
-    # Runs that are newly known to be taken by a worker, and still are.
+    # Runs that a worker has taken by these reports, and that have not ended.
     taken: list[str]
     ends: list[ReportedEnd]
-    # Back to waiting: retry and release.
-    back: list[Outcome]
+    # Retry and release.
+    returned: list[Outcome]
     lines: list[LogLines]
 
 
 def apply_all(reports: Sequence[Report], rows: Iterable[Row], now: int) -> AppliedReports:
-    """`rows`: those of the runs that are dispatched, under whichever fence, and stay so until this is written."""
+    """`rows`: the dispatched ones of these runs, under any fence, locked until this is written."""
     runs = {row["id"]: _DispatchedRun(row, now) for row in rows}
     answers: list[ReportAnswer | None] = []
     for report in reports:
@@ -127,13 +126,13 @@ def apply_all(reports: Sequence[Report], rows: Iterable[Row], now: int) -> Appli
             for each in runs.values()
             if each.ends and each.outcome is not None
         ],
-        back=[run.outcome for run in runs.values() if run.outcome is not None and not run.ends],
+        returned=[run.outcome for run in runs.values() if run.outcome is not None and not run.ends],
         lines=[lines for run in runs.values() for lines in run.lines],
     )
 
 
 class _DispatchedRun:
-    """A dispatched run while reports about it are read."""
+    """A dispatched run while its reports are applied."""
 
     def __init__(self, row: Row, now: int) -> None:
         self.id: str = row["id"]
@@ -150,7 +149,7 @@ class _DispatchedRun:
         self.is_changed = False
         self.is_newly_taken = False
         self.lines: list[LogLines] = []
-        # Where it goes from here.
+        # Set by the report that ends the run or returns it to waiting.
         self.outcome: Outcome | None = None
 
     @property
@@ -182,14 +181,14 @@ class _DispatchedRun:
         self.is_changed = True
         if self._terms.mode == "forget":
             return self._end(Verdict.SUCCEEDED)
-        # A worker that was faster has set the time between its words already.
+        # If the worker's report came first, it has set the progress timeout already.
         if self._taken_at is None and not self._row["is_cancel_requested"]:
             self._deadline = None if self._terms.ack_timeout is None else self._now + self._terms.ack_timeout
         return ReportAnswer(answer="done")
 
     def _apply_undelivered(self, report: Report) -> ReportAnswer:
-        """A sender may have got an error though its message arrived: then it is delivered. As this cannot be known,
-        what must not run twice is not dispatched again."""
+        """A sender may get an error although its message arrived. If that is unknown, a run that must not run twice is
+        not dispatched again."""
         if self._pushed_at is not None:
             return ReportAnswer(answer="already")
         delay = None if self._row["at_most_once"] else self._terms.retry_delay
@@ -197,7 +196,7 @@ class _DispatchedRun:
 
     def _apply_worker(self, report: Report) -> ReportAnswer:
         if report.kind == "taken" and self._taken_at is not None:
-            return ReportAnswer(answer="already")  # the same message once more: it tells nothing of what goes on now
+            return ReportAnswer(answer="already")  # a repeated message says nothing about the present
         self._note(report)
         if self._terms.mode != "finish":
             return self._end(Verdict.SUCCEEDED, report)
@@ -211,14 +210,14 @@ class _DispatchedRun:
             case "fail":
                 return self._apply_failed(report)
             case "release":
-                return self._put_back(self._outcome("release", reason=report.reason, delay=report.retry_after or 0))
+                return self._return_run(self._outcome("release", reason=report.reason, delay=report.retry_after or 0))
             case "pushed" | "undelivered":
                 raise AssertionError("no worker says so")
             case _:
                 assert_never(report.kind)
 
     def _note(self, report: Report) -> None:
-        """Any report of a worker says that it has the run, and is alive."""
+        """Any report of a worker shows that the worker has the run and is alive."""
         self.is_changed = True
         if self._taken_at is None:
             self._taken_at = self._now
@@ -229,12 +228,12 @@ class _DispatchedRun:
         if not self._row["is_cancel_requested"]:
             self._deadline = self._silent_until()
         elif self.is_newly_taken and self._row["killed_at"] is not None:
-            # The kill was sent before its report came.
+            # The kill message was sent before this report.
             self._deadline = self._now + _time_to_stop(self._terms)
         is_end = report.kind not in ("taken", "progress") or self._terms.mode != "finish"
         if report.took is not None and is_end:
-            # Between what is heard of it lies the way of each word, and a broker that was away: its worker knows.
-            # Counted back from the end, as the ledger has it, but not to before it was dispatched.
+            # The worker measures the duration: our times include delivery and outages of the broker. Counted back from
+            # the end that the ledger records, but not to before the dispatch.
             self._taken_at = max(self._now - report.took, int(self._row["dispatched_at"]))
         self._progress = self._progress if report.progress is None else report.progress
         self._progress_text = self._progress_text if report.progress_text is None else report.progress_text
@@ -259,9 +258,9 @@ class _DispatchedRun:
     def _fail(self, report: Report, reason: str, delay: int | None) -> ReportAnswer:
         if delay is None and not self._row["is_cancel_requested"]:
             return self._end(Verdict.FAILED, report, reason)
-        return self._put_back(self._outcome("retry", reason=reason, error=report.error, delay=delay or 0))
+        return self._return_run(self._outcome("retry", reason=reason, error=report.error, delay=delay or 0))
 
-    def _put_back(self, outcome: Outcome) -> ReportAnswer:
+    def _return_run(self, outcome: Outcome) -> ReportAnswer:
         if self._row["is_cancel_requested"]:
             self.outcome = cancelled_outcome(outcome, self._row)
             return ReportAnswer(answer="done", verdict=Verdict.CANCELLED)
@@ -297,8 +296,8 @@ class _DispatchedRun:
 
 
 def bare_report(report: Report, error: Exception) -> Report:
-    """A report that the store can take: all but what it says of the run is left out."""
-    problem = f"what was reported of this run cannot be written as it is: {error}"
+    """The report without the parts that the store could not write, and with the error."""
+    problem = f"a report on this run cannot be stored as it is: {error}"
     return Report(
         id=report.id,
         fence=report.fence,
@@ -313,27 +312,27 @@ def bare_report(report: Report, error: Exception) -> Report:
 def all_answers(
     answers: Sequence[ReportAnswer | None], reports: Sequence[Report], answered: Collection[tuple[str, int]]
 ) -> list[ReportAnswer]:
-    """`answered`: runs and fences whose end, or way back, the ledger has by a report of theirs."""
+    """`answered`: runs and fences that the ledger has already ended or returned by a report."""
     return [
         answer or (ReportAnswer(answer="already") if (report.id, report.fence) in answered else STALE)
         for answer, report in zip(answers, reports, strict=True)
     ]
 
 
-# --- those whose time is over --------------------------------------------------------------------------------------
+# --- overdue runs ----------------------------------------------------------------------------------------------------
 
 
 class CheckedRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to dispatched runs whose time is over."""
+    """Changes to overdue dispatched runs."""
 
-    # Their claims are over, whatever becomes of them: their fence is worth nothing any more. How many losses they have.
+    # Claims that are over, so that their fence is no longer valid, with the new number of losses.
     revoked: list[tuple[str, int]]
     ends: list[Ending]
-    # Back to waiting, with the reason.
+    # Returned to waiting, with the reason.
     released: list[tuple[str, str]]
-    # Their workers were sent a kill just now, and have until then to stop.
+    # Runs whose worker was sent a kill message now, and until when it may stop.
     stopping: list[tuple[str, int]]
-    # Reports of their workers may be unread: they are looked at again then.
+    # Runs of workers whose reports may be unread, and when to check them again.
     postponed: list[tuple[str, int]]
     kills: list[NewMessage]
 
@@ -341,29 +340,28 @@ class CheckedRuns(msgspec.Struct, frozen=True, kw_only=True):
 def check_runs(
     rows: Iterable[Row], now: int, windows: Mapping[str, ReportWindow], unsent: Collection[str], new_ids: Iterable[str]
 ) -> CheckedRuns:
-    """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: as many as there are rows, for
-    messages."""
+    """`unsent`: runs to be cancelled whose message will never be sent. `new_ids`: ids for messages, one per row."""
     checked = CheckedRuns(revoked=[], ends=[], released=[], stopping=[], postponed=[], kills=[])
     for row, new_id in zip(rows, new_ids, strict=True):
         dispatch = dispatch_terms_of(row["dispatch"])
         if row["is_cancel_requested"]:
             _cancel(checked, row, dispatch, now, windows.get(dispatch.to), new_id, is_unsent=row["id"] in unsent)
         elif dispatch.to in windows:
-            _judge(checked, row, dispatch, windows[dispatch.to], new_id)
+            _check_overdue(checked, row, dispatch, windows[dispatch.to], new_id)
     return checked
 
 
-def _judge(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, window: ReportWindow, new_id: str) -> None:
-    """It is silent if no report came in all of its time, while a node read the reports."""
-    over_at = max(row["deadline"], window.since + _time_to_speak(row, dispatch))
-    if over_at <= window.until:
-        _take_back(checked, row, dispatch, new_id)
-    elif over_at > row["deadline"]:
-        checked.postponed.append((row["id"], over_at))
+def _check_overdue(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, window: ReportWindow, new_id: str) -> None:
+    """The worker is silent if no report came for its whole timeout while a node read the reports."""
+    timeout_at = max(row["deadline"], window.since + _report_timeout(row, dispatch))
+    if timeout_at <= window.until:
+        _revoke(checked, row, dispatch, new_id)
+    elif timeout_at > row["deadline"]:
+        checked.postponed.append((row["id"], timeout_at))
 
 
-def _time_to_speak(row: Row, dispatch: DispatchTerms) -> int:
-    """Within which a worker that is well is heard. One that need not speak before its end has the margin of that."""
+def _report_timeout(row: Row, dispatch: DispatchTerms) -> int:
+    """The time within which a healthy worker reports. If it only reports its end, the margin of the deadline."""
     if row["taken_at"] is None:
         return dispatch.ack_timeout or 0
     return DEADLINE_MARGIN if dispatch.progress_timeout is None else dispatch.progress_timeout
@@ -385,39 +383,39 @@ def _cancel(
         return
     if row["killed_at"] is None:
         _kill(checked, row, dispatch, new_id, reason)
-    over_at = (row["killed_at"] or now) + _time_to_stop(dispatch)
-    if _is_untaken(row, window) or (row["killed_at"] is not None and over_at <= now):
+    timeout_at = (row["killed_at"] or now) + _time_to_stop(dispatch)
+    if _is_untaken(row, window) or (row["killed_at"] is not None and timeout_at <= now):
         checked.revoked.append((row["id"], _losses_after(row)))
         checked.ends.append(Ending(row["id"], Verdict.CANCELLED, reason))
         return
-    look_at = over_at if row["taken_at"] is not None else min(over_at, now + _LOOK_AGAIN)
-    (checked.stopping if row["killed_at"] is None else checked.postponed).append((row["id"], look_at))
+    check_at = timeout_at if row["taken_at"] is not None else min(timeout_at, now + _RECHECK)
+    (checked.stopping if row["killed_at"] is None else checked.postponed).append((row["id"], check_at))
 
 
 def _time_to_stop(dispatch: DispatchTerms) -> int:
-    """How long a worker has to stop after a kill."""
-    return dispatch.progress_timeout or dispatch.ack_timeout or _PATIENCE
+    """How long a worker may take to stop after a kill message."""
+    return dispatch.progress_timeout or dispatch.ack_timeout or _STOP_DEFAULT
 
 
 def _is_untaken(row: Row, window: ReportWindow | None) -> bool:
-    """Whether a run to be cancelled is in its queue, and no report said otherwise when that was asked for, or the
-    kill was sent. A node with a window has read all that waited before."""
+    """Whether no worker had taken the run when its cancel was requested, or when the kill message was sent. Known only
+    if this node had read all reports by then."""
     if row["pushed_at"] is None or row["taken_at"] is not None or window is None:
         return False
-    # While no kill was sent, the deadline is still where the request has put it.
+    # While no kill message was sent, the deadline is the time of the request.
     asked_at = row["deadline"] if row["killed_at"] is None else row["killed_at"]
     return bool(window.since <= asked_at <= window.until)
 
 
 def _losses_after(row: Row) -> int:
-    """Taken back from a worker it costs a loss: the run may be what ends its workers. A run that was not taken has
-    harmed none: its queue is long, or was lost."""
+    """A run that a worker had taken costs a loss, because the run may be what crashes its workers. A run that was not
+    taken costs none: its queue is long, or was lost."""
     return int(row["losses"]) + (row["taken_at"] is not None)
 
 
-def _take_back(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: str) -> None:
-    """From a worker that fell silent, or from a queue where it was not taken. It is dispatched again, as often as that
-    needs while it is not taken; but what must not run twice is given up, for a worker may have it all the same."""
+def _revoke(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: str) -> None:
+    """Take the run from a worker that fell silent, or from a queue where no worker took it in time. It is dispatched
+    again, unless it must not run twice: a worker may have it without a report."""
     reason = Reason.NOT_TAKEN if row["taken_at"] is None else Reason.NO_PROGRESS
     losses = _losses_after(row)
     checked.revoked.append((row["id"], losses))
@@ -425,7 +423,7 @@ def _take_back(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: 
         checked.ends.append(Ending(row["id"], Verdict.LOST, reason))
     else:
         checked.released.append((row["id"], reason))
-    # It may only be slow. What it does from now on is ignored.
+    # The worker may only be slow. Its later reports are rejected.
     _kill(checked, row, dispatch, new_id, reason)
 
 
@@ -437,21 +435,21 @@ def _kill(checked: CheckedRuns, row: Row, dispatch: DispatchTerms, new_id: str, 
 # --- the log of a worker ----------------------------------------------------------------------------------------------
 
 
-# As the ledger has them: all that a job of our own may say fits in.
+# The same limit as for the log of a local job.
 _MAX_BYTES = 512 * 1024
-# Bounds of the last lines that are kept where the head is full.
+# Limits of the last lines that are kept when the log is full.
 _LAST_LINES_MAX, _LAST_MAX_CHARS = 2_000, 96 * 1024
 _LEVEL_MAX_CHARS = 20
-_FULL = (
-    f"the log of this attempt is full ({LINES_MAX} lines, {_MAX_BYTES // 1024} KiB); what follows is left out, but for "
-    "the last lines, if they come with its end"
+_LOG_FULL = (
+    f"the log of this attempt is full ({LINES_MAX} lines, {_MAX_BYTES // 1024} KiB); further lines are dropped, except "
+    "the last ones if they come with its end"
 )
 
 Line = tuple[int, str, str]
 
 
 class WorkerLog(msgspec.Struct):
-    """The log of a dispatch in the ledger. last: behind which line it goes on. size: in bytes."""
+    """The stored log of a dispatch. last: number of its last line. size: in bytes."""
 
     last: int = 0
     count: int = 0
@@ -462,7 +460,7 @@ class WorkerLog(msgspec.Struct):
         return self.count >= LINES_MAX or self.size >= _MAX_BYTES
 
     def add(self, seq: int, lines: list[Line]) -> bool:
-        """Whether some of them are new: a report that comes again counts once."""
+        """Whether some lines are new: a repeated report counts once."""
         new = min(len(lines), seq + len(lines) - self.last)
         if new <= 0:
             return False
@@ -473,7 +471,7 @@ class WorkerLog(msgspec.Struct):
 
 
 class WorkerLogLines(msgspec.Struct, frozen=True, gc=False):
-    """Lines that are to be written at their place, as the ledger has them."""
+    """Lines to write, as the ledger stores them."""
 
     id: str
     fence: int
@@ -485,46 +483,46 @@ class WorkerLogLines(msgspec.Struct, frozen=True, gc=False):
 def worker_log_lines(
     reported: Iterable[LogLines], logs: Mapping[tuple[str, int], WorkerLog]
 ) -> Iterator[WorkerLogLines]:
-    """The lines to be written. Moves `logs` on."""
+    """The lines to write. Updates `logs`."""
     for each in reported:
         log = logs[each.id, each.fence]
-        lines = [_short(line) for line in each.lines]
+        lines = [_cut_line(line) for line in each.lines]
         if log.is_full and not each.is_last:
             continue
-        # Behind the mark, of whose place among the lines no worker knows.
+        # After the notice, which workers do not count among their lines.
         seq = log.last if log.is_full or each.seq is None else each.seq
-        lines = _end(lines) if log.is_full else _bounded(lines, is_last=each.is_last)
+        lines = _last_lines(lines) if log.is_full else _bounded(lines, is_last=each.is_last)
         if log.add(seq, lines) and log.is_full and not each.is_last:
-            lines = _marked(lines)
+            lines = _with_notice(lines)
             log.last = max(log.last, seq + len(lines))
         yield WorkerLogLines(each.id, each.fence, seq, len(lines), lines_text(lines))
 
 
-def _short(line: Line) -> Line:
+def _cut_line(line: Line) -> Line:
     at, level, text = line
     cut = text if len(text) <= LINE_MAX_CHARS else text[:LINE_MAX_CHARS] + " … (line cut)"
     return at, level[:_LEVEL_MAX_CHARS], cut
 
 
 def _bounded(lines: list[Line], *, is_last: bool) -> list[Line]:
-    """One report: its first lines, and its last ones if they are those of the whole."""
-    fitting = _fitting(lines, LINES_MAX, _MAX_BYTES)
+    """Cut one report: keep its first lines and, if it is the last report, its last ones."""
+    fitting = _count_fitting(lines, LINES_MAX, _MAX_BYTES)
     if fitting == len(lines):
         return lines
-    return _marked(lines[:fitting]) + (_end(lines[fitting:]) if is_last else [])
+    return _with_notice(lines[:fitting]) + (_last_lines(lines[fitting:]) if is_last else [])
 
 
-def _end(lines: list[Line]) -> list[Line]:
-    return lines[len(lines) - _fitting(lines[::-1], _LAST_LINES_MAX, _LAST_MAX_CHARS) :]
+def _last_lines(lines: list[Line]) -> list[Line]:
+    return lines[len(lines) - _count_fitting(lines[::-1], _LAST_LINES_MAX, _LAST_MAX_CHARS) :]
 
 
-def _marked(lines: list[Line]) -> list[Line]:
+def _with_notice(lines: list[Line]) -> list[Line]:
     at, _, text = lines[-1]
-    return lines if text == _FULL else [*lines, (at, "warning", _FULL)]
+    return lines if text == _LOG_FULL else [*lines, (at, "warning", _LOG_FULL)]
 
 
-def _fitting(lines: list[Line], most: int, chars: int) -> int:
-    """How many of the first of them fit. A line does: it is cut."""
+def _count_fitting(lines: list[Line], most: int, chars: int) -> int:
+    """How many of the first lines fit."""
     for count, (_, _, text) in enumerate(lines[:most]):
         chars -= len(text)
         if chars < 0:

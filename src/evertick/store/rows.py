@@ -1,6 +1,6 @@
-"""Between rows and structs: JSON text in and out of columns, and the structs that people read.
+"""Conversion of rows: columns with JSON text, and the structs that users read.
 
-Reading never raises for one bad row: what cannot be decoded is left out, or shown as the text it is.
+Reading never raises for one bad row: values that cannot be decoded are left out, or shown as text.
 """
 
 from __future__ import annotations
@@ -83,13 +83,12 @@ T = TypeVar("T")
 
 
 class Row(Protocol):
-    """A row of any database, by the names of its columns."""
+    """A row of any database, by column name."""
 
     def __getitem__(self, name: str, /) -> Any: ...
 
 
-# The newest format of a definition, a run or a message that this code can read; the statements have it of the latter
-# two as `readable`.
+# The newest format that this code can read. For runs and messages the SQL part `readable` has the same number.
 FORMAT = 1
 NO_ARGS = b"{}"
 # The columns of a claimed run.
@@ -109,9 +108,9 @@ CLAIMED = (
     "labels",
     "traceparent",
 )
-# The error of a message whose owner died: it may have been delivered or not.
-LOST_DELIVERY = "the node that was sending it died"
-# States in which a claim holds the run, or has ended it.
+# The error of a message whose owner died. It is unknown whether the message was delivered.
+LOST_DELIVERY = "the sending node died"
+# In these states the node and fence of the row are those of the claim that holds or ended the run.
 _HELD = frozenset({State.RUNNING, State.DONE})
 
 _definitions = msgspec.json.Decoder(Definition)
@@ -125,7 +124,7 @@ _names = msgspec.json.Decoder(tuple[str, ...])
 _lines = msgspec.json.Decoder(list[tuple[int, str, str]])
 _ticks = msgspec.json.Decoder(dict[str, tuple[int | None, int | None]])
 _encoder = msgspec.json.Encoder()
-# By a look into a dict, which takes a fifth of the time of asking the type.
+# A dict lookup takes a fifth of the time of a call of the enum.
 _CAUSES = {cause.value: cause for cause in Cause}
 
 
@@ -134,8 +133,8 @@ def json_text(value: object) -> str:
 
 
 def plain_text(text: str | None) -> str | None:
-    """Text that every database takes: halves of surrogate pairs (undecodable output of a program) become question
-    marks, and zeros, which PostgreSQL has no place for, the sign for what cannot be shown."""
+    """Text that every database accepts: lone surrogates (undecodable output of a program) become question marks, and
+    NUL characters, which PostgreSQL refuses, become U+FFFD."""
     if text is None:
         return None
     if "\x00" in text:
@@ -144,7 +143,7 @@ def plain_text(text: str | None) -> str | None:
 
 
 def phases_text(phases: Sequence[Phase] | None) -> str | None:
-    """Phases as they are written; their names and metadata are the job's, and may be anything."""
+    """Phases as stored. Names and metadata are from the job and may contain anything."""
     if not phases:
         return None
     return json_bytes([msgspec.structs.replace(phase, name=plain_text(phase.name)) for phase in phases]).decode()
@@ -155,7 +154,7 @@ def lines_text(lines: Sequence[tuple[int, str, str]]) -> str:
 
 
 def read_each(rows: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], list[tuple[R, str]]]:
-    """Readable rows, and the others with their errors: one bad row must not stop the others."""
+    """The readable rows, and the others with their errors."""
     good: list[T] = []
     bad: list[tuple[R, str]] = []
     for row in rows:
@@ -171,7 +170,7 @@ def moment(us: int | None) -> datetime | None:
 
 
 def stored_of(row: Row) -> StoredSchedule | None:
-    """None: this code cannot read it."""
+    """None: this code cannot read the row."""
     try:
         definition = _definitions.decode(row["definition"])
         pause = None if row["pause"] is None else _pauses.decode(row["pause"])
@@ -200,7 +199,7 @@ def stored_of(row: Row) -> StoredSchedule | None:
 
 
 def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:
-    """From columns in the order of the struct. Undecodable rows are left out."""
+    """From columns in the order of the struct. Unreadable rows are left out."""
     found: list[DueSchedule] = []
     for id_, key, version, created_at, definition, pause, occurrences, fire_at, at, fires, failed, live, stamp in rows:
         try:
@@ -226,7 +225,7 @@ def due_of(rows: Iterable[Sequence[Any]]) -> list[DueSchedule]:
 
 
 def schedule_of(app: str, stored: StoredSchedule, last: Row | None, counts: Iterable[Row]) -> Schedule:
-    """With the newest of its runs, and how many have ended by which verdict."""
+    """With its newest run, and the number of ended runs by verdict."""
     definition, pause = stored.definition, stored.pause
     return Schedule(
         key=stored.key,
@@ -276,7 +275,7 @@ def _edit_of(occurrence: Occurrence) -> OccurrenceEdit:
 
 
 def overrides_of(stored: StoredSchedule) -> tuple[str, ...]:
-    """The options of a declared schedule that were changed since, by name."""
+    """The options of a declared schedule that differ from its declaration."""
     if stored.declared is None:
         return ()
     own, declared = stored.definition, stored.declared.definition
@@ -306,7 +305,7 @@ def claimed_from(
     labels: str | None,
     traceparent: str | None,
 ) -> Claimed:
-    """A claim, and then the columns of `CLAIMED` in their order."""
+    """A claim from the columns of `CLAIMED`, in their order."""
     return Claimed(
         id=id_,
         fence=fence,
@@ -330,9 +329,9 @@ def claimed_from(
 def run_of(row: Row) -> Run:
     args = row["args"] if row["args"] is not None else row["schedule_args"]
     state = State(row["state"])
-    # A run that went back keeps its last claim in the row, but no node holds it.
+    # A run that returned to waiting keeps its last claim in the row, but no node holds it.
     is_held = state in _HELD
-    # It waits for a run before it, or for a limit.
+    # Blocked on a run before it, or by a limit.
     limit, key = (None, None) if state is not State.BLOCKED or row["limit_key"] is None else shown_key(row["limit_key"])
     return Run(
         id=row["id"],
@@ -371,7 +370,7 @@ def run_of(row: Row) -> Run:
 
 
 def dispatch_terms_of(text: str | None) -> DispatchTerms:
-    """The terms of a dispatch. Of unreadable ones nothing but the end is expected."""
+    """The terms of a dispatch. Unreadable ones count as mode finish without timeouts."""
     try:
         return _dispatch_terms.decode(text or "")
     except msgspec.MsgspecError:
@@ -509,7 +508,7 @@ def _ticks_of(text: str, beat_at: int) -> dict[str, Tick]:
 
 
 def lines_of(chunks: Iterable[Row], after: int, limit: int) -> list[LogLine]:
-    """The lines of a run from the `after`-th on, out of its chunks in the order of attempts."""
+    """Log lines of a run without the first `after`, from its chunks in the order of attempts."""
     found: list[LogLine] = []
     passed = 0
     for fence, first, chunk in _fresh_chunks(chunks):
@@ -523,7 +522,7 @@ def lines_of(chunks: Iterable[Row], after: int, limit: int) -> list[LogLine]:
 
 
 def _fresh_chunks(chunks: Iterable[Row]) -> Iterator[tuple[int, int, Row]]:
-    """Chunks with how many of their first lines an earlier chunk of the attempt has brought already."""
+    """Chunks, each with the number of its first lines that an earlier chunk of the attempt had already."""
     fence, expected = -1, 0
     for chunk in chunks:
         if chunk["fence"] != fence:
@@ -549,7 +548,7 @@ def _shown_cause(text: str) -> Cause:
     try:
         return Cause(text)
     except ValueError:
-        # One of a newer release. People are shown the word; nothing here decides by it.
+        # A cause of a newer release: displayed, never decided on.
         return cast("Cause", text)
 
 
@@ -567,11 +566,11 @@ def _shown_phases(text: str | None) -> tuple[Phase, ...]:
         return ()
 
 
-# --- a run right after it was enqueued, without reading it back -------------------------------------------------------
+# --- a run just enqueued, without reading it back ---------------------------------------------------------------------
 
 
 def is_all_there(run: NewRun) -> bool:
-    """Whether nothing of its row comes from elsewhere: the key and arguments of a schedule, a run it is blocked on."""
+    """Whether its row has no value from elsewhere: key and arguments of a schedule, the run it is blocked on."""
     return run.schedule_id is None and run.state is State.WAITING and not run.is_claimed
 
 
@@ -609,19 +608,19 @@ def run_as_enqueued(app: str, now: int, run: NewRun) -> Run:
     )
 
 
-# --- rows that a wrong clock has left, by kind, in the order in which they are put right ------------------------------
+# --- rows written while the clock was wrong, by kind, in the order of their repair ------------------------------------
 
 
-# Rows that wait for a time that will not come. Keys first: their period counts from the making of their run.
+# Rows that wait for a wrong time. Keys first: their period counts from the creation of their run.
 WAITING = ("keys", "messages", "runs")
-# Rows whose times show when the clock was wrong, by which the others are found.
+# Rows whose times prove when the clock was wrong; the waiting ones are found by them.
 DATED = ("history", "attempts", "nodes", "duties", "events", "schedules")
-# The column that identifies a row of each kind.
+# The id column of each kind.
 _NAMES = {"events": "seq", "duties": "name", "keys": "key"}
 
 
 class MistimedRows(NamedTuple):
-    """By kind, the names of rows that are to be put right, and the times at which they say that they were written."""
+    """By kind, the ids of rows to repair. `times`: when they say that they were written."""
 
     names: dict[str, list[Any]]
     times: list[int]

@@ -29,7 +29,7 @@ class SessionStore(ABC, Generic[S]):
         """The session of the open store."""
         self._refuse_fork()
         if self._session is None:
-            raise StoreUnavailable(f"the {self.description} is not open; open it before using it")
+            raise StoreUnavailable(f"the {self.description} is not open", fix="open it before using it")
         return self._session
 
     def _refuse_fork(self) -> None:
@@ -42,20 +42,20 @@ class SessionStore(ABC, Generic[S]):
         return found if found.are_all_held(names) else await self._take_duties(app, node, names)
 
     async def clock_traces(self, app: str, *, limit: int) -> ClockTraces:
-        return traces_of(*await self._find_off(app, limit))
+        return traces_of(*await self._find_mistimed(app, limit))
 
     async def mend_times(self, app: str, gaps: Sequence[GapCut], *, traces: ClockTraces, limit: int) -> dict[str, int]:
         # The search reads all of history, so it runs without the lock for writing.
-        found, _ = await self._find_off(app, limit, traces.first_at)
-        return await self._mend_off(app, found, gaps, limit)
+        found, _ = await self._find_mistimed(app, limit, traces.first_at)
+        return await self._mend_mistimed(app, found, gaps, limit)
 
     @abstractmethod
     async def _named_duties(self, app: str, names: Sequence[str], /) -> DutyHolds: ...
     @abstractmethod
     async def _take_duties(self, app: str, node: str, names: Sequence[str], /) -> DutyHolds: ...
     @abstractmethod
-    async def _find_off(self, app: str, limit: int, first: int | None = None, /) -> tuple[MistimedRows, int]: ...
+    async def _find_mistimed(self, app: str, limit: int, first: int | None = None, /) -> tuple[MistimedRows, int]: ...
     @abstractmethod
-    async def _mend_off(
+    async def _mend_mistimed(
         self, app: str, found: MistimedRows, gaps: Sequence[GapCut], limit: int, /
     ) -> dict[str, int]: ...

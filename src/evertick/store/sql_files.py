@@ -1,8 +1,8 @@
-"""SQL files of a store: statements by name, and numbered migrations, each applied once.
+"""SQL files of a store: named statements, and numbered migrations, each applied once.
 
-In a `queries.sql` each statement says what it is for. A migration that was applied must never change again, which its
-checksum guards. `compatible_from` in its first line says which older code may go on using the store, so that a fleet
-can be updated node by node. How a migration is applied is each store's own.
+An applied migration must never change; its checksum detects that. `compatible_from` in its first line is the oldest
+code that may still use the store, so that nodes can be updated one by one. Each store applies migrations in its own
+way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 # --- statements -------------------------------------------------------------------------------------------------------
 
 
-# A statement, or a part of several that `@name` stands for.
+# A statement, or a part: text that replaces `@name` in statements.
 _HEAD = re.compile(r"^-- (name|part): (\S+)\n", re.MULTILINE)
 _PART = re.compile(r"@(\w+)")
 
@@ -43,7 +43,7 @@ def load_statements(path: Path) -> dict[str, str]:
     for kind, name, text in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
         known = parts if kind == "part" else statements
         assert name not in known, f"two statements are called {name}"
-        # Without comments: databases keep the text of every prepared statement.
+        # Without comments, because databases store the text of every prepared statement.
         lines = (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
         whole = "\n".join(lines).rstrip(";\n ")
         known[name] = _PART.sub(lambda part: parts[part[1]], whole)
@@ -65,7 +65,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_migrations(folder: Path, version: int) -> tuple[Migration, ...]:
-    """All up to the version that the code knows, without a hole."""
+    """All migrations up to the version of this code, without gaps."""
     found = tuple(_read(path) for path in sorted(folder.glob("[0-9]*.sql")))
     assert [migration.version for migration in found] == list(range(1, version + 1))
     return found
@@ -74,41 +74,42 @@ def read_migrations(folder: Path, version: int) -> tuple[Migration, ...]:
 def pending(
     known: Sequence[Migration], applied: Mapping[int, str], description: str, mode: MigrateMode = "auto"
 ) -> list[Migration]:
-    """Missing migrations. Refuses a migration that was applied in another form, and in mode check anything missing."""
+    """Missing migrations. Refuses a migration whose content has changed, and in mode check any missing one."""
     for migration in known:
         if applied.get(migration.version, migration.checksum) != migration.checksum:
             raise StoreRefused(
-                f"the migration {migration.name} was applied to the {description} in another form than this code has; "
-                "install the release that made the store, or a newer one"
+                f"the migration {migration.name} was applied to the {description} with other content than it has here",
+                fix="install the release that created the store, or a newer one",
             )
     missing = [migration for migration in known if migration.version not in applied]
     if missing and mode == "check":
         names = ", ".join(migration.name for migration in missing)
         raise StoreRefused(
-            f"the {description} lacks the migrations {names}; apply them with `evertick db migrate --database URL`, "
-            'or start one node with migrate="auto"'
+            f"the {description} lacks the migrations {names}",
+            fix='apply them with `evertick db migrate --database URL`, or start one node with migrate="auto"',
         )
     return missing
 
 
 def refuse_newer(version: int, compatible_from: int, known: int, description: str) -> None:
-    """A store that was changed for newer code says how old the code may be that still uses it."""
+    """Refuse a store that requires newer code than this."""
     if compatible_from > known:
         raise StoreRefused(
-            f"the {description} is newer than this code: it has version {version} and may be used by code of "
-            f"version {compatible_from} or newer, and this is version {known}; update Evertick"
+            f"the {description} is newer than this code: its schema version {version} requires code of version "
+            f"{compatible_from} or newer, and this code has version {known}",
+            fix="update Evertick",
         )
 
 
 def without_meta(description: str, how: Literal["empty", "missing"]) -> StoreRefused:
-    """The table that identifies the store was made together with the list of migrations, and is never removed."""
-    return StoreRefused(f"the {description} is damaged: its table meta is {how}; restore it from a backup")
+    """The first migration creates `meta` together with the list of migrations, and nothing removes it."""
+    return StoreRefused(f"the {description} is damaged: its table meta is {how}", fix="restore it from a backup")
 
 
 def without_migrations(description: str, how: Literal["empty", "missing"], place: str) -> StoreRefused:
     return StoreRefused(
-        f"the {description} holds tables of Evertick, but its list of migrations is {how}, and it is unknown how far "
-        f"they have come; restore it from a backup, or begin anew in another {place}"
+        f"the {description} has tables of Evertick, but its list of migrations is {how}, so their version is unknown",
+        fix=f"restore it from a backup, or start with another {place}",
     )
 
 

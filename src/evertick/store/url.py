@@ -1,8 +1,7 @@
-"""From a URL to a store: the scheme says which one.
+"""Select a store by the scheme of its URL.
 
-SQLite and PostgreSQL are built in and found without a search, since looking through all installed packages (and
-importing what looks) would cost every start some milliseconds. Other stores register under the entry point group
-`evertick.stores`.
+SQLite and PostgreSQL are built in: a search through the entry points of all packages would cost every start some
+milliseconds. Other stores register under the entry point group `evertick.stores`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from evertick.clock import Clock
 from evertick.errors import InvalidSetting
 from evertick.store.base import OpensStore, Store
+from evertick.text.values import shown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -23,12 +23,12 @@ _POSTGRES = ("postgresql", "postgres")
 
 
 def open_store(url: str, *, clock: Clock, is_inline: bool = False) -> Store:
-    """The store that a URL names, not opened yet."""
+    """The store of a URL, not opened yet."""
     return _opener(_scheme(url))(url, clock=clock, is_inline=is_inline)
 
 
 def check_location(url: str) -> None:
-    """Refuse what is wrong with the URL itself, where it is written and not only when the store is opened."""
+    """Refuse an invalid URL where it is written, before the store is opened."""
     scheme = _scheme(url)
     if scheme == "sqlite":
         return
@@ -37,20 +37,22 @@ def check_location(url: str) -> None:
         return
     try:
         from evertick.store.postgres.location import location_of
-    except ImportError:  # the driver is not installed, which the opening says with its fix
+    except ImportError:  # the driver is not installed; opening the store raises that error with its fix
         return
     location_of(url)
 
 
 def check_installed(url: str) -> None:
-    """Refuse a store whose packages are not there, with what to install, before anything is opened."""
+    """Refuse a store whose packages are not installed, before it is opened."""
     _opener(_scheme(url))
 
 
 def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        raise InvalidSetting("the URL of a store begins with its scheme, like sqlite:///jobs.db; this one has none")
+        raise InvalidSetting(
+            "the URL of the store has no scheme", setting="url", fix="write a URL such as sqlite:///jobs.db"
+        )
     return scheme
 
 
@@ -65,7 +67,7 @@ def _opener(scheme: str) -> OpensStore:
     try:
         opener: OpensStore = entry.load()
     except ImportError as error:
-        raise InvalidSetting(f"the store for {scheme}:// cannot be loaded ({error})") from error
+        raise InvalidSetting(f"the store for {scheme}:// cannot be loaded ({error})", setting="url") from error
     return opener
 
 
@@ -78,10 +80,14 @@ def _registered(scheme: str) -> EntryPoint:
         if plus and plain in ("sqlite", *_POSTGRES):
             plain = "sqlite" if plain == "sqlite" else "postgresql"
             raise InvalidSetting(
-                f"the scheme {scheme!r} names a driver ({driver}), which Evertick chooses by itself; write {plain}://"
+                f"the scheme {shown(scheme)} names a driver ({driver}), but Evertick selects the driver itself",
+                setting="url",
+                fix=f"write {plain}://",
             )
         known = ", ".join(sorted({"sqlite", *_POSTGRES, *found}))
-        raise InvalidSetting(f"no store is known for the scheme {scheme!r}; known are {known}")
+        raise InvalidSetting(
+            f"no store is known for the scheme {shown(scheme)}", setting="url", fix=f"use one of {known}"
+        )
     return found[scheme]
 
 
@@ -90,6 +96,8 @@ def _postgres(scheme: str) -> OpensStore:
         from evertick.store.postgres import PostgresStore
     except ImportError as error:
         raise InvalidSetting(
-            f"the store for {scheme}:// cannot be loaded ({error}); install it with `pip install 'evertick[postgres]'`"
+            f"the store for {scheme}:// cannot be loaded ({error})",
+            setting="url",
+            fix="install it with `pip install 'evertick[postgres]'`",
         ) from error
     return PostgresStore

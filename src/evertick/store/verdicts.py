@@ -1,8 +1,8 @@
-"""Verdicts that a store gives by its own hand, the same for every store: runs that are lost, cancelled, unreadable, and
-fires whose unique key is taken; and the events of the feed that changes and outcomes become. Pure.
+"""Verdicts that the store itself gives: lost, cancelled and unreadable runs, fires whose unique key is taken. Also the
+feed events of changes and outcomes. Pure, the same for every store.
 
-A row of a newer format is not claimed at all. An unreadable one is damaged, or a mistake: a hand in the database, a
-release that has forgotten to raise the format. It is put out of the way of the others, where people find it.
+A claim ignores rows in a newer format. An unreadable row in a known format is damaged (a manual change, or a release
+that did not raise the format); it is parked or dead, so that operators find it and other rows are not delayed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from evertick.when.moment import DAY, MINUTE
 __all__ = [
     "CHANGE_KINDS",
     "DEADLINE_MARGIN",
-    "PUT_BACK_KINDS",
     "REHOMED_MOST",
+    "RETURN_KINDS",
     "Ending",
     "bare_outcome",
     "cancelled_outcome",
@@ -35,14 +35,14 @@ __all__ = [
     "unreadable_runs",
 ]
 
-# A run this long past its deadline is taken from its owner, though it beats: it should have stopped by itself.
+# A run this long past its deadline is taken from its living owner, which should have stopped it.
 DEADLINE_MARGIN = MINUTE
-# Runs that one call settles at most: bounds its transaction. The rest is there for the next beat.
+# Runs that one call recovers at most: bounds its transaction. The rest follows with the next heartbeat.
 REHOMED_MOST = 2_000
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """A run that the store itself ends. Without a reason the one it has stays."""
+    """A run that the store ends. `reason` None keeps the run's reason."""
 
     id: str
     verdict: Verdict
@@ -50,7 +50,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def ending_of_lost(row: Row) -> Ending | None:
-    """How a run ends whose claim is lost; None: it may run again."""
+    """The end of a run whose claim is lost; None: it may run again."""
     if row["is_cancel_requested"]:
         return Ending(row["id"], Verdict.CANCELLED, row["cancel_reason"] or Reason.REQUESTED)
     if row["is_left_alone"]:
@@ -61,13 +61,13 @@ def ending_of_lost(row: Row) -> Ending | None:
 
 
 def may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
-    """Whether the node that re-homes a lost run can run it at once, and no limit has a say in that."""
+    """Whether the recovering node can claim the run itself: it knows the task, and no limit applies."""
     terms = tasks.get(row["task"])
     return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
 
 
 def cancelled_outcome(outcome: Outcome, held: Row) -> Outcome:
-    """The end of a run that was to go back, but for a cancel that was asked for meanwhile. It sends nothing."""
+    """The end of a run that would return to waiting but for a cancel request. It sends no messages."""
     return msgspec.structs.replace(
         outcome,
         kind="done",
@@ -80,12 +80,12 @@ def cancelled_outcome(outcome: Outcome, held: Row) -> Outcome:
 
 
 def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
-    """An outcome that the store can take: how the run ended stays, its result and phases go.
+    """An outcome that the store can write: without result, phases and messages.
 
-    A run whose messages go with them has failed: readers that wait for these must not find a success. So has one
-    that was to be dispatched by such a message.
+    A success whose messages are dropped becomes a failure, because their readers must not see a success. So does a run
+    that a dropped message was to dispatch.
     """
-    problem = f"the outcome of this run cannot be written as it is: {error}"
+    problem = f"the outcome of this run cannot be stored as it is: {error}"
     bare: dict[str, Any] = {"result": None, "phases": (), "messages": (), "dispatch": None}
     if outcome.messages:
         problem = f"{problem}; its messages are not sent"
@@ -102,34 +102,32 @@ def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
 
 log = logging.getLogger("evertick.store")
 
-# An unreadable message is kept this long, for people to look at.
-_KEPT = 30 * DAY
+# How long an unreadable message is kept for inspection.
+_UNREADABLE_KEPT = 30 * DAY
 
 
 def unreadable_runs(bad: Sequence[tuple[Row, str]], fence: int) -> list[Outcome]:
     """Parked, until they are cancelled."""
     for row, error in bad:
-        log.error("run %s of %r cannot be read, and is parked: %s", row["id"], row["task"], error)
+        log.error("run %s: task %r: the row is unreadable; parked: %s", row["id"], row["task"], error)
     return [
-        Outcome(
-            id=str(row["id"]), fence=fence, kind="park", reason=Reason.UNREADABLE, error=f"it cannot be read: {error}"
-        )
+        Outcome(id=str(row["id"]), fence=fence, kind="park", reason=Reason.UNREADABLE, error=f"unreadable row: {error}")
         for row, error in bad
     ]
 
 
 def unreadable_messages(bad: Sequence[tuple[Row, str]]) -> list[MessageOutcome]:
-    """Dead, until they are dropped, or mended and tried again."""
+    """Dead, until they are dropped, or repaired and retried."""
     for row, error in bad:
-        log.error("message %s of channel %r cannot be read, and is dead: %s", row["id"], row["channel"], error)
+        log.error("message %s: channel %r: the row is unreadable; now dead: %s", row["id"], row["channel"], error)
     return [
         MessageOutcome(
             id=str(row["id"]),
             fence=row["fence"],
             kind="dead",
             attempts=row["attempts"],
-            remember=_KEPT,
-            error=f"it cannot be read: {error}",
+            remember=_UNREADABLE_KEPT,
+            error=f"unreadable row: {error}",
         )
         for row, error in bad
     ]
@@ -142,11 +140,10 @@ _GAPS_BEFORE_A_FIRE = frozenset({Reason.COALESCED, Reason.DOWNTIME})
 
 
 def gaps_with_duplicates(gaps: Iterable[NewGap], runs: Iterable[NewRun], taken: Container[str]) -> list[NewGap]:
-    """The gaps of a plan and of those of its runs that are not to be, for their key is taken. Only fires have moments
-    to account for.
+    """The gaps of a plan, and gaps in place of its runs whose key is taken. Only fires have moments to account for.
 
-    Moments that the fire would have run for, or after, have the same reason as the fire: nothing ran for them. Where it
-    is for all nodes, that is so only if all of them skip it.
+    Moments that were coalesced into such a fire get the reason of that fire, because nothing ran for them. A fire for
+    every node counts only if all nodes skip it.
     """
     fires = [run for run in runs if run.cause in (Cause.FIRE, Cause.EVERY_NODE)]
     skipped = [run for run in fires if run.id in taken]
@@ -171,7 +168,7 @@ def _skipped_with_it(gap: NewGap, reason: Reason) -> NewGap:
 # --- events of the feed -----------------------------------------------------------------------------------------------
 
 
-# By the kind of a change, and by the kind of an outcome that does not end its run.
+# Feed kinds by kind of change, and by kind of outcome that does not end its run.
 CHANGE_KINDS: Mapping[str, FeedKind] = {
     "add": "schedule.added",
     "edit": "schedule.edited",
@@ -179,7 +176,7 @@ CHANGE_KINDS: Mapping[str, FeedKind] = {
     "resume": "schedule.resumed",
     "remove": "schedule.removed",
 }
-PUT_BACK_KINDS: Mapping[str, FeedKind] = {
+RETURN_KINDS: Mapping[str, FeedKind] = {
     "retry": "run.retrying",
     "release": "run.released",
     "park": "run.parked",
@@ -188,7 +185,7 @@ PUT_BACK_KINDS: Mapping[str, FeedKind] = {
 
 
 def change_facts(change: Change) -> tuple[object, ...]:
-    """A change as `evertick.feed` reads it."""
+    """A change in the form that `evertick.feed` reads."""
     if change.pause is None:
         return (change.key,)
     return (change.key, plain_text(change.pause.note), change.pause.until)

@@ -1,6 +1,6 @@
-"""Connections inside of the wrappers that other libraries put around them: pools, SQLAlchemy, Django.
+"""Find the driver's connection inside wrappers of other libraries: pools, SQLAlchemy, Django.
 
-Nothing is imported for it: wrappers are known by what they offer. Each store recognises what is inside.
+Imports none of them: a wrapper is recognised by its attributes. Each store recognises the connection inside.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from typing import Any
 
 from evertick.errors import Refused
 
-__all__ = ["CLOSED", "begin_as_library", "layers_of"]
+__all__ = ["begin_as_library", "closed_connection", "layers_of"]
 
-# Session, its Connection, the pool's proxy, the driver's own: no wrapper in use has more layers.
+# Session, its Connection, the pool's proxy, the driver's connection: no known wrapper has more layers.
 _LAYERS_MOST = 5
-CLOSED = "this connection is closed; pass one that is open, in the transaction of your own changes"
 _HARMLESS = "SELECT 1"
 
 
+def closed_connection() -> Refused:
+    return Refused("this connection is closed", fix="pass one that is open, in the transaction of your own changes")
+
+
 def layers_of(given: object) -> Iterator[Any]:
-    """The given object and its insides, one layer after the other."""
+    """The given object and the objects inside, from the outside in."""
     found: Any = given
     for _ in range(_LAYERS_MOST):
         yield found
@@ -33,27 +36,27 @@ def _one_layer_down(wrapper: Any) -> Any:
         if (below := getattr(wrapper, name, None)) is not None:
             return below
     if callable(ensure := getattr(wrapper, "ensure_connection", None)):
-        # Django connects with the first statement that it sees.
+        # Django connects with its first statement.
         ensure()
     below = getattr(wrapper, "connection", None)
-    # A Session has a method of that name. One that must be awaited is an AsyncSession's.
+    # A Session has a method of that name; that of an AsyncSession is a coroutine function.
     if inspect.ismethod(below) and not inspect.iscoroutinefunction(below):
         return below()
     return below
 
 
 def _refuse_closed(wrapper: Any) -> None:
-    """A closed Connection of SQLAlchemy has nothing inside, and says so in an error of its own."""
+    """A closed SQLAlchemy Connection has nothing inside, and would raise an error of its own."""
     is_connection = hasattr(wrapper, "exec_driver_sql") and not hasattr(wrapper, "sync_connection")
     if is_connection and wrapper.closed:
-        raise Refused(CLOSED)
+        raise closed_connection()
 
 
 async def begin_as_library(given: object, *, is_begun: bool) -> None:
-    """Let SQLAlchemy begin its transaction, if it has not. `is_begun`: whether the driver's own connection is in one.
+    """Let SQLAlchemy begin its transaction. `is_begun`: whether the driver's connection is in a transaction.
 
-    SQLAlchemy begins with the first statement that it sees, and ours pass it by: its commit would be one of nothing,
-    and what we wrote would be rolled back without a word.
+    SQLAlchemy begins with the first statement that it sees, but our statements bypass it: its commit would commit
+    nothing, and our writes would be rolled back silently.
     """
     for layer in layers_of(given):
         if callable(execute := getattr(layer, "exec_driver_sql", None)):

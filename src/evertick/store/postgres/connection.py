@@ -1,8 +1,7 @@
-"""Connections to PostgreSQL, the statements that go over them, and what goes wrong, in Evertick's words.
+"""Connections to PostgreSQL, the statements, and the translation of errors.
 
-The statements live in `queries.sql`, where each says what it is for. There the schema is called `evertick`; its real
-name is put in here, quoted. Nothing relies on the search path or on what a connection was before, which behind a pooler
-is unknown: there the settings below hold for one transaction at a time.
+In `queries.sql` the schema is called `evertick`; this file replaces it by its quoted name. Nothing relies on the search
+path or on earlier use of a connection, which is unknown behind a pooler; there settings last for one transaction only.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ __all__ = [
     "CLOSE_SECONDS",
     "CONFLICTS",
     "OLDEST",
-    "PLAIN_PLANS",
+    "PLANNER_SETTINGS",
+    "REACHABLE",
     "Connection",
     "OutOfOrder",
     "QueryConnection",
@@ -42,16 +42,16 @@ __all__ = [
     "connect",
     "disconnect",
     "in_schema",
-    "is_taken",
+    "is_unique_violation",
     "is_unwritable",
-    "limits_of",
-    "once_if_alike",
+    "omit_default",
+    "once_if_equal",
     "quoted",
     "refused",
     "sqlstate_of",
     "statements_for",
+    "timeouts_of",
     "translated",
-    "unless_all",
 ]
 
 _SCHEMA = re.compile(r"\bevertick\.")
@@ -86,7 +86,7 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has
 
     async def execute(self, query: str, *values: object, **options: Any) -> Any:
         if not values:
-            # Sent as it is, in one message; also how transactions begin and end.
+            # Without parameters, in one message. Transactions begin and end this way.
             return await super().execute(query, **options)
         async with self._in_transaction():
             return await super().execute(query, *values, **options)
@@ -102,7 +102,7 @@ class PooledConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has
 
 
 class QueryConnection(Protocol):
-    """A connection that takes our statements: of asyncpg, or of a user's own driver."""
+    """A connection that executes our statements: of asyncpg, or of a user's driver."""
 
     async def fetch(self, query: str, *values: object) -> list[Row]: ...
 
@@ -116,7 +116,7 @@ class QueryConnection(Protocol):
 
 
 class Connection(QueryConnection, Protocol):
-    """A connection of asyncpg, which has no types of its own, as the store uses it."""
+    """The part of an asyncpg connection that the store uses; asyncpg has no types."""
 
     async def add_listener(self, channel: str, callback: Callable[[Any, int, str, str], None]) -> None: ...
 
@@ -133,13 +133,13 @@ class Connection(QueryConnection, Protocol):
 
 OLDEST = 14
 _STATEMENTS_CACHED = 300
-# A server that does not answer must not hold up the end of a program.
+# A server that does not answer must not delay the end of a program.
 CLOSE_SECONDS = 2.0
 
-# Live tables are nearly empty one minute and full the next, so what the planner believes about them is often wrong, and
-# a hash of a table that it takes for empty is a scan of a million rows. Every statement here can be searched by an
-# index, and with these settings it is. No JIT: the price that planners put on a forbidden way makes it compile.
-PLAIN_PLANS = {
+# Live tables are almost empty one minute and full the next, so the planner's statistics are often wrong, and a hash of
+# a table that it takes for empty scans a million rows. Every statement here can use an index, and with these settings
+# it does. No JIT: the cost that the planner adds to a disabled plan would trigger a compilation.
+PLANNER_SETTINGS = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
@@ -148,83 +148,92 @@ PLAIN_PLANS = {
     "plan_cache_mode": "force_generic_plan",
 }
 
-# Whatever the server, the database or the role has as its default: in a stronger isolation a statement that has waited
-# for a lock does not see what its holder has committed, and counts anew what was counted already.
+# Overrides the default of the server, database and role. With a stronger isolation, a statement that waited for a lock
+# does not see what its holder has committed, and would count twice.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _READ_COMMITTED = {"default_transaction_isolation": "read committed"}
 
-# A connection that we have given up must not go on waiting for a lock, or hold one. A server on Windows cannot do that.
-_NOTICES_OUR_END = {"client_connection_check_interval": "500"}
+# A connection that we have closed must not wait for a lock, or hold one. Not supported by servers on Windows.
+_CHECK_CONNECTION = {"client_connection_check_interval": "500"}
 
-# Another transaction went first: the whole of this one is tried again.
+# Another transaction came first; the whole transaction is repeated.
 CONFLICTS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class OutOfOrder(asyncpg.SerializationError):  # type: ignore[misc]
-    """A lock is needed that comes before those that are held: begin again, and take it first."""
+    """A lock is needed that comes before the held ones: repeat the transaction, and take that lock first."""
 
 
-# A store that is opened makes its tables only where there are none: its version says that they are there.
-_RESTORE = "restore the database from a backup; only if all of the schema was removed does a new start make it, empty"
-# By the beginning of the SQLSTATE; the longest that fits is taken.
-_TROUBLES = {
-    "08": "cannot be reached; check that the server runs, and the network on the way to it",
-    "25006": "is read-only; connect to the primary server",
-    "25P03": "ended a transaction that had stood still for too long",
-    "28": "does not let this user in; check user, password and the server's pg_hba.conf",
-    "3D000": "does not exist; create the database, or correct the URL",
-    "40": "is so busy that a transaction never got through, however often it was tried again",
-    "42501": "does not give {user} the rights it needs; see 'Roles and rights' in the guide to PostgreSQL",
-    "42P01": "lacks a table of Evertick; {restore}",
-    "3F000": "lacks the schema of Evertick; {restore}",
-    "53100": "cannot grow: its disk is full; free some space",
-    "53200": "could not do it for want of memory",
-    "53300": "has no connection left; raise its max_connections, or lower pool_size in the URL",
-    "53": "could not do it for want of something",
-    "54000": "was asked for more than it can do at once",
-    "55P03": "is locked by another transaction for too long; look for a program that holds one open",
-    "57014": "took too long over a statement; look for a program that holds a transaction open, or raise timeout",
-    "57": "is shutting down or starting up",
-    "58": "could not read or write its files; check its disk and its log",
-    "XX": "has an error of its own; look into its log",
+# Opening a store creates its tables only where there are none; its version shows that there were.
+_RESTORE = "restore the database from a backup; a new start creates the schema, empty, only if all of it was removed"
+_RIGHTS = "see 'Roles and rights' in the guide to PostgreSQL"
+REACHABLE = "check that the server runs, and the network on the way to it"
+# Problem and fix by the beginning of the SQLSTATE; the longest match is used.
+_PROBLEMS = {
+    "08": ("cannot be reached", REACHABLE),
+    "25006": ("is read-only", "connect to the primary server"),
+    "25P03": ("ended a transaction that was idle for too long", None),
+    "28": ("does not let this user in", "check user, password and the server's pg_hba.conf"),
+    "3D000": ("does not exist", "create the database, or correct the URL"),
+    "40": ("is so busy that a transaction failed at every repetition", None),
+    "42501": ("does not give {user} the rights it needs", _RIGHTS),
+    "42P01": ("lacks a table of Evertick", _RESTORE),
+    "3F000": ("lacks the schema of Evertick", _RESTORE),
+    "53100": ("cannot grow: its disk is full", "free some space"),
+    "53200": ("is out of memory", None),
+    "53300": ("has no connection left", "raise its max_connections, or lower pool_size in the URL"),
+    "53": ("is out of a resource", None),
+    "54000": ("has reached one of its limits", None),
+    "55P03": ("is locked by another transaction for too long", "look for a program that holds one open"),
+    "57014": (
+        "took too long over a statement",
+        "look for a program that holds a transaction open, or raise timeout",
+    ),
+    "57": ("is shutting down or starting up", None),
+    "58": ("could not read or write its files", "check its disk and its log"),
+    "XX": ("has an internal error", "look into its log"),
 }
-# Bounds of connections other than the server's: how PostgreSQL says it, and what to do.
-_BOUNDED = {
-    "for role": "lets {user} have no more connections; raise its bound with ALTER ROLE … CONNECTION LIMIT, or lower "
-    "pool_size in the URL",
-    "for database": "takes no more connections; raise its bound with ALTER DATABASE … CONNECTION LIMIT, or lower "
-    "pool_size in the URL",
+# Limits of connections other than the server's: PostgreSQL's words, and problem and fix.
+_CONNECTION_LIMITS = {
+    "for role": (
+        "lets {user} have no more connections",
+        "raise the limit with ALTER ROLE … CONNECTION LIMIT, or lower pool_size in the URL",
+    ),
+    "for database": (
+        "takes no more connections",
+        "raise the limit with ALTER DATABASE … CONNECTION LIMIT, or lower pool_size in the URL",
+    ),
 }
-# How OpenSSL says that the name, or the address, is not that of the certificate.
+# OpenSSL's codes for a certificate of another name or address.
 _OTHER_NAME = (62, 64)
-# How asyncpg says that the server does without TLS; it has no type for that.
+# asyncpg's text if the server does not support TLS; there is no type for it.
 _NO_TLS = "rejected SSL upgrade"
-# How asyncpg says that a connection was closed under a statement; the numbers of its states help no reader.
-_IN_THE_MIDDLE = "cannot switch to state"
-# How PgBouncer answers the settings that a connection begins with, in any of its modes.
+# asyncpg's text for a connection that was closed during a statement.
+_DURING_STATEMENT = "cannot switch to state"
+# PgBouncer's answer to startup settings, in all of its modes.
 _NO_SETTINGS = "unsupported startup parameter"
-# At the start these cannot pass by themselves.
+# These do not pass by themselves, so the start is refused.
 _REFUSALS = ("28", "3D000", "42501")
-# Errors of the data itself: out of range, no UTF-8, not null.
-_TAKEN = "23505"
+_UNIQUE_VIOLATION = "23505"
+# Errors of values: out of range, no UTF-8, not null.
 _UNWRITABLE = ("22", "23", "54000", "42804")
 
 
-def limits_of(seconds: float) -> dict[str, str]:
-    """Limits of the server itself: for a statement without a waiting client, for a transaction that stands still."""
+def timeouts_of(seconds: float) -> dict[str, str]:
+    """Timeouts of the server, for statements without a waiting client, and for idle transactions."""
     milliseconds = str(round(seconds * 1000))
     return {"statement_timeout": milliseconds, "idle_in_transaction_session_timeout": milliseconds}
 
 
 async def connect(where: Location, *, has_own_plans: bool = True) -> Connection:
-    """A connection as the store wants it; without plans of its own it is for the statements of users."""
-    # A pooler refuses settings that it does not know, and knows few.
+    """A connection with the settings of the store. Without `has_own_plans`: for the statements of users."""
+    # A pooler refuses settings that it does not know.
     if where.is_pooled:
         return await _connect(where, {})
-    limits = limits_of(where.timeout)
-    settings = {**_READ_COMMITTED, **limits, **(PLAIN_PLANS if has_own_plans else {})}
+    limits = timeouts_of(where.timeout)
+    settings = {**_READ_COMMITTED, **limits, **(PLANNER_SETTINGS if has_own_plans else {})}
     try:
-        return await _connect(where, settings | _NOTICES_OUR_END)
+        return await _connect(where, settings | _CHECK_CONNECTION)
     except asyncpg.InvalidParameterValueError:
         return await _connect(where, settings)
 
@@ -249,13 +258,13 @@ async def _connect(where: Location, settings: Mapping[str, str]) -> Connection:
 
 
 async def disconnect(connection: Connection) -> None:
-    """Say goodbye to the server, but do not wait for it for long."""
+    """Close the connection, without waiting long for the server."""
     with suppress(Exception):
         await connection.close(timeout=CLOSE_SECONDS)
 
 
 class translated:  # noqa: N801 - it is used as a verb, and a generator would cost every statement more
-    """Troubles of server and network become StoreUnavailable, with the fix. Mistakes in our SQL stay what they are."""
+    """Raise errors of server and network as StoreUnavailable, with the fix. Errors of our SQL stay as they are."""
 
     __slots__ = ("_where",)
 
@@ -265,65 +274,67 @@ class translated:  # noqa: N801 - it is used as a verb, and a generator would co
     def __enter__(self) -> None: ...
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        trouble = _trouble(error, self._where) if isinstance(error, Exception) else None
-        if trouble is not None:
-            raise StoreUnavailable(f"the {self._where.description} {trouble}") from error
+        found = _problem_of(error, self._where) if isinstance(error, Exception) else None
+        if found is not None:
+            problem, fix = found
+            raise StoreUnavailable(f"the {self._where.description} {problem}", fix=fix) from error
 
 
 def refused(error: StoreUnavailable) -> StoreError:
-    """At the start a place that cannot work is refused; what may pass by itself is only unavailable."""
+    """At the start: an unusable database is refused; a condition that may pass is reported as unavailable."""
     cause = error.__cause__
     is_certificate = isinstance(cause, ssl.SSLCertVerificationError)
     if is_certificate or _is_without_tls(cause) or _is_of_pooler(cause) or sqlstate_of(cause).startswith(_REFUSALS):
-        return StoreRefused(str(error))
+        return StoreRefused(error.problem, fix=error.fix)
     return error
 
 
 def is_unwritable(error: Exception) -> bool:
-    """Whether it was about the values of a row, not about the state of the store."""
+    """Whether the error is about values of a row, not about the state of the store."""
     state = sqlstate_of(error)
     return state.startswith(_UNWRITABLE) if state else isinstance(error, (ValueError, OverflowError, TypeError))
 
 
-def is_taken(error: Exception) -> bool:
-    """Whether another transaction has written what may be there once only."""
-    return sqlstate_of(error) == _TAKEN
+def is_unique_violation(error: Exception) -> bool:
+    """Whether another transaction has inserted the same unique value."""
+    return sqlstate_of(error) == _UNIQUE_VIOLATION
 
 
-def _trouble(error: Exception, where: Location) -> str | None:
+def _problem_of(error: Exception, where: Location) -> tuple[str, str | None] | None:
     state = sqlstate_of(error)
     if _is_of_pooler(error):
-        return f"is behind a pooler, which takes no settings; add pooler=transaction to the URL ({_first_line(error)})"
+        detail = _first_line(error)
+        return f"is behind a pooler, which takes no settings ({detail})", "add pooler=transaction to the URL"
     if state:
-        fits = [name for name in _TROUBLES if state.startswith(name)]
-        if not fits:
+        matching = [name for name in _PROBLEMS if state.startswith(name)]
+        if not matching:
             return None
         user = "this user" if where.user is None else f"the user {where.user}"
-        bounded = [words for who, words in _BOUNDED.items() if state == "53300" and who in _first_line(error)]
-        trouble = bounded[0] if bounded else _TROUBLES[max(fits, key=len)]
-        return f"{trouble.format(user=user, restore=_RESTORE)} ({_first_line(error)})"
+        limited = [found for who, found in _CONNECTION_LIMITS.items() if state == "53300" and who in _first_line(error)]
+        problem, fix = limited[0] if limited else _PROBLEMS[max(matching, key=len)]
+        return f"{problem.format(user=user)} ({_first_line(error)})", fix
     match error:
         case ConnectionError() if _is_without_tls(error):
             return (
-                "does not speak TLS, which the URL asks for; turn it on at the server (ssl = on), or write "
-                "sslmode=prefer to do without where there is none"
+                "does not speak TLS, which the URL asks for",
+                "turn it on at the server (ssl = on), or write sslmode=prefer to use TLS only if the server has it",
             )
         case ssl.SSLCertVerificationError(verify_code=code) if code in _OTHER_NAME:
             return (
-                "shows a certificate for another host name; connect by the name that is in it, or add "
-                f"sslmode=verify-ca to the URL ({error.verify_message})"
+                f"shows a certificate for another host name ({error.verify_message})",
+                "connect by the name that is in it, or add sslmode=verify-ca to the URL",
             )
         case ssl.SSLCertVerificationError():
-            return f"shows a certificate that is not to be trusted; check ca in the URL ({error.verify_message})"
+            return f"shows a certificate that cannot be trusted ({error.verify_message})", "check ca in the URL"
         case TimeoutError():
-            return "does not answer in time; check that the server runs, and the network on the way to it"
+            return "does not answer in time", REACHABLE
         case ValueError():
-            # A value that fits no column is an InterfaceError of asyncpg, too.
+            # A value that no column can store is an InterfaceError of asyncpg too.
             return None
-        case asyncpg.InterfaceError() | asyncpg.InternalClientError() if _IN_THE_MIDDLE in str(error):
-            return f"{_TROUBLES['08']} (a connection broke off in the middle of a statement)"
+        case asyncpg.InterfaceError() | asyncpg.InternalClientError() if _DURING_STATEMENT in str(error):
+            return "cannot be reached (a connection was lost during a statement)", REACHABLE
         case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
-            return f"{_TROUBLES['08']} ({error})"
+            return f"cannot be reached ({error})", REACHABLE
         case _:
             return None
 
@@ -337,7 +348,7 @@ def _is_without_tls(error: BaseException | None) -> bool:
 
 
 def sqlstate_of(error: BaseException | None) -> str:
-    """The code of an error that the server has answered, by whichever driver; "" of any other."""
+    """The SQLSTATE of a server's error, of any driver; "" for other errors."""
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) else ""
 
@@ -353,7 +364,7 @@ T = TypeVar("T")
 
 
 def add_news(known: dict[str, News], app: str, news: News) -> None:
-    """News of anything includes runs."""
+    """ "anything" includes "runs"."""
     if known.get(app) != "anything":
         known[app] = news
 
@@ -368,24 +379,24 @@ class Statements:
     ) -> None:
         self._connection = connection
         self._sql = sql
-        # Only to guess where something may be; what is due is the store's to say.
+        # For estimates only. The store's clock decides what is due.
         self.clock = clock
-        # Of a statement that is a transaction by itself, and so may say with its commit what it has to say.
+        # For a statement that is a transaction by itself, which can send its notification with its commit.
         self.notifier = notifier
-        # Apps whose nodes are woken after the commit, and by what.
+        # Apps whose nodes are woken after the commit, and the kind of news.
         self.woken: dict[str, News] = {}
-        # Whether the app has a feed, where a statement has told; None: ask the server, by telling it.
+        # Whether the app has a feed, if a statement has returned that. None: publish, and let the server decide.
         self.has_feed: bool | None = None
-        # Whether the transaction holds the gate of the limits.
+        # Whether the transaction holds the limits gate.
         self.is_in_gate = False
-        # Whether runs that others are inserting at this very moment are left out; else that is an error, which is
-        # cheaper for those who can begin again.
+        # Whether runs that another session inserts at the same time are left out. Otherwise they raise an error, which
+        # is cheaper for a transaction that can be repeated.
         self.is_careful = True
-        # Whether the transaction is one that we began, and end as soon as we can; not a user's.
+        # Whether the store began the transaction, and not a user.
         self.is_ours = False
 
     def wake(self, app: str, news: News = "anything") -> None:
-        """Something of this app has become due, or a cancel was asked for."""
+        """Something of this app has become due, or a cancel was requested."""
         add_news(self.woken, app, news)
 
     async def rows(self, name: str, *values: object) -> list[Row]:
@@ -395,18 +406,18 @@ class Statements:
         return await self._connection.fetchrow(self._sql[name], *values)
 
     async def only_row(self, name: str, *values: object) -> Row:
-        """Of a statement that always answers one."""
+        """For a statement that always returns a row."""
         row = await self._connection.fetchrow(self._sql[name], *values)
-        assert row is not None, f"{name} answered nothing"
+        assert row is not None, f"{name} returned no row"
         return row
 
     async def count(self, name: str, *values: object) -> int:
-        """How many rows a statement has written."""
+        """The number of rows that a statement has written."""
         status = await self._connection.execute(self._sql[name], *values)
         return int(status.rpartition(" ")[2])
 
     async def select(self, text: str, *values: object) -> list[Row]:
-        """A statement that was put together from the parts of a named one."""
+        """Execute a statement that was built from the parts of a named one."""
         return await self._connection.fetch(text, *values)
 
     def text(self, name: str) -> str:
@@ -426,19 +437,19 @@ class Statements:
 
 
 def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows as statements take them: an array for each column.
+    """Rows as statements take them: one array per column.
 
-    A column of nothing but None is sent as an empty array, which `unnest` fills up with NULL: asyncpg looks at every
-    element of an array before it sends it, and most columns of most runs are empty.
+    A column with only None is sent as an empty array, which `unnest` fills with NULL: asyncpg checks every element of
+    an array before it sends it, and most columns of most runs are empty.
     """
     return [[] if all(value is None for value in column) else list(column) for column in zip(*rows, strict=True)]
 
 
-def unless_all(usual: Any, values: list[T]) -> list[T]:
-    """Values that are as usual for all are not sent: `unnest` gives NULL, for which the statement has the usual one."""
+def omit_default(usual: Any, values: list[T]) -> list[T]:
+    """An empty array if all values are the default: `unnest` gives NULL, and the statement has the default."""
     return [] if values.count(usual) == len(values) else values
 
 
-def once_if_alike(values: list[T]) -> list[T]:
-    """Of columns that are never empty. Where `unnest` gives NULL the statement takes the first."""
+def once_if_equal(values: list[T]) -> list[T]:
+    """One value if all are equal: where `unnest` gives NULL, the statement takes the first. Not for empty columns."""
     return values[:1] if values.count(values[0]) == len(values) else values

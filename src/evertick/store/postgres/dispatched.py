@@ -1,7 +1,7 @@
-"""Dispatched runs on PostgreSQL: reports about them, overdue ones, and dropped messages that were to dispatch them.
+"""Dispatched runs on PostgreSQL: reports of workers, the check of overdue runs, and dropped dispatch messages.
 
-The meaning of a report is decided in `evertick.store.dispatched`; here it is read under the locks and written, a
-constant number of statements for each batch. Runs are locked before their messages, as everywhere.
+`evertick.store.dispatched` decides what a report means; this file reads under locks and writes, a constant number of
+statements per batch. Runs are locked before their messages, as everywhere.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from evertick.store.dispatched import (
     check_runs,
     worker_log_lines,
 )
-from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_equal
 from evertick.store.postgres.endings import (
     end,
     free,
     lock_before,
     lock_runs,
-    publish_put_back,
-    put_back,
+    publish_returned,
+    return_runs,
     warn_of_dropped,
 )
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import make_room
-from evertick.store.postgres.outbox import those, write_messages
-from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.outbox import ids_changed_by, write_messages
+from evertick.store.postgres.run_ids import days_to_search, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, dispatch_terms_of, json_text, plain_text
 
@@ -54,12 +54,12 @@ async def apply_reports(session: StoreSession, app: str, reports: Sequence[Repor
     except Exception as error:
         if not is_unwritable(error):
             raise
-    # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
+    # One of them cannot be stored: each in its own transaction.
     return [await _apply_one(session, app, report) for report in reports]
 
 
 async def _apply_one(session: StoreSession, app: str, report: Report) -> ReportAnswer:
-    """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
+    """Apply the report, or else the part of it that can be stored. If both fail, the run becomes overdue."""
     writable = report
     for _ in range(2):
         try:
@@ -67,7 +67,7 @@ async def _apply_one(session: StoreSession, app: str, report: Report) -> ReportA
         except Exception as error:
             if not is_unwritable(error):
                 raise
-            log.error("a report about run %s of app %s cannot be written: %s", report.id, app, error)
+            log.error("run %s: app %r: a report cannot be stored: %s", report.id, app, error)
             writable = bare_report(report, error)
     return STALE
 
@@ -83,12 +83,12 @@ async def _apply(db: Statements, app: str, reports: Sequence[Report]) -> list[Re
     await _write_progress(db, applied)
     await _write_lines(db, app, applied.lines, rows)
     await publish_runs(db, app, "run.taken", applied.taken)
-    await _let_go(db, app, applied, rows)
+    await _write_ends(db, app, applied, rows)
     return all_answers(applied.answers, reports, await _answered_before(db, app, applied, reports))
 
 
 async def _write_progress(db: Statements, applied: AppliedReports) -> None:
-    """Not of those that end: their end says it."""
+    """Except for runs that end: their end writes it."""
     over = {each.outcome.id for each in applied.ends}
     progress = [
         (
@@ -107,14 +107,14 @@ async def _write_progress(db: Statements, applied: AppliedReports) -> None:
         await db.count("apply_reports.progress", *columns_of(progress))
 
 
-async def _let_go(db: Statements, app: str, applied: AppliedReports, rows: Mapping[str, Row]) -> None:
-    """Those that leave these hands: to history, or back to waiting."""
-    await put_back(db, applied.back)
-    await publish_put_back(db, app, applied.back)
+async def _write_ends(db: Statements, app: str, applied: AppliedReports, rows: Mapping[str, Row]) -> None:
+    """Runs that end or return to waiting."""
+    await return_runs(db, applied.returned)
+    await publish_returned(db, app, applied.returned)
     ended = await _end(db, app, applied.ends)
-    freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(applied.back)
-    gone = [*ended, *(outcome.id for outcome in applied.back)]
-    freed = await make_room(db, app, [rows[id_]["limit_key"] for id_ in gone]) or freed
+    freed = await free(db, app, [rows[id_] for id_ in ended]) or bool(applied.returned)
+    leaving = [*ended, *(outcome.id for outcome in applied.returned)]
+    freed = await make_room(db, app, [rows[id_]["limit_key"] for id_ in leaving]) or freed
     if freed:
         db.wake(app)
 
@@ -137,11 +137,11 @@ async def _end(db: Statements, app: str, ends: Sequence[ReportedEnd]) -> list[st
         for each in ends
     ]
     given, fences, verdicts, attempts, reasons, errors, results, began, workers = columns_of(values)
-    same = map(once_if_alike, (fences, verdicts, attempts))
-    others = (reasons, errors, results, once_if_alike(began), workers)
-    gone = await db.only_row("apply_reports.done", app, given, *same, *others)
-    ids: list[str] = gone["ids"] or []
-    warn_of_dropped(app, len(ids) - gone["kept"], ids)
+    same = map(once_if_equal, (fences, verdicts, attempts))
+    others = (reasons, errors, results, once_if_equal(began), workers)
+    ended = await db.only_row("apply_reports.done", app, given, *same, *others)
+    ids: list[str] = ended["ids"] or []
+    warn_of_dropped(app, len(ids) - ended["kept"], ids)
     return ids
 
 
@@ -152,7 +152,7 @@ async def _write_lines(db: Statements, app: str, reported: Sequence[LogLines], r
     asked = columns_of([(id_, fence, rows[id_]["fire_at"]) for id_, fence in pairs])
     found = await db.rows("apply_reports.last_lines", *asked)
     logs = {(row["id"], row["fence"]): WorkerLog(row["last"], row["count"], row["size"]) for row in found}
-    # The longest of several that begin with the same line: a statement may write a row once.
+    # The longest of several with the same first line, because a statement can write a row only once.
     chunks: dict[tuple[str, int, int], WorkerLogLines] = {}
     for each in worker_log_lines(reported, logs):
         place = (each.id, each.fence, each.seq)
@@ -169,7 +169,7 @@ async def _answered_before(
     unheard = [report for report, answer in zip(reports, applied.answers, strict=True) if answer is None]
     asked = [(report.id, report.fence) for report in unheard if is_run_id(report.id)]
     answered: set[tuple[str, int]] = set()
-    for first, last in days_to_ask([id_ for id_, _ in asked]):
+    for first, last in days_to_search([id_ for id_, _ in asked]):
         left = [claim for claim in asked if claim not in answered]
         if left:
             rows = await db.rows("apply_reports.answered_before", app, *columns_of(left), first, last)
@@ -177,7 +177,7 @@ async def _answered_before(
     return answered
 
 
-# --- those whose time is over -----------------------------------------------------------------------------------------
+# --- overdue runs ----------------------------------------------------------------------------------------------------
 
 
 async def check_dispatched(
@@ -221,7 +221,7 @@ async def check_dispatched(
 
 
 async def _withdraw(db: Statements, app: str, rows: Sequence[Row]) -> Collection[str]:
-    """Runs to be cancelled that will never be taken: their message was not sent, and is not on its way."""
+    """Runs to be cancelled that no worker will ever get: their message was neither sent nor is being sent."""
     waiting = {
         dispatch_key(row["id"], row["fence"]): row
         for row in rows
@@ -241,4 +241,4 @@ async def drop_messages(db: Statements, app: str, ids: Sequence[str]) -> list[st
         await lock_runs(db, app, runs)
         await db.count("drop_messages.cancel", app, wanted, Reason.REQUESTED)
         db.wake(app)
-    return await those(db, "drop_messages", app, ids)
+    return await ids_changed_by(db, "drop_messages", app, ids)

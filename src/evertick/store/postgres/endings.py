@@ -1,9 +1,8 @@
-"""How runs end, and what an ending sets free.
+"""The end of runs, and its effects on other rows.
 
-Nearly all runs free no other: they go from the live table into history by one statement, a batch at a time. A run with
-the mark `frees` ends under the lock of its schedule: runs blocked on it become due, a schedule that counts from the end
-of its runs gets its next moment. A run under a limit makes room for the next. Only the holder of the newest claim may
-finish a run.
+Most ends affect no other row: one statement moves a batch of runs from the live table to history. A run with `frees`
+ends under the lock of its schedule: runs blocked on it become due, and an after-end schedule gets its next moment. A
+run under a limit releases the next one. Only the holder of the newest claim may finish a run.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from collections.abc import Iterable, Sequence
 
 from evertick.model import Outcome
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_alike
+from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_equal
 from evertick.store.postgres.feed import publish_runs
 from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.outbox import write_messages
-from evertick.store.postgres.run_ids import days_to_ask, is_run_id
+from evertick.store.postgres.run_ids import days_to_search, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import Row, json_text, phases_text, plain_text
-from evertick.store.verdicts import PUT_BACK_KINDS, Ending, bare_outcome, cancelled_outcome
+from evertick.store.verdicts import RETURN_KINDS, Ending, bare_outcome, cancelled_outcome
 
 __all__ = [
     "count_from_end",
     "end",
-    "end_alike",
+    "end_equal",
     "finish",
     "finish_in",
     "free",
     "lock_before",
     "lock_runs",
-    "publish_put_back",
-    "put_back",
+    "publish_returned",
+    "return_runs",
     "warn_of_dropped",
 ]
 
@@ -41,19 +40,19 @@ log = logging.getLogger("evertick.store")
 
 
 async def finish(session: StoreSession, app: str, node: str, outcomes: Sequence[Outcome]) -> Finished:
-    # Each run once: the first of several.
+    # Of several outcomes of one run, the first.
     places = {outcome.id: place for place, outcome in reversed([*enumerate(outcomes)])}
-    alike, others = _parted([outcomes[place] for place in places.values()])
+    equal, others = _split([outcomes[place] for place in places.values()])
     done: set[str] = set()
     try:
-        if alike:
-            done |= await session.ask(lambda db: end_alike(db, app, node, alike))
+        if equal:
+            done |= await session.ask(lambda db: end_equal(db, app, node, equal))
         if others:
             done |= await session.ask(lambda db: _end_reported(db, app, node, others, with_freeing=False))
         if dispatched := [outcomes[place] for place in places.values() if _only_dispatches(outcomes[place])]:
             done |= await session.ask(lambda db: _dispatch(db, app, node, dispatched))
     except Exception as error:
-        # One of them cannot be written. None of its statement was, so all of that go the longer way.
+        # One of them cannot be stored. Its statement wrote nothing, so all of its outcomes are finished one by one.
         if not is_unwritable(error):
             raise
     answers: list[FinishAnswer] = ["done"] * len(outcomes)
@@ -66,16 +65,16 @@ async def finish(session: StoreSession, app: str, node: str, outcomes: Sequence[
     return Finished(answers=answers, freed=freed)
 
 
-def _parted(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
-    """Verdicts that send nothing: those that are all alike but for their run, if that is most of them; the others."""
+def _split(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+    """Ends without messages: the equal ones, if these are most of them, and the others."""
     simple = [outcome for outcome in outcomes if outcome.kind == "done" and not outcome.messages]
     if not simple:
         return [], []
     first = simple[0]
-    alike: list[Outcome] = []
+    equal: list[Outcome] = []
     others: list[Outcome] = []
     for outcome in simple:
-        is_alike = (
+        is_equal = (
             outcome.fence == first.fence
             and outcome.verdict is first.verdict
             and outcome.result == first.result
@@ -84,14 +83,14 @@ def _parted(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
             and outcome.error == first.error
             and outcome.phases == first.phases
         )
-        (alike if is_alike else others).append(outcome)
-    if len(alike) < len(others):
-        alike, others = [], simple
-    return alike, [outcome for outcome in others if is_run_id(outcome.id)]
+        (equal if is_equal else others).append(outcome)
+    if len(equal) < len(others):
+        equal, others = [], simple
+    return equal, [outcome for outcome in others if is_run_id(outcome.id)]
 
 
 def _only_dispatches(outcome: Outcome) -> bool:
-    """Whether it is a dispatch with its message, and nothing else."""
+    """Whether it is a dispatch with its message and nothing else."""
     if outcome.kind != "dispatch" or outcome.reason is not None or len(outcome.messages) != 1:
         return False
     [message] = outcome.messages
@@ -100,7 +99,7 @@ def _only_dispatches(outcome: Outcome) -> bool:
 
 
 async def _dispatch(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
-    """The runs that were held by the claims of these outcomes, and are dispatched."""
+    """Dispatch the runs that are held by the claims of these outcomes; returns their ids."""
     rows = [
         (
             outcome.id,
@@ -112,13 +111,13 @@ async def _dispatch(db: Statements, app: str, node: str, outcomes: Sequence[Outc
             message.body.decode(),
             json_text(message.headers) if message.headers else None,
         )
-        # By id, as all transactions lock them.
+        # In the lock order of all transactions.
         for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
         for message in outcome.messages
     ]
-    ids, fences, hands, messages, channels, *others = columns_of(rows)
-    alike = (once_if_alike(fences), hands, messages, once_if_alike(channels))
-    dispatched: list[str] = (await db.only_row("finish.dispatch_with_messages", app, node, ids, *alike, *others))["ids"]
+    ids, fences, terms, messages, channels, *others = columns_of(rows)
+    equal = (once_if_equal(fences), terms, messages, once_if_equal(channels))
+    dispatched: list[str] = (await db.only_row("finish.dispatch_with_messages", app, node, ids, *equal, *others))["ids"]
     if dispatched:
         db.wake(app)
     return set(dispatched)
@@ -132,13 +131,13 @@ async def _finish_rest(
     except Exception as error:
         if not is_unwritable(error):
             raise
-    # One of them cannot be written, and the others do not wait for it: each in a transaction of its own.
+    # One of them cannot be stored: each in its own transaction.
     finished = [await _finish_one(session, app, node, outcome) for outcome in outcomes]
     return [answer for answer, _ in finished], any(freed for _, freed in finished)
 
 
 async def _finish_one(session: StoreSession, app: str, node: str, outcome: Outcome) -> tuple[FinishAnswer, bool]:
-    """The outcome, or what can be written of it. If not even that can be, the node gives its run back later."""
+    """Write the outcome, or else the part of it that can be stored. If both fail, the node releases the run later."""
     writable = outcome
     for _ in range(2):
         try:
@@ -147,19 +146,19 @@ async def _finish_one(session: StoreSession, app: str, node: str, outcome: Outco
         except Exception as error:
             if not is_unwritable(error):
                 raise
-            log.error("the outcome of run %s of app %s cannot be written: %s", outcome.id, app, error)
+            log.error("run %s: app %r: the outcome cannot be stored: %s", outcome.id, app, error)
             writable = bare_outcome(outcome, error)
     return "lost", False
 
 
-async def end_alike(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
-    """The runs that were held by the claim of these outcomes, and have ended."""
+async def end_equal(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[str]:
+    """End the runs that are held by the claim of these equal outcomes; returns their ids."""
     ids = [outcome.id for outcome in outcomes]
-    gone = await db.only_row("finish.alike", app, node, ids, outcomes[0].fence, *_said_by(outcomes[0]))
-    return set(ids if gone["count"] == len(ids) else gone["ids"] or ())
+    ended = await db.only_row("finish.alike", app, node, ids, outcomes[0].fence, *_outcome_columns(outcomes[0]))
+    return set(ids if ended["count"] == len(ids) else ended["ids"] or ())
 
 
-def _said_by(outcome: Outcome) -> tuple[object, ...]:
+def _outcome_columns(outcome: Outcome) -> tuple[object, ...]:
     return (
         outcome.verdict,
         outcome.attempts,
@@ -173,45 +172,46 @@ def _said_by(outcome: Outcome) -> tuple[object, ...]:
 async def _end_reported(
     db: Statements, app: str, node: str, outcomes: Sequence[Outcome], *, with_freeing: bool
 ) -> set[str]:
-    """The same of outcomes that differ."""
+    """The same for outcomes that differ."""
     if not outcomes:
         return set()
-    # By id, as all transactions lock them.
+    # In the lock order of all transactions.
     rows = [
-        (outcome.id, outcome.fence, *_said_by(outcome)) for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
+        (outcome.id, outcome.fence, *_outcome_columns(outcome))
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.id)
     ]
-    gone = await db.only_row("finish.done", app, node, with_freeing, *columns_of(rows))
-    ids = gone["ids"] or []
-    warn_of_dropped(app, len(ids) - gone["kept"], ids)
+    ended = await db.only_row("finish.done", app, node, with_freeing, *columns_of(rows))
+    ids = ended["ids"] or []
+    warn_of_dropped(app, len(ids) - ended["kept"], ids)
     return set(ids)
 
 
 def warn_of_dropped(app: str, count: int, ids: Iterable[str]) -> None:
     if count:
-        log.warning("history of app %s had one of these moments already, their runs were dropped: %s", app, list(ids))
+        log.warning("app %r: some of these runs are dropped, because history has their moments: %s", app, list(ids))
 
 
 async def finish_in(
     db: Statements, app: str, node: str, outcomes: Sequence[Outcome]
 ) -> tuple[list[FinishAnswer], bool]:
-    """Any outcomes, in a transaction that is open: also those that go back, whose end concerns others, or whose run is
-    not this claim's any more."""
+    """Write any outcomes in an open transaction: also group that return runs, whose end affects others, or whose claim
+    no longer holds the run."""
     held = await lock_runs(db, app, [outcome.id for outcome in outcomes])
     taken: dict[str, Outcome] = {}
     answers: list[FinishAnswer | None] = []
     for outcome in outcomes:
         row = held.get(outcome.id)
-        is_taken = row is not None and outcome.id not in taken and _is_held_by(row, node, outcome.fence)
-        if row is not None and is_taken:
+        is_accepted = row is not None and outcome.id not in taken and _is_held_by(row, node, outcome.fence)
+        if row is not None and is_accepted:
             taken[outcome.id] = _unless_cancelled(outcome, row)
-        answers.append("done" if is_taken else None)
-    back = [outcome for outcome in taken.values() if outcome.kind != "done"]
-    await put_back(db, back)
-    await publish_put_back(db, app, back)
+        answers.append("done" if is_accepted else None)
+    returned = [outcome for outcome in taken.values() if outcome.kind != "done"]
+    await return_runs(db, returned)
+    await publish_returned(db, app, returned)
     ending = [outcome for outcome in taken.values() if outcome.kind == "done"]
     ended = await _end_reported(db, app, node, ending, with_freeing=True)
-    freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "dispatch" for outcome in back)
-    # A dispatched run is still under its limit.
+    freed = await free(db, app, [held[id_] for id_ in ended]) or any(outcome.kind != "dispatch" for outcome in returned)
+    # A dispatched run still counts for its limit.
     left = [id_ for id_, outcome in taken.items() if outcome.kind != "dispatch"]
     freed = await make_room(db, app, [held[id_]["limit_key"] for id_ in left]) or freed
     if freed:
@@ -231,13 +231,13 @@ def _is_held_by(row: Row, node: str, fence: int) -> bool:
 
 
 def _unless_cancelled(outcome: Outcome, held: Row) -> Outcome:
-    """A cancel that was asked for meanwhile comes before going back."""
+    """A cancel request that came meanwhile takes precedence over a return to waiting."""
     if outcome.kind == "done" or not held["is_cancel_requested"]:
         return outcome
     return cancelled_outcome(outcome, held)
 
 
-async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
+async def return_runs(db: Statements, outcomes: Sequence[Outcome]) -> None:
     retried = [
         (
             outcome.id,
@@ -275,18 +275,18 @@ async def put_back(db: Statements, outcomes: Sequence[Outcome]) -> None:
         await db.count("finish.park", *columns_of(parked))
 
 
-async def publish_put_back(db: Statements, app: str, back: Sequence[Outcome]) -> None:
-    for kind, event in PUT_BACK_KINDS.items():
-        those = [outcome for outcome in back if outcome.kind == kind]
-        await publish_runs(db, app, event, [outcome.id for outcome in those], [outcome.reason for outcome in those])
+async def publish_returned(db: Statements, app: str, returned: Sequence[Outcome]) -> None:
+    for kind, event in RETURN_KINDS.items():
+        group = [outcome for outcome in returned if outcome.kind == kind]
+        await publish_runs(db, app, event, [outcome.id for outcome in group], [outcome.reason for outcome in group])
 
 
 async def _answered_before(db: Statements, app: str, node: str, outcomes: Sequence[Outcome]) -> set[tuple[str, int]]:
-    """Runs that are not held any more by this very claim's own word; the others are lost to another claim."""
-    asked = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
+    """The claims whose outcome was written before. The others are lost."""
+    claims = [(outcome.id, outcome.fence) for outcome in outcomes if is_run_id(outcome.id)]
     answered: set[tuple[str, int]] = set()
-    for first, last in days_to_ask([id_ for id_, _ in asked]):
-        left = [claim for claim in asked if claim not in answered]
+    for first, last in days_to_search([id_ for id_, _ in claims]):
+        left = [claim for claim in claims if claim not in answered]
         if left:
             rows = await db.rows("finish.answered_before", app, node, *columns_of(left), first, last)
             answered |= {(row["id"], row["fence"]) for row in rows}
@@ -294,8 +294,7 @@ async def _answered_before(db: Statements, app: str, node: str, outcomes: Sequen
 
 
 async def lock_before(db: Statements, app: str, ids: Sequence[str]) -> None:
-    """Take the locks that come before these runs: the gate of their limits, and the schedules of those that free
-    others."""
+    """Take the locks that come before these runs: the limits gate, and the schedules of runs with `frees`."""
     before = await db.only_row("run.to_lock", ids)
     if before["has_limited"]:
         await enter_gate(db, app)
@@ -304,7 +303,7 @@ async def lock_before(db: Statements, app: str, ids: Sequence[str]) -> None:
 
 
 async def lock_runs(db: Statements, app: str, ids: Sequence[str]) -> dict[str, Row]:
-    """Live runs as they stay until the commit."""
+    """Lock live runs."""
     wanted = [id_ for id_ in ids if is_run_id(id_)]
     if not wanted:
         return {}
@@ -315,28 +314,28 @@ async def lock_runs(db: Statements, app: str, ids: Sequence[str]) -> dict[str, R
 
 
 async def end(db: Statements, app: str, endings: Sequence[Ending]) -> bool:
-    """End runs that are locked, by the store's own hand: cancelled, expired, lost. True if that freed anything."""
+    """End locked runs without a claim: cancelled, expired, lost. True if it made something due."""
     if not endings:
         return False
     await db.count("run.leave_line", app, [ending.id for ending in endings])
     columns = columns_of([(ending.id, ending.verdict.value, plain_text(ending.reason)) for ending in endings])
-    gone = await db.rows("run.end", app, *columns)
-    warn_of_dropped(app, sum(not row["is_kept"] for row in gone), [row["id"] for row in gone])
-    freed = await free(db, app, gone)
-    freed = await make_room(db, app, [row["limit_key"] for row in gone]) or freed
+    ended = await db.rows("run.end", app, *columns)
+    warn_of_dropped(app, sum(not row["is_kept"] for row in ended), [row["id"] for row in ended])
+    freed = await free(db, app, ended)
+    freed = await make_room(db, app, [row["limit_key"] for row in ended]) or freed
     if freed:
         db.wake(app)
     return freed
 
 
 async def free(db: Statements, app: str, ended: Sequence[Row]) -> bool:
-    """Free what waited for the end of these runs; True if anything did."""
+    """Unblock what waited for the end of these runs; True if anything did."""
     freeing = [row for row in ended if row["frees"] and row["schedule_id"] is not None]
     if not freeing:
         return False
     schedules = sorted({row["schedule_id"] for row in freeing})
-    # Nearly always held already; a run may have got its mark after its schedule was to be locked. After the lock
-    # no run can be on the way to being blocked on one of them.
+    # Mostly held already, but a run may have got `frees` after the locks were chosen. After this lock no run can become
+    # blocked on one of them.
     await db.only_row("schedule.lock", schedules)
     unblocked = await db.count("run.unblock", app, schedules, [row["id"] for row in freeing])
     counted = await db.count("schedule.count_from_end", schedules)
@@ -344,5 +343,5 @@ async def free(db: Statements, app: str, ended: Sequence[Row]) -> bool:
 
 
 async def count_from_end(db: Statements, schedules: Sequence[int]) -> bool:
-    """Set the cursor of locked schedules that count from the end of a run; others are left alone. True if any was."""
+    """Set the cursor of locked after-end schedules; others are unchanged. True if any was set."""
     return bool(schedules) and await db.count("schedule.count_from_end", schedules) > 0

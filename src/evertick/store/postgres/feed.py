@@ -1,9 +1,10 @@
-"""The feed of events on PostgreSQL: written beside what they tell, in the same transaction; read below all open ones.
+"""The event feed on PostgreSQL: events are written in the transaction of the change they report, and read below all
+open transactions.
 
-Numbers of a sequence are given before the commit: a reader that goes by them alone misses late commits. So rows
-carry their transaction, and are read in the order of transactions, and only of those that are older than any that is
-still open. Such an order never changes. The price: a transaction that has written something and stays open, anywhere in
-the server, holds up all feeds until it ends.
+Numbers of a sequence are given before the commit, so a reader by number alone would miss late commits. So rows carry
+their transaction id; they are read in the order of transactions, and only those older than any open transaction. That
+order never changes. The price: a transaction that has written something and stays open, anywhere on the server, delays
+all feeds until it ends.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from evertick.store.rows import Row, json_text, plain_text
 
 __all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "publish", "publish_runs"]
 
-# Of 32 hexadecimal digits: it stands in every row.
+# Of 32 hexadecimal digits, because every row has it.
 _EPOCH_DIGITS = 16
 
 
-# --- telling -----------------------------------------------------------------------------------------------------
+# --- publish ----------------------------------------------------------------------------------------------------------
 
 
 async def publish(db: Statements, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
-    """Facts in the form that `evertick.feed` reads."""
+    """Events in the form that `evertick.feed` reads."""
     if items and db.has_feed is not False:
         await db.count("feed.publish", app, kind, [json_text(part) for part in in_rows(items)])
 
@@ -39,7 +40,7 @@ async def publish_runs(
         await db.count("feed.publish_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
 
 
-# --- keeping and reading -----------------------------------------------------------------------------------------
+# --- keep and read ----------------------------------------------------------------------------------------------------
 
 
 async def keep_feed(db: Statements, app: str, kept: int | None) -> None:
@@ -90,5 +91,5 @@ async def feed_state(db: Statements, app: str) -> FeedState | None:
 
 
 async def prune_feed(db: Statements, app: str, limit: int) -> int:
-    gone: int = (await db.only_row("prune.feed", app, limit))["count"]
-    return gone + (await db.count("prune.feed_ends", app, limit - gone) if gone < limit else 0)
+    pruned: int = (await db.only_row("prune.feed", app, limit))["count"]
+    return pruned + (await db.count("prune.feed_ends", app, limit - pruned) if pruned < limit else 0)

@@ -1,19 +1,18 @@
-"""Recording fires: runs and gaps into the ledger and the cursor forward, guarded, many schedules in few statements.
+"""Recording fires: insert runs and gaps and advance the cursors, guarded, many schedules in few statements.
 
-Nearly all plans are ordinary: a moment has come, its run is recorded, the cursor goes on. A batch of these is one
-statement, guarded by the stamps of the rows that they were made from. A plan that needs more (other runs are looked at
-or end, a gap, a message, a unique key, ...) goes the longer way, and so does a batch of which the ledger has a moment
-already.
+Most plans are ordinary: a moment has come, its run is recorded, the cursor advances. A batch of these is one statement,
+guarded by the stamps of the rows that were read. All other plans (those that read or end other runs, or have a gap, a
+message, a unique key, ...) use the general way, and so does a batch of which the ledger has a moment already.
 
-There the guard is one UPDATE of the narrow rows in `due`: each either matches what its plan was made from and moves the
-cursor, or nothing of that plan is written. Where a guard looks at live runs, the rows are locked by a statement before
-it: of two triggers at once, the later one waits, and then sees the run of the earlier one. Where a plan takes the place
-of parked runs or takes one back, these runs are locked, too: no node can begin with one after the guard has looked. The
-unique index on (schedule, fire_at) stands behind it.
+There the guard is one UPDATE of the narrow rows in `due`: a row either matches the plan and moves the cursor, or
+nothing of that plan is written. If a guard checks live runs, an earlier statement locks the rows: of two simultaneous
+triggers, the later one waits, and then sees the run of the earlier one. If a plan replaces parked runs or undoes an
+early fire, these runs are locked too, so that no node can start one after the check. The unique index on (schedule,
+fire_at) is the second line of defence.
 
-A unique key is a live run's by the unique index, and a run's for a period by a row of its own. One index cannot guard
-both, so a transaction that wants to take a key holds its lock from the look to the commit. Giving one up needs no lock:
-it can only make a look come out stricter than it had to.
+A unique key is held by a live run through the unique index, and for a period through a row of its own. No index can
+guard both, so a transaction that takes a key holds a lock from the check to the commit. Releasing a key needs no lock,
+because it can only make a check stricter than necessary.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from evertick.store.base import Advance, Recorded, fires_counted
 from evertick.store.postgres.connection import (
     Statements,
     columns_of,
-    is_taken,
+    is_unique_violation,
     is_unwritable,
-    once_if_alike,
+    omit_default,
+    once_if_equal,
     sqlstate_of,
-    unless_all,
 )
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import publish
@@ -48,24 +47,24 @@ from evertick.when.moment import DAY, MINUTE
 
 __all__ = [
     "Inserted",
+    "apply_advances",
     "duplicates_among",
+    "hold_keys_for_periods",
     "insert_runs",
-    "keep_for_periods",
     "lock_in_order",
     "moments_of",
     "record_fires",
-    "take",
 ]
 
-# --- earlier copies of new runs ---------------------------------------------------------------------------------------
+# --- copies of new runs that were sent before -------------------------------------------------------------------------
 
 
-# How wrong the clock of a caller may be for a run that it sends twice to be found in history.
-_CLOCKS_APART = DAY
+# A run that is sent twice is found in history if the caller's clock is wrong by less than this.
+_CLOCK_ERROR_MOST = DAY
 
 
 def moments_of(runs: Sequence[NewRun], clock: Clock) -> tuple[int, int]:
-    """Between which moments earlier copies of these runs must be, if there are any."""
+    """The range of moments in which earlier copies of these runs can be."""
     moments = [run.fire_at for run in runs if run.fire_at is not None]
     bounds = [(min(moments), max(moments))] if moments else []
     if len(moments) < len(runs):
@@ -74,7 +73,7 @@ def moments_of(runs: Sequence[NewRun], clock: Clock) -> tuple[int, int]:
 
 
 async def written_before(db: Statements, runs: Sequence[NewRun]) -> set[str]:
-    """Those of these runs that are in the ledger already, live or done."""
+    """Those of these runs that the ledger has already, live or done."""
     if not runs:
         return set()
     rows = await db.rows("record_fires.written_before", [run.id for run in runs], *moments_of(runs, db.clock))
@@ -82,30 +81,30 @@ async def written_before(db: Statements, runs: Sequence[NewRun]) -> set[str]:
 
 
 def _moments_of_new(runs: Sequence[NewRun], clock: Clock) -> tuple[int, int]:
-    """Of runs that get their moments from the store."""
+    """For runs that get their moments from the store."""
     ids = [run.id for run in runs]
-    # Ids of version 7 sort by the time of their making.
+    # Ids of version 7 sort by the time of their creation.
     first, last = made_at(min(ids)), made_at(max(ids))
     if first is None or last is None or any(id_[14:15] != "7" for id_ in ids):
         return ALL_MOMENTS
-    # They were inserted, by the time of the store, between the making of their ids and now, both by clocks of callers.
+    # They were inserted between the creation of their ids and now. Both are times of the callers' clocks.
     now = clock.now_us()
     delays = [run.delay for run in runs]
-    return min(first, now) + min(delays) - _CLOCKS_APART, max(last, now) + max(delays) + _CLOCKS_APART
+    return min(first, now) + min(delays) - _CLOCK_ERROR_MOST, max(last, now) + max(delays) + _CLOCK_ERROR_MOST
 
 
 # --- unique keys ------------------------------------------------------------------------------------------------------
 
 
 async def lock_keys(db: Statements, app: str, runs: Iterable[NewRun]) -> None:
-    """Before any other lock: of two that want the same keys, one is first."""
+    """Before any other lock: of two transactions that want the same keys, one is first."""
     keys = list(dict.fromkeys(run.unique_key for run in runs if run.unique_key is not None))
     if keys:
         await db.rows("unique.lock", app, keys)
 
 
 async def duplicates_among(db: Statements, app: str, runs: Iterable[NewRun]) -> set[str]:
-    """Runs whose key another run has. One that is sent again is no duplicate of itself. Locks the keys."""
+    """Runs whose key is held by another run. A repeated run is no duplicate of itself. Locks the keys."""
     keyed = [run for run in runs if run.unique_key is not None]
     if not keyed:
         return set()
@@ -116,7 +115,7 @@ async def duplicates_among(db: Statements, app: str, runs: Iterable[NewRun]) -> 
     return {run.id for run in held} - await written_before(db, held)
 
 
-async def keep_for_periods(db: Statements, app: str, inserted: Sequence[NewRun]) -> None:
+async def hold_keys_for_periods(db: Statements, app: str, inserted: Sequence[NewRun]) -> None:
     rows = [
         (run.unique_key, run.id, run.unique_for)
         for run in inserted
@@ -126,19 +125,19 @@ async def keep_for_periods(db: Statements, app: str, inserted: Sequence[NewRun])
         await db.count("unique.keep", app, *columns_of(rows))
 
 
-# --- new runs into the live table -------------------------------------------------------------------------------------
+# --- insert new runs --------------------------------------------------------------------------------------------------
 
 
 class Inserted(msgspec.Struct, frozen=True, kw_only=True):
     """The result of inserting runs."""
 
     now: int
-    # Under which those are running that were to be claimed, else 0.
+    # The fence of the claimed runs; 0 if none was claimed.
     fence: int
     ids: set[str]
     # Whether one of them waits to be claimed.
     has_waiting: bool
-    # Others were woken by the statement itself.
+    # The statement itself has sent a wake-up.
     is_notified: bool = False
 
 
@@ -151,10 +150,10 @@ async def insert_runs(
     node: str | None = None,
     fence: int | None = None,
 ) -> Inserted:
-    """Without those that are in the ledger already. Each id once. `freeing`: of each, whether it has the mark `frees`.
+    """Insert runs, except those that the ledger has already. Each id once. `freeing`: whether each run gets `frees`.
 
-    Those to be claimed are so by the node, under the given fence or a new one; without a node they wait. Runs that
-    others are inserting at this very moment are an error, unless the session is careful.
+    Runs to claim are claimed by the node, under the given fence or a new one; without a node they wait. A run that
+    another session inserts at the same time is an error, unless `db.is_careful`.
     """
     if len(runs) == 1 and not db.is_careful and is_all_there(runs[0]) and runs[0].unique_key is None:
         return await _insert_one(db, app, runs[0])
@@ -188,7 +187,7 @@ async def _insert_one(db: Statements, app: str, run: NewRun) -> Inserted:
 
 
 def _one(run: NewRun) -> list[Any]:
-    """All that `insert_one` takes from its fourth parameter on."""
+    """The parameters of `insert_one` from the fourth on."""
     return [
         run.id,
         run.task,
@@ -211,7 +210,7 @@ def _one(run: NewRun) -> list[Any]:
 def _statement(
     runs: Sequence[NewRun], freeing: Sequence[bool], node: str | None, fence: int | None
 ) -> tuple[str, list[Any]]:
-    """The statement that inserts them, and its values from the fifth parameter on."""
+    """The statement that inserts them, and its parameters from the fifth on."""
     if all(map(is_all_there, runs)):
         return "insert_enqueued", _enqueued_columns(runs)
     return "insert_runs", [node, fence, *_columns(runs, freeing)]
@@ -219,34 +218,34 @@ def _statement(
 
 def _enqueued_columns(runs: Sequence[NewRun]) -> list[Any]:
     return [
-        once_if_alike([run.task for run in runs]),
-        once_if_alike([run.cause for run in runs]),
+        once_if_equal([run.task for run in runs]),
+        once_if_equal([run.cause for run in runs]),
         *_times(runs),
         *_place(runs),
-        *_words(runs),
+        *_texts(runs),
         *_unique_keys(runs),
         *_origin(runs),
-        unless_all(1, [run.format for run in runs]),
+        omit_default(1, [run.format for run in runs]),
     ]
 
 
 def _columns(runs: Sequence[NewRun], freeing: Sequence[bool]) -> list[Any]:
     return [
-        unless_all(None, [run.schedule_id for run in runs]),
-        unless_all(None, [run.version for run in runs]),
-        once_if_alike([run.task for run in runs]),
-        once_if_alike([run.cause for run in runs]),
+        omit_default(None, [run.schedule_id for run in runs]),
+        omit_default(None, [run.version for run in runs]),
+        once_if_equal([run.task for run in runs]),
+        once_if_equal([run.cause for run in runs]),
         *_times(runs),
         *_place(runs),
-        unless_all(False, [run.state is State.BLOCKED for run in runs]),
-        *_words(runs),
+        omit_default(False, [run.state is State.BLOCKED for run in runs]),
+        *_texts(runs),
         *_unique_keys(runs),
         *_origin(runs),
-        unless_all(False, [run.is_claimed and run.state is not State.BLOCKED for run in runs]),
-        unless_all(None, [run.timeout for run in runs]),
-        unless_all(False, [run.at_most_once for run in runs]),
+        omit_default(False, [run.is_claimed and run.state is not State.BLOCKED for run in runs]),
+        omit_default(None, [run.timeout for run in runs]),
+        omit_default(False, [run.at_most_once for run in runs]),
         freeing if any(freeing) else [],
-        unless_all(1, [run.format for run in runs]),
+        omit_default(1, [run.format for run in runs]),
     ]
 
 
@@ -254,37 +253,37 @@ def _times(runs: Sequence[NewRun]) -> list[Any]:
     """Moment, due time, delay."""
     moments = [run.fire_at for run in runs]
     due = [run.due_at for run in runs]
-    return [unless_all(None, moments), [] if due == moments else due, unless_all(0, [run.delay for run in runs])]
+    return [omit_default(None, moments), [] if due == moments else due, omit_default(0, [run.delay for run in runs])]
 
 
 def _place(runs: Sequence[NewRun]) -> list[Any]:
     """Queue, priority."""
-    return [unless_all("default", [run.queue for run in runs]), unless_all(0, [run.priority for run in runs])]
+    return [omit_default("default", [run.queue for run in runs]), omit_default(0, [run.priority for run in runs])]
 
 
-def _words(runs: Sequence[NewRun]) -> list[Any]:
-    """Reason, arguments, labels, and how long it may be too late."""
+def _texts(runs: Sequence[NewRun]) -> list[Any]:
+    """Reason, arguments, labels, expires."""
     reasons = [run.reason for run in runs]
     labels = [run.labels for run in runs]
     return [
-        [plain_text(reason) for reason in unless_all(None, reasons)],
-        unless_all(None, [None if run.args is None else run.args.decode() for run in runs]),
-        [labels_text(each) for each in unless_all({}, labels)],
-        unless_all(None, [run.expires for run in runs]),
+        [plain_text(reason) for reason in omit_default(None, reasons)],
+        omit_default(None, [None if run.args is None else run.args.decode() for run in runs]),
+        [labels_text(each) for each in omit_default({}, labels)],
+        omit_default(None, [run.expires for run in runs]),
     ]
 
 
 def _unique_keys(runs: Sequence[NewRun]) -> list[Any]:
-    """Key, and until when. Those for a period have a row of their own."""
+    """Key, and until when. A key for a period has its own row."""
     if not any(run.unique_key for run in runs):
         return [[], []]
     keys = [run.unique_key if run.unique_for is None else None for run in runs]
-    return [unless_all(None, keys), [run.unique_until for run in runs]]
+    return [omit_default(None, keys), [run.unique_until for run in runs]]
 
 
 def _origin(runs: Sequence[NewRun]) -> list[Any]:
     """Cause, trace."""
-    return [unless_all(None, [run.caused_by for run in runs]), unless_all(None, [run.traceparent for run in runs])]
+    return [omit_default(None, [run.caused_by for run in runs]), omit_default(None, [run.traceparent for run in runs])]
 
 
 def labels_text(labels: dict[str, str]) -> str | None:
@@ -295,12 +294,12 @@ def labels_text(labels: dict[str, str]) -> str | None:
 
 
 _FIRE, _WAITING = Cause.FIRE, State.WAITING
-# A row without an id: see the statement.
+# not_null_violation: a moment that history has gives a row without an id.
 _NO_ID = "23502"
 
 
 def are_ordinary(advances: Sequence[Advance]) -> bool:
-    """Whether all of them are, each of another schedule."""
+    """Whether all of them are ordinary, and each is of another schedule."""
     if not all(map(_is_ordinary, advances)):
         return False
     return 0 < len(advances) == len({advance.schedule_id for advance in advances})
@@ -338,8 +337,8 @@ def _is_ordinary_run(advance: Advance, run: NewRun) -> bool:
 
 
 async def record_ordinary(db: Statements, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
-    """Of a batch that is ordinary. Fails if the ledger has one of the moments already, live or in history."""
-    # By schedule, as all transactions lock them.
+    """A batch of ordinary plans. Fails if the ledger has one of the moments, live or in history."""
+    # In the lock order of all transactions.
     in_order = sorted(advances, key=lambda advance: advance.schedule_id)
     runs = [advance.runs[0] for advance in in_order]
     bounds, ids = moments_of(runs, db.clock), [run.id for run in runs]
@@ -355,7 +354,7 @@ async def record_ordinary(db: Statements, app: str, node: str | None, advances: 
 
 
 def is_in_history(error: Exception) -> bool:
-    """Whether it was a moment that history has."""
+    """Whether the error is a moment that history has already."""
     return sqlstate_of(error) == _NO_ID
 
 
@@ -364,53 +363,53 @@ def _are_among(moved: set[int], advances: Sequence[Advance]) -> list[bool]:
 
 
 def _ordinary_columns(advances: Sequence[Advance], runs: Sequence[NewRun]) -> list[Any]:
-    """The values of the statement from its seventh parameter on, in the order in which it names them (`AS p`). Empty:
-    as it says there, the moments themselves or what is usual."""
+    """The parameters of the statement from the seventh on, in its order (`AS p`). An empty array stands for the
+    moments, or for the default, as the statement says."""
     moments = [run.fire_at for run in runs]
-    looks = [advance.at for advance in advances]
+    ats = [advance.at for advance in advances]
     due = [run.due_at for run in runs]
     next_moments = [advance.next_fire_at for advance in advances]
-    next_looks = [advance.next_at for advance in advances]
+    next_ats = [advance.next_at for advance in advances]
     return [
         [advance.schedule_id for advance in advances],
         [run.schedule_key for run in runs],
-        once_if_alike([advance.version for advance in advances]),
-        once_if_alike([run.task for run in runs]),
+        once_if_equal([advance.version for advance in advances]),
+        once_if_equal([run.task for run in runs]),
         moments,
-        [] if looks == moments else looks,
+        [] if ats == moments else ats,
         [] if due == moments else due,
         next_moments,
-        [] if next_looks == next_moments else next_looks,
-        once_if_alike([advance.fingerprint for advance in advances]),
-        unless_all("default", [run.queue for run in runs]),
-        unless_all(0, [run.priority for run in runs]),
-        [plain_text(reason) for reason in unless_all(None, [run.reason for run in runs])],
-        [labels_text(labels) for labels in unless_all({}, [run.labels for run in runs])],
-        unless_all(None, [run.expires for run in runs]),
-        unless_all(False, [not run.is_claimed for run in runs]),
-        unless_all(None, [run.timeout for run in runs]),
-        unless_all(False, [run.at_most_once for run in runs]),
-        unless_all(1, [run.format for run in runs]),
+        [] if next_ats == next_moments else next_ats,
+        once_if_equal([advance.fingerprint for advance in advances]),
+        omit_default("default", [run.queue for run in runs]),
+        omit_default(0, [run.priority for run in runs]),
+        [plain_text(reason) for reason in omit_default(None, [run.reason for run in runs])],
+        [labels_text(labels) for labels in omit_default({}, [run.labels for run in runs])],
+        omit_default(None, [run.expires for run in runs]),
+        omit_default(False, [not run.is_claimed for run in runs]),
+        omit_default(None, [run.timeout for run in runs]),
+        omit_default(False, [run.at_most_once for run in runs]),
+        omit_default(1, [run.format for run in runs]),
     ]
 
 
 # --- all plans --------------------------------------------------------------------------------------------------------
 
 
-# When to look again at a schedule whose rows could not be written.
+# When to plan a schedule again whose rows could not be written.
 _UNWRITABLE_PAUSE = MINUTE
-# The bit of `live` that says: nothing but parked runs and what is blocked on them.
+# The bit of `live` that says: all are parked or blocked on another run.
 _STUCK = 4
 _BY_HAND = frozenset({Cause.TRIGGER, Cause.RERUN})
 
 
-class TakenAdvances(msgspec.Struct, kw_only=True):
+class AppliedAdvances(msgspec.Struct, kw_only=True):
     """The result of a batch."""
 
     now: int = 0
-    # The fence under which runs were claimed, else 0.
+    # The fence of claimed runs; 0 if none was claimed.
     fence: int = 0
-    # Schedules whose plans were taken.
+    # Schedules whose plans were applied.
     taken: set[int] = msgspec.field(default_factory=set)
     left_out: list[str] = msgspec.field(default_factory=list)
     # Runs whose unique key was taken.
@@ -419,16 +418,16 @@ class TakenAdvances(msgspec.Struct, kw_only=True):
 
 async def record_fires(session: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
     try:
-        return await _record_boldly(session, app, node, advances)
+        return await _record_fast(session, app, node, advances)
     except Exception as error:
-        # One of them cannot be written. A savepoint each would cost every batch; so only the batch that needs it.
+        # One of them cannot be stored. Savepoints for each would slow every batch, so they are used only now.
         if not is_unwritable(error):
             raise
     return await session.write(lambda db: _record_each(db, app, node, advances))
 
 
-async def _record_boldly(session: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
-    """Guards and locks leave hardly anybody who could be writing the same runs; if one does, with care."""
+async def _record_fast(session: StoreSession, app: str, node: str | None, advances: Sequence[Advance]) -> Recorded:
+    """Guards and locks make concurrent inserts of the same runs rare, so try without care first."""
 
     async def act(db: Statements) -> Recorded:
         db.is_careful = False
@@ -439,7 +438,7 @@ async def _record_boldly(session: StoreSession, app: str, node: str | None, adva
             return await session.ask(lambda db: record_ordinary(db, app, node, advances))
         return await session.write(act)
     except Exception as error:
-        if not (is_taken(error) or is_in_history(error)):
+        if not (is_unique_violation(error) or is_in_history(error)):
             raise
     return await session.write(lambda db: _record_all(db, app, node, advances))
 
@@ -449,7 +448,7 @@ async def _record_all(db: Statements, app: str, node: str | None, advances: Sequ
     answer = Recorded(now=0, fence=0, taken=taken)
     rounds = _rounds(advances)
     if len(rounds) > 1:
-        # Each of them locks in order, but not all of them together.
+        # Each round locks in order, but several rounds do not.
         await lock_in_order(db, app, advances)
     for places in rounds:
         part = await _record(db, app, node, [advances[place] for place in places], answer.fence or None)
@@ -466,7 +465,7 @@ async def _record_all(db: Statements, app: str, node: str | None, advances: Sequ
 
 
 def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
-    """Places in the batch, each schedule and each unique key once in a round: of two, the first comes first."""
+    """Places in the batch, each schedule and each unique key once per round; the first in the batch comes first."""
     is_keyed = any(run.unique_key is not None for advance in advances for run in advance.runs)
     if not is_keyed and len({advance.schedule_id for advance in advances}) == len(advances):
         return [list(range(len(advances)))] if advances else []
@@ -485,27 +484,27 @@ def _rounds(advances: Sequence[Advance]) -> list[list[int]]:
 
 async def _record(
     db: Statements, app: str, node: str | None, advances: Sequence[Advance], fence: int | None
-) -> TakenAdvances:
+) -> AppliedAdvances:
     failed = [advance for advance in advances if advance.error is not None]
     planned = [advance for advance in advances if advance.error is None]
-    # A pause is part of what is cached by version, so its end is a new one.
+    # Schedules are cached by version, with their pause, so its end raises the version.
     bumps = [int(advance.ends_pause) for advance in planned]
-    taken_advances = await take(db, app, planned, bumps, node=node, fence=fence)
+    applied = await apply_advances(db, app, planned, bumps, node=node, fence=fence)
     resumed = [
-        advance.schedule_id for advance in planned if advance.ends_pause and advance.schedule_id in taken_advances.taken
+        advance.schedule_id for advance in planned if advance.ends_pause and advance.schedule_id in applied.taken
     ]
     if resumed:
         await db.count("change_schedules.pause", resumed, [None] * len(resumed))
         await db.count("change_schedules.count_failures_anew", resumed)
         await _publish_resumed(db, app, resumed)
     await count_from_end(
-        db, [a.schedule_id for a in planned if a.after_end is not None and a.schedule_id in taken_advances.taken]
+        db, [a.schedule_id for a in planned if a.after_end is not None and a.schedule_id in applied.taken]
     )
     if failed:
-        taken_advances.taken |= await _note_failures(db, app, [(a, a.error or "", a.next_at) for a in failed])
-    if not taken_advances.now:
-        taken_advances.now = (await db.only_row("now"))["now"]
-    return taken_advances
+        applied.taken |= await _note_failures(db, app, [(a, a.error or "", a.next_at) for a in failed])
+    if not applied.now:
+        applied.now = (await db.only_row("now"))["now"]
+    return applied
 
 
 async def _publish_resumed(db: Statements, app: str, schedules: Sequence[int]) -> None:
@@ -527,7 +526,7 @@ async def _record_each(db: Statements, app: str, node: str | None, advances: Seq
             if not is_unwritable(error):
                 raise
             now = (await db.only_row("now"))["now"]
-            problem = f"its rows cannot be written: {error}"
+            problem = f"its rows cannot be stored: {error}"
             await _note_failures(db, app, [(advance, problem, now + _UNWRITABLE_PAUSE)])
             taken.append(False)
             continue
@@ -539,7 +538,7 @@ async def _record_each(db: Statements, app: str, node: str | None, advances: Seq
     return Recorded(now=now, fence=fence, taken=taken, left_out=left_out, duplicates=duplicates)
 
 
-async def take(
+async def apply_advances(
     db: Statements,
     app: str,
     advances: Sequence[Advance],
@@ -547,66 +546,66 @@ async def take(
     *,
     node: str | None = None,
     fence: int | None = None,
-) -> TakenAdvances:
-    """Move the cursors whose guards match, then write what their plans owe.
+) -> AppliedAdvances:
+    """Move the cursors whose guards match, then write the runs and gaps of their plans.
 
-    Each schedule and unique key once in a batch. Versions rise by `bumps`, or by one for changed decisions: they are
-    part of what is cached by version.
+    Each schedule and unique key once per batch. Raises versions by `bumps`, or by one for changed overrides, because
+    schedules are cached by version.
     """
-    taken_advances = TakenAdvances()
-    doubles = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
+    applied = AppliedAdvances()
+    duplicates = await duplicates_among(db, app, (run for advance in advances for run in advance.runs))
     pairs = []
     for advance, bump in sorted(zip(advances, bumps, strict=True), key=lambda pair: pair[0].schedule_id):
-        if doubles and _is_refused(advance, doubles):
-            taken_advances.duplicates += [run.id for run in advance.runs]
+        if duplicates and _is_refused(advance, duplicates):
+            applied.duplicates += [run.id for run in advance.runs]
         else:
             pairs.append((advance, bump or int(advance.occurrences is not None)))
-    if any(_looks_at_runs(advance) for advance, _ in pairs):
+    if any(_depends_on_runs(advance) for advance, _ in pairs):
         await _lock_schedules(db, app, [advance for advance, _ in pairs])
         pairs = await _lock_runs(db, app, pairs)
     if not pairs:
-        return taken_advances
-    moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs, doubles))
-    taken_advances.now = moved["now"]
+        return applied
+    moved = await db.only_row("record_fires.advance", app, *_advance_columns(pairs, duplicates))
+    applied.now = moved["now"]
     db.has_feed = moved["has_feed"]
-    taken_advances.taken = {advance.schedule_id for advance, _ in pairs} if moved["ids"] is None else set(moved["ids"])
-    taken = [advance for advance, _ in pairs if advance.schedule_id in taken_advances.taken]
-    await _decide(db, taken)
-    await _take_back(db, app, taken)
-    # No run is replaced for one that is not to be.
-    replacing = [a for a in taken if a.replaces_live and not any(run.id in doubles for run in a.runs)]
+    applied.taken = {advance.schedule_id for advance, _ in pairs} if moved["ids"] is None else set(moved["ids"])
+    taken = [advance for advance, _ in pairs if advance.schedule_id in applied.taken]
+    await _write_overrides(db, taken)
+    await _undo_early(db, app, taken)
+    # A run that is not inserted replaces none.
+    replacing = [a for a in taken if a.replaces_live and not any(run.id in duplicates for run in a.runs)]
     await _replace_live(db, app, replacing)
-    await _mark_those_that_free(db, taken)
-    await _insert_runs(db, app, node, fence, taken, doubles, taken_advances)
-    await _insert_gaps(db, app, taken, doubles)
+    await _mark_freeing(db, taken)
+    await _insert_runs(db, app, node, fence, taken, duplicates, applied)
+    await _insert_gaps(db, app, taken, duplicates)
     await write_messages(db, app, [message for advance in taken for message in advance.messages])
-    return taken_advances
+    return applied
 
 
-def _is_refused(advance: Advance, doubles: set[str]) -> bool:
-    """By hand, with nothing left to write. On several nodes those that are free have their run all the same."""
-    return bool(advance.runs) and all(run.id in doubles and run.cause in _BY_HAND for run in advance.runs)
+def _is_refused(advance: Advance, duplicates: set[str]) -> bool:
+    """Only manual runs whose keys are taken. A fire for every node still runs on the nodes whose key is free."""
+    return bool(advance.runs) and all(run.id in duplicates and run.cause in _BY_HAND for run in advance.runs)
 
 
-async def _decide(db: Statements, advances: Sequence[Advance]) -> None:
-    decided = [
+async def _write_overrides(db: Statements, advances: Sequence[Advance]) -> None:
+    overrides = [
         (advance.schedule_id, json_text(advance.occurrences) if advance.occurrences else None)
         for advance in advances
         if advance.occurrences is not None
     ]
-    if decided:
-        await db.count("record_fires.decide", *columns_of(decided))
+    if overrides:
+        await db.count("record_fires.decide", *columns_of(overrides))
 
 
-def _looks_at_runs(advance: Advance) -> bool:
-    """Whether more than the row of the schedule decides, or is decided by it."""
+def _depends_on_runs(advance: Advance) -> bool:
+    """Whether the plan depends on other runs, or changes them."""
     is_blocking = any(run.state is State.BLOCKED for run in advance.runs)
     is_about_runs = advance.live is not None or advance.replaces_live or advance.takes_back is not None
     return is_about_runs or advance.after_end is not None or is_blocking
 
 
 async def lock_in_order(db: Statements, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()) -> None:
-    """All that these plans need, and schedules that are removed, before a part of them is taken."""
+    """All locks for these plans, and for schedules to remove, before the first part is applied."""
     await lock_keys(db, app, (run for advance in advances for run in advance.runs))
     await _lock_schedules(db, app, advances, removed=removed)
 
@@ -614,7 +613,7 @@ async def lock_in_order(db: Statements, app: str, advances: Sequence[Advance], *
 async def _lock_schedules(
     db: Statements, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()
 ) -> None:
-    """The schedules of these plans; the gate before them, if a run may end by them that makes room under a limit."""
+    """Lock the schedules. The gate first, if a run may end whose end releases a limit."""
     ending = [a.schedule_id for a in advances if a.replaces_live or a.takes_back is not None]
     ending += removed
     if ending and (await db.only_row("schedule.has_limited", ending))["has_limited"]:
@@ -623,7 +622,7 @@ async def _lock_schedules(
 
 
 async def _lock_runs(db: Statements, app: str, pairs: Sequence[tuple[Advance, int]]) -> list[tuple[Advance, int]]:
-    """Lock the runs that plans are about to end, as they were planned. Without those whose run cannot be taken back."""
+    """Lock the runs that plans will end. Leaves out plans whose early fire cannot be undone."""
     stuck = [advance.schedule_id for advance, _ in pairs if advance.live is not None and advance.live & _STUCK]
     if stuck:
         await db.rows("schedule.live_runs", stuck)
@@ -636,8 +635,8 @@ async def _lock_runs(db: Statements, app: str, pairs: Sequence[tuple[Advance, in
     return [pair for pair in pairs if pair[0].takes_back is None or pair[0].takes_back in early]
 
 
-async def _take_back(db: Statements, app: str, advances: Sequence[Advance]) -> None:
-    """Runs that have not begun give their moments back to their schedules."""
+async def _undo_early(db: Statements, app: str, advances: Sequence[Advance]) -> None:
+    """Detach runs that have not started from their moments, and cancel them."""
     early = [(a.takes_back, a.schedule_id) for a in advances if a.takes_back is not None]
     if not early:
         return
@@ -647,20 +646,20 @@ async def _take_back(db: Statements, app: str, advances: Sequence[Advance]) -> N
     await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.UNDONE) for id_ in ids])
 
 
-def _advance_columns(pairs: Sequence[tuple[Advance, int]], doubles: set[str]) -> list[list[Any]]:
+def _advance_columns(pairs: Sequence[tuple[Advance, int]], duplicates: set[str]) -> list[list[Any]]:
     advances = [advance for advance, _ in pairs]
     return [
         [advance.schedule_id for advance in advances],
-        once_if_alike([advance.version for advance in advances]),
+        once_if_equal([advance.version for advance in advances]),
         [advance.fire_at for advance in advances],
         [advance.at for advance in advances],
-        unless_all(None, [advance.live for advance in advances]),
-        unless_all(0, [bump for _, bump in pairs]),
+        omit_default(None, [advance.live for advance in advances]),
+        omit_default(0, [bump for _, bump in pairs]),
         [advance.next_fire_at for advance in advances],
         [advance.next_at for advance in advances],
-        unless_all(None, [advance.after_end for advance in advances]),
-        once_if_alike([fires_counted(a.runs, doubles) - (a.takes_back is not None) for a in advances]),
-        unless_all("", [advance.fingerprint for advance in advances]),
+        omit_default(None, [advance.after_end for advance in advances]),
+        once_if_equal([fires_counted(a.runs, duplicates) - (a.takes_back is not None) for a in advances]),
+        omit_default("", [advance.fingerprint for advance in advances]),
     ]
 
 
@@ -678,15 +677,15 @@ async def _replace_live(db: Statements, app: str, advances: Sequence[Advance]) -
     await end(db, app, [Ending(id_, Verdict.CANCELLED, Reason.REPLACED) for id_ in idle])
 
 
-async def _mark_those_that_free(db: Statements, advances: Sequence[Advance]) -> None:
-    """Live runs of schedules that count from the end, or that are to have one blocked on them: see `frees`."""
-    concerned = [
+async def _mark_freeing(db: Statements, advances: Sequence[Advance]) -> None:
+    """Set `frees` for live runs of after-end schedules, and of schedules that get a blocked run."""
+    schedules_to_mark = [
         advance.schedule_id
         for advance in advances
         if advance.after_end is not None or any(run.state is State.BLOCKED for run in advance.runs)
     ]
-    if concerned:
-        await db.count("schedule.mark_frees", concerned)
+    if schedules_to_mark:
+        await db.count("schedule.mark_frees", schedules_to_mark)
 
 
 async def _insert_runs(
@@ -695,34 +694,34 @@ async def _insert_runs(
     node: str | None,
     fence: int | None,
     advances: Sequence[Advance],
-    doubles: set[str],
-    taken_advances: TakenAdvances,
+    duplicates: set[str],
+    applied: AppliedAdvances,
 ) -> None:
-    owed = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
-    taken_advances.duplicates += [run.id for run, _ in owed if run.id in doubles]
-    taken_advances.left_out += [run.id for run, _ in owed if run.id in doubles]
-    wanted = [(run, frees) for run, frees in owed if run.id not in doubles]
+    planned = [(run, advance.after_end is not None) for advance in advances for run in advance.runs]
+    applied.duplicates += [run.id for run, _ in planned if run.id in duplicates]
+    applied.left_out += [run.id for run, _ in planned if run.id in duplicates]
+    wanted = [(run, frees) for run, frees in planned if run.id not in duplicates]
     inserted: set[str] = set()
-    for wave in _waves(wanted):
+    for wave in _insert_batches(wanted):
         runs = [run for run, _ in wave]
         claimant = node if any(run.is_claimed for run in runs) else None
         part = await insert_runs(
-            db, app, runs, freeing=[frees for _, frees in wave], node=claimant, fence=taken_advances.fence or fence
+            db, app, runs, freeing=[frees for _, frees in wave], node=claimant, fence=applied.fence or fence
         )
         inserted |= part.ids
-        taken_advances.fence = taken_advances.fence or part.fence
+        applied.fence = applied.fence or part.fence
         if part.has_waiting:
             db.wake(app, "runs")
-    await keep_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
+    await hold_keys_for_periods(db, app, [run for run, _ in wanted if run.id in inserted])
     missing = [run for run, _ in wanted if run.id not in inserted]
-    taken_advances.left_out += [run.id for run in missing]
+    applied.left_out += [run.id for run in missing]
     early = Counter(run.schedule_id for run in missing if run.cause is Cause.FIRE)
     if early:
         await db.count("record_fires.count_back", list(early), list(early.values()))
 
 
-def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, bool]]]:
-    """Blocked runs are inserted after those they may be blocked on; of one schedule, one at a time."""
+def _insert_batches(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, bool]]]:
+    """Blocked runs are inserted after the runs that they are blocked on; one per schedule at a time."""
     if not any(run.state is State.BLOCKED for run, _ in wanted):
         return [list(wanted)] if wanted else []
     waves: list[list[tuple[NewRun, bool]]] = [[]]
@@ -734,18 +733,18 @@ def _waves(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[NewRun, boo
             number = blocked[run.schedule_id]
         while len(waves) <= number:
             waves.append([])
-        # Runs that may have one blocked on them are marked from the beginning.
+        # Runs that may get a run blocked on them have the mark from the start.
         waves[number].append((run, frees))
     marked = set(blocked)
     return [[(run, frees or run.schedule_id in marked) for run, frees in wave] for wave in waves if wave]
 
 
-async def _insert_gaps(db: Statements, app: str, advances: Sequence[Advance], doubles: set[str]) -> None:
+async def _insert_gaps(db: Statements, app: str, advances: Sequence[Advance], duplicates: set[str]) -> None:
     rows = [
         (a.schedule_id, gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict.value, plain_text(gap.reason))
         for a in advances
-        if a.gaps or doubles
-        for gap in gaps_with_duplicates(a.gaps, a.runs, doubles)
+        if a.gaps or duplicates
+        for gap in gaps_with_duplicates(a.gaps, a.runs, duplicates)
     ]
     if rows:
         await db.count("record_fires.gaps", app, *columns_of(rows))

@@ -1,18 +1,17 @@
-"""Limits on PostgreSQL: which runs pass, which are held back, and which are let through again.
+"""Limits on PostgreSQL: which runs pass a limit, which are blocked by it, and when they are released.
 
-The states and the reasons are those of SQLite: `store/sqlite/limits.py` says why nothing is held back for ever, by
-(a), (b) and (c). There one transaction writes at a time. Here claims of nodes that know a limited task, and all that
-makes room, hold the gate of their app, an advisory lock of the transaction: so a claim counts what runs under a key,
-takes up to the limit and holds the rest back, and no other claim can interleave.
+States and reasons are those of SQLite: `store/sqlite/limits.py` explains, by (a), (b) and (c), why no run is blocked
+for ever. SQLite has one writer at a time. Here claims of nodes that know a limited task, and all transactions that
+release a limit, hold the gate of their app, an advisory lock of the transaction. So a claim counts the running runs of
+a key, takes up to the limit and blocks the others, and no other claim can interleave.
 
-The end of a run takes the gate before it locks the run, and looks for the next in a statement of its own: a claim that
-was ahead of it has committed what it held back, and is seen; a claim behind it counts without the run. Joining and
-looking hold the gate, so that a node that joins sees what is held back under the limits of another, or those limits. A
-claim of a node that dies meanwhile either has the gate, and is seen by the node that is to look (`looks`), or comes to
-the gate later and finds that its node is dead. A claim writes its decisions in a few statements per batch.
+The end of a run takes the gate before it locks the run, and searches for the next run in a statement of its own: a
+claim that had the gate before has committed its blocked runs, which are seen; a claim after it counts without the run.
+Joins and repeated checks hold the gate, so that a joining node sees runs that are blocked under the limits of another
+node, or those limits. A claim of a node that dies meanwhile either has the gate, and is seen by the node that will
+check (`looks`), or gets the gate later and finds its node dead. A claim writes its decisions in a few statements per
+batch.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,19 +22,19 @@ from evertick.store.postgres.connection import OutOfOrder, Statements, columns_o
 from evertick.store.rows import Row
 from evertick.when.moment import SECOND
 
-__all__ = ["KEYS_MOST", "Gate", "enter_gate", "let_next", "let_stuck_through", "look_again", "make_room"]
+__all__ = ["KEYS_MOST", "Gate", "check_again", "enter_gate", "make_room", "release_next", "release_stuck"]
 
-# Keys that one claim lets through at most, whose time has come or that its node looks at again: bounds its transaction.
+# Keys that one claim releases or checks again, at most: bounds its transaction.
 KEYS_MOST = 100
-# When to look again at a rate whose next run was held back by a concurrency: it is unknown when that will be free.
-_LOOK_AGAIN = SECOND
-# A node that stops in the gate (frozen, cut off) holds up all claims of its app for so long at most. Within the gate
-# statements follow one another at once.
+# When to check a rate again whose next run a concurrency limit blocks: it is unknown when that will be free.
+_RECHECK = SECOND
+# A node that stops while it holds the gate (frozen, network lost) blocks all claims of its app for this long at most. A
+# healthy node sends its statements at once.
 _SILENCE_MOST = "3s"
 
 
 async def enter_gate(db: Statements, app: str) -> None:
-    """Before any lock of a schedule or a run: a transaction in the gate waits for runs."""
+    """Before any lock of a schedule or a run, because a transaction that holds the gate waits for runs."""
     if db.is_in_gate:
         return
     if db.is_ours:
@@ -46,31 +45,31 @@ async def enter_gate(db: Statements, app: str) -> None:
 
 
 async def make_room(db: Statements, app: str, keys: Iterable[str | None]) -> bool:
-    """Runs with these keys have left running, or were let through and are not claimed after all: the next may come.
+    """Runs with these keys have stopped running, or were released but not claimed: release the next ones.
 
-    One answer for all: whether anybody was let through.
+    Returns whether any run was released.
     """
     left = Counter(key for key in keys if key is not None)
     if not left:
         return False
     if not db.is_in_gate:
-        raise OutOfOrder(f"runs of app {app!r} came under the limits {sorted(left)} before they could be locked")
-    return await let_next(db, app, left)
+        raise OutOfOrder(f"runs of app {app!r} got the limits {sorted(left)} before they were locked")
+    return await release_next(db, app, left)
 
 
-async def let_next(db: Statements, app: str, counts: Mapping[str, int], *, only_idle: bool = False) -> bool:
-    """Let the best of each lane of the keys through; `only_idle`: of lanes in which no run is let through already."""
+async def release_next(db: Statements, app: str, counts: Mapping[str, int], *, only_idle: bool = False) -> bool:
+    """Release the best runs of each lane of the keys. `only_idle`: only of lanes without a released run."""
     if not counts:
         return False
     return await db.count("limits.let_through", app, list(counts), list(counts.values()), only_idle) > 0
 
 
-async def look_again(db: Statements, app: str, node: str, asked: Sequence[int], after: str) -> bool:
-    """Let the next of the next keys' lanes through, under any node's limits. True: there is more."""
+async def check_again(db: Statements, app: str, node: str, asked: Sequence[int], after: str) -> bool:
+    """Release the next run of each lane of the next keys, blocked by any node. True: there are more keys."""
     keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, KEYS_MOST)]
     if keys:
         await db.count("limits.forget_times", app, keys)
-        await let_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
+        await release_next(db, app, dict.fromkeys(keys, 1), only_idle=True)
     has_more = len(keys) == KEYS_MOST
     await db.count("limits.looked_up_to", node, asked, keys[-1] if has_more else None)
     if not has_more:
@@ -78,8 +77,9 @@ async def look_again(db: Statements, app: str, node: str, asked: Sequence[int], 
     return has_more
 
 
-async def let_stuck_through(db: Statements, app: str, after: str, most: int) -> str:
-    """Look at the next keys that hold something back; where neither (a) nor (c) holds, see to (b). Answers how far."""
+async def release_stuck(db: Statements, app: str, after: str, most: int) -> str:
+    """Check the next keys with blocked runs: where neither (a) nor (c) holds, release a run (b). Returns the last key
+    checked; "" at the end."""
     keys = [row["key"] for row in await db.rows("limits.next_keys", app, after, most)]
     if not keys:
         return ""
@@ -87,17 +87,17 @@ async def let_stuck_through(db: Statements, app: str, after: str, most: int) -> 
     stuck = [row["key"] for row in await db.rows("limits.stuck", app, keys)]
     if stuck:
         await db.count("limits.forget_times", app, stuck)
-        await let_next(db, app, dict.fromkeys(stuck, 1), only_idle=True)
+        await release_next(db, app, dict.fromkeys(stuck, 1), only_idle=True)
     return str(keys[-1]) if len(keys) == most else ""
 
 
 class _Starts:
-    """The starts under one key, oldest first, and those that this claim adds. Tasks that share it may differ in
-    rate."""
+    """The starts of one key, oldest first, and those that this claim adds. Tasks of one key may have different
+    rates."""
 
     def __init__(self, now: int, rows: Sequence[Row]) -> None:
         self._now = now
-        # Starts in the future were made before the clock was put back: it counts from now, no longer than others.
+        # Starts in the future were made before the clock was put back; they count from now, for one period.
         self.is_changed = any(row["at"] > now for row in rows)
         self._counts: dict[int, int] = {}
         self._until: dict[int, int] = {}
@@ -110,16 +110,16 @@ class _Starts:
         return rate.most - sum(self._counted(rate).values())
 
     def add(self, rate: Rate) -> None:
-        """One more, gathered with those of the same grain: as if all of them had started now."""
+        """Add a start, merged with those of the same grain as if all had started now."""
         self.is_changed = True
         since = self._now - self._now % rate.grain if rate.grain else self._now
-        gathered = [at for at in self._counts if at >= since]
-        count = sum(self._counts.pop(at) for at in gathered) + 1
-        until = max([self._now + rate.period, *(self._until.pop(at) for at in gathered)])
+        merged = [at for at in self._counts if at >= since]
+        count = sum(self._counts.pop(at) for at in merged) + 1
+        until = max([self._now + rate.period, *(self._until.pop(at) for at in merged)])
         self._counts[self._now], self._until[self._now] = count, until
 
     def free_at(self, rate: Rate) -> int:
-        """When the next start is free, if nothing else starts. Asked of a rate that is used up."""
+        """When the next start is possible, if nothing else starts. For a rate that is used up."""
         counted = self._counted(rate)
         left = sum(counted.values())
         for at, count in counted.items():
@@ -136,7 +136,7 @@ class _Starts:
 
 
 class Gate:
-    """The limits as one claim meets them. Counts are read once per key and kept up to date by what the claim does."""
+    """The limits for one claim. Counts are read once per key, and updated as the claim takes runs."""
 
     def __init__(self, db: Statements, now: int, app: str, tasks: Mapping[str, TaskTerms]) -> None:
         self._db = db
@@ -145,42 +145,44 @@ class Gate:
         self._tasks = tasks
         self._running: dict[str, int] = {}
         self._starts: dict[str, _Starts] = {}
-        # Keys that runs were taken under since the last settlement, with the widest limit that their tasks have.
+        # Keys of runs taken since the last `settle`, each with the highest limit of their tasks.
         self._taken: dict[str, Concurrency | Rate] = {}
-        self._held_back: list[tuple[str, str]] = []
-        self._look_at: dict[str, int] = {}
-        self._let_idle: set[str] = set()
-        # Keys of limits that runs were held back by and that the code no longer has.
+        self._blocked: list[tuple[str, str]] = []
+        self._check_times: dict[str, int] = {}
+        self._idle_keys: set[str] = set()
+        # Keys that blocked a run, of limits that the code no longer has.
         self._outdated: set[str] = set()
 
     async def pass_through(self, rows: Sequence[Row]) -> dict[str, str | None]:
-        """The runs that may start, by id, with the key that they count under; the others are held back."""
+        """Runs that may start, by id, with the key under which they count. Blocks the others."""
         await self._read(rows)
         passed: dict[str, str | None] = {}
         for row in rows:
             terms = self._tasks[row["task"]]
-            held_by = self._held_by(row, terms) if terms.is_limited else None
+            held_by = self._blocked_by(row, terms) if terms.is_limited else None
             if held_by is not None:
-                self._hold_back(row, *held_by)
+                self._block(row, *held_by)
             else:
-                passed[row["id"]] = self._let_in(row, terms)
+                passed[row["id"]] = self._admit(row, terms)
         await self._write()
         return passed
 
     async def settle(self, slots: int) -> bool:
-        """After a batch was taken: what else may come through, or when. True: a run was let through."""
+        """After a batch was taken: release further runs, or set the time for it. True: a run was released."""
         taken, self._taken = self._taken, {}
         outdated, self._outdated = self._outdated, set()
         rooms = {key: self._room(key, limit) for key, limit in taken.items()}
-        # No more than this claim could take; but one in any case, for the next claim.
+        # At most as many as this claim could take, but at least one, for the next claim.
         most = max(slots, 1)
         open_keys = {key: min(room, most) for key, room in rooms.items() if room > 0}
-        has_let = await let_next(self._db, self._app, dict.fromkeys(outdated, most) | open_keys, only_idle=True)
+        has_released = await release_next(
+            self._db, self._app, dict.fromkeys(outdated, most) | open_keys, only_idle=True
+        )
         full = {key: limit for key, limit in taken.items() if rooms[key] <= 0 and isinstance(limit, Rate)}
         if full:
             holding = {row["key"] for row in await self._db.rows("limits.holding", self._app, list(full))}
             await self._set_times({k: self._starts[k].free_at(rate) for k, rate in full.items() if k in holding})
-        return has_let
+        return has_released
 
     def _room(self, key: str, limit: Concurrency | Rate) -> int:
         if isinstance(limit, Rate):
@@ -188,7 +190,7 @@ class Gate:
         return limit.most - self._running[key]
 
     async def _read(self, rows: Sequence[Row]) -> None:
-        """Counts of the keys of these runs that were not read yet."""
+        """Read the counts of these runs' keys that are not known yet."""
         limits = [(self._tasks[row["task"]], row["args"]) for row in rows]
         running = {terms.concurrency.key(args) for terms, args in limits if terms.concurrency is not None}
         unread = sorted(running - set(self._running))
@@ -204,9 +206,9 @@ class Gate:
             self._starts |= {key: _Starts(self._now, found.get(key, ())) for key in unread}
 
     async def _write(self) -> None:
-        if self._held_back:
-            await self._db.count("limits.hold_back", *columns_of(self._held_back))
-            self._held_back = []
+        if self._blocked:
+            await self._db.count("limits.hold_back", *columns_of(self._blocked))
+            self._blocked = []
         changed = {key: starts for key, starts in self._starts.items() if starts.is_changed}
         if changed:
             await self._db.count("limits.forget_starts", self._app, list(changed))
@@ -215,44 +217,44 @@ class Gate:
                 await self._db.count("limits.put_starts", self._app, *columns_of(rows))
             for starts in changed.values():
                 starts.is_changed = False
-        await self._set_times(self._look_at)
-        self._look_at = {}
-        idle, self._let_idle = self._let_idle, set()
-        await let_next(self._db, self._app, dict.fromkeys(sorted(idle), 1), only_idle=True)
+        await self._set_times(self._check_times)
+        self._check_times = {}
+        idle, self._idle_keys = self._idle_keys, set()
+        await release_next(self._db, self._app, dict.fromkeys(sorted(idle), 1), only_idle=True)
 
     async def _set_times(self, times: Mapping[str, int]) -> None:
         if times:
             await self._db.count("limits.set_times", self._app, list(times), list(times.values()), self._now)
 
-    def _held_by(self, row: Row, terms: TaskTerms) -> tuple[str, bool, int] | None:
-        """The key that has no room, whether others of the lane may have another one, when to look again; None: none."""
+    def _blocked_by(self, row: Row, terms: TaskTerms) -> tuple[str, bool, int] | None:
+        """The key that has no room, whether keys vary in a lane, and when to check again. None: the run may start."""
         if terms.concurrency is not None:
             key = terms.concurrency.key(row["args"])
             if self._running[key] >= terms.concurrency.most:
-                return key, terms.concurrency.of.varies, self._now + _LOOK_AGAIN
+                return key, terms.concurrency.of.varies, self._now + _RECHECK
         if terms.rate is not None:
             key = terms.rate.key(row["args"])
             starts = self._starts[key]
             if starts.room(terms.rate) <= 0:
                 free_at = starts.free_at(terms.rate)
-                self._look_again(key, free_at)
+                self._check_at(key, free_at)
                 return key, terms.rate.of.varies, free_at
         return None
 
-    def _hold_back(self, row: Row, key: str, varies: bool, look_again_at: int) -> None:
-        self._held_back.append((row["id"], key))
+    def _block(self, row: Row, key: str, varies: bool, recheck_at: int) -> None:
+        self._blocked.append((row["id"], key))
         before = row["limit_key"]
         if before is None or before == key:
             return
         if varies:
-            self._let_idle.add(before)
+            self._idle_keys.add(before)
         else:
-            self._look_again(before, look_again_at)
+            self._check_at(before, recheck_at)
 
-    def _look_again(self, key: str, at: int) -> None:
-        self._look_at[key] = min(at, self._look_at.get(key, at))
+    def _check_at(self, key: str, at: int) -> None:
+        self._check_times[key] = min(at, self._check_times.get(key, at))
 
-    def _let_in(self, row: Row, terms: TaskTerms) -> str | None:
+    def _admit(self, row: Row, terms: TaskTerms) -> str | None:
         counted_under = None
         if terms.concurrency is not None:
             counted_under = terms.concurrency.key(row["args"])

@@ -1,9 +1,9 @@
-"""Where a PostgreSQL store is: its URL taken apart. Nothing is opened here, and no password is ever shown.
+"""The location of a PostgreSQL store, parsed from its URL. Opens nothing, and never shows a password.
 
     postgresql://user:password@host:5432/database?schema=evertick
 
-Several hosts may be named, with commas: the one that can be written to is used. Values that the URL leaves out come
-from the usual environment (PGHOST, PGUSER, PGPASSWORD, ~/.pgpass).
+Several hosts may be given, separated by commas; the store uses the one that can be written to. Values that the URL
+omits are taken from the usual environment (PGHOST, PGUSER, PGPASSWORD, ~/.pgpass).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 from evertick.errors import InvalidDuration, InvalidSetting
 from evertick.text.redact import masked, without_listen
 from evertick.text.regular_file import open_regular
+from evertick.text.values import shown
 from evertick.when.duration import duration_us
 from evertick.when.moment import SECOND
 
@@ -28,13 +29,13 @@ __all__ = ["Location", "location_of"]
 _SCHEMES = ("postgresql", "postgres")
 _SHAPE = "write postgresql://user:password@host:5432/database"
 _PORT = 5432
-# PostgreSQL cuts longer names, without a word.
+# PostgreSQL truncates longer names silently.
 _NAME_LONGEST = 63
 _RESERVED = "pg_"
 _NAME = re.compile(r"[^\W\d]\w*")
-# Taken apart by hand: the errors of `urlsplit` show what they are about, which may be a password.
+# Not by `urlsplit`, whose errors show the text, which may be a password.
 _URL = re.compile(r"(?s)(?P<scheme>[^:/?#]*)://(?P<address>[^/?#]*)(?P<path>[^?#]*)(\?(?P<query>[^#]*))?(#.*)?")
-# Parameters by the names that other libraries have for them.
+# Parameters by their names in other libraries.
 _OTHER_NAMES = {
     "sslrootcert": "ca",
     "sslcert": "cert",
@@ -54,7 +55,7 @@ _PARAMETERS = (
 )
 _IN_ADDRESS = ("user", "password", "dbname", "database")
 _NO_WAKE_UPS = "off"
-# The server counts its own deadlines in milliseconds, in 31 bits; none of them means no deadline.
+# The server counts its timeouts in milliseconds, in 31 bits; 0 means no timeout.
 _SECONDS_LEAST, _SECONDS_MOST = 0.001, 86_400.0
 
 SslMode = Literal["disable", "prefer", "require", "verify-ca", "verify-full"]
@@ -62,40 +63,40 @@ _SSL_MODES: tuple[SslMode, ...] = ("disable", "prefer", "require", "verify-ca", 
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A database, a schema in it, and how to get there."""
+    """A database, a schema in it, and how to connect."""
 
-    # Pairs of a host (or the folder of a socket) and a port; none: as the environment says.
+    # Pairs of a host (or the directory of a socket) and a port; empty: from the environment.
     hosts: tuple[tuple[str, int], ...] = ()
     user: str | None = None
     password: str | None = None
     database: str | None = None
     schema: str = "evertick"
-    # None: verify-full where a `ca` is given, else prefer.
+    # None: verify-full if `ca` is given, otherwise prefer.
     sslmode: SslMode | None = None
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-    # Behind a pooler that hands a connection over after every transaction, nothing may be left on it.
+    # Behind a pooler that assigns a connection per transaction, so that no state may be left on it.
     is_pooled: bool = False
-    # A second way for wake-ups, around such a pooler; or "off": none are listened for.
+    # A second URL for wake-ups, around such a pooler. "off": no wake-ups.
     listen: str | None = None
     connect_timeout: float = 10.0
-    # How long one intent may take, all of its statements together.
+    # The time limit of one intent, all of its statements together.
     timeout: float = 30.0
     pool_size: int = 5
 
     def __repr__(self) -> str:
-        # Tracebacks and logs show it.
+        # Shown in tracebacks and logs.
         return f"Location({self.description})"
 
     @property
     def description(self) -> str:
-        """Safe to log."""
+        """Has no secrets."""
         return self.place if self.schema == "evertick" else f"{self.place}, schema {self.schema}"
 
     @property
     def place(self) -> str:
-        """The same for sentences that name the schema themselves."""
+        """The description without the schema."""
         where = ",".join(host if host.startswith("/") else f"{host}:{port}" for host, port in self.hosts)
         return f"PostgreSQL database {self.database or '(default)'} at {where or 'the default host'}"
 
@@ -104,13 +105,13 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
         return self.listen != _NO_WAKE_UPS and (self.listen is not None or not self.is_pooled)
 
     def listening(self) -> Location:
-        """Where to listen for wake-ups."""
+        """The location for wake-ups."""
         if self.listen is None:
             return self
         return msgspec.structs.replace(location_of(self.listen), schema=self.schema)
 
     def tls(self) -> ssl.SSLContext | str | bool:
-        """For the parameter `ssl` of asyncpg."""
+        """The value of asyncpg's parameter `ssl`."""
         mode = self.sslmode or ("verify-full" if self.ca is not None else "prefer")
         if mode == "disable":
             return False
@@ -123,13 +124,14 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
             if mode in ("prefer", "require") and self.ca is None:
                 context.verify_mode = ssl.CERT_NONE
             if self.cert is not None:
-                # An empty password, so that a key with one is refused instead of asked for on the terminal.
+                # With an empty password, a key that has one is refused. Otherwise OpenSSL would ask on the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(f"{name}={path}" for name, path in self._files())
             raise InvalidSetting(
-                f"{files} of the {self.description} cannot be used ({error}); they must be PEM files, cert and key "
-                "must belong together, and the key must have no password"
+                f"{files} of the {self.description} cannot be used ({error})",
+                setting="url",
+                fix="use PEM files, a cert and a key that belong together, and a key without a password",
             ) from error
         return context
 
@@ -143,15 +145,17 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
                 os.close(open_regular(path))
             except OSError as error:
                 raise InvalidSetting(
-                    f"{name}={path} of the {self.description} cannot be read ({error.strerror}); correct the path, or "
-                    "let this user read the file"
+                    f"{name}={path} of the {self.description} cannot be read ({error.strerror})",
+                    setting=name,
+                    value=shown(path),
+                    fix="correct the path, or let this user read the file",
                 ) from error
 
 
 def location_of(url: str) -> Location:
     parts = _URL.fullmatch(url)
     if parts is None or parts["scheme"] not in _SCHEMES:
-        raise InvalidSetting(f"{_shown(url)} is no URL of a PostgreSQL store; {_SHAPE}")
+        raise InvalidSetting(f"{_shown(url)} is no URL of a PostgreSQL store", setting="url", fix=_SHAPE)
     _refuse_unencoded(url, parts["address"])
     userinfo, _, hosts = parts["address"].rpartition("@")
     user, _, password = userinfo.partition(":")
@@ -165,24 +169,25 @@ def location_of(url: str) -> Location:
     names = [name for name, _ in parameters]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidSetting(f"{_shown(url)} has {name!r} more than once; which of them counts? Leave one")
-    # A port is that of the host, wherever that is named.
+            raise InvalidSetting(f"{_shown(url)} has {name!r} more than once", setting="url", fix="keep one of them")
+    # A port last: it belongs to the host, wherever that is given.
     for name, value in sorted(parameters, key=lambda parameter: parameter[0] == "port"):
         where = _with_parameter(where, url, name, value)
     if where.key is not None and where.cert is None:
-        raise InvalidSetting(f"{_shown(url)} has a key without its cert; give both")
+        raise InvalidSetting(f"{_shown(url)} has a key without its cert", setting="url", fix="give both")
     return where
 
 
 def _refuse_unencoded(url: str, address: str) -> None:
-    """An "@" behind the address: what ended the address too soon is a character of the password, or of the user."""
+    """Refuse an "@" after the address: the character that ended the address belongs to the password or the user."""
     rest = without_listen(url.partition("://")[2])
     if "@" not in rest[len(address) :]:
         return
     found = rest[len(address)]
     raise InvalidSetting(
-        f"{_shown(url)} has a {found!r} before its last '@'; in a user or a password write it as %{ord(found):02X}, "
-        "and an '@' anywhere but in front of the host as %40"
+        f"{_shown(url)} has a {found!r} before its last '@'",
+        setting="url",
+        fix=f"in a user or a password write it as %{ord(found):02X}, and an '@' not in front of the host as %40",
     )
 
 
@@ -191,13 +196,13 @@ def _hosts(text: str, url: str) -> tuple[tuple[str, int], ...]:
 
 
 def _host(text: str, url: str) -> tuple[str, int]:
-    # An IPv6 address has brackets around its colons.
+    # An IPv6 address is in brackets.
     host, bracket, port = text.rpartition("]")
     host, port = (host[1:], port.removeprefix(":")) if bracket else text.partition(":")[::2]
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
-        # A text that is no number may be a password whose host was forgotten.
+        # A text that is no number is not shown: it may be a password without a host.
         what = f"the port {port!r}" if port.isdigit() else "no number as its port"
-        raise InvalidSetting(f"{_shown(url)} has {what}, but a port is a number up to 65535; {_SHAPE}")
+        raise InvalidSetting(f"{_shown(url)} has {what}, and a port is a number up to 65535", setting="url", fix=_SHAPE)
     return unquote(host), int(port or _PORT)
 
 
@@ -205,72 +210,82 @@ def _with_parameter(where: Location, url: str, name: str, value: str) -> Locatio
     replace = msgspec.structs.replace
     match name:
         case "schema":
-            return replace(where, schema=_schema(value, url))
+            return replace(where, schema=_schema(value))
         case "host":
-            # The folder of a socket does not fit between the slashes of a URL.
+            # The directory of a socket has slashes, so it cannot be in the address of a URL.
             return replace(where, hosts=((value, where.hosts[0][1] if where.hosts else _PORT),))
         case "port":
             if not where.hosts:
-                raise InvalidSetting(f"{_shown(url)} has a port without a host; add host=, or {_SHAPE}")
+                raise InvalidSetting(
+                    f"{_shown(url)} has a port without a host", setting="url", fix=f"add host=, or {_SHAPE}"
+                )
             return replace(where, hosts=tuple((host, _host(f"x:{value}", url)[1]) for host, _ in where.hosts))
         case "sslmode":
             modes = {mode: mode for mode in _SSL_MODES}
             if value not in modes:
-                raise InvalidSetting(f"sslmode={value!r} cannot be; write {', '.join(_SSL_MODES)}")
+                raise _invalid(name, value, f"write {', '.join(_SSL_MODES)}")
             return replace(where, sslmode=modes[value])
         case "ca" | "cert" | "key" | "listen":
-            return replace(where, **{name: _given(value, name, url)})
+            return replace(where, **{name: _given(value, name)})
         case "pooler":
             if value != "transaction":
-                raise InvalidSetting(f"pooler={value!r} cannot be; write transaction, or leave it out")
+                raise _invalid(name, value, "write transaction, or leave it out")
             return replace(where, is_pooled=True)
         case "timeout" | "connect_timeout":
-            return replace(where, **{name: _seconds(value, name, url)})
+            return replace(where, **{name: _seconds(value, name)})
         case "pool_size":
             if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 100):
-                raise InvalidSetting(f"pool_size={value!r} cannot be; write a number from 1 to 100")
+                raise _invalid(name, value, "write a number from 1 to 100")
             return replace(where, pool_size=int(value))
         case _:
-            raise InvalidSetting(f"{_shown(url)} has an unknown parameter {name!r}; {_advice(name)}")
+            raise InvalidSetting(
+                f"{_shown(url)} has an unknown parameter {shown(name)}", setting="url", fix=_advice(name)
+            )
 
 
 def _advice(name: str) -> str:
     if name in _IN_ADDRESS:
-        return f"it belongs into the address: {_SHAPE}"
+        return f"put it into the address: {_SHAPE}"
     meant = _OTHER_NAMES.get(name) or next(iter(get_close_matches(name, _PARAMETERS, 1)), None)
-    return f"it is called {meant} here" if meant else f"known are {', '.join(_PARAMETERS)}"
+    return f"it is called {meant} here" if meant else f"known parameters are {', '.join(_PARAMETERS)}"
 
 
-def _schema(value: str, url: str) -> str:
-    # Quoted wherever it is used; no schema needs more care than quotes.
+def _invalid(name: str, value: str, fix: str) -> InvalidSetting:
+    return InvalidSetting(f"{name}={shown(value)} is invalid", setting=name, value=shown(value), fix=fix)
+
+
+def _schema(value: str) -> str:
+    # Always quoted, so any name of this form is safe.
     if not _NAME.fullmatch(value) or len(value.encode()) > _NAME_LONGEST:
-        raise InvalidSetting(
-            f"{_shown(url)}: schema={value!r} cannot be; write letters, digits and underscores, not a digit first, "
-            f"{_NAME_LONGEST} bytes at most"
-        )
+        letters = f"letters, digits and underscores, not a digit first, {_NAME_LONGEST} bytes at most"
+        raise _invalid("schema", value, f"write {letters}")
     if value.startswith(_RESERVED):
-        raise InvalidSetting(f"{_shown(url)}: schema={value!r} cannot be; {_RESERVED} is for PostgreSQL's own schemas")
+        raise _invalid("schema", value, f"choose another name, because {_RESERVED} is for PostgreSQL's own schemas")
     return value
 
 
-def _given(value: str, name: str, url: str) -> str:
+def _given(value: str, name: str) -> str:
     if not value:
-        raise InvalidSetting(f"{_shown(url)}: {name} is empty; give it a value, or leave it out")
+        raise InvalidSetting(f"{name} is empty", setting=name, fix="give it a value, or leave it out")
     if name == "listen" and value != _NO_WAKE_UPS:
-        # Refused where it is written, not when the first wake-up is waited for.
+        # Refused here, and not at the first wait for a wake-up.
         location_of(value)
     return value
 
 
-def _seconds(value: str, name: str, url: str) -> float:
+def _seconds(value: str, name: str) -> float:
     try:
         seconds = duration_us(value, what=name) / SECOND
     except InvalidDuration as error:
-        raise InvalidSetting(f"{_shown(url)}: {error}") from None
+        raise InvalidSetting(error.problem, setting=name, value=shown(value), fix=error.fix) from None
     if seconds < _SECONDS_LEAST:
-        raise InvalidSetting(f"{_shown(url)}: {name} must be more than nothing: a millisecond at least")
+        raise InvalidSetting(
+            f"{name}={shown(value)} is too short", setting=name, value=shown(value), fix="write a millisecond at least"
+        )
     if seconds > _SECONDS_MOST:
-        raise InvalidSetting(f"{_shown(url)}: {name}={value!r} is too long; a day is the most")
+        raise InvalidSetting(
+            f"{name}={shown(value)} is too long", setting=name, value=shown(value), fix="write a day at most"
+        )
     return seconds
 
 

@@ -1,7 +1,7 @@
-"""Looking after the schema of a PostgreSQL store: how it is, and whether its tables are whole and agree.
+"""Maintenance of a PostgreSQL schema: status, and whether its tables are complete and consistent.
 
-Each act has a connection of its own. Space is the server's business: autovacuum makes it free for use again, and days
-of history are dropped whole.
+Each call has its own connection. Free space is left to the server: autovacuum makes it usable again, and days of
+history are dropped whole.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _OPTIONS = re.compile(r"CREATE TABLE evertick\.(\w+)[^;]*?\n *\)? ?WITH \(([^)]*
 
 
 class SchemaMaintenance:
-    """The care for one schema."""
+    """Maintenance of one schema."""
 
     def __init__(self, where: Location, clock: Clock) -> None:
         self._where = where
@@ -66,11 +66,11 @@ class SchemaMaintenance:
         return await self._on_schema(self._status, self._where.timeout)
 
     async def check(self, *, is_quick: bool = False, seconds_most: float | None = None) -> Checked:
-        """Quick: without comparing tables with each other."""
+        """`is_quick`: do not compare tables with each other."""
         problems: list[str] = []
         seconds = self._where.timeout if seconds_most is None else seconds_most
         try:
-            await self._on_schema(lambda connection: self._look(connection, problems, is_quick=is_quick), seconds)
+            await self._on_schema(lambda connection: self._check(connection, problems, is_quick=is_quick), seconds)
         except StoreUnavailable as error:
             if not isinstance(error.__cause__, TimeoutError | asyncpg.QueryCanceledError):
                 raise
@@ -83,18 +83,20 @@ class SchemaMaintenance:
         )
 
     async def give_back(self, pages_most: int) -> Freed:
-        raise Refused(f"the {self._where.description} gives free space back by itself; see to it that autovacuum is on")
+        raise Refused(
+            f"the {self._where.description} reuses free space by itself", fix="make sure that autovacuum is on"
+        )
 
     async def rewrite(self) -> None:
         raise Refused(
-            f"the {self._where.place} is not rewritten by Evertick; let its administrator do that, with "
-            f"VACUUM FULL on the tables of schema {self._where.schema}, while no node runs"
+            f"Evertick does not rewrite the {self._where.place}",
+            fix=f"run VACUUM FULL as an administrator on the tables of schema {self._where.schema}, while no node runs",
         )
 
     async def backup(self, path: str) -> int:
         raise Refused(
-            f"the {self._where.place} is not copied by Evertick; use the tools of PostgreSQL, like "
-            f"`pg_dump --schema={self._where.schema}`"
+            f"Evertick does not copy the {self._where.place}",
+            fix=f"use the tools of PostgreSQL, like `pg_dump --schema={self._where.schema}`",
         )
 
     async def _on_schema(self, act: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
@@ -115,7 +117,7 @@ class SchemaMaintenance:
 
     async def _status(self, connection: Connection) -> StoreStatus:
         lacking = await missing(connection, self._where)
-        # Since 10 a version has two numbers; asyncpg puts a zero between them.
+        # A version has two numbers; asyncpg puts a zero between them.
         major, _, minor = connection.get_server_version()[:3]
         status = StoreStatus(
             description=self._where.description,
@@ -129,7 +131,7 @@ class SchemaMaintenance:
         if len(lacking) == len(migrations()):
             return status
         db = self._session(connection)
-        there = {row["name"] for row in await db.rows("maintenance.objects", self._where.schema)}
+        existing = {row["name"] for row in await db.rows("maintenance.objects", self._where.schema)}
         about = await db.only_row("maintenance.about", self._where.schema)
         return StoreStatus(
             description=status.description,
@@ -139,9 +141,9 @@ class SchemaMaintenance:
             version_known=SCHEMA_VERSION,
             missing=status.missing,
             bytes=about["bytes"],
-            tables=tuple([await self._rows_of(db, name) for name in _tables() if name in there]),
-            options=tuple(_compared(await self._options_there(db))),
-            oldest_at=(await db.only_row("maintenance.oldest"))["oldest_at"] if "history" in there else None,
+            tables=tuple([await self._rows_of(db, name) for name in _tables() if name in existing]),
+            options=tuple(_compared(await self._present_options(db))),
+            oldest_at=(await db.only_row("maintenance.oldest"))["oldest_at"] if "history" in existing else None,
         )
 
     async def _rows_of(self, db: Statements, table: str) -> TableRows:
@@ -150,7 +152,7 @@ class SchemaMaintenance:
         [row] = await db.select(text, _COUNT_MOST + 1)
         return TableRows(name=table, rows=min(row["rows"], _COUNT_MOST), is_exact=row["rows"] <= _COUNT_MOST)
 
-    async def _look(self, connection: Connection, problems: list[str], *, is_quick: bool) -> None:
+    async def _check(self, connection: Connection, problems: list[str], *, is_quick: bool) -> None:
         db = self._session(connection)
         try:
             lacking = await missing(connection, self._where)
@@ -161,69 +163,70 @@ class SchemaMaintenance:
             fix = "apply them with `evertick db migrate --database URL`"
             problems.append(f"migrations are missing: {', '.join(lacking)}; {fix}")
             return
-        gone = await self._gone(db)
-        problems += gone
+        absent = await self._absent_objects(db)
+        problems += absent
         for row in await db.rows("maintenance.invalid_indexes", self._where.schema):
-            problems.append(f"the index {row['name']} is not valid; write it anew with REINDEX INDEX")
+            problems.append(f"the index {row['name']} is invalid; rebuild it with REINDEX INDEX")
         problems += await self._lost_options(db)
-        if is_quick or gone:
+        if is_quick or absent:
             return
         for name, words in _LEDGER.items():
             count = (await db.only_row(name, _COUNT_MOST))["count"]
             if count:
                 problems.append(words.format(count))
 
-    async def _gone(self, db: Statements) -> list[str]:
-        """Objects of the migrations that are not there any more."""
+    async def _absent_objects(self, db: Statements) -> list[str]:
+        """Objects of the migrations that no longer exist."""
         about = await db.only_row("maintenance.about", self._where.schema)
         if about["version"] > SCHEMA_VERSION:
-            # Newer code may have made it otherwise.
+            # Newer code may have changed them.
             return []
-        there = {(row["kind"], row["name"]) for row in await db.rows("maintenance.objects", self._where.schema)}
-        gone = [(kind, name) for kind, name in _objects() if (kind, name) not in there]
-        # With a table go its columns, and with these their indexes.
-        kinds = {kind for kind, _ in gone}
+        existing = {(row["kind"], row["name"]) for row in await db.rows("maintenance.objects", self._where.schema)}
+        absent = [(kind, name) for kind, name in _objects() if (kind, name) not in existing]
+        # A missing table explains its missing columns, and these explain missing indexes.
+        kinds = {kind for kind, _ in absent}
         cause = next((kind for kind in ("table", "column") if kind in kinds), None)
-        return [f"the {kind} {name} is missing; {self._remedy(name)}" for kind, name in gone if cause in (None, kind)]
+        return [f"the {kind} {name} is missing; {self._remedy(name)}" for kind, name in absent if cause in (None, kind)]
 
     def _remedy(self, name: str) -> str:
-        """Objects without data are made anew, as the migrations made them."""
+        """Objects without data are created again, with the statement of the migration."""
         statement = re.compile(rf"CREATE (UNIQUE INDEX|INDEX|FUNCTION) (evertick\.)?{re.escape(name)}\b[^;]*")
         found = [match for migration in migrations() if (match := statement.search(_COMMENT.sub("", migration.text)))]
         if not found:
             return "restore it from a backup"
-        return f"make it anew: {in_schema(' '.join(found[-1].group().split()), self._where.schema)}"
+        return f"create it again: {in_schema(' '.join(found[-1].group().split()), self._where.schema)}"
 
     async def _lost_options(self, db: Statements) -> list[str]:
-        """Options that the migrations have set and that are gone: without them live tables grow all day."""
-        there = await self._options_there(db)
+        """Options of the migrations that a table no longer has. Without them live tables grow all day."""
+        present = await self._present_options(db)
         problems = []
         for table, wanted in _options().items():
-            lost = {name: value for name, value in wanted.items() if table in there and name not in there[table]}
+            lost = {name: value for name, value in wanted.items() if table in present and name not in present[table]}
             if lost:
                 options = ", ".join(f"{name} = {value}" for name, value in lost.items())
                 fix = f"ALTER TABLE {self._where.schema}.{table} SET ({options})"
-                problems.append(f"the table {table} has lost options that keep it small; give them back by {fix}")
+                problems.append(f"the table {table} has lost options that keep it small; set them again by {fix}")
         return problems
 
-    async def _options_there(self, db: Statements) -> dict[str, dict[str, str]]:
+    async def _present_options(self, db: Statements) -> dict[str, dict[str, str]]:
         rows = await db.rows("maintenance.options", self._where.schema)
         return {row["name"]: dict(option.split("=", 1) for option in row["options"]) for row in rows}
 
 
-def _compared(there: dict[str, dict[str, str]]) -> Iterator[TableOptions]:
-    """Tables that the migrations set options of; of the days of history those that differ, and the default as such."""
+def _compared(present: dict[str, dict[str, str]]) -> Iterator[TableOptions]:
+    """Tables with options of the migrations; of the days of history only those that differ from the default
+    partition."""
     wanted = _options()
-    days = {name: wanted["history_default"] for name in sorted(there) if _DAY.fullmatch(name)}
+    days = {name: wanted["history_default"] for name in sorted(present) if _DAY.fullmatch(name)}
     for table, options in (wanted | days).items():
-        if table in there:
-            differing = {name: value for name, value in options.items() if there[table].get(name) != value}
+        if table in present:
+            differing = {name: value for name, value in options.items() if present[table].get(name) != value}
             if differing or table not in days:
-                yield TableOptions(name=table, options=there[table], migrated=differing)
+                yield TableOptions(name=table, options=present[table], migrated=differing)
 
 
 def _options() -> dict[str, dict[str, str]]:
-    """How tables are told to be filled and vacuumed, by the migrations."""
+    """The storage options that the migrations set, by table."""
     texts = [_COMMENT.sub("", migration.text) for migration in migrations()]
     found = [match for text in texts for match in _OPTIONS.findall(text)]
     pairs = {table: [option.split("=") for option in text.split(",")] for table, text in found}
@@ -235,6 +238,6 @@ def _tables() -> list[str]:
 
 
 def _objects() -> list[tuple[str, str]]:
-    """(kind, name) of all that there is after the last migration."""
+    """(kind, name) of all objects after the last migration."""
     lines = OBJECTS.read_text().splitlines()
     return [(kind, name) for kind, _, name in (line.rpartition(" ") for line in lines)]

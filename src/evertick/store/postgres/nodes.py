@@ -1,10 +1,10 @@
-"""Nodes: joining, beating, dying, and what becomes of the runs of the dead; and the duties that they hold.
+"""Nodes: join, heartbeat, death, and the recovery of the runs of dead nodes; and the duties that nodes hold.
 
-Death is written down once (`died_at`), by the node itself or by any node that sees that its lease has run out.
-Re-homing is a later step that looks at what is written, so any node may repeat it at any time.
+A death is recorded once (`died_at`), by the node itself or by any node that sees its expired lease. Recovery is a later
+step that reads the recorded deaths, so any node may repeat it at any time.
 
-A duty is held by being written down for a node that lives; it is never extended. So a death frees all duties of its
-node without a write of its own, and the next node that asks takes them.
+A duty is held by a row that names a living node; nothing is renewed. So a death frees all duties of the node without a
+further write, and the next node that asks takes them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def join(db: Statements, node: NodeJoin) -> int:
         if forgotten["has_news"]:
             db.wake(node.app)
     if joined["is_alive"] and node.tasks:
-        # In order, so that nodes that start together do not wait for each other crosswise.
+        # In order, so that nodes that start together do not deadlock.
         names = sorted(node.tasks)
         hashes = [node.tasks[name].hash for name in names]
         limits = [node.tasks[name].limits for name in names]
@@ -119,7 +119,7 @@ async def beat(db: Statements, node: str, lease: int, ticks: Ticks) -> Beat:
 
 
 async def die(db: Statements, node: str, kind: FeedKind) -> None:
-    """`kind`: as what the feed hears of it."""
+    """`kind`: the kind of the feed event."""
     if (await db.only_row("die", node, kind))["has_news"]:
         db.wake(EVERY_APP)
 
@@ -158,7 +158,7 @@ async def rehome(
     if lost:
         await db.count("rehome.lose", [row["id"] for row in lost])
     has_freed = await end(db, app, endings)
-    # Before anything is written over the dead node; also of those that start here at once.
+    # Before the columns of the dead node are overwritten, also for runs that are claimed here at once.
     await publish_runs(db, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     if others:
         await db.count("rehome.release", others)
@@ -172,9 +172,9 @@ async def rehome(
 
 
 async def _lock_lost(db: Statements, app: str, node: str, until: int) -> tuple[list[Row], list[str]]:
-    """Lost claims, and what waits for a node alone that is gone.
+    """Lost claims, and runs in the own queue of a node that is gone.
 
-    Found without a lock, then locked in order, each under the claim found.
+    Found without a lock, then locked in order, each only under the claim that was found.
     """
     found = await db.rows("rehome.find", app, node, DEADLINE_MARGIN, REHOMED_MOST, until)
     if not found:
@@ -197,16 +197,16 @@ async def nodes(db: Statements, app: str) -> list[Node]:
 
 T = TypeVar("T")
 
-# A beat that cannot get through must fail while there is still time for others.
+# A heartbeat that gets no answer must fail while there is time for others.
 _WAITS_PER_LEASE = 4
 _LEAST_SECONDS = 0.5
 _MICROSECONDS = 1_000_000
 
 
 class OwnHeartbeatSession:
-    """Opened by the first beat, and opened anew by the beat after one that failed.
+    """Its connection is opened by the first heartbeat, and again by the heartbeat after a failed one.
 
-    `on_return`: the server answers again after it had not. Earlier statements of others may never be answered.
+    `on_return`: called when the server answers again. Earlier statements on other connections may never be answered.
     """
 
     def __init__(self, where: Location, sql: Mapping[str, str], clock: Clock, on_return: Callable[[], None]) -> None:
@@ -222,7 +222,7 @@ class OwnHeartbeatSession:
         try:
             answer = await self._perform(seconds, lambda db: beat(db, node, lease, ticks))
         except StoreUnavailable as error:
-            # Where it was refused or cut off, the others have heard that, too.
+            # After a refusal or a lost connection the other connections have the error too.
             self._was_silent = self._was_silent or isinstance(error.__cause__, TimeoutError)
             raise
         if self._was_silent:
@@ -249,7 +249,7 @@ class OwnHeartbeatSession:
                         self._connection = await connect(self._where)
                     return await act(Statements(self._connection, self._sql, self._clock))
             except BaseException:
-                # Whatever it was: the next beat must not wait for the rest of this one.
+                # After any error: the next heartbeat must not wait for the rest of this one.
                 connection, self._connection = self._connection, None
                 if connection is not None:
                     connection.terminate()

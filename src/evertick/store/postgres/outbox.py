@@ -1,8 +1,9 @@
-"""The outbox: messages on their way to the outside, written with what causes them, claimed like runs.
+"""The outbox: messages to other systems, written in the transaction of the change that causes them, and claimed like
+runs.
 
-What its owner will never settle (a message of a dead node, or one that the asking node holds without knowing of it) is
-found by a claim, and put back by the fence under which it was found: a node that claimed it since keeps it. Only the
-holder of the newest claim may settle a message.
+A claim finds abandoned messages: those of dead nodes, and those of the calling node that it does not hold. It releases
+them by the fence under which it found them, so that a node that has claimed one since keeps it. Only the holder of the
+newest claim may settle a message.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 from evertick.errors import StoreUnavailable
 from evertick.model import Message, MessageOutcome, MessageState, NewMessage
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
-from evertick.store.postgres.connection import Statements, columns_of, once_if_alike
-from evertick.store.postgres.run_ids import ids_that_begin, is_run_id
+from evertick.store.postgres.connection import Statements, columns_of, once_if_equal
+from evertick.store.postgres.run_ids import ids_with_prefix, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
 from evertick.store.verdicts import unreadable_messages
@@ -24,22 +25,22 @@ __all__ = [
     "channels",
     "claim_messages",
     "hasten_messages",
+    "ids_changed_by",
     "messages",
     "retry_messages",
     "send",
     "settle_messages",
-    "those",
     "write_messages",
 ]
 
-# Counts of messages stop here.
+# Counts of messages stop at this number.
 _COUNT_MOST = 10_000
-# How often a message is written again whose key was taken and is free since.
+# How often the insert of a message is repeated whose key was taken and is free since.
 _ROUNDS_MOST = 5
 
 
 async def write_messages(db: Statements, app: str, new: Sequence[NewMessage]) -> None:
-    """Put messages into the outbox; those whose id or key is known are left out."""
+    """Write messages, except those whose id or key is known."""
     if new and await db.count("send.with_cause", app, *_columns(new)):
         db.wake(app)
 
@@ -60,7 +61,7 @@ def _columns(new: Iterable[NewMessage]) -> list[list[Any]]:
         for message in new
     ]
     ids, channels, *others = columns_of(rows)
-    return [ids, once_if_alike(channels), *others]
+    return [ids, once_if_equal(channels), *others]
 
 
 async def send(db: Statements, app: str, messages: Sequence[NewMessage]) -> list[Message]:
@@ -71,12 +72,12 @@ async def send(db: Statements, app: str, messages: Sequence[NewMessage]) -> list
             break
         answers |= await _send(db, app, missing)
     if len(answers) < len(messages):
-        raise StoreUnavailable("messages with the same keys come and go too fast; try again")
+        raise StoreUnavailable("messages with the same keys appear and vanish too fast", fix="try again")
     return [answers[place] for place in range(len(messages))]
 
 
 async def _send(db: Statements, app: str, wanted: Mapping[int, NewMessage]) -> dict[int, Message]:
-    """Answers those that were written, and those that are there instead unless they have gone since."""
+    """The new messages, and the existing ones unless they have gone meanwhile."""
     rows = await db.rows("send", app, *_columns(wanted.values()))
     if rows:
         db.wake(app)
@@ -115,7 +116,7 @@ async def claim_messages(
     taken = claim.messages
     if not released:
         return claim
-    # They are due with the others now; what was taken before is held by us, and takes its part of the room.
+    # The released messages are due too. Those claimed before are held by this node, and count against its room.
     still = {channel: most - sum(each.channel == channel for each in taken) for channel, most in channels.items()}
     more, _ = await _claim(session, app, node, still, [*held, *(message.id for message in taken)])
     return MessageClaim(now=more.now, messages=taken + more.messages, next_due_at=more.next_due_at)
@@ -124,14 +125,14 @@ async def claim_messages(
 async def _claim(
     session: StoreSession, app: str, node: str, room: Mapping[str, int], held: Sequence[str]
 ) -> tuple[MessageClaim, list[tuple[str, int]]]:
-    """The claim, and the messages left behind: (id, fence)."""
+    """The claim, and the abandoned messages: (id, fence)."""
     wanted = (app, node, list(room), [max(most, 0) for most in room.values()], list(held))
     rows = await session.ask(lambda db: db.rows("claim_messages", *wanted))
     head = rows[0]
     taken, unreadable = read_each([row for row in rows if row["id"] is not None], claimed_message_of)
     if unreadable:
         dead = unreadable_messages(unreadable)
-        # The claim is committed: nothing may hide it. The next one finds what could not be buried.
+        # The claim is committed, so an error here must not hide it. The next claim finds the unreadable ones again.
         with suppress(StoreUnavailable):
             await session.write(lambda db: settle_messages(db, app, node, dead))
     left = list(zip(head["left_ids"], head["left_fences"], strict=True))
@@ -141,13 +142,13 @@ async def _claim(
 async def settle_messages(
     db: Statements, app: str, node: str, outcomes: Sequence[MessageOutcome]
 ) -> list[FinishAnswer]:
-    # Of several about one message the first counts.
+    # Of several outcomes of one message the first counts.
     first = {outcome.id: outcome for outcome in reversed(outcomes) if is_run_id(outcome.id)}
     if not first:
         return ["lost"] * len(outcomes)
     rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, plain_text(o.error)) for o in first.values()]
     ids, *alike, errors = columns_of(rows)
-    settled = (await db.only_row("settle_messages", app, node, ids, *map(once_if_alike, alike), errors))["ids"]
+    settled = (await db.only_row("settle_messages", app, node, ids, *map(once_if_equal, alike), errors))["ids"]
     done = first if settled is None else {id_: first[id_] for id_ in settled}
     if any(outcome.kind in ("retry", "release") for outcome in done.values()):
         db.wake(app)
@@ -163,7 +164,7 @@ def _answer(outcome: MessageOutcome, done: Mapping[str, MessageOutcome], before:
     return "already" if (outcome.id, outcome.fence) in before else "lost"
 
 
-# --- for people --------------------------------------------------------------------------------------------------
+# --- queries for display ----------------------------------------------------------------------------------------------
 
 
 async def messages(db: Statements, app: str, wanted: MessageFilter) -> list[Message]:
@@ -176,7 +177,7 @@ async def messages(db: Statements, app: str, wanted: MessageFilter) -> list[Mess
     elif states is not None and MessageState.SENT not in states and not wanted.id_prefix:
         rows = await db.rows("messages.unsent", *those)
     else:
-        bounds = ids_that_begin(wanted.id_prefix or "")
+        bounds = ids_with_prefix(wanted.id_prefix or "")
         rows = [] if bounds is None else await db.rows("messages", *those, *bounds)
     return read_each(rows, message_of)[0]
 
@@ -196,10 +197,10 @@ async def channels(db: Statements, app: str) -> list[ChannelPulse]:
 
 
 async def retry_messages(db: Statements, app: str, ids: Sequence[str]) -> list[str]:
-    put_back = await those(db, "retry_messages", app, ids)
-    if put_back:
+    retried = await ids_changed_by(db, "retry_messages", app, ids)
+    if retried:
         db.wake(app)
-    return put_back
+    return retried
 
 
 async def hasten_messages(db: Statements, app: str, channel: str, limit: int) -> int:
@@ -209,7 +210,7 @@ async def hasten_messages(db: Statements, app: str, channel: str, limit: int) ->
     return len(hastened)
 
 
-async def those(db: Statements, name: str, app: str, ids: Sequence[str]) -> list[str]:
-    """The ids of those that a statement has concerned, in the order in which they were given."""
+async def ids_changed_by(db: Statements, name: str, app: str, ids: Sequence[str]) -> list[str]:
+    """The ids of the messages that a statement has changed, in the given order."""
     found = {row["id"] for row in await db.rows(name, app, [id_ for id_ in ids if is_run_id(id_)])}
     return [id_ for id_ in dict.fromkeys(ids) if id_ in found]

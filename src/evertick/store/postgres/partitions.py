@@ -1,16 +1,17 @@
-"""The days of history, and of what hangs on it: a partition for each, made before its first run can end, dropped whole.
+"""The days of history, attempts and log lines: one partition per day, created before its first run can end, and dropped
+whole.
 
-Rows without a partition of their day are in the default one, so nothing is ever refused. When a day gets its own, its
-rows are moved there in the same transaction. Any node makes the days to come; of several that try at once one does it.
+Rows without a partition of their day are in the default one, so no row is ever refused. When a day gets its partition,
+its rows are moved there in the same transaction. Any node creates the coming days; of several at once, one does it.
 
-A day is dropped when no app that is in it keeps it any more: all apps share the days of their database. Runs that ended
-more than a day after their moment may be kept longer than it; a day with such a run stays, and what is too old in it is
-deleted by rows. So is what is in the default partition.
+A day is dropped when no app in it keeps it any more, because all apps of a database share the days. Runs that ended
+more than a day after their moment may be kept longer than the day; a day with such a run stays, and its old rows are
+deleted one by one. So are those of the default partition.
 
-Dropping takes an exclusive lock of the parent tables for some milliseconds, whatever the size of the day. DETACH
-CONCURRENTLY would not, but the server refuses it where there is a default partition. No statement here waits
-long for a lock, for all that come later wait behind it: what could not be done now is done by the next upkeep. A role
-that may not make tables leaves everything in the default partition, which works as well, only slower.
+A drop locks the parent tables exclusively for some milliseconds, for a day of any size. DETACH CONCURRENTLY would not,
+but the server refuses it if there is a default partition. No statement here waits long for a lock, because all later
+statements would wait behind it; the next upkeep tries again. A role that may not create tables leaves all rows in the
+default partition, which works too, but is slower.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ import asyncpg
 from evertick.store.postgres.connection import BEGIN, Connection, in_schema, quoted, statements_for
 from evertick.when.moment import DAY, from_us
 
-__all__ = ["drop_days", "goes_by_rows_before", "keep_partitions"]
+__all__ = ["delete_rows_before", "drop_days", "keep_partitions"]
 
 log = logging.getLogger("evertick.store")
 
-# In the order in which they are locked: as a retry locks them, which writes an attempt before history.
+# In lock order: that of a retry, which writes an attempt before history.
 _PARENTS = ("log_chunks", "attempts", "history")
-# From the day before today, whose last runs may still end, to some days ahead.
+# From yesterday, whose last runs may still end, to some days ahead.
 _DAYS_BACK, _DAYS_AHEAD = 1, 3
-# Days that one upkeep drops at most.
+# Days that one upkeep drops, at most.
 _DROPPED_MOST = 10
-# How long after its moment a run may end and be as old as its day; `history_late` has those that took longer.
+# A run that ends later than this after its moment may outlive its day; the index `history_late` has those.
 _LATE = DAY
-# A transaction that waits for a lock of a whole table holds up all that come after it.
+# A transaction that waits for the lock of a whole table blocks all later statements on it.
 _LOCK_MILLISECONDS = 200
 
-# Attached only when it is full, so that what is moved is never missing; with a check that spares a scan of it.
+# Attached after the rows were moved, so that none is ever missing. The check constraint avoids a scan of the partition.
 _MAKE = """
     CREATE TABLE evertick.{name} (LIKE evertick.{parent} INCLUDING DEFAULTS,
         CONSTRAINT {name}_day CHECK (fire_at >= {first} AND fire_at < {end}))
@@ -53,11 +54,11 @@ _MAKE = """
     ALTER TABLE evertick.{parent} ATTACH PARTITION evertick.{name} FOR VALUES FROM ({first}) TO ({end});
     ALTER TABLE evertick.{name} DROP CONSTRAINT {name}_day;
 """
-# Only the parent: all that write to a day have locked that before.
+# Only the parent, because every write to a partition locks it first.
 _LOCK = "LOCK TABLE ONLY evertick.{parent} IN ACCESS EXCLUSIVE MODE;"
 _DROP = "DROP TABLE IF EXISTS evertick.{name};"
 _STAMP = re.compile(r"\d{8}")
-_PASSING = (
+_TRANSIENT = (
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientPrivilegeError,
     asyncpg.DeadlockDetectedError,
@@ -66,16 +67,16 @@ _PASSING = (
 )
 
 
-def goes_by_rows_before(before: int, now: int) -> int:
-    """Up to which moment runs are deleted by rows: what lies in days that will soon go as a whole is left to that."""
+def delete_rows_before(before: int, now: int) -> int:
+    """Up to which moment rows are deleted one by one; days that are soon dropped whole are left to that."""
     if before > (now // DAY - _DAYS_BACK) * DAY:
-        # So little is kept that whole days would be much more.
+        # History is kept for so short a time that whole days would keep much more.
         return before
     return (before - _LATE) // DAY * DAY
 
 
 async def keep_partitions(connection: Connection, schema: str) -> None:
-    """Make the days to come."""
+    """Create the coming days."""
     days = Days(connection, schema)
     today = await days.today()
     wanted = range(today - _DAYS_BACK, today + _DAYS_AHEAD + 1)
@@ -85,7 +86,7 @@ async def keep_partitions(connection: Connection, schema: str) -> None:
 
 
 async def drop_days(connection: Connection, schema: str, app: str, before: int) -> None:
-    """Drop days that lie wholly before, unless another app keeps them. The oldest first, a bounded number."""
+    """Drop days that are completely before, unless another app keeps them. Oldest first, a bounded number."""
     days = Days(connection, schema)
     first_left = min((before - _LATE) // DAY, await days.today() - _DAYS_BACK)
     old = [day for day in await days.known("history") if day < first_left]
@@ -138,12 +139,12 @@ class Days:
 
     async def drop(self, day: int) -> None:
         await self._execute("".join(_LOCK.format(parent=parent) for parent in _PARENTS))
-        # Since the first look, a run of that day may have ended.
+        # A run of that day may have ended since the first check.
         if not await self.is_kept(day):
             await self._execute("".join(_DROP.format(name=f"{parent}_{_stamp(day)}") for parent in _PARENTS))
 
     async def change(self, act: Callable[[], Awaitable[None]], undone: str) -> bool:
-        """In a transaction of its own; False: not now, another transaction is at it, or in the way."""
+        """In its own transaction. False: another transaction does it now, or blocks it."""
         await self._connection.execute(BEGIN)
         try:
             await self._connection.execute(f"SET LOCAL lock_timeout = {_LOCK_MILLISECONDS}")
@@ -151,9 +152,9 @@ class Days:
             if is_mine:
                 await act()
             await self._connection.execute("COMMIT")
-        except _PASSING as error:
+        except _TRANSIENT as error:
             await self._connection.execute("ROLLBACK")
-            log.info("%s for now: %s", undone, error)
+            log.info("partitions: %s; trying again later: %s", undone, error)
             return False
         except Exception:
             if not self._connection.is_closed():

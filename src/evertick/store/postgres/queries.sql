@@ -1,35 +1,34 @@
--- The statements of the PostgreSQL store. A block is named after the intent that uses it, with a word for its part where
--- an intent has several; what several intents share is named after what it does. A part is put into others where they
--- say `@` and its name. The schema is called `evertick` here; its real name is put in when the file is read.
+-- The statements of the PostgreSQL store. A block is named after the intent that uses it, with a word for its part if
+-- the intent has several; a block of several intents is named after its effect. `@name` in a statement is replaced by
+-- the part of that name, and the schema `evertick` by the store's schema, when the file is read.
 --
--- Rules for all of them (READ COMMITTED):
+-- Rules for all statements (READ COMMITTED):
 --
--- * A statement sees what was committed before it began. One that waits for a row lock then looks at the newest version
---   of that row, but at everything else as of its beginning. So a guard may look at its own row; a guard that looks at
---   another table is preceded by a statement that takes the lock, and stands in a statement of its own after it.
--- * Locks are taken in one order: those of unique keys, the gate of the limits, rows of `due` by schedule, rows of `runs`
---   by id, rows of the outbox. Rows to be locked are looked up before the first lock. A run may come under a limit, or
---   get the mark `frees`, after that look: a transaction that then needs the gate lets go of all and begins again; one
---   that needs a schedule takes it late. A wrong order ends in a deadlock, and begins again, too. Passing over what is locked (SKIP LOCKED) is allowed anywhere, and so is adding a row that no other can know of.
--- * All inserts of runs for a schedule happen under the lock of its row in `due`, and write that row: while its `xmin` (the
---   stamp of what was read) is the same, no run has come. A run that `frees` others ends under
---   that lock, too. A run without that mark can have no run blocked on it: to block on it, one must first set the mark,
---   which waits for the transaction that ends it.
--- * Batches come as arrays. They are joined from the array to the table by a primary key; `state` is left out of such a
---   guard (`started_at IS NOT NULL` says the same of a held run), or a partial index would be taken instead of the key.
---   The join is written `r.id = ANY(ARRAY[t.id])`: that can only be a search for each of them. A plan that was made while
---   the table was empty, and is kept, would otherwise compare each row of the table with each of the batch.
--- * Where the id finds a row of history or of the outbox, the app is compared by IS NOT DISTINCT FROM, which no index can
---   be searched by: while a table is believed to be empty, any index that begins with the app would look as good as that
---   of the ids.
--- * OFFSET 0 in an EXISTS keeps the planner from reading the whole table into a hash, which it thinks of whenever it
---   takes a table for empty.
+-- * A statement sees rows that were committed before it began. After waiting for a row lock it sees the newest version
+--   of that row, but every other row as of its beginning. So a guard may check its own row. A guard that checks another
+--   table needs two statements: the first takes the lock, the second checks.
+-- * Locks are taken in one order: unique keys, the limits gate, rows of `due` by schedule, rows of `runs` by id, rows
+--   of the outbox. Rows to lock are searched before the first lock. A run may get a limit or the mark `frees` after
+--   that search: a transaction that then needs the gate rolls back and starts again; one that needs a schedule locks it
+--   late. A wrong order ends in a deadlock, and the transaction starts again. SKIP LOCKED is allowed anywhere, and so
+--   is the insert of a row that no other session can know.
+-- * Runs of a schedule are inserted under the lock of its row in `due`, and the same transaction writes that row. While
+--   its `xmin` (the stamp) is unchanged, no run was added. A run with `frees` ends under that lock too. No run can be
+--   blocked on a run without `frees`: the mark is set first, and setting it waits for a transaction that ends the run.
+-- * Batches are arrays, joined to the table by its primary key. Such a guard does not compare `state` (`started_at IS
+--   NOT NULL` means the same for a claimed run), so that the planner uses the primary key and no partial index. The
+--   join is `r.id = ANY(ARRAY[t.id])`, which can only be an index search per element. A cached plan that was made for
+--   an empty table would otherwise compare every row of the table with every element.
+-- * Where the id finds a row of history or the outbox, the app is compared by IS NOT DISTINCT FROM, which no index
+--   supports. While the planner takes a table for empty, it would otherwise choose any index that begins with the app.
+-- * OFFSET 0 in an EXISTS stops the planner from hashing the whole table, which it does when it takes a table for
+--   empty.
 
 -- ================================================================================================= parts
 
 -- part: live
--- Live runs of a schedule `d` as overlap looks at them: bit 0: any; bit 1: one is blocked on another run; bit 2: none but
--- parked ones and what is blocked on them. Nearly all have none, and cost one look.
+-- Live runs of a schedule `d`, for overlap: bit 0: there is one; bit 1: one is blocked on another run; bit 2: all are
+-- parked or blocked on another run. Most schedules have none, which costs one index search.
 (CASE WHEN NOT EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0) THEN 0
     ELSE 1 + 2 * (EXISTS (SELECT FROM evertick.runs r
         WHERE r.state = 'blocked' AND r.app = d.app AND r.schedule_id = d.schedule_id AND r.blocked_on IS NOT NULL
@@ -44,21 +43,21 @@ s.id, s.key, d.version, s.created_at, s.definition, s.pause, s.occurrences, s.de
     d.failures, d.error, d.fingerprint, @live AS live, d.xmin AS stamp
 
 -- part: args
--- Arguments of a run `r`: its own, or those of the schedule's version it was recorded under.
+-- Arguments of a run `r`: its own, or those of the schedule version under which it was recorded.
 coalesce(r.args, (
     SELECT v.args FROM evertick.schedule_versions v
     WHERE v.schedule_id = r.schedule_id AND v.version <= r.version ORDER BY v.version DESC LIMIT 1))
 
 -- part: readable
--- A run `r` that this code can read; newer ones are for newer nodes.
+-- A run `r` in a format that this code can read; newer formats are left to newer nodes.
 r.format <= 1
 
 -- part: readable_message
--- The same of a message `m`.
+-- The same for a message `m`.
 m.format <= 1
 
 -- part: live_run
--- A live run `r` as people read it.
+-- A live run `r` for display.
 r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule_args,
     r.fire_at, r.due_at, r.state, NULL::text AS verdict,
     r.reason, r.parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at, r.started_at,
@@ -67,7 +66,7 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.dispatched_at, r.pushed_at, r.taken_at, r.deadline
 
 -- part: done_run
--- The same of a run `r` in history.
+-- A run `r` in history for display.
 r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule_args,
     r.fire_at, r.due_at, 'done' AS state, r.verdict,
     r.reason, NULL::text AS parked_for, r.cause, r.attempts, r.losses, r.queue, r.priority, r.labels::text AS labels, r.created_at,
@@ -75,21 +74,21 @@ r.id::text AS id, r.app, r.schedule_key, r.task, @args AS args, NULL AS schedule
     r.phases, NULL::text AS blocked_on, NULL::text AS limit_key, r.caused_by, r.is_cancel_requested, 1 AS format, r.dispatch
 
 -- part: began
--- When a run is said to have begun: what was dispatched, when a worker took it, as far as that is known.
+-- When a run began. For a dispatched run: when a worker took it, or the nearest known time before that.
 coalesce(started_at, taken_at, pushed_at, dispatched_at)
 
--- part: in_no_hands
--- Of a run that was dispatched, and is not any more.
+-- part: not_dispatched
+-- Clears the columns of a run that is no longer dispatched.
 dispatch = NULL, dispatched_at = NULL, pushed_at = NULL, taken_at = NULL, killed_at = NULL
 
 -- part: claimed_run
--- A run `r` as its owner needs it.
+-- A run `r` for the node that claims it.
 r.id::text AS id, r.task, @args AS args, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key,
     r.cause, r.queue, r.priority, r.labels::text AS labels, r.traceparent, r.expires, r.limit_key, r.unique_until
 
 -- part: feed_epoch
--- The epoch of the feed of an app; NULL for one without. Not correlated, so asked once per statement, and a filter
--- `IS NOT NULL` on it keeps what follows from being looked at.
+-- The epoch of the feed of an app; NULL if it has none. Uncorrelated, so it is evaluated once per statement, and a
+-- filter `IS NOT NULL` on it skips the work that follows.
 (SELECT f.epoch FROM evertick.feeds f WHERE f.app = $1)
 
 -- ================================================================================================= shared
@@ -99,33 +98,32 @@ r.id::text AS id, r.task, @args AS args, r.fire_at, r.due_at, r.attempts, r.loss
 SELECT evertick.now_us() AS now;
 
 -- name: schedule.lock
--- The first statement of whatever is guarded by more than the row itself. In order, so that no two wait crosswise.
+-- First statement of a change whose guard checks other tables. Locks in order, so that no two sessions deadlock.
 SELECT count(*) AS count FROM (
     SELECT FROM evertick.due WHERE schedule_id = ANY($1::bigint[]) ORDER BY schedule_id FOR UPDATE) l;
 
 -- name: schedule.keys
--- How people call them.
+-- The keys of schedules, for users.
 SELECT key FROM evertick.schedules WHERE app = $1 AND id = ANY($2::bigint[]) ORDER BY key;
 
 -- name: schedule.live_runs
--- All live runs of schedules whose lock is held: none can come, and none can leave its state until the commit.
+-- All live runs of locked schedules: until the commit no run can be added or change its state.
 SELECT id::text AS id, state FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) ORDER BY id FOR UPDATE;
 
 -- name: change_schedules.give_up_untaken
--- Of live runs of schedules that are removed, and whose locks are held: what lies in a queue, and no worker has, goes with
--- what waits here.
+-- Removed schedules, locked: request the cancel of dispatched runs that no worker has taken.
 UPDATE evertick.runs
 SET is_cancel_requested = true, cancel_reason = $2, deadline = (SELECT evertick.now_us())
 WHERE id = ANY($1::uuid[]) AND dispatched_at IS NOT NULL AND taken_at IS NULL AND NOT is_cancel_requested;
 
 -- name: schedule.mark_frees
--- Their end concerns others from now on. Waits for a transaction that is ending one of them.
+-- The end of these runs affects others from now on. Waits for a transaction that ends one of them.
 UPDATE evertick.runs SET frees = true WHERE id = ANY(ARRAY(
     SELECT id FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) AND NOT frees ORDER BY id FOR UPDATE));
 
 -- name: schedule.count_from_end
--- The cursor of a rule that counts from the end of a run: none while one is live, else that much after now. Under the
--- lock, in a statement of its own: of two last runs that end at once, the later one sees that the other has ended.
+-- Cursor of an after-end rule: none while a run is live, otherwise that long after now. A statement of its own under
+-- the lock: if the last two runs end at the same time, the second transaction sees that the first run has ended.
 UPDATE evertick.due d SET (fire_at, at) = (
     SELECT next, next FROM (SELECT CASE WHEN NOT EXISTS (
         SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id OFFSET 0)
@@ -134,23 +132,23 @@ WHERE d.schedule_id = ANY($1::bigint[]) AND d.after_end IS NOT NULL
     AND EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id AND s.pause IS NULL);
 
 -- name: schedule.has_limited
--- Whether the end of a live run of these schedules may make room under a limit.
+-- Whether the end of a live run of these schedules may release a run that is blocked by a limit.
 SELECT EXISTS (
     SELECT FROM evertick.runs WHERE schedule_id = ANY($1::bigint[]) AND limit_key IS NOT NULL) AS has_limited;
 
 -- part: known
--- Which of the new runs ($4) are in the ledger already: live or done, as seen at one and the same moment, so that a run
--- on its way into history cannot slip by. $2 and $3 bound the moments that history is asked for, and with them the
--- partitions that are opened. Ids are asked for all together: new ones are all at the right end of the indexes.
+-- New runs ($4) that the ledger has already, live or done, in one snapshot, so that a run that moves from one table to
+-- the other is found. $2 and $3 bound the moments, and so the partitions that are read. One search for all ids, because
+-- new ids are all at the right end of the indexes.
 known AS MATERIALIZED (
     SELECT l.id FROM evertick.runs l WHERE l.id = ANY($4::uuid[])
     UNION ALL
     SELECT h.id FROM evertick.history h WHERE h.id = ANY($4::uuid[]) AND h.fire_at BETWEEN $2 AND $3)
 
 -- part: insert_new
--- Runs, unless their id or their nominal moment is in the ledger already. A blocked run waits for the last in line of its
--- schedule, if any is live: for the newest that no other waits for, or two would start at its end. Those to be claimed
--- are running on the node at once, under one fence that is drawn when the locks are held, unless the node is dead.
+-- Insert runs, except those whose id or moment the ledger has already. A blocked run waits for the last run of its
+-- schedule's line, the newest live run that no run is blocked on; otherwise two would start when it ends. Claimed runs
+-- are inserted as running under one fence, drawn after the locks were taken, unless the node is dead.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
     SELECT k.id AS node, coalesce($6::bigint, nextval('evertick.fence')) AS fence FROM evertick.nodes k
@@ -195,8 +193,8 @@ inserted AS (
         ELSE n.id NOT IN (SELECT id FROM known) END
 
 -- part: insert_enqueued
--- The same of runs that no schedule has, and that are not claimed as they are inserted. Nearly all that is enqueued, often
--- one at a time: then most of the price is what a statement could have to do, and not what it does.
+-- The same for runs without a schedule and without a claim, which are most enqueued runs. Often one at a time: then the
+-- cost is the planning of what a statement could do, so this one does less.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 @known,
 inserted AS (
@@ -215,10 +213,10 @@ inserted AS (
         CROSS JOIN clock t) n
     WHERE n.id NOT IN (SELECT id FROM known)
 
--- part: tell_new
--- The event of them.
+-- part: new_events
+-- Their feed event.
     RETURNING id, schedule_key, task, fire_at, due_at, cause, reason, node, fence),
-told AS (
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT now FROM clock), 'run.recorded', json_agg(json_build_array(i.id, i.schedule_key,
         i.task, i.fire_at, i.due_at, i.cause, NULL, i.reason, 0, i.node))::text
@@ -226,31 +224,30 @@ told AS (
     WHERE @feed_epoch IS NOT NULL GROUP BY i.part)
 
 -- part: answer_new
--- The ids only if some are missing.
+-- Returns the ids only if some are missing.
 SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fence) AS has_waiting,
     CASE WHEN count(*) < cardinality($4) THEN coalesce(array_agg(id::text), '{}') END AS ids
 FROM inserted
 
 -- name: insert_runs
--- Fails if another is inserting one of them at this very moment.
-@insert_new @tell_new @answer_new;
+-- Fails if another session inserts one of them at the same time.
+@insert_new @new_events @answer_new;
 
 -- name: insert_runs.carefully
--- Then it is left out. That costs a fifth of an insertion, and a tenth of its log.
-@insert_new ON CONFLICT DO NOTHING @tell_new @answer_new;
+-- Leaves such a run out instead. Costs a fifth more time and a tenth more WAL.
+@insert_new ON CONFLICT DO NOTHING @new_events @answer_new;
 
 -- name: insert_enqueued
--- The two of them for runs that are enqueued.
-@insert_enqueued @tell_new @answer_new;
+-- `insert_runs` for enqueued runs.
+@insert_enqueued @new_events @answer_new;
 
 -- name: insert_enqueued.carefully
--- Those that another is inserting at this very moment are left out.
-@insert_enqueued ON CONFLICT DO NOTHING @tell_new @answer_new;
+-- `insert_runs.carefully` for enqueued runs.
+@insert_enqueued ON CONFLICT DO NOTHING @new_events @answer_new;
 
 -- name: insert_one
--- The same of one run without a unique key, which is most of what is enqueued: without arrays, and so without what a
--- statement has to set up for each of them, and for counting. Wakes others with its commit, if it has words for it ($19
--- and $20). Fails if another is inserting it at this very moment.
+-- One run without a unique key, the most frequent enqueue: no arrays, so no cost to set them up and to count. Sends a
+-- notification ($19, $20), if there is one. Fails if another session inserts the run at the same time.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 inserted AS (
     INSERT INTO evertick.runs (app, id, task, cause, fire_at, due_at, queue, priority, state, reason, args, labels,
@@ -261,7 +258,7 @@ inserted AS (
     WHERE NOT EXISTS (SELECT FROM evertick.runs l WHERE l.id = $4 OFFSET 0)
         AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.id = $4 AND h.fire_at BETWEEN $2 AND $3 OFFSET 0)
     RETURNING id, task, fire_at, due_at, cause, reason),
-told AS (
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT now FROM clock), 'run.recorded', json_build_array(json_build_array(i.id, NULL,
         i.task, i.fire_at, i.due_at, i.cause, NULL, i.reason, 0, NULL))::text
@@ -270,21 +267,20 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM inserted) AS is_new,
     CASE WHEN $19::text IS NOT NULL THEN pg_notify($19, $20::text) END AS woken;
 
 -- name: run.to_lock
--- The locks that come before these runs: the gate, if one of them has a key of a limit, and the schedules of those whose
--- end frees others.
+-- Locks needed before these runs: the gate, if one of them has a limit key, and the schedules of those with `frees`.
 SELECT coalesce(bool_or(limit_key IS NOT NULL), false) AS has_limited,
     coalesce(array_agg(DISTINCT schedule_id) FILTER (WHERE frees AND schedule_id IS NOT NULL), '{}') AS schedules
 FROM evertick.runs WHERE id = ANY($1::uuid[]);
 
 -- name: run.lock
--- Runs as they are now, in order, and as they stay until the commit.
+-- Lock runs, in order.
 SELECT id::text AS id, state, schedule_id, node, fence, attempts, is_cancel_requested, cancel_reason, frees, limit_key,
     @feed_epoch IS NOT NULL AS has_feed
 FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) ORDER BY id FOR UPDATE;
 
 -- name: run.leave_line
--- Before blocked runs end: the run behind one in line waits for what it has waited for; where several leave that
--- stand behind each other, for what the first of them has waited for. Under the locks of their schedules.
+-- Before blocked runs end: the run behind one in the line becomes blocked on the run before it. If several neighbours
+-- leave the line, on the run before the first of them. Needs the locks of their schedules.
 WITH RECURSIVE leaving AS MATERIALIZED (
     SELECT r.id, r.schedule_id, r.blocked_on FROM evertick.runs r
     WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.schedule_id IS NOT NULL AND r.blocked_on IS NOT NULL),
@@ -299,9 +295,9 @@ UPDATE evertick.runs r SET blocked_on = b.blocked_on FROM behind b
 WHERE r.id = b.id AND b.blocked_on NOT IN (SELECT id FROM leaving);
 
 -- name: run.end
--- How live runs end by the store's own hand, into history. An error of an earlier try stays for people to see. Second
--- line of defence: a moment that history has already is not written twice.
-WITH gone AS (
+-- End live runs without a claim, into history. The error of an earlier attempt is kept. Second line of defence: a
+-- moment that history has already is not written twice.
+WITH ended AS (
     DELETE FROM evertick.runs r
     USING unnest($2::uuid[], $3::text[], $4::text[]) AS t(id, verdict, reason)
     WHERE r.id = ANY(ARRAY[t.id]) AND r.app = $1
@@ -315,28 +311,28 @@ kept AS (
         priority, verdict, coalesce(given_reason, reason), args, labels, expires, caused_by, traceparent, attempts,
         losses, node, fence, created_at, @began, (SELECT evertick.now_us()), is_cancel_requested, cancel_reason,
         progress, progress_text, phases, error, dispatch
-    FROM gone ON CONFLICT DO NOTHING RETURNING id),
-told AS (
+    FROM ended ON CONFLICT DO NOTHING RETURNING id),
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
         g.task, g.fire_at, g.due_at, g.cause, g.verdict, coalesce(g.given_reason, g.reason), g.attempts, g.node))::text
-    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM gone) g
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM ended) g
     WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
 SELECT id::text AS id, schedule_id, frees, CASE WHEN state <> 'blocked' THEN limit_key END AS limit_key,
     id IN (SELECT id FROM kept) AS is_kept
-FROM gone;
+FROM ended;
 
 -- name: run.unblock
--- A run blocked on one that has ended is due now, unless its own jitter says later. After the end, in a statement
--- of its own: it must see what was blocked on them up to the moment when they were locked.
+-- A run blocked on an ended run becomes due now, or later by its own jitter. After the end, in a statement of its own,
+-- so that it sees runs that were blocked on them until they were locked.
 UPDATE evertick.runs SET state = 'waiting', blocked_on = NULL, due_at = greatest(due_at, (SELECT evertick.now_us()))
 WHERE state = 'blocked' AND app = $1 AND schedule_id = ANY($2::bigint[]) AND blocked_on = ANY($3::uuid[]);
 
 -- ================================================================================================= schedules
 
 -- name: due_schedules
--- Longest due first, from a place in this order on; columns as arrays, which cost much less to read than rows. How long
--- the tick may sleep after them.
+-- Longest due first, from a place in this order, and when the next schedule is due. Columns as arrays, because they are
+-- much cheaper to read than rows.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 found AS (
     SELECT schedule_id, version, fire_at, at, fires, failures, @live AS live, d.xmin AS stamp
@@ -354,7 +350,7 @@ SELECT (SELECT now FROM clock) AS now, (
 FROM found d JOIN evertick.schedules s ON s.id = d.schedule_id;
 
 -- name: stored_schedules
--- Definition and cursor, by id and as people name them; a newer format is left to newer nodes.
+-- Definition and cursor, by id and by key; newer formats are left to newer nodes.
 SELECT @stored
 FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = ANY(ARRAY[s.id])
 WHERE s.app = $1 AND s.id = ANY($2::bigint[]) AND s.format <= $4
@@ -364,28 +360,28 @@ FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = ANY(ARRAY[s.id]
 WHERE s.app = $1 AND s.key = ANY($3::text[]) AND s.id <> ALL($2::bigint[]) AND s.format <= $4;
 
 -- name: declared_schedules
--- All that code declares or declared.
+-- All schedules that are or were declared.
 SELECT @stored
 FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
 WHERE s.app = $1 AND s.declared IS NOT NULL AND s.format <= $2
 ORDER BY s.key;
 
 -- name: fingerprints
--- Once per start of a node: few values, so a scan of the narrow table is what it takes.
+-- Once per start of a node: few values, so a scan of the narrow table is enough.
 SELECT fingerprint, min(schedule_id) AS id FROM evertick.due
 WHERE app = $1 AND fingerprint <> '' AND format <= $2 GROUP BY fingerprint;
 
 -- name: computed_with
--- Schedules whose cursor was computed with one fingerprint, a page at a time.
+-- Schedules whose cursor was computed with one fingerprint, page by page.
 SELECT @stored
 FROM evertick.due d JOIN evertick.schedules s ON s.id = ANY(ARRAY[d.schedule_id])
 WHERE d.app = $1 AND d.fingerprint = $2 AND d.schedule_id > $3 AND d.format <= $4
 ORDER BY d.schedule_id LIMIT $5;
 
 -- name: record_fires.advance
--- The guard: version, cursor and live runs must be what the plan was made from. Where a plan asks for live runs, the
--- lock of its row is held already: this statement began after it, and sees every run that was recorded before. What is the
--- same for all comes once. Answers the ids only if some are missing.
+-- The guard: version, cursor and live runs must be those from which the plan was made. If a plan checks live runs, its
+-- row was locked by an earlier statement, so this one sees every recorded run. Values that all plans share are sent
+-- once. Returns the ids only if some are missing.
 WITH moved AS (
     UPDATE evertick.due d
     SET version = d.version + coalesce(p.bump, 0), fire_at = p.next_fire_at, at = p.next_at,
@@ -404,14 +400,14 @@ SELECT (SELECT evertick.now_us()) AS now, @feed_epoch IS NOT NULL AS has_feed,
 FROM moved;
 
 -- name: record_fires.ordinary
--- Nearly all plans: the cursor forward and one run of its moment, with no look at other runs. The guard is the
--- stamp: recording a run of a schedule writes its row, so while that is the very row which was read, nothing is live
--- that was not. Two at once: the later one waits for the row, and then finds another. What is the same for all comes once,
--- what is as usual not at all. Nothing is written if the ledger has one of the moments already: a live one by the index
--- of moments; one in history has no id here, which no row may be without. Answers the schedules only if some are missing.
--- $1 is the app, $2 who claims, $4 and $5 bound the moments. All others are the columns of p, as `fires.py` makes them:
--- with a value for each plan; with one for all, then the others of p are NULL, and its first element is read beside p;
--- or empty where all are as usual, then p is NULL, and what is usual stands beside it.
+-- Most plans: move the cursor and insert one run, without reading other runs. The guard is the stamp: recording a run
+-- writes the schedule's row, so an unchanged row means that no run was added. A second session waits for the row, and
+-- then finds another stamp. Writes nothing if the ledger has one of the moments: a live run violates the index of
+-- moments, and a run in history gives a NULL id, which the table refuses. Returns the schedules only if some are
+-- missing.
+-- $1 is the app, $2 the claiming node, $4 and $5 bound the moments. The others are columns of p, made by `fires.py`:
+-- one value per plan; or one value for all, read from the first element while p has NULL; or none, while p has NULL and
+-- the statement has the default.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
     SELECT k.id AS node, nextval('evertick.fence') AS fence FROM evertick.nodes k
@@ -443,18 +439,18 @@ inserted AS (
         CASE WHEN c.fence IS NOT NULL THEN t.now + m.timeout END,
         c.fence IS NOT NULL AND coalesce(m.at_most_once, false), coalesce(m.format, 1)
     FROM moved m CROSS JOIN clock t LEFT JOIN claimant c ON m.is_waiting IS NOT TRUE
-@tell_new
+@new_events
 SELECT (SELECT now FROM clock) AS now, max(fence) AS fence, count(*) > count(fence) AS has_waiting,
     CASE WHEN count(*) < cardinality($6) THEN (SELECT coalesce(array_agg(schedule_id), '{}') FROM moved) END AS taken
 FROM inserted;
 
 -- name: record_fires.decide
--- Decisions about single moments, as far as it is still to come; NULL for nothing.
+-- The overrides that are left; NULL for none.
 UPDATE evertick.schedules s SET occurrences = n.occurrences
 FROM unnest($1::bigint[], $2::text[]) AS n(id, occurrences) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: record_fires.fail
--- A plan that failed moves nothing but the next look. The guard is the row itself.
+-- A failed plan only moves the time of the next one. The guard is the row itself.
 UPDATE evertick.due d SET at = p.next_at, failures = d.failures + 1, error = p.error
 FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
     AS p(schedule_id, version, fire_at, at, next_at, error)
@@ -463,12 +459,12 @@ WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]) AND d.app = $1 AND d.version = p
 RETURNING d.schedule_id;
 
 -- name: record_fires.count_back
--- A fire that turned out to be recorded already was counted too early.
+-- Subtract fires whose run was recorded already.
 UPDATE evertick.due d SET fires = d.fires - p.count
 FROM unnest($1::bigint[], $2::bigint[]) AS p(schedule_id, count) WHERE d.schedule_id = ANY(ARRAY[p.schedule_id]);
 
 -- name: record_fires.gaps
--- Moments that get no run, and their events.
+-- Moments without a run, and their events.
 WITH recorded AS (
     INSERT INTO evertick.gaps (app, schedule_id, schedule_key, first_at, last_at, count, is_exact, verdict, reason,
         recorded_at)
@@ -484,37 +480,37 @@ FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM recorded) g
 WHERE @feed_epoch IS NOT NULL GROUP BY g.part;
 
 -- name: record_fires.written_before
--- A trigger leaves the cursor where it is, so sent again it passes the guard; it must not replace its own run. $2 and $3
--- bound the days that are opened.
+-- Runs of this batch that were written before. A trigger does not move the cursor, so a repeated one passes the guard;
+-- it must not replace its own run. $2 and $3 bound the partitions that are read.
 SELECT id::text AS id FROM evertick.runs WHERE id = ANY($1::uuid[])
 UNION ALL SELECT id::text AS id FROM evertick.history WHERE id = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3;
 
 -- name: record_fires.lock_early
--- Runs that were made before their moment, as long as they are not at work, and no try of them was judged or lost.
--- A claim of one is waited for; once locked, none can begin.
+-- Early runs that are not running and have no judged or lost attempt. Waits for a claim of one; no claim can follow.
 SELECT r.id::text AS id FROM unnest($2::uuid[], $3::bigint[]) AS w(id, schedule_id)
 JOIN evertick.runs r ON r.id = ANY(ARRAY[w.id]) AND r.schedule_id = w.schedule_id
 WHERE r.app = $1 AND r.cause = 'fire' AND r.state IN ('waiting', 'blocked', 'parked') AND r.attempts = 0 AND r.losses = 0
 ORDER BY w.id FOR UPDATE OF r;
 
 -- name: record_fires.give_moments_back
--- They stand for their moments no more.
+-- Detach them from their moments.
 UPDATE evertick.runs SET cause = 'trigger' WHERE id = ANY($1::uuid[]);
 
 -- name: record_fires.give_keys_back
--- The run of such a moment has the same key for a period. json, not jsonb: a definition may hold what that refuses.
+-- Release their key for a period, because the run of that moment has the same one. json, because jsonb refuses some
+-- definitions.
 DELETE FROM evertick.unique_keys u
 USING unnest($2::uuid[], $3::bigint[]) AS w(run, schedule_id) JOIN evertick.schedules s ON s.id = w.schedule_id
 WHERE u.app = $1 AND u.key = s.definition::json ->> 'unique' AND u.run = w.run;
 
 -- name: record_fires.ask_to_cancel
--- Overlap "replace": its owner learns of it with its next beat. A dispatched run is looked at.
+-- Overlap "replace": the owner sees the request with its next heartbeat. A dispatched run becomes due for a check.
 UPDATE evertick.runs SET is_cancel_requested = true, cancel_reason = $2,
     deadline = CASE WHEN dispatched_at IS NULL THEN deadline ELSE (SELECT evertick.now_us()) END
 WHERE id = ANY($1::uuid[]) AND NOT is_cancel_requested;
 
 -- name: change_schedules.add
--- A key that is taken is not an error: the caller reads and tries again.
+-- A key that is taken is no error: the caller reads and tries again.
 INSERT INTO evertick.schedules (app, key, created_at, format, definition, labels, pause_after, when_text, blackout,
     pause, declared)
 SELECT $1, n.key, coalesce(n.created_at, (SELECT evertick.now_us())), n.format, n.definition, n.labels::jsonb,
@@ -531,7 +527,7 @@ SELECT n.id, $1, 1, n.format, n.fire_at, n.at, n.fingerprint
 FROM unnest($2::bigint[], $3::int[], $4::bigint[], $5::bigint[], $6::text[]) AS n(id, format, fire_at, at, fingerprint);
 
 -- name: change_schedules.find
--- The guard names an id, people a key: both must mean the same schedule.
+-- The guard has an id, the user gave a key: both must name the same schedule.
 SELECT s.id, s.definition FROM unnest($2::bigint[], $3::text[]) AS w(id, key)
 JOIN evertick.schedules s ON s.id = ANY(ARRAY[w.id]) AND s.key = w.key AND s.app = $1;
 
@@ -544,19 +540,20 @@ FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::int[], $6::text
     AS n(id, definition, format, labels, pause_after, when_text, blackout) WHERE s.id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.define_due
--- The tick filters by format without reading definitions. Earlier failures do not count for the new one.
+-- The format, so that the tick filters by it without reading definitions. Earlier failures do not count for the new
+-- one.
 UPDATE evertick.due d SET format = n.format, counts_from = d.version
 FROM unnest($1::bigint[], $2::int[]) AS n(id, format) WHERE d.schedule_id = ANY(ARRAY[n.id]);
 
 -- name: change_schedules.keep_version
--- Runs refer to the definition they were recorded under.
+-- Runs refer to the definition under which they were recorded.
 INSERT INTO evertick.schedule_versions (app, key, schedule_id, version, definition, args)
 SELECT $1, n.key, n.id, d.version, n.definition, n.args
 FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[]) AS n(id, key, definition, args)
 JOIN evertick.due d ON d.schedule_id = ANY(ARRAY[n.id]) ON CONFLICT DO NOTHING;
 
 -- name: change_schedules.declare
--- Which code they are written from.
+-- The declaration that the schedule is written from.
 UPDATE evertick.schedules s SET declared = n.declared
 FROM unnest($1::bigint[], $2::text[]) AS n(id, declared) WHERE s.id = ANY(ARRAY[n.id]);
 
@@ -570,12 +567,12 @@ FROM unnest($1::bigint[], $2::text[]) AS n(id, pause) WHERE s.id = ANY(ARRAY[n.i
 UPDATE evertick.due SET counts_from = version WHERE schedule_id = ANY($1::bigint[]);
 
 -- name: change_schedules.remove
--- History and old versions stay. No cursor, no fires.
-WITH gone AS (DELETE FROM evertick.due WHERE schedule_id = ANY($1::bigint[]))
+-- History and old versions stay.
+WITH cursors AS (DELETE FROM evertick.due WHERE schedule_id = ANY($1::bigint[]))
 DELETE FROM evertick.schedules WHERE id = ANY($1::bigint[]);
 
 -- name: schedules
--- For people, by key; filters that are NULL do not filter.
+-- For display, by key; a filter that is NULL matches all.
 SELECT @stored
 FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
 WHERE s.app = $1 AND s.key > $2 AND s.format <= $3 AND ($4::text[] IS NULL OR s.key = ANY($4::text[]))
@@ -583,7 +580,7 @@ WHERE s.app = $1 AND s.key > $2 AND s.format <= $3 AND ($4::text[] IS NULL OR s.
 ORDER BY s.key LIMIT $7;
 
 -- name: schedules.by_due
--- The same in the order of the tick, from its index: who is next costs no look at the others.
+-- The same in the order of the tick, by its index, so that only the returned rows are read.
 SELECT @stored
 FROM evertick.due d JOIN evertick.schedules s ON s.id = d.schedule_id
 WHERE d.app = $1 AND d.at IS NOT NULL AND s.key > $2 AND s.format <= $3
@@ -592,7 +589,7 @@ WHERE d.app = $1 AND d.at IS NOT NULL AND s.key > $2 AND s.format <= $3
 ORDER BY d.at LIMIT $7;
 
 -- name: schedules.last_runs
--- The newest moment of each that became a run, live or done.
+-- The run with the newest moment of each schedule, live or done.
 SELECT w.id AS schedule_id, n.* FROM unnest($1::bigint[]) AS w(id)
 CROSS JOIN LATERAL (
     SELECT l.* FROM (
@@ -604,13 +601,13 @@ CROSS JOIN LATERAL (
     ORDER BY l.fire_at DESC, l.id DESC LIMIT 1) n;
 
 -- name: schedules.counts
--- Finished runs by verdict, as far as history is kept.
+-- Finished runs by verdict, as long as history is kept.
 SELECT schedule_id, verdict, count(*) AS count FROM evertick.history
 WHERE schedule_id = ANY($1::bigint[]) GROUP BY schedule_id, verdict;
 
 -- name: failing
--- Of schedules that pause themselves, after a batch with failed verdicts or, with NULL, all of the app, those whose newest
--- fires that count have all failed, with the last of them. The others cost nothing: from the partial index.
+-- Schedules with pause_after whose newest counted fires have all failed, with the newest of them. $3: only these
+-- schedules; NULL: all of the app. Other schedules cost nothing, because the index is partial.
 WITH failing AS MATERIALIZED (
     SELECT s.id, s.key, d.version, d.counts_from, v.count
     FROM evertick.schedules s JOIN evertick.due d ON d.schedule_id = s.id
@@ -635,7 +632,7 @@ CROSS JOIN LATERAL (
 ORDER BY f.id;
 
 -- name: calendar_users
--- A scan, for people: the rule ends with the name, or an option follows; the blackout is the name.
+-- A scan, for operators. In the rule the name is followed by an option or by the end; a blackout is the name.
 SELECT key FROM evertick.schedules
 WHERE app = $1 AND (position('; calendar=' || $2 || ';' IN when_text || ';') > 0 OR blackout = $2)
 ORDER BY key LIMIT $3;
@@ -651,11 +648,11 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND NOT EXISTS (
 SELECT DISTINCT ON (name) name, content FROM evertick.calendars WHERE app = $1 ORDER BY name, id DESC;
 
 -- name: put_calendar.lock
--- One at a time for each name: the second must see what the first has put.
+-- One session at a time per name: the second must see the version of the first.
 SELECT pg_advisory_xact_lock(hashtextextended('evertick.calendars' || $1::text || chr(10) || $2::text, 0));
 
 -- name: put_calendar
--- The same content again changes nothing. A version that comes back becomes the newest again.
+-- Equal content changes nothing. An earlier version becomes the newest again.
 WITH newest AS (
     SELECT content FROM evertick.calendars WHERE app = $1 AND name = $2 ORDER BY id DESC LIMIT 1)
 INSERT INTO evertick.calendars (app, name, version, content, put_at)
@@ -663,14 +660,14 @@ SELECT $1, $2, $3, $4, (SELECT evertick.now_us())
 WHERE NOT EXISTS (SELECT FROM newest WHERE content = $4);
 
 -- name: put_calendar.forget
--- So that it can come back.
+-- Delete an earlier copy of this version, so that it can become the newest.
 DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
     AND $4 IS DISTINCT FROM (SELECT content FROM evertick.calendars WHERE app = $1 AND name = $2 ORDER BY id DESC LIMIT 1);
 
 -- ================================================================================================= runs
 
 -- part: period_holder
--- The run that has the key of `w` for a period, live or done. One that the ledger no longer knows could not be answered.
+-- The run that holds the key of `w` for a period, live or done, if the ledger still has it.
 (SELECT u.run FROM evertick.unique_keys u
     WHERE u.app = $1 AND u.key = w.unique_key AND u.until > (SELECT evertick.now_us())
         AND (EXISTS (SELECT FROM evertick.runs r WHERE r.app = $1 AND r.id = u.run OFFSET 0)
@@ -678,20 +675,20 @@ DELETE FROM evertick.calendars WHERE app = $1 AND name = $2 AND version = $3
                 WHERE h.id = u.run AND h.fire_at = u.fire_at AND h.app IS NOT DISTINCT FROM $1 OFFSET 0)))
 
 -- name: unique.lock
--- A transaction that wants a unique key waits for one that is about to take it. A few hundred locks stand for all keys:
--- a batch of thousands must not use up the server's room for locks.
+-- Wait for a transaction that is about to take one of these keys. A few hundred locks stand for all keys, so that a
+-- batch of thousands does not fill the server's lock table.
 SELECT pg_advisory_xact_lock(lock) FROM (
     SELECT DISTINCT hashtextextended('evertick.unique' || $1::text, hashtext(w.key) & 255) AS lock
     FROM unnest($2::text[]) AS w(key) ORDER BY lock) l;
 
 -- name: unique.holders
--- Which of these keys are taken, and by whom.
+-- The keys that are taken, with their runs.
 SELECT w.unique_key AS key, coalesce(
     (SELECT r.id FROM evertick.runs r WHERE r.app = $1 AND r.unique_key = w.unique_key), @period_holder)::text AS id
 FROM unnest($2::text[]) AS w(unique_key);
 
 -- name: unique.keep
--- For a period from the insertion, by the store's time; the period of an earlier run is over. After the insertion.
+-- After the insertion: hold the key for a period, by the store's time. Replaces a holder whose period is over.
 INSERT INTO evertick.unique_keys (app, key, run, fire_at, until)
 SELECT $1, w.key, r.id, r.fire_at, (SELECT evertick.now_us()) + w.period
 FROM unnest($2::text[], $3::uuid[], $4::bigint[]) AS w(key, run, period)
@@ -699,8 +696,8 @@ JOIN evertick.runs r ON r.id = ANY(ARRAY[w.run])
 ON CONFLICT (app, key) DO UPDATE SET run = excluded.run, fire_at = excluded.fire_at, until = excluded.until;
 
 -- name: enqueue.known
--- The runs that are there instead of those not inserted: the same sent twice, or the one with the unique key or moment.
--- $7 and $8 bound the days that are opened, as for the insertion.
+-- The existing runs in place of those not inserted: the same id, or the same unique key or moment. $7 and $8 bound the
+-- partitions that are read.
 SELECT w.place, coalesce(
     (SELECT r.id FROM evertick.runs r WHERE r.id = w.id AND r.app = $1),
     (SELECT h.id FROM evertick.history h
@@ -715,12 +712,12 @@ FROM unnest($2::int[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[])
     AS w(place, id, unique_key, schedule_id, fire_at);
 
 -- part: claimant
--- The claiming node, if it lives.
+-- The claiming node, if it is alive.
 claimant AS MATERIALIZED (SELECT k.id FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
 
 -- part: levels
--- The priorities in use in queues, from the highest down, by one seek each: future runs of a higher one are never walked
--- over. None without a claimant.
+-- The priorities in use in these queues, highest first, by one index search each, so that future runs of a higher
+-- priority are not scanned. None if the claiming node is dead.
 levels(priority) AS (
     SELECT 9223372036854775807::bigint FROM claimant
     UNION ALL
@@ -731,7 +728,7 @@ levels(priority) AS (
     FROM levels WHERE levels.priority IS NOT NULL)
 
 -- part: picked
--- Due runs of these queues and tasks, highest priority first, then longest due; those that others are at are skipped.
+-- Due runs of these queues and tasks, highest priority first, then longest due; locked ones are skipped.
 picked AS MATERIALIZED (
     SELECT best.id, best.limit_key FROM levels CROSS JOIN LATERAL (
         SELECT lane.id, lane.limit_key FROM unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
@@ -744,7 +741,7 @@ picked AS MATERIALIZED (
     LIMIT $5)
 
 -- part: next_due
--- When the next waiting run of these queues and tasks is due, those left out that are being taken.
+-- When the next waiting run of these queues and tasks is due, without those that are being claimed.
 (SELECT min(first.due_at) FROM levels CROSS JOIN unnest($3::text[]) AS q(queue) CROSS JOIN LATERAL (
     SELECT r.due_at FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.app = $1 AND r.queue = q.queue AND r.priority = levels.priority
@@ -760,10 +757,10 @@ ARRAY(
     ORDER BY r.due_at + r.expires LIMIT 1000)
 
 -- name: claim
--- All in one statement: what it takes is locked when the fence is drawn, so a greater fence is a later claim of a run.
--- The progress of an earlier attempt is over. Always answers a row; the runs in it as arrays, which cost a
--- third of rows to read. When the next run is due is not looked up for who has taken all he wanted: there may be more. A
--- node that has to look again at what limits hold back gets nothing by it: it claims in steps.
+-- One statement: the fence is drawn after the runs were locked, so a greater fence is a later claim of a run. Always
+-- returns a row, with the runs as arrays, which cost a third of rows to read. If the limit was reached, the time of the
+-- next run is not searched: more may be waiting. A node that must check blocked runs again gets none here and claims in
+-- steps.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 claimant AS MATERIALIZED (
     SELECT k.id FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL
@@ -780,7 +777,7 @@ taken AS (
     WHERE r.id = ANY(ARRAY(SELECT id FROM picked))
     RETURNING r.id, r.task, r.args, r.fire_at, r.due_at, r.attempts, r.losses, r.schedule_id, r.schedule_key, r.version,
         r.cause, r.queue, r.priority, r.labels, r.traceparent, r.reason),
-told AS (
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT now FROM clock), 'run.started', json_agg(json_build_array(t.id, t.schedule_key,
         t.task, t.fire_at, t.due_at, t.cause, NULL, t.reason, t.attempts, $2))::text
@@ -798,7 +795,7 @@ SELECT (SELECT now FROM clock) AS now, (SELECT fence FROM drawn) AS fence,
 FROM taken r;
 
 -- name: claim.pick
--- The same in steps, for nodes that know limited tasks: only pick and lock.
+-- Claim in steps, for nodes that know limited tasks: choose and lock.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 @claimant,
 @levels,
@@ -807,9 +804,9 @@ SELECT @claimed_run FROM evertick.runs r WHERE r.id = ANY(ARRAY(SELECT id FROM p
 ORDER BY r.priority DESC, r.due_at;
 
 -- name: claim.begin
--- All that a claim in steps has to know first, in one statement: all that wait at the gate wait for each of its steps.
--- Takes the keys of limits whose time has come, which is forgotten by that; tells whether the node has to look again at
--- what limits hold back, and after which key.
+-- One statement for all that a claim in steps must know first, because every session at the gate waits for each step.
+-- Takes the limit keys whose time has come, and returns whether the node must check blocked runs again, and from which
+-- key.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 @claimant,
 @levels,
@@ -824,27 +821,27 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM claimant) AS is_alive
     (SELECT min(l.looked_at) FROM evertick.looks l WHERE l.node = $2) AS looked_at;
 
 -- name: claim.too_old
--- Those that must go before others can be picked.
+-- Runs that must expire before others can be chosen.
 WITH RECURSIVE clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 @claimant,
 @levels
 SELECT @too_old AS too_old;
 
 -- name: claim.next
--- When to come again: for what waits, and for what a limit holds back.
+-- When to claim again: the next waiting run, and the next time of a limit.
 WITH RECURSIVE @claimant,
 @levels,
 picked AS (SELECT NULL::uuid AS id WHERE false)
 SELECT @next_due AS due_at, (SELECT min(free_at) FROM evertick.limits WHERE app = $1) AS free_at;
 
 -- name: claim.expire
--- Of runs that looked too old, those that are so still, now that they are locked.
+-- Of the expired runs, those that are still expired after they were locked.
 SELECT id::text AS id FROM evertick.runs
 WHERE id = ANY($2::uuid[]) AND app = $1 AND state = 'waiting' AND due_at + expires < (SELECT evertick.now_us())
 ORDER BY id FOR UPDATE;
 
 -- name: take
--- Start of an attempt for runs that are locked already, under one fence and at one time: those given, or new ones.
+-- Start an attempt for locked runs, under one fence and one time: the given ones, or new ones.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7::bigint, evertick.now_us()) AS now, coalesce($6::bigint, nextval('evertick.fence')) AS fence)
 UPDATE evertick.runs r
@@ -856,26 +853,26 @@ WHERE r.id = ANY(ARRAY[t.id])
 RETURNING c.now, @claimed_run, r.fence;
 
 -- part: history_row
--- The columns of a run that has ended.
+-- The columns of an ended run.
 id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue, priority, args, labels, expires,
     caused_by, traceparent, losses, node, fence, created_at, started_at, is_cancel_requested, cancel_reason, progress,
     progress_text
 
--- part: told_finished
--- The feed's event of runs that have `gone`.
-told AS (
+-- part: finished_events
+-- The feed event of runs in `ended`.
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
         g.task, g.fire_at, g.due_at, g.cause, g.verdict, g.shown_reason, g.given_attempts, g.node))::text
-    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM gone) g
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM ended) g
     WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
 
 -- name: finish.alike
--- Nearly all: runs of one claim whose ends are alike and concern no other. Guarded by the claim, into history in the
--- same statement. The reason they were recorded with (late) holds where the outcome brings none. A moment that history
--- has already makes it fail, which is cheaper than asking for each of them; `finish.done` then leaves it out. Answers
--- the ids only if some are missing.
-WITH gone AS (
+-- Most ends: runs of one claim with equal outcomes that affect no other run. Guarded by the claim; moved to history in
+-- the same statement. Without a reason in the outcome the recorded one (late) stays. Fails if history has one of the
+-- moments, which is cheaper than a check of each; `finish.done` then leaves that one out. Returns the ids only if some
+-- are missing.
+WITH ended AS (
     DELETE FROM evertick.runs r
     WHERE r.id = ANY($3::uuid[]) AND r.fence = $4 AND r.node = $2 AND r.app = $1 AND r.started_at IS NOT NULL
         AND NOT r.frees AND r.limit_key IS NULL
@@ -884,14 +881,14 @@ WITH gone AS (
         coalesce($10::text, phases) AS shown_phases),
 kept AS (
     INSERT INTO evertick.history (@history_row, verdict, attempts, reason, phases, error, result, finished_at)
-    SELECT *, $8::text, $9::text, (SELECT evertick.now_us()) FROM gone),
-@told_finished
-SELECT count(*) AS count, CASE WHEN count(*) < cardinality($3) THEN array_agg(id::text) END AS ids FROM gone;
+    SELECT *, $8::text, $9::text, (SELECT evertick.now_us()) FROM ended),
+@finished_events
+SELECT count(*) AS count, CASE WHEN count(*) < cardinality($3) THEN array_agg(id::text) END AS ids FROM ended;
 
 -- name: finish.done
--- The same of runs that differ in what they say. With $3 false it leaves those alone whose end concerns others. Second
--- line of defence: a moment that history has already is not written twice.
-WITH gone AS (
+-- The same for runs with different outcomes. With $3 false it ignores runs whose end affects others. Second line of
+-- defence: a moment that history has already is not written twice.
+WITH ended AS (
     DELETE FROM evertick.runs r
     USING unnest($4::uuid[], $5::bigint[], $6::text[], $7::int[], $8::text[], $9::text[], $10::text[], $11::text[])
         AS t(given_id, given_fence, verdict, given_attempts, given_reason, given_error, result, given_phases)
@@ -902,12 +899,12 @@ WITH gone AS (
         t.given_error, t.result, coalesce(t.given_phases, phases)),
 kept AS (
     INSERT INTO evertick.history (@history_row, verdict, attempts, reason, error, result, phases, finished_at)
-    SELECT *, (SELECT evertick.now_us()) FROM gone ON CONFLICT DO NOTHING RETURNING id),
-@told_finished
-SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
+    SELECT *, (SELECT evertick.now_us()) FROM ended ON CONFLICT DO NOTHING RETURNING id),
+@finished_events
+SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM ended;
 
 -- name: finish.keep_attempts
--- Earlier tries, for people; also how a repeated answer is recognised after the next claim.
+-- Earlier attempts, for display. They also identify a repeated outcome after the next claim.
 INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, error, reason,
     phases)
 SELECT r.app, r.id, r.fire_at, t.number, r.fence, r.node, @began, (SELECT evertick.now_us()), t.error, t.reason,
@@ -916,7 +913,7 @@ FROM unnest($1::uuid[], $2::int[], $3::text[], $4::text[], $5::text[]) AS t(id, 
 JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) ON CONFLICT DO NOTHING;
 
 -- name: keep_cut_off
--- Tries that were cut off and spend nothing, if they had phases: those given, or those of their notes.
+-- Attempts that were released or lost, if they had phases: those of the outcome, or those of their notes.
 INSERT INTO evertick.attempts (app, run, fire_at, number, fence, node, started_at, finished_at, reason, phases, is_lost)
 SELECT r.app, r.id, r.fire_at, r.attempts + 1, r.fence, r.node, r.started_at, (SELECT evertick.now_us()), t.reason,
     coalesce(t.phases, r.phases), $4
@@ -925,30 +922,29 @@ JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id])
 WHERE r.fence IS NOT NULL AND coalesce(t.phases, r.phases) IS NOT NULL ON CONFLICT DO NOTHING;
 
 -- name: finish.retry
--- The same rows, due later. Their (node, fence) stay until the next claim; a limit must be passed again by that.
+-- The same row, due later. (node, fence) stay until the next claim, which must pass a limit again.
 UPDATE evertick.runs r
 SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, attempts = t.attempts, error = t.error,
-    phases = coalesce(t.phases, r.phases), started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
+    phases = coalesce(t.phases, r.phases), started_at = NULL, deadline = NULL, limit_key = NULL, @not_dispatched
 FROM unnest($1::uuid[], $2::bigint[], $3::int[], $4::text[], $5::text[]) AS t(id, delay, attempts, error, phases)
 WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.release
--- Nothing is spent. They had started in time, so the time in which they may start begins anew.
+-- No attempt is spent. `expires` counts from now, because the run had started in time.
 UPDATE evertick.runs r
 SET state = 'waiting', due_at = (SELECT evertick.now_us()) + t.delay, phases = coalesce(t.phases, r.phases),
-    started_at = NULL, deadline = NULL, limit_key = NULL, @in_no_hands
+    started_at = NULL, deadline = NULL, limit_key = NULL, @not_dispatched
 FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS t(id, delay, phases) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- part: dispatched
--- The dispatch of a run. It belongs to no node any more; (node, fence) stay, for an answer that
--- is repeated and for those who report. Its limit is not left. There is no time to look at it before its message is
--- delivered.
+-- A run that is dispatched. It has no node; (node, fence) stay for a repeated answer and for reports. It still counts
+-- for its limit. It has no deadline until its message is delivered.
 state = 'dispatched', dispatch = t.dispatch, dispatched_at = (SELECT evertick.now_us()), pushed_at = NULL, taken_at = NULL,
     killed_at = NULL, started_at = NULL, deadline = NULL
 
 -- name: finish.dispatch_with_messages
--- Nearly all: runs of one node whose cancel was not asked for, each with the message that dispatches it. Guarded by the
--- claim, into the outbox in the same statement. Answers which they were.
+-- Most dispatches: runs of one node without a cancel request, each with its message. Guarded by the claim; written to
+-- the outbox in the same statement. Returns their ids.
 WITH dispatched AS (
     UPDATE evertick.runs r SET @dispatched
     FROM unnest($3::uuid[], $4::bigint[], $5::text[], $6::uuid[], $7::text[], $8::text[], $9::text[], $10::text[])
@@ -962,7 +958,7 @@ sent AS (
     SELECT $1, h.message, h.channel, h.key, h.body, h.headers, 'waiting', c.now, c.now, h.id::text, h.fence
     FROM (SELECT evertick.now_us() AS now) c, dispatched h ORDER BY h.channel, h.key
     ON CONFLICT DO NOTHING),
-told AS (
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.dispatched', json_agg(json_build_array(g.id, g.schedule_key,
         g.task, g.fire_at, g.due_at, g.cause, NULL, g.shown_reason, g.attempts, g.node))::text
@@ -971,12 +967,12 @@ told AS (
 SELECT coalesce(array_agg(id::text), '{}') AS ids FROM dispatched;
 
 -- name: finish.dispatch
--- Those that are locked; their messages follow.
+-- Dispatch locked runs; their messages follow.
 UPDATE evertick.runs r SET @dispatched
 FROM unnest($1::uuid[], $2::text[]) AS t(id, dispatch) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.park
--- They leave the claim index until a node comes that can run them. The reason they were recorded with is not forgotten.
+-- Leave the claim index until a node joins that can run them. The recorded reason stays.
 UPDATE evertick.runs r
 SET state = 'parked', parked_for = t.reason, error = coalesce(t.error, r.error), task_hash = t.task_hash,
     started_at = NULL, deadline = NULL, limit_key = NULL
@@ -984,8 +980,8 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS t(id, reason, err
 WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: finish.answered_before
--- Was this very claim the one that ended it, put it back, or spent an attempt on it? Asked of the days around its making
--- first ($5 to $6).
+-- Whether this claim has ended the run, returned it, or spent an attempt on it. First read in the partitions around its
+-- creation ($5 to $6).
 SELECT t.id::text AS id, t.fence FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 WHERE EXISTS (SELECT FROM evertick.runs r
         WHERE r.id = t.id AND r.app = $1 AND r.node = $2 AND r.fence = t.fence AND r.started_at IS NULL
@@ -998,43 +994,43 @@ WHERE EXISTS (SELECT FROM evertick.runs r
             AND h.app IS NOT DISTINCT FROM $1 OFFSET 0);
 
 -- name: owned
--- Runs that a node holds by the store's word.
+-- Runs that a node holds.
 SELECT id::text AS id, fence FROM evertick.runs WHERE state = 'running' AND app = $1 AND node = $2 ORDER BY id;
 
 -- name: cancel.done
--- Of runs that are not live, those that were. Asked of the days around their making first ($3 to $4).
+-- Of runs that are not live, those in history. First read in the partitions around their creation ($3 to $4).
 SELECT id::text AS id FROM evertick.history
 WHERE id = ANY($2::uuid[]) AND fire_at BETWEEN $3 AND $4 AND app IS NOT DISTINCT FROM $1;
 
 -- name: cancel.ask
--- The first reason stays. A dispatched run is looked at.
+-- The first reason stays. A dispatched run becomes due for a check.
 UPDATE evertick.runs
 SET cancel_reason = CASE WHEN is_cancel_requested THEN cancel_reason ELSE $2 END, is_cancel_requested = true,
     deadline = CASE WHEN dispatched_at IS NULL OR is_cancel_requested THEN deadline ELSE (SELECT evertick.now_us()) END
 WHERE id = ANY($1::uuid[]);
 
 -- name: note.hold
--- Which of these runs are the node's, and stay so until the commit.
+-- Lock the runs that the node still holds.
 SELECT r.id::text AS id, r.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 JOIN evertick.runs r ON r.id = ANY(ARRAY[t.id]) AND r.fence = t.fence
 WHERE r.app = $1 AND r.node = $2 AND r.started_at IS NOT NULL ORDER BY t.id FOR SHARE OF r;
 
 -- name: note.own_ends
--- A job that has ended its own run may have lines left to say; no other claim's word makes a run of this claim succeed.
--- Asked of the days around its making first ($5 to $6).
+-- Runs that this claim has ended as succeeded: a job that ended its own run may have log lines left. First read in the
+-- partitions around their creation ($5 to $6).
 SELECT h.id::text AS id, h.fire_at FROM unnest($3::uuid[], $4::bigint[]) AS t(id, fence)
 JOIN evertick.history h ON h.id = ANY(ARRAY[t.id]) AND h.fence = t.fence
 WHERE h.node = $2 AND h.verdict = 'succeeded' AND h.fire_at BETWEEN $5 AND $6 AND h.app IS NOT DISTINCT FROM $1;
 
 -- name: note.progress
--- The latest wins.
+-- The latest values win.
 UPDATE evertick.runs r
 SET progress = coalesce(t.progress, r.progress), progress_text = coalesce(t.progress_text, r.progress_text),
     phases = coalesce(t.phases, r.phases)
 FROM unnest($1::uuid[], $2::float8[], $3::text[], $4::text[]) AS t(id, progress, progress_text, phases) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: note.lines
--- A note that is sent again replaces itself; the longer one has all the lines of the shorter.
+-- A repeated note replaces itself; the longer one has all lines of the shorter one.
 INSERT INTO evertick.log_chunks AS l (app, run, fence, seq, fire_at, count, lines)
 SELECT $1, t.* FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], $6::int[], $7::text[])
     AS t(run, fence, seq, fire_at, count, lines)
@@ -1042,15 +1038,15 @@ ON CONFLICT (run, fence, seq, fire_at) DO UPDATE SET count = excluded.count, lin
 WHERE excluded.count > l.count;
 
 -- name: runs.live
--- Read by people; the filters are put in by `runs.py`.
+-- For display; `runs.py` adds the filters.
 SELECT @live_run FROM evertick.runs r WHERE r.app = $1
 
 -- name: runs.done
--- The same of history.
+-- The same for history.
 SELECT @done_run FROM evertick.history r WHERE r.app = $1
 
 -- name: runs.reruns
--- All reruns, listed once per question: a filter of `runs.py`.
+-- All reruns, read once per query: a filter of `runs.py`.
 SELECT l.caused_by FROM evertick.runs l WHERE l.app = $1 AND l.cause = 'rerun' AND l.caused_by IS NOT NULL
 UNION ALL
 SELECT h.caused_by FROM evertick.history h WHERE h.app = $1 AND h.cause = 'rerun' AND h.caused_by IS NOT NULL
@@ -1060,7 +1056,7 @@ SELECT h.caused_by FROM evertick.history h WHERE h.app = $1 AND h.cause = 'rerun
 SELECT DISTINCT schedule_id FROM evertick.schedule_versions WHERE app = $1 AND key = $2;
 
 -- name: recorded_moments
--- By the index that keeps a moment from being recorded twice.
+-- By the index that prevents a moment from being recorded twice.
 SELECT fire_at FROM evertick.runs
 WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'backfill', 'every-node') AND app = $5
 UNION
@@ -1069,78 +1065,79 @@ WHERE schedule_id = $1 AND fire_at BETWEEN $2 AND $3 AND cause IN ('fire', 'back
 ORDER BY fire_at LIMIT $4;
 
 -- name: gaps
--- Gaps that touch a stretch of time, newest first.
+-- Gaps that overlap a period, newest first.
 SELECT * FROM evertick.gaps
 WHERE app = $1 AND last_at >= $2 AND first_at <= $3 AND ($4::text[] IS NULL OR verdict = ANY($4::text[]))
 ORDER BY last_at DESC, id DESC LIMIT $5;
 
 -- name: gaps.of_key
--- The same of one schedule.
+-- The same for one schedule.
 SELECT * FROM evertick.gaps
 WHERE app = $1 AND last_at >= $2 AND first_at <= $3 AND ($4::text[] IS NULL OR verdict = ANY($4::text[]))
     AND schedule_key = $6
 ORDER BY last_at DESC, id DESC LIMIT $5;
 
 -- name: attempts
--- Earlier tries in order.
+-- Earlier attempts in order.
 SELECT number, fence, node, started_at, finished_at, error, reason, phases FROM evertick.attempts
 WHERE app = $1 AND run = $2 ORDER BY fence;
 
 -- name: log
--- Chunks in the order of the attempts.
+-- Log chunks in the order of the attempts.
 SELECT fence, seq, count, lines FROM evertick.log_chunks WHERE app = $1 AND run = $2 ORDER BY fence, seq;
 
 -- ================================================================================================= within
 
 -- name: within.store
--- Which store a connection leads to: a copy of it is in another database. And how much of what others commit its
--- transaction sees.
+-- The store of a connection: a copied store is in another database. And the isolation level of the transaction.
 SELECT store_id, (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = current_database()) AS database,
     current_setting('transaction_isolation') AS isolation
 FROM evertick.meta;
 
 -- name: within.begin
--- The name of the transaction of a job, which it gets by this, and who works on it; a pooler would tell another number.
--- The server's own limits ($1, in milliseconds) are those of this transaction, not those of the store's intents.
+-- Assigns a transaction id to a job's transaction, and returns it with the backend's pid, which a pooler would hide.
+-- The server's timeouts ($1, in milliseconds) apply to this transaction only.
 SELECT pg_current_xact_id()::text AS name, pg_backend_pid() AS backend,
     set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true);
 
 -- name: within.transaction
--- The name of the open transaction.
+-- The id of the open transaction.
 SELECT pg_current_xact_id()::text AS name;
 
 -- name: within.terminate
--- End the session of a transaction that took too long, unless that session has another user by now.
+-- End the session of a transaction that took too long, unless the session has another transaction by now.
 SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND backend_xid = $2::text::xid8::xid;
 
 -- name: within.held
--- Whether a claim holds its run; not locked, for no other is to wait for a job.
+-- Whether the claim holds its run. Without a lock, so that no session waits for a job.
 SELECT FROM evertick.runs WHERE app = $1 AND node = $2 AND id = $3 AND fence = $4 AND started_at IS NOT NULL;
 
 -- ================================================================================================= limits
 
 -- name: limits.gate
--- One at a time of an app that claims under a limit or makes room for others; see limits.py.
+-- One session per app at a time claims under a limit or releases limits; see limits.py.
 SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0));
 
 -- name: limits.gate_of_ours
--- The same in a transaction of our own, which loses it when its node falls silent: all others stand and wait.
+-- The same in a transaction of the store, which the server ends if its node falls silent, because all others wait for
+-- it.
 SELECT pg_advisory_xact_lock(hashtextextended('evertick.limits' || $1::text, 0)),
     set_config('idle_in_transaction_session_timeout', $2, true);
 
 -- name: limits.running
--- The count against a concurrency: a few entries of a partial index for each key.
+-- The count against a concurrency limit: a few entries of a partial index per key.
 SELECT w.key, (SELECT count(*) FROM evertick.runs r
     WHERE r.state IN ('running', 'dispatched') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key) AS count
 FROM unnest($2::text[]) AS w(key);
 
 -- name: limits.hold_back
--- Out of the claim index until its key is free.
+-- Out of the claim index until the key is free.
 UPDATE evertick.runs r SET state = 'blocked', limit_key = w.key
 FROM unnest($1::uuid[], $2::text[]) AS w(id, key) WHERE r.id = ANY(ARRAY[w.id]);
 
 -- name: limits.let_through
--- The best of each lane of the keys wait again; the key stays as the mark of it. From lane to lane by a seek each.
+-- Release the best runs of each lane (task and queue) of the keys; their key stays as a mark. One index search per
+-- lane.
 WITH RECURSIVE lanes(key, most, task, queue) AS (
     SELECT w.key, w.most, f.task, f.queue FROM unnest($2::text[], $3::bigint[]) AS w(key, most) CROSS JOIN LATERAL (
         SELECT r.task, r.queue FROM evertick.runs r
@@ -1170,7 +1167,7 @@ best AS MATERIALIZED (
 UPDATE evertick.runs SET state = 'waiting' WHERE id = ANY(ARRAY(SELECT id FROM best));
 
 -- name: limits.next_keys
--- The next keys that hold something back, by a seek each.
+-- The next keys that have blocked runs, by one index search each.
 WITH RECURSIVE keys(key) AS (
     SELECT (SELECT min(r.limit_key) FROM evertick.runs r
         WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key > $2)
@@ -1181,8 +1178,8 @@ WITH RECURSIVE keys(key) AS (
 SELECT key FROM keys WHERE key IS NOT NULL LIMIT $3;
 
 -- name: limits.stuck
--- Of these keys, those under which nothing runs and that have no time to come. A time that was set in the future says
--- nothing any more: the clock was put back.
+-- Of these keys, those with no running run and no time to wait for. A time that was set in the future does not count:
+-- the clock was put back.
 SELECT w.key FROM unnest($2::text[]) AS w(key)
 WHERE NOT EXISTS (SELECT FROM evertick.runs r
         WHERE r.state IN ('running', 'dispatched') AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key
@@ -1192,42 +1189,42 @@ WHERE NOT EXISTS (SELECT FROM evertick.runs r
             AND l.set_at <= (SELECT evertick.now_us()) OFFSET 0);
 
 -- name: limits.holding
--- Of these keys, those that hold something back.
+-- Of these keys, those that have blocked runs.
 SELECT w.key FROM unnest($2::text[]) AS w(key) WHERE EXISTS (
     SELECT FROM evertick.runs r
     WHERE r.state = 'blocked' AND r.limit_key IS NOT NULL AND r.app = $1 AND r.limit_key = w.key OFFSET 0);
 
 -- name: limits.starts
--- Starts of rates, as far as they are kept.
+-- Stored starts of rates.
 SELECT key, at, count, until FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]) ORDER BY key, at;
 
 -- name: limits.forget_starts
--- To be written anew.
+-- Before they are written again.
 DELETE FROM evertick.grants WHERE app = $1 AND key = ANY($2::text[]);
 
 -- name: limits.put_starts
--- Starts of one moment each. Needed until the period is over.
+-- Starts at one moment each, needed until the period is over.
 INSERT INTO evertick.grants (app, key, at, count, until)
 SELECT $1, w.* FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) AS w(key, at, count, until);
 
 -- name: limits.set_times
--- When to look at keys again: the earliest counts, for looking too early only costs a look.
+-- When to check keys again. The earliest time wins, because a check that is too early only costs a search.
 INSERT INTO evertick.limits AS l (app, key, free_at, set_at)
 SELECT $1, w.key, w.free_at, $4 FROM unnest($2::text[], $3::bigint[]) AS w(key, free_at)
 ON CONFLICT (app, key) DO UPDATE SET free_at = least(l.free_at, excluded.free_at), set_at = excluded.set_at;
 
 -- name: limits.forget_times
--- They say nothing any more.
+-- Times that no longer apply.
 DELETE FROM evertick.limits WHERE app = $1 AND key = ANY($2::text[]);
 
 -- name: limits.looked_up_to
--- Where the next claim of the node looks on; NULL: it has looked at all. What it was asked for meanwhile stays.
+-- From which key the next claim of the node continues; NULL: it has checked all. Requests that came meanwhile stay.
 WITH over AS (DELETE FROM evertick.looks WHERE id = ANY($2::bigint[]))
 INSERT INTO evertick.looks (node, looked_at) SELECT $1, $3 WHERE $3::text IS NOT NULL;
 
 -- name: limits.forget_terms
--- A node has looked at all that was held back of its tasks: what only dead nodes held it back under is over. Not if it was
--- asked to look again meanwhile: one may have died since whose keys it has passed.
+-- After a node has checked all blocked runs of its tasks: forget limits that only dead nodes had. Not if it was asked
+-- to check again meanwhile: a node may have died whose keys it has passed.
 DELETE FROM evertick.held_under h
 WHERE h.app = $1 AND h.task IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1 AND t.node = $2)
     AND NOT EXISTS (SELECT FROM evertick.looks l WHERE l.node = $2 OFFSET 0)
@@ -1237,7 +1234,8 @@ WHERE h.app = $1 AND h.task IN (SELECT t.name FROM evertick.tasks t WHERE t.app 
 -- ================================================================================================= nodes
 
 -- name: join
--- Sent again it is a beat that says anew what the node is about; a dead incarnation never returns, and gets no row here.
+-- A repeated join is a heartbeat that replaces what the node declares. A dead incarnation never returns, and gets no
+-- row.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 joined AS (
     INSERT INTO evertick.nodes AS n (id, name, app, version, started_at, beat_at, lease, lease_until, queues, declares)
@@ -1245,7 +1243,7 @@ joined AS (
     ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, lease_until = excluded.lease_until,
         queues = excluded.queues, declares = excluded.declares
     WHERE n.died_at IS NULL RETURNING n.id, n.app, n.name, n.xmax = 0 AS is_new),
-told AS (
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT j.app, f.epoch, c.now, 'node.joined', json_build_array(json_build_array(j.id, j.name))::text
     FROM joined j JOIN evertick.feeds f ON f.app = j.app CROSS JOIN clock c WHERE j.is_new)
@@ -1253,22 +1251,22 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM joined) AS is_alive,
     EXISTS (SELECT FROM joined WHERE is_new) AS is_new;
 
 -- name: join.forget
--- Sent again: what it does not name any more it does not know. What it held back under limits that it does not bring any
--- more, others may let through, as after a death.
-WITH said AS (SELECT * FROM unnest($2::text[], $3::text[]) AS t(name, limits)),
-forgotten AS (DELETE FROM evertick.tasks t WHERE t.node = $1 AND NOT EXISTS (SELECT FROM said WHERE said.name = t.name)),
+-- Repeated join: tasks that it no longer names are deleted. Runs that it blocked under limits that it no longer has may
+-- be released by other nodes, as after a death.
+WITH new_tasks AS (SELECT * FROM unnest($2::text[], $3::text[]) AS t(name, limits)),
+forgotten AS (DELETE FROM evertick.tasks t WHERE t.node = $1 AND NOT EXISTS (SELECT FROM new_tasks WHERE new_tasks.name = t.name)),
 looks AS (
     INSERT INTO evertick.looks (node, looked_at)
     SELECT DISTINCT k.id, '' FROM evertick.tasks mine
     JOIN evertick.tasks l ON l.app = mine.app AND l.name = mine.name AND l.limits <> mine.limits
     JOIN evertick.nodes k ON k.id = l.node AND k.died_at IS NULL
     WHERE mine.node = $1 AND mine.limits <> '' AND k.id <> $1
-        AND NOT EXISTS (SELECT FROM said WHERE said.name = mine.name AND said.limits = mine.limits)
+        AND NOT EXISTS (SELECT FROM new_tasks WHERE new_tasks.name = mine.name AND new_tasks.limits = mine.limits)
     RETURNING node)
 SELECT EXISTS (SELECT FROM looks) AS has_news;
 
 -- name: join.tasks
--- What it knows, and under which limits; these are remembered beyond its death.
+-- The tasks that it knows, and their limits, which are remembered after its death.
 WITH may_hold_back AS (
     INSERT INTO evertick.held_under (app, task, limits)
     SELECT $1, t.name, t.limits FROM unnest($3::text[], $5::text[]) AS t(name, limits) WHERE t.limits <> ''
@@ -1278,15 +1276,15 @@ SELECT $1, t.name, $2, t.hash, t.limits FROM unnest($3::text[], $4::text[], $5::
 ON CONFLICT (app, name, node) DO UPDATE SET hash = excluded.hash, limits = excluded.limits;
 
 -- name: join.look
--- It looks again if runs of its tasks may be held back under limits that it does not have.
+-- The node must check runs of its tasks that may be blocked under limits that it does not have.
 INSERT INTO evertick.looks (node, looked_at)
 SELECT $2, '' WHERE EXISTS (
     SELECT FROM unnest($3::text[], $4::text[]) AS t(name, limits)
     JOIN evertick.held_under h ON h.app = $1 AND h.task = t.name AND h.limits <> t.limits);
 
 -- name: join.unpark
--- Runs that waited for a node like this: it knows the task, or has another signature than the one they did not fit.
--- A run that is being parked right now by a node that does not see this one yet is freed by the next upkeep.
+-- Unpark runs that this node can run: it knows the task, or has another signature than the one that did not fit. A run
+-- that is being parked by a node that does not see this one yet is unparked by the next upkeep.
 UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL WHERE id = ANY(ARRAY(
     SELECT r.id FROM unnest($2::text[], $3::text[]) AS t(name, hash)
     JOIN evertick.runs r ON r.state = 'parked' AND r.app = $1 AND r.task = t.name
@@ -1294,9 +1292,8 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
     ORDER BY r.id FOR UPDATE OF r));
 
 -- name: beat
--- Extends the lease from the store's now, unless death is written down; tells which of its runs are to be cancelled, and
--- whether the statements that look after the dead, the held, the dispatched and the duties have anything to find. The guard
--- is the row itself: a judge who was faster has written into it.
+-- Extend the lease from the store's now, unless the node is dead. Returns its cancel requests, and whether recovery,
+-- the check of dispatched runs and the duties have work. The guard is the row itself: a declared death has written it.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 me AS (
     UPDATE evertick.nodes SET beat_at = c.now, lease = $2, lease_until = c.now + $2, ticks = $3 FROM clock c
@@ -1317,8 +1314,8 @@ SELECT (SELECT now FROM clock) AS now, EXISTS (SELECT FROM me) AS is_alive, ARRA
         WHERE NOT EXISTS (SELECT FROM evertick.nodes k WHERE k.id = d.node AND k.died_at IS NULL)) AS has_free_duties;
 
 -- part: forget_dead
--- The tasks of dead nodes are known by them no more. What they held back the living may let through: those who know one
--- of their limited tasks under other limits look again. Always a new row, so that none waits for a claim.
+-- Delete the tasks of dead nodes. Living nodes that know one of their limited tasks under other limits must check
+-- blocked runs again. Always a new row, so that none waits for a claim.
 forgotten AS (DELETE FROM evertick.tasks WHERE node IN (SELECT id FROM dead)),
 looks AS (
     INSERT INTO evertick.looks (node, looked_at)
@@ -1329,11 +1326,11 @@ looks AS (
     WHERE k.id NOT IN (SELECT id FROM dead) RETURNING node)
 
 -- name: die
--- Written once. $2 is what the feed calls it.
+-- Written once. $2 is the kind of the feed event.
 WITH dead AS (
     UPDATE evertick.nodes SET died_at = (SELECT evertick.now_us()) WHERE id = $1 AND died_at IS NULL
     RETURNING id, app, name, died_at),
-told AS (
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT d.app, f.epoch, d.died_at, $2::text, json_build_array(json_build_array(d.id, d.name))::text
     FROM dead d JOIN evertick.feeds f ON f.app = d.app),
@@ -1341,14 +1338,14 @@ told AS (
 SELECT EXISTS (SELECT FROM looks) AS has_news;
 
 -- name: judge
--- Written once, by the first that sees it: the second one looks again at the row, and finds the death. None after $1.
+-- Declare deaths. Written once: a second session waits for the row, and finds the death. Nothing after $1.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 dead AS (
     UPDATE evertick.nodes SET died_at = (SELECT now FROM clock)
     WHERE died_at IS NULL AND (SELECT now FROM clock) <= $1::bigint
         AND (lease_until < (SELECT now FROM clock) OR beat_at > (SELECT now FROM clock) + lease)
     RETURNING id, app, name, died_at),
-told AS (
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT d.app, f.epoch, d.died_at, 'node.died', json_agg(json_build_array(d.id, d.name))::text
     FROM dead d JOIN evertick.feeds f ON f.app = d.app GROUP BY d.app, f.epoch, d.died_at),
@@ -1356,10 +1353,9 @@ told AS (
 SELECT id, EXISTS (SELECT FROM looks) AS has_news FROM dead;
 
 -- name: rehome.find
--- Running rows whose node is dead or missing, or, until $5, that are long past their deadline, of any node but the
--- node that asks ($2), which stops its own itself; not locked yet.
--- From holder to holder by a seek each: what the living hold is not looked at. With them, without a fence, what waits for
--- such a node alone: no other is to have it. What it has dispatched goes on without it.
+-- Running rows of dead or missing nodes and, until $5, rows of other nodes than the calling one ($2) that are long past
+-- their deadline; not locked yet. One index search per node, so that runs of living nodes are not scanned. Also,
+-- without a fence, runs in the own queue of such a node, which no other node may get. Its dispatched runs continue.
 WITH RECURSIVE holders(node) AS (
     SELECT min(r.node) FROM evertick.runs r WHERE r.state = 'running' AND r.app = $1
         AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
@@ -1389,8 +1385,8 @@ WHERE r.queue >= '@' AND r.queue < 'A' AND r.app = $1 AND r.state NOT IN ('runni
 LIMIT $4);
 
 -- name: rehome.lock
--- Those that are still held by the very claims that were found: a claim since then has a fence that was not. What others
--- are at is theirs.
+-- Those that are still held by the claims that were found: a later claim has another fence. Locked rows are left to the
+-- session that has them.
 SELECT r.id::text AS id, r.task, r.queue, r.losses + 1 AS losses, r.at_most_once, r.is_cancel_requested, r.cancel_reason,
     r.limit_key, r.frees, r.schedule_id, @readable AS is_readable, r.queue >= '@' AND r.queue < 'A' AND NOT EXISTS (
         SELECT FROM evertick.nodes n WHERE n.id = substr(r.queue, 2) AND n.died_at IS NULL OFFSET 0) AS is_left_alone
@@ -1399,33 +1395,32 @@ WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NOT NULL AND r.f
 ORDER BY r.priority DESC, r.due_at, r.id FOR UPDATE SKIP LOCKED;
 
 -- name: rehome.lock_bound
--- Runs that wait for a node that is gone; it cannot have begun since, for the dead claim nothing.
+-- Waiting runs of a node that is gone. None can have started since, because a dead node claims nothing.
 SELECT r.id::text AS id FROM evertick.runs r
 WHERE r.id = ANY($2::uuid[]) AND r.app = $1 AND r.started_at IS NULL ORDER BY r.id FOR UPDATE SKIP LOCKED;
 
 -- name: rehome.lose
--- Lost claims: their owners may not write any more, not even be told "already".
+-- Lost claims: their owners can write nothing any more, and do not get the answer "already".
 UPDATE evertick.runs SET losses = losses + 1, fence = NULL WHERE id = ANY($1::uuid[]);
 
 -- name: rehome.release
--- Back to waiting for others, due anew like released ones.
+-- Back to waiting, due now, like released runs.
 UPDATE evertick.runs
 SET state = 'waiting', node = NULL, due_at = (SELECT evertick.now_us()), started_at = NULL, deadline = NULL,
-    limit_key = NULL, @in_no_hands
+    limit_key = NULL, @not_dispatched
 WHERE id = ANY($1::uuid[]);
 
 -- ================================================================================================= dispatched
 
 -- name: apply_reports.lock
--- The guard of every report: which of these runs are dispatched, under which fence, and stay so until the commit. Those that
--- are held here have no `dispatched_at`.
+-- The guard of every report: lock those of these runs that are dispatched. Claimed runs have no `dispatched_at`.
 SELECT id::text AS id, fence, attempts, at_most_once, is_cancel_requested, cancel_reason, dispatch, dispatched_at, pushed_at,
     taken_at, killed_at, deadline, fire_at, schedule_id, frees, limit_key, @feed_epoch IS NOT NULL AS has_feed,
     evertick.now_us() AS now
 FROM evertick.runs WHERE app = $1 AND id = ANY($2::uuid[]) AND dispatched_at IS NOT NULL ORDER BY id FOR UPDATE;
 
 -- name: apply_reports.progress
--- How they stand now.
+-- New times and progress.
 UPDATE evertick.runs r
 SET pushed_at = m.pushed_at, taken_at = m.taken_at, deadline = m.deadline, progress = coalesce(m.progress, r.progress),
     progress_text = coalesce(m.progress_text, r.progress_text),
@@ -1436,7 +1431,7 @@ FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::float8[], 
 WHERE r.id = ANY(ARRAY[m.id]);
 
 -- name: apply_reports.last_lines
--- Behind which line of its log each dispatch goes on, and how much it has; no line is read for that.
+-- The number of the last log line of each dispatch, and the size of its log, without reading a line.
 SELECT w.id::text AS id, w.fence, coalesce(max(l.seq + l.count), 0) AS last, coalesce(sum(l.count), 0)::bigint AS count,
     coalesce(sum(octet_length(l.lines)), 0)::bigint AS size
 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS w(id, fence, fire_at)
@@ -1444,9 +1439,9 @@ LEFT JOIN evertick.log_chunks l ON l.run = w.id AND l.fence = w.fence AND l.fire
 GROUP BY w.id, w.fence;
 
 -- name: apply_reports.done
--- Locked ones end as their workers say, into history in the same statement. What is alike for all is given once. Second line of defence: a moment that
--- history has already is not written twice.
-WITH gone AS (
+-- End locked runs by their reports, into history in the same statement. Values that all share are sent once. Second
+-- line of defence: a moment that history has already is not written twice.
+WITH ended AS (
     DELETE FROM evertick.runs r
     USING (SELECT given_id, coalesce(given_fence, ($3::bigint[])[1]) AS given_fence,
             coalesce(verdict, ($4::text[])[1]) AS verdict, coalesce(given_attempts, ($5::int[])[1]) AS given_attempts,
@@ -1459,7 +1454,7 @@ WITH gone AS (
         coalesce(t.given_reason, CASE WHEN t.verdict = 'cancelled' THEN cancel_reason END, reason) AS shown_reason,
         t.given_error, t.result, t.began,
         CASE WHEN t.worker IS NULL THEN r.dispatch
-            ELSE (r.dispatch::jsonb || jsonb_build_object('worker', t.worker))::text END AS told_dispatch),
+            ELSE (r.dispatch::jsonb || jsonb_build_object('worker', t.worker))::text END AS new_dispatch),
 kept AS (
     INSERT INTO evertick.history (id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, started_at,
@@ -1468,19 +1463,19 @@ kept AS (
     SELECT id, app, schedule_id, schedule_key, version, task, cause, fire_at, due_at, queue,
         priority, args, labels, expires, caused_by, traceparent, losses, node, fence, created_at, began,
         is_cancel_requested, cancel_reason, progress, progress_text, verdict, given_attempts, shown_reason, given_error,
-        result, (SELECT evertick.now_us()), told_dispatch
-    FROM gone ON CONFLICT DO NOTHING RETURNING id),
-told AS (
+        result, (SELECT evertick.now_us()), new_dispatch
+    FROM ended ON CONFLICT DO NOTHING RETURNING id),
+events AS (
     INSERT INTO evertick.feed (app, epoch, at, kind, body)
     SELECT $1, @feed_epoch, (SELECT evertick.now_us()), 'run.finished', json_agg(json_build_array(g.id, g.schedule_key,
         g.task, g.fire_at, g.due_at, g.cause, g.verdict, g.shown_reason, g.given_attempts, g.node))::text
-    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM gone) g
+    FROM (SELECT *, (row_number() OVER () - 1) / 500 AS part FROM ended) g
     WHERE @feed_epoch IS NOT NULL GROUP BY g.part)
-SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM gone;
+SELECT array_agg(id::text) AS ids, (SELECT count(*) FROM kept) AS kept FROM ended;
 
 -- name: apply_reports.answered_before
--- Which of these dispatches have ended or gone back by their own word. Asked of the days around their making first ($4 to
--- $5).
+-- Which of these dispatches have ended or returned by a report. First read in the partitions around their creation ($4
+-- to $5).
 SELECT t.id::text AS id, t.fence FROM unnest($2::uuid[], $3::bigint[]) AS t(id, fence)
 WHERE EXISTS (SELECT FROM evertick.runs r
         WHERE r.id = t.id AND r.app = $1 AND r.fence = t.fence AND r.started_at IS NULL AND r.dispatched_at IS NULL OFFSET 0)
@@ -1492,22 +1487,22 @@ WHERE EXISTS (SELECT FROM evertick.runs r
         OFFSET 0);
 
 -- name: check_dispatched.find_cancelled
--- To be cancelled, the longest overdue first; not locked yet.
+-- Cancel requests, longest overdue first; not locked yet.
 SELECT id::text AS id FROM evertick.runs
 WHERE state = 'dispatched' AND is_cancel_requested AND app = $1 AND deadline <= (SELECT evertick.now_us())
 ORDER BY deadline LIMIT $2;
 
 -- name: check_dispatched.find_overdue
--- Those of channels that are heard whose time was over before that ($3, by channel: until when); the longest overdue
--- first, not locked yet. Walks over those of other channels: they are many only while a queue is away.
+-- Overdue runs of channels whose reports were read ($3, by channel: until when), longest overdue first; not locked yet.
+-- Scans those of other channels: they are many only while a queue is unreachable.
 SELECT id::text AS id FROM evertick.runs
 WHERE state = 'dispatched' AND app = $1 AND deadline <= (SELECT evertick.now_us()) AND NOT is_cancel_requested
     AND deadline <= ($3::jsonb ->> (dispatch::json ->> 'to'))::bigint
 ORDER BY deadline LIMIT $2;
 
 -- name: check_dispatched.lock
--- Those that are still to be looked at, now that they are locked: a report may have come meanwhile. What others are at is
--- theirs.
+-- Those that are still overdue after the lock: a report may have come meanwhile. Locked rows are left to the session
+-- that has them.
 SELECT id::text AS id, fence, attempts, losses, at_most_once, is_cancel_requested, cancel_reason, dispatch, dispatched_at,
     pushed_at, taken_at, killed_at, deadline, schedule_id, frees, limit_key, evertick.now_us() AS now
 FROM evertick.runs
@@ -1515,35 +1510,35 @@ WHERE app = $1 AND id = ANY($2::uuid[]) AND dispatched_at IS NOT NULL AND deadli
 ORDER BY id FOR UPDATE SKIP LOCKED;
 
 -- name: check_dispatched.withdraw
--- Messages that dispatch what is to be cancelled, unless they are on their way. Waits for a claim of one.
+-- Delete messages that dispatch runs to be cancelled, unless they are being sent. Waits for a claim of one.
 DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM unnest($2::text[], $3::text[]) AS w(channel, key)
     JOIN evertick.outbox l ON l.app = $1 AND l.channel = w.channel AND l.key = w.key
     WHERE l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE OF l));
 
 -- name: check_dispatched.unsent
--- Of these messages, those that are not in the outbox any more.
+-- Of these messages, those that are no longer in the outbox.
 SELECT w.key FROM unnest($2::text[], $3::text[]) AS w(channel, key)
 WHERE NOT EXISTS (SELECT FROM evertick.outbox m
     WHERE m.app = $1 AND m.channel = w.channel AND m.key = w.key OFFSET 0);
 
 -- name: check_dispatched.revoke
--- Claims that are over, as by rehome.lose; with the losses that they then have.
+-- Revoke claims, as in rehome.lose, with the new number of losses.
 UPDATE evertick.runs r SET losses = t.losses, fence = NULL
 FROM unnest($1::uuid[], $2::int[]) AS t(id, losses) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: check_dispatched.postpone
--- Runs whose reports were not read for all of their time are looked at later.
+-- Postpone runs whose reports were not read for their whole timeout.
 UPDATE evertick.runs r SET deadline = t.until
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: check_dispatched.stopping
--- Their workers are told to stop, and have until then.
+-- Workers were asked to stop, and have until then.
 UPDATE evertick.runs r SET killed_at = (SELECT evertick.now_us()), deadline = t.until
 FROM unnest($1::uuid[], $2::bigint[]) AS t(id, until) WHERE r.id = ANY(ARRAY[t.id]);
 
 -- name: nodes
--- For people, oldest first.
+-- For display, oldest first.
 SELECT n.*,
     (SELECT count(*) FROM evertick.runs r WHERE r.state = 'running' AND r.app = n.app AND r.node = n.id) AS running,
     (SELECT coalesce(json_agg(t.name ORDER BY t.name), '[]')::text FROM evertick.tasks t
@@ -1553,21 +1548,21 @@ FROM evertick.nodes n WHERE n.app = $1 ORDER BY n.started_at, n.id;
 -- ================================================================================================= duties
 
 -- part: duty
--- A duty `d` and its holder `n`, who lives.
+-- A duty `d` and its holder `n`, if that is alive.
 d.name, n.id AS node, n.name AS node_name, d.term, d.since, d.ticked_at, d.next_at, d.error
 FROM evertick.duties d LEFT JOIN evertick.nodes n ON n.id = d.node AND n.died_at IS NULL
 
 -- name: duties
--- For people, by name.
+-- For display, by name.
 SELECT @duty WHERE d.app = $1 AND d.name <> '' ORDER BY d.name;
 
 -- name: duties.named
--- For those who declare them; a row for each that is known, and one without a name for the time.
+-- For nodes that declare them: one row per known duty; without any, one row with the time.
 SELECT evertick.now_us() AS now, held.* FROM (VALUES (1)) AS always
 LEFT JOIN (SELECT @duty WHERE d.app = $1 AND d.name = ANY($2::text[]) ORDER BY d.name) AS held ON true;
 
 -- name: hold_duties.begin
--- Rows for duties that no node has had before, or that were forgotten. May wait for one that is being forgotten.
+-- Rows for duties that are new or were pruned. May wait for a session that prunes one.
 INSERT INTO evertick.duties (app, name, term, since)
 SELECT $1, t.name, 0, (SELECT evertick.now_us()) FROM unnest($3::text[]) AS t(name)
 WHERE EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL)
@@ -1575,12 +1570,12 @@ ORDER BY t.name
 ON CONFLICT DO NOTHING;
 
 -- name: hold_duties.lock
--- Before the guard that looks at other tables: a holder that joined after the guard's statement began would look dead.
+-- Before the guard that checks nodes: a holder that joined after the guard's statement began would look dead.
 SELECT name FROM evertick.duties WHERE app = $1 AND name = ANY($2::text[]) ORDER BY name FOR UPDATE;
 
 -- name: hold_duties.take
--- Those that no living node holds, by a living one. They are locked. The terms of a new one go on above all that were
--- forgotten; read here and not with its row, whose statement may have begun before the old one was forgotten.
+-- Take locked duties that no living node holds, if this node is alive. The term of a new row continues above all pruned
+-- terms; read here, because the statement that inserts the row may have begun before the old row was pruned.
 UPDATE evertick.duties d SET node = $2, since = (SELECT evertick.now_us()), term = 1 + CASE WHEN d.term > 0 THEN d.term
     ELSE coalesce((SELECT old.term FROM evertick.duties old WHERE old.app = $1 AND old.name = ''), 0) END
 WHERE d.app = $1 AND d.name = ANY($3::text[])
@@ -1588,33 +1583,33 @@ WHERE d.app = $1 AND d.name = ANY($3::text[])
     AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $2 AND k.died_at IS NULL);
 
 -- name: tick_duty
--- Only by its holder, who lives. A death that this does not see yet comes after it.
+-- Only by its living holder. A death that this statement does not see yet comes after it.
 UPDATE evertick.duties
 SET ticked_at = CASE WHEN $5::boolean THEN (SELECT evertick.now_us()) ELSE ticked_at END, next_at = $6, error = $7
 WHERE app = $1 AND name = $2 AND node = $3 AND term = $4
     AND EXISTS (SELECT FROM evertick.nodes k WHERE k.id = $3 AND k.died_at IS NULL);
 
 -- name: resign_duties
--- Under the term each was held by: one that was given up and taken again since is another.
+-- Only under the given term: a duty that was resigned and taken again has another one.
 UPDATE evertick.duties d SET node = NULL FROM unnest($3::text[], $4::bigint[]) AS t(name, term)
 WHERE d.app = $1 AND d.name = t.name AND d.node = $2 AND d.term = t.term;
 
 -- name: resign
--- All that a node holds.
+-- All duties of a node.
 UPDATE evertick.duties SET node = NULL WHERE node = $1;
 
 -- ================================================================================================= upkeep
 
 -- name: park_unknown.has_limited
--- Whether something was let through that no live node knows.
+-- Whether a run was released by a limit whose task no live node knows.
 SELECT EXISTS (
     SELECT FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.limit_key IS NOT NULL AND r.app = $1
         AND r.task NOT IN (SELECT t.name FROM evertick.tasks t WHERE t.app = $1)) AS has_limited;
 
 -- name: park_unknown
--- Due and known to no live node, found in the claim index; out of it they go. What is for one node alone is left to
--- re-homing, and without the gate ($3) what was let through to the next upkeep.
+-- Due runs of tasks that no live node knows leave the claim index. Runs in a node's own queue are left to recovery, and
+-- without the gate ($3) those that a limit released are left to the next upkeep.
 WITH unknown AS MATERIALIZED (
     SELECT r.id, r.limit_key FROM evertick.runs r
     WHERE r.state = 'waiting' AND r.app = $1 AND r.due_at <= (SELECT evertick.now_us())
@@ -1627,7 +1622,7 @@ parked AS (
 SELECT id::text AS id, limit_key FROM unknown;
 
 -- name: park_unknown.free
--- Parked runs that some live node can run: the task is known, or with another signature.
+-- Parked runs that a live node can run: it knows the task, or has another signature.
 UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL WHERE id = ANY(ARRAY(
     SELECT r.id FROM evertick.runs r
     WHERE r.state = 'parked' AND r.app = $1 AND (
@@ -1638,34 +1633,34 @@ UPDATE evertick.runs SET state = 'waiting', parked_for = NULL, task_hash = NULL 
     LIMIT $2 FOR UPDATE SKIP LOCKED));
 
 -- name: prune.old_runs
--- By the index on fire_at: nothing ends before its moment but a cancelled run, which stays until that moment has passed.
+-- By the index on fire_at. Only a cancelled run ends before its moment; it stays until that moment has passed.
 SELECT id::text AS id, fire_at FROM evertick.history
 WHERE app = $1 AND fire_at + 0 < $2 AND fire_at < $2 AND finished_at < $3 ORDER BY fire_at + 0 LIMIT $4;
 
 -- name: prune.old_runs_without_day
--- The same of what has no partition of its day, which nothing else will take away.
+-- The same for rows in the default partition, which is never dropped.
 SELECT id::text AS id, fire_at FROM evertick.history_default
 WHERE app = $1 AND fire_at + 0 < $2 AND finished_at < $2 ORDER BY fire_at + 0 LIMIT $3;
 
 -- name: prune.schedules
--- The next schedules to look at, removed ones too.
+-- The next schedules to check, including removed ones.
 SELECT DISTINCT key, schedule_id FROM evertick.schedule_versions
 WHERE app = $1 AND (key, schedule_id) > ($2, $3) ORDER BY key, schedule_id LIMIT $4;
 
 -- name: prune.surplus_runs
--- Beyond the newest of each of these schedules.
+-- All but the newest runs of each of these schedules.
 SELECT h.id::text AS id, h.fire_at FROM unnest($1::bigint[]) AS w(id) CROSS JOIN LATERAL (
     SELECT id, fire_at FROM evertick.history WHERE schedule_id = w.id ORDER BY fire_at DESC, id DESC OFFSET $2 LIMIT $3) h
 LIMIT $3;
 
 -- name: prune.runs
--- Runs of the past, with their earlier tries and what they wrote. $2 and $3 bound the days that are opened.
+-- Runs in history, with their attempts and log. $2 and $3 bound the partitions that are read.
 WITH tries AS (DELETE FROM evertick.attempts WHERE run = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3),
 lines AS (DELETE FROM evertick.log_chunks WHERE run = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3)
 DELETE FROM evertick.history WHERE id = ANY($1::uuid[]) AND fire_at BETWEEN $2 AND $3;
 
 -- name: prune.gaps
--- Gaps that ended before.
+-- Gaps that ended before $2.
 DELETE FROM evertick.gaps WHERE id = ANY(ARRAY(
     SELECT id FROM evertick.gaps WHERE app = $1 AND last_at < $2 ORDER BY last_at LIMIT $3));
 
@@ -1684,7 +1679,7 @@ DELETE FROM evertick.unique_keys u USING (
 WHERE u.app = o.app AND u.key = o.key;
 
 -- name: prune.nodes
--- Nodes long dead, unless a run still waits to be re-homed from them; with what they were asked to look at.
+-- Long dead nodes without runs left to recover, with their requests to check limits.
 WITH old AS MATERIALIZED (
     SELECT n.id FROM evertick.nodes n
     WHERE n.app = $1 AND n.died_at < greatest($2, (SELECT evertick.now_us()) - $3::bigint)
@@ -1694,8 +1689,8 @@ looks AS (DELETE FROM evertick.looks WHERE node IN (SELECT id FROM old))
 DELETE FROM evertick.nodes WHERE id IN (SELECT id FROM old);
 
 -- name: prune.duties
--- Duties not held or done for long, and whose last holder is forgotten, too. The age stands outside again: it
--- is looked at anew in a row that was just being taken.
+-- Duties that were neither held nor done for long, and whose last holder was pruned. The age is repeated outside,
+-- because it is then checked again in a row that was just taken.
 DELETE FROM evertick.duties WHERE app = $1 AND greatest(since, ticked_at) < least($2, (SELECT evertick.now_us()) - $3::bigint)
     AND name = ANY(ARRAY(
         SELECT d.name FROM evertick.duties d
@@ -1705,12 +1700,12 @@ DELETE FROM evertick.duties WHERE app = $1 AND greatest(since, ticked_at) < leas
 RETURNING term;
 
 -- name: prune.duty_terms
--- The greatest term that was forgotten.
+-- The greatest pruned term.
 INSERT INTO evertick.duties AS d (app, name, term, since) VALUES ($1, '', $2, (SELECT evertick.now_us()))
 ON CONFLICT (app, name) DO UPDATE SET term = greatest(d.term, excluded.term);
 
 -- name: prune.finished_schedules
--- One-shots that are over: no cursor, not paused, not declared, nothing live, nothing left in history.
+-- Finished one-shots: no cursor, not paused, not declared, no live run, no run in history.
 SELECT s.id FROM evertick.due d JOIN evertick.schedules s ON s.id = d.schedule_id
 WHERE d.app = $1 AND d.fire_at IS NULL AND d.at IS NULL AND d.after_end IS NULL
     AND s.created_at < $2 AND s.pause IS NULL AND s.declared IS NULL
@@ -1719,7 +1714,7 @@ WHERE d.app = $1 AND d.fire_at IS NULL AND d.at IS NULL AND d.after_end IS NULL
 LIMIT $3;
 
 -- name: prune.still_finished
--- Of those, now that they are locked, the ones of which it still holds.
+-- Of those, the ones that are still finished after the lock.
 SELECT d.schedule_id AS id FROM evertick.due d
 WHERE d.schedule_id = ANY($1::bigint[]) AND d.fire_at IS NULL AND d.at IS NULL AND d.after_end IS NULL
     AND NOT EXISTS (SELECT FROM evertick.schedules s
@@ -1727,7 +1722,7 @@ WHERE d.schedule_id = ANY($1::bigint[]) AND d.fire_at IS NULL AND d.at IS NULL A
     AND NOT EXISTS (SELECT FROM evertick.runs r WHERE r.schedule_id = d.schedule_id);
 
 -- name: prune.versions
--- Definitions of schedules that are gone and that no run refers to any more.
+-- Definitions of removed schedules that no run refers to.
 DELETE FROM evertick.schedule_versions v USING unnest($2::text[], $3::bigint[]) AS w(key, schedule_id)
 WHERE v.app = $1 AND v.key = w.key AND v.schedule_id = w.schedule_id
     AND NOT EXISTS (SELECT FROM evertick.schedules s WHERE s.id = v.schedule_id)
@@ -1735,8 +1730,8 @@ WHERE v.app = $1 AND v.key = w.key AND v.schedule_id = w.schedule_id
     AND NOT EXISTS (SELECT FROM evertick.history h WHERE h.schedule_id = v.schedule_id);
 
 -- name: pulse.failed
--- The newest by their end, from the partial index of the last days: what goes well is not in it. A rerun stands for what
--- it repeats, if it is live or was tried.
+-- The newest by their end, by the partial index of failed runs. A rerun that is live or was executed counts in place of
+-- the run that it repeats.
 SELECT coalesce(f.schedule_key, f.task) AS name, f.verdict, count(*) AS count FROM (
     SELECT id::text AS id, schedule_key, task, verdict FROM evertick.history
     WHERE verdict IN ('failed', 'lost') AND app = $1 AND finished_at > $2 AND fire_at > $3
@@ -1747,7 +1742,8 @@ WHERE NOT EXISTS (SELECT FROM evertick.runs r WHERE r.cause = 'rerun' AND r.app 
 GROUP BY 1, 2 ORDER BY 3 DESC, 1;
 
 -- name: pulse
--- Counted up to a bound: more than that is all the same to a reader. The oldest by one seek per queue and priority.
+-- Counts stop at a bound, beyond which they tell a reader nothing. The oldest run by one index search per queue and
+-- priority.
 WITH RECURSIVE queues(queue) AS (
     SELECT min(queue) FROM evertick.runs WHERE state = 'waiting' AND app = $1
     UNION ALL
@@ -1774,22 +1770,22 @@ SELECT evertick.now_us() AS now,
 -- ================================================================================================= partitions
 
 -- name: partitions
--- Which days a table has.
+-- The days of a table.
 SELECT c.relname AS name FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
 WHERE i.inhparent = to_regclass($1) AND c.relname !~ '_default$' ORDER BY c.relname;
 
 -- name: partitions.lock
--- One at a time; the second finds them made, and does not wait.
+-- One session at a time; a second one does not wait.
 SELECT pg_try_advisory_xact_lock(hashtextextended('evertick.partitions' || $1::text, 0)) AS is_mine;
 
 -- name: partitions.keep_from
--- How long an app keeps its feed, as it is set now.
+-- From which moment an app keeps its history.
 INSERT INTO evertick.kept_from AS k (app, moment) VALUES ($1, $2)
 ON CONFLICT (app) DO UPDATE SET moment = excluded.moment WHERE k.moment <> excluded.moment;
 
 -- name: partitions.is_kept
--- Whether a day, from $1 to $2, must stay: an app that is in it keeps what is before $3, or one of its runs ended so late
--- that it is kept. By a seek for each app, and one to the latest of those that ended a day after their moment.
+-- Whether the day from $1 to $2 must stay: one of its apps keeps history from before $3, or one of its runs ended so
+-- late that it is still kept. One index search per app, and one for the latest end of more than a day after its moment.
 WITH RECURSIVE apps(app) AS (
     SELECT min(h.app) FROM evertick.history h WHERE h.fire_at >= $1 AND h.fire_at < $2
     UNION ALL
@@ -1802,8 +1798,9 @@ SELECT EXISTS (SELECT FROM kept WHERE moment < $3) OR EXISTS (
     SELECT FROM evertick.history h
     WHERE h.fire_at >= $1 AND h.fire_at < $2 AND h.finished_at >= h.fire_at + 86400000000
         AND h.finished_at >= (SELECT min(moment) FROM kept)) AS is_kept;
+
 -- name: apps
--- By name, by a seek per app into what is large; nodes are few.
+-- By name; one index search per app in the large tables.
 WITH RECURSIVE apps(app) AS (
     SELECT ''::text COLLATE "C"
     UNION ALL
@@ -1815,10 +1812,10 @@ WITH RECURSIVE apps(app) AS (
     FROM apps WHERE apps.app IS NOT NULL)
 SELECT app FROM apps WHERE app <> '' LIMIT $1;
 
--- ================================================================================================= care
+-- ================================================================================================= maintenance
 
 -- name: maintenance.about
--- Which store it is, how far it has come, and how much room it takes.
+-- Store id, schema version and size.
 SELECT m.store_id, m.version, (
     SELECT coalesce(sum(pg_catalog.pg_total_relation_size(c.oid)), 0)::bigint
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -1826,7 +1823,7 @@ SELECT m.store_id, m.version, (
 FROM evertick.meta m;
 
 -- name: maintenance.objects
--- What there is, but for the days of history and what hangs on them: tables, columns, indexes, sequences, functions.
+-- Tables, columns, indexes, sequences and functions, except the partitions of days.
 SELECT CASE WHEN c.relkind IN ('r', 'p') THEN 'table' WHEN c.relkind = 'S' THEN 'sequence'
         WHEN i.indisunique THEN 'unique index' ELSE 'index' END AS kind, c.relname::text AS name
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -1843,18 +1840,18 @@ SELECT 'function', p.proname::text FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_
 WHERE n.nspname = $1;
 
 -- name: maintenance.options
--- Which options of storage each table has.
+-- The storage options of each table.
 SELECT c.relname AS name, coalesce(c.reloptions, '{}') AS options
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relkind = 'r';
 
 -- name: maintenance.invalid_indexes
--- Left behind by a REINDEX that was broken off.
+-- Left by an interrupted REINDEX.
 SELECT c.relname AS name FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND NOT i.indisvalid ORDER BY c.relname;
 
 -- name: maintenance.oldest
--- The oldest moment in history, by one seek per app.
+-- The oldest moment in history, by one index search per app.
 WITH RECURSIVE apps(app) AS (
     SELECT min(app) FROM evertick.history
     UNION ALL
@@ -1874,7 +1871,7 @@ SELECT count(*) AS count FROM (
     WHERE NOT EXISTS (SELECT FROM evertick.due d WHERE d.schedule_id = s.id) LIMIT $1) b;
 
 -- name: maintenance.no_schedule
--- A cursor without its schedule is looked at for ever.
+-- A cursor without its schedule is read by every tick.
 SELECT count(*) AS count FROM (
     SELECT FROM evertick.due d
     WHERE NOT EXISTS (SELECT FROM evertick.schedules s WHERE s.id = d.schedule_id) LIMIT $1) b;
@@ -1882,8 +1879,8 @@ SELECT count(*) AS count FROM (
 -- ================================================================================================= outbox
 
 -- part: new_messages
--- Unless their id or their key is known; by key, so that no two wait crosswise. Waits for one that is writing the same
--- key.
+-- Insert messages whose id and key are new. Ordered by key, so that no two sessions deadlock. Waits for a session that
+-- writes the same key.
 INSERT INTO evertick.outbox AS m (app, id, channel, key, body, headers, state, due_at, created_at, caused_by, format,
     dispatches)
 SELECT $1, n.id, coalesce(n.channel, ($3::text[])[1]), n.key, n.body, n.headers, 'waiting', c.now + coalesce(n.delay, 0), c.now,
@@ -1895,24 +1892,23 @@ ORDER BY coalesce(n.channel, ($3::text[])[1]), n.key
 ON CONFLICT DO NOTHING
 
 -- name: send
--- Messages, for people.
+-- Messages of a user.
 @new_messages RETURNING m.*;
 
 -- name: send.with_cause
--- Messages that go with what causes them.
+-- Messages of the change in the same transaction.
 @new_messages;
 
 -- name: send.known
--- The messages that are there instead: sent twice, or those that have the keys.
+-- The existing messages in place of those not inserted: same id, or same key.
 SELECT m.* FROM evertick.outbox m WHERE m.id = ANY($2::uuid[]) AND m.app IS NOT DISTINCT FROM $1
 UNION
 SELECT m.* FROM unnest($3::text[], $4::text[]) AS n(channel, key)
 JOIN evertick.outbox m ON m.app = $1 AND m.channel = n.channel AND m.key = n.key;
 
 -- name: claim_messages
--- All in one statement: what it takes is locked when the fence is drawn. Always answers a row, with or without a
--- message. Lists messages on their way that will never be settled: their node is dead or missing, or it is the asking
--- one, which does not know of them.
+-- One statement: the fence is drawn after the messages were locked. Always returns a row. Also lists abandoned
+-- messages: their node is dead or missing, or it is the calling node, which does not hold them.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 wanted AS MATERIALIZED (
     SELECT w.channel, w.room FROM unnest($3::text[], $4::int[]) AS w(channel, room)
@@ -1949,8 +1945,8 @@ SELECT c.now, (
 FROM clock c LEFT JOIN taken t ON true ORDER BY t.due_at;
 
 -- name: claim_messages.release
--- Due again, if they are on their way under the very claims that were found: a claim since then has another fence. A
--- death costs an attempt, whatever came of it. Without a fence their old owner gets "lost".
+-- Make abandoned messages due, unless they were claimed again since (another fence). A death costs an attempt, even if
+-- the message was sent. Without a fence, the old owner gets "lost".
 UPDATE evertick.outbox m
 SET state = 'waiting', due_at = (SELECT evertick.now_us()), claimed_at = NULL, node = NULL, fence = NULL,
     attempts = m.attempts + CASE WHEN m.node = $2 THEN 0 ELSE 1 END, error = CASE WHEN m.node = $2 THEN m.error ELSE $5 END
@@ -1961,8 +1957,8 @@ WHERE m.id = ANY(ARRAY(
     ORDER BY f.id FOR UPDATE OF l SKIP LOCKED));
 
 -- name: settle_messages
--- Guarded by the claim. What was sent is remembered by its key, not by its body. What is alike for all of them is given
--- once. Answers the ids only if some are missing.
+-- Guarded by the claim. A sent message is remembered by its key, without its body. Values that all share are sent once.
+-- Returns the ids only if some are missing.
 WITH clock AS MATERIALIZED (SELECT evertick.now_us() AS now),
 settled AS (
     UPDATE evertick.outbox m
@@ -1985,32 +1981,32 @@ settled AS (
 SELECT CASE WHEN count(*) < cardinality($3) THEN coalesce(array_agg(id::text), '{}') END AS ids FROM settled;
 
 -- name: settle_messages.answered_before
--- Settled by these very claims.
+-- Settled before by these claims.
 SELECT m.id::text AS id, m.fence FROM unnest($3::uuid[], $4::bigint[]) AS s(id, fence)
 JOIN evertick.outbox m ON m.id = ANY(ARRAY[s.id]) AND m.fence = s.fence AND m.node = $2
 WHERE m.app IS NOT DISTINCT FROM $1 AND m.claimed_at IS NULL;
 
 -- name: messages
--- For people, newest first: ids come in the order of time.
+-- For display, newest first: ids are in the order of time.
 SELECT m.* FROM evertick.outbox m
 WHERE m.id BETWEEN $5::uuid AND $6::uuid AND m.app IS NOT DISTINCT FROM $1
     AND ($2::text IS NULL OR m.channel = $2) AND ($3::text[] IS NULL OR m.state = ANY($3))
 ORDER BY m.id DESC LIMIT $4;
 
 -- name: messages.by_id
--- Those with these ids.
+-- Messages with these ids.
 SELECT m.* FROM evertick.outbox m
 WHERE m.id = ANY($5::uuid[]) AND m.app IS NOT DISTINCT FROM $1
     AND ($2::text IS NULL OR m.channel = $2) AND ($3::text[] IS NULL OR m.state = ANY($3))
 ORDER BY m.id DESC LIMIT $4;
 
 -- name: messages.by_key
--- The one that a channel knows by this key.
+-- The message of a channel with this key.
 SELECT m.* FROM evertick.outbox m
 WHERE m.app = $1 AND m.channel = $2::text AND m.key = $5 AND ($3::text[] IS NULL OR m.state = ANY($3)) LIMIT $4;
 
 -- name: messages.unsent
--- Without a look at the many that were sent.
+-- Without reading sent messages, which are many.
 SELECT * FROM (
     SELECT m.* FROM evertick.outbox m
     WHERE m.state = 'waiting' AND m.app = $1 AND 'waiting' = ANY($3::text[]) AND ($2::text IS NULL OR m.channel = $2)
@@ -2023,7 +2019,7 @@ SELECT * FROM (
 ORDER BY id DESC LIMIT $4;
 
 -- name: channels
--- How channels with messages that are not sent stand, each found by a seek; counting stops at a bound.
+-- Channels with unsent messages, each by an index search; counts stop at a bound.
 WITH RECURSIVE channels(name) AS (
     SELECT ''::text COLLATE "C"
     UNION ALL
@@ -2047,7 +2043,7 @@ SELECT c.name AS channel,
 FROM channels c WHERE c.name <> '' ORDER BY c.name;
 
 -- name: retry_messages
--- Due now; a dead one begins anew. Not for a run that is in other hands by now, or in none.
+-- Due now; a dead one starts with no attempt spent. Ignores a message whose run is no longer dispatched by it.
 UPDATE evertick.outbox m
 SET attempts = CASE m.state WHEN 'dead' THEN 0 ELSE m.attempts END, state = 'waiting',
     due_at = (SELECT evertick.now_us()), forget_at = NULL, settled_at = NULL, node = NULL, fence = NULL
@@ -2061,9 +2057,8 @@ WHERE m.id = ANY(ARRAY(
 RETURNING m.id::text AS id;
 
 -- name: hasten_messages
--- Due now, those of a channel that were tried in vain: what they waited for is back. What another is just taking, or
--- hastening, is left to it. `+ 0` keeps it from the index of those that fail, where what is due now would be passed over
--- once for every batch.
+-- Due now: messages that failed before, because the broker is reachable again. Locked ones are left to their session.
+-- `+ 0` prevents the use of the index of failing messages, which would scan due messages again for every batch.
 WITH moment AS MATERIALIZED (SELECT evertick.now_us() AS now)
 UPDATE evertick.outbox m SET due_at = (SELECT now FROM moment)
 WHERE m.id = ANY(ARRAY(
@@ -2074,12 +2069,12 @@ WHERE m.id = ANY(ARRAY(
 RETURNING m.id;
 
 -- name: drop_messages.dispatch
--- Which runs these messages are to dispatch.
+-- The runs that these messages dispatch.
 SELECT caused_by AS id FROM evertick.outbox
 WHERE id = ANY($2::uuid[]) AND app IS NOT DISTINCT FROM $1 AND state IN ('waiting', 'dead') AND dispatches IS NOT NULL;
 
 -- name: drop_messages.cancel
--- Of locked runs, those that messages were to dispatch which will not get there.
+-- Request the cancel of locked runs whose dispatch message is dropped.
 UPDATE evertick.runs r
 SET is_cancel_requested = true, cancel_reason = coalesce(r.cancel_reason, $3), deadline = (SELECT evertick.now_us())
 FROM evertick.outbox m
@@ -2088,32 +2083,32 @@ WHERE m.id = ANY($2::uuid[]) AND m.app IS NOT DISTINCT FROM $1 AND m.state IN ('
     AND r.dispatched_at IS NOT NULL AND r.pushed_at IS NULL;
 
 -- name: drop_messages
--- Messages that are not on their way.
+-- Delete messages that are not being sent.
 DELETE FROM evertick.outbox m WHERE m.id = ANY(ARRAY(
     SELECT l.id FROM evertick.outbox l
     WHERE l.id = ANY($2::uuid[]) AND l.app IS NOT DISTINCT FROM $1 AND l.state IN ('waiting', 'dead') ORDER BY l.id FOR UPDATE))
 RETURNING m.id::text AS id;
 
 -- name: prune.messages
--- Sent and dead ones whose time to be remembered is over.
+-- Sent and dead messages whose time to be remembered is over.
 DELETE FROM evertick.outbox WHERE id = ANY(ARRAY(
     SELECT id FROM evertick.outbox
     WHERE app = $1 AND forget_at <= (SELECT evertick.now_us()) ORDER BY forget_at LIMIT $2 FOR UPDATE SKIP LOCKED));
 
 -- name: join.channels
--- The channels it sends on, and which tasks it leaves to others.
+-- The channels that it delivers, and the tasks that it leaves to others.
 UPDATE evertick.nodes SET channels = $2, leaves = $3 WHERE id = $1;
 
 -- ================================================================================================= feed
 
 -- name: feed.publish
--- Facts as they are given.
+-- Events as given.
 INSERT INTO evertick.feed (app, epoch, at, kind, body)
 SELECT $1, @feed_epoch, (SELECT evertick.now_us()), $2::text, w.body FROM unnest($3::text[]) AS w(body)
 WHERE @feed_epoch IS NOT NULL;
 
 -- name: feed.publish_runs
--- Live runs as they are now; without a reason their own.
+-- Live runs as they are now; without a given reason, with their own.
 INSERT INTO evertick.feed (app, epoch, at, kind, body)
 SELECT $1, @feed_epoch, (SELECT evertick.now_us()), $2::text, json_agg(json_build_array(r.id, r.schedule_key, r.task,
     r.fire_at, r.due_at, r.cause, NULL, coalesce(w.reason, r.parked_for, r.reason), r.attempts, r.node)
@@ -2123,23 +2118,23 @@ JOIN evertick.runs r ON r.id = ANY(ARRAY[w.id]) AND r.app = $1
 WHERE @feed_epoch IS NOT NULL GROUP BY (w.place - 1) / 500;
 
 -- name: keep_feed
--- One that is on goes on, with the time it is kept for from now on.
+-- An existing feed continues, with the new time.
 INSERT INTO evertick.feeds AS f (app, epoch, kept, cluster)
 SELECT $1, $2, $3, c.system_identifier FROM pg_control_system() c
 ON CONFLICT (app) DO UPDATE SET kept = excluded.kept;
 
 -- name: keep_feed.end
--- Its rows are pruned.
+-- Its rows are pruned later.
 DELETE FROM evertick.feeds WHERE app = $1;
 
 -- name: feed.renew
--- In another server the order of the transactions is lost, and with it that of the events.
+-- In another server transaction ids start again, and the order of the events is lost.
 UPDATE evertick.feeds f SET epoch = $2, cluster = c.system_identifier, pruned_txid = '0', pruned_seq = 0
 FROM pg_control_system() c WHERE f.app = $1 AND f.cluster <> c.system_identifier;
 
 -- name: feed
--- A part of it and its bounds, as of one moment; always a row, if there is a feed. Below the oldest transaction that is
--- still open: nothing can be committed there any more.
+-- A part of the feed and its bounds, in one snapshot; always a row, if there is a feed. Returns only events below the
+-- oldest open transaction, because nothing can be committed there any more.
 WITH bounds AS MATERIALIZED (
     SELECT f.epoch, f.pruned_txid, f.pruned_seq, f.cluster, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
     FROM evertick.feeds f WHERE f.app = $1)
@@ -2155,8 +2150,8 @@ FROM bounds b LEFT JOIN LATERAL (
 ORDER BY r.txid, r.seq;
 
 -- name: feed_state
--- How long it is kept, and what holds it up: a transaction that has written something and is still open, anywhere in the
--- server.
+-- How long the feed is kept, and the transaction that delays it: the oldest one on the whole server that has written
+-- something and is still open.
 WITH bounds AS MATERIALIZED (
     SELECT f.epoch, f.kept, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
     FROM evertick.feeds f WHERE f.app = $1)
@@ -2172,8 +2167,8 @@ SELECT (SELECT evertick.now_us()) AS now, b.kept,
 FROM bounds b;
 
 -- name: prune.feed
--- Those that are kept no longer among the oldest, so that a look at a feed with nothing to prune costs a bite. Not what
--- was not readable yet. A cursor before the last of them is refused from now on.
+-- Checks only the oldest events, so that a feed with nothing to prune costs little. Never deletes events that were not
+-- readable yet. Cursors before the last deleted event are refused from now on.
 WITH bounds AS MATERIALIZED (
     SELECT f.epoch, evertick.now_us() - f.kept AS before, pg_snapshot_xmin(pg_current_snapshot()) AS open_txid
     FROM evertick.feeds f WHERE f.app = $1),
@@ -2182,7 +2177,7 @@ old AS MATERIALIZED (
         SELECT e.epoch, e.txid, e.seq, e.at FROM evertick.feed e
         WHERE e.app = $1 AND e.epoch = b.epoch AND e.txid < b.open_txid ORDER BY e.txid, e.seq LIMIT $2) o
     WHERE o.at < b.before),
-gone AS (
+deleted AS (
     DELETE FROM evertick.feed e USING old o
     WHERE e.app = $1 AND e.epoch = o.epoch AND e.txid = o.txid AND e.seq = o.seq),
 marked AS (
@@ -2192,7 +2187,7 @@ marked AS (
 SELECT count(*) AS count FROM old;
 
 -- name: prune.feed_ends
--- What is left of feeds that were turned off, or whose order was lost.
+-- Rows of feeds that were turned off, or whose order was lost.
 DELETE FROM evertick.feed WHERE ctid = ANY(ARRAY(
     SELECT w.ctid FROM (
         SELECT e.ctid FROM evertick.feed e WHERE e.app = $1 AND e.epoch < coalesce(@feed_epoch, '')
@@ -2200,27 +2195,27 @@ DELETE FROM evertick.feed WHERE ctid = ANY(ARRAY(
         SELECT e.ctid FROM evertick.feed e WHERE e.app = $1 AND e.epoch > coalesce(@feed_epoch, '')) w LIMIT $2));
 
 -- ================================================================================================= a wrong clock
--- Times up to $2 are right: that is a minute from now, as the caller has asked the store.
+-- Times up to $2 are correct: one minute after the store's now.
 
 -- part: run_written_at
--- The latest time at which something of a live run `r` was written.
+-- The latest time at which a live run `r` was written.
 greatest(r.created_at, r.started_at, r.dispatched_at, r.pushed_at, r.taken_at, r.killed_at)
 
--- part: run_waits_in_vain
--- A live run `r` that was put back, or freed, at a time that has not come: by the earliest that is known ($3), or so late
--- that nothing waits for it ($4).
+-- part: run_waits_for_wrong_time
+-- A live run `r` that was put back or released at a time in the future: after the earliest known wrong time ($3), or
+-- later than any run waits ($4).
 r.state IN ('waiting', 'blocked', 'parked') AND r.due_at > $2::bigint AND (
     (r.due_at >= $3::bigint AND (r.attempts > 0 OR r.losses > 0 OR r.fence IS NOT NULL
         OR (r.cause IN ('fire', 'trigger', 'rerun') AND r.schedule_id IS NOT NULL AND r.fire_at <= $2::bigint)))
     OR (r.due_at > $4::bigint AND (r.attempts > 0 OR r.losses > 0)))
 
 -- name: clock.runs
--- Live runs with times that are still to come, though what they tell of has happened; or that wait for one in vain.
+-- Live runs with times of past events in the future, and runs that wait for such a time.
 SELECT r.id::text AS id, CASE WHEN @run_written_at > $2::bigint THEN @run_written_at END AS at FROM evertick.runs r
-WHERE r.app = $1 AND (@run_written_at > $2::bigint OR (@run_waits_in_vain)) LIMIT $5;
+WHERE r.app = $1 AND (@run_written_at > $2::bigint OR (@run_waits_for_wrong_time)) LIMIT $5;
 
 -- name: clock.history
--- Runs that began or ended at such a time: of late moments, or so long after theirs that an index has them.
+-- Runs that began or ended at such a time: those of recent moments, and those in the index of late ends.
 SELECT h.id::text AS id, greatest(h.created_at, h.started_at, h.finished_at) AS at FROM evertick.history h
 WHERE h.app = $1 AND (h.fire_at + 0) > $2::bigint - 172800000000
     AND greatest(h.created_at, h.started_at, h.finished_at) > $2::bigint
@@ -2230,7 +2225,7 @@ WHERE h.app = $1 AND h.finished_at > $2::bigint AND h.finished_at >= h.fire_at +
 LIMIT $3;
 
 -- name: clock.attempts
--- Attempts, the same.
+-- The same for attempts.
 SELECT run::text AS run, fence, greatest(started_at, finished_at) AS at FROM evertick.attempts
 WHERE app = $1 AND greatest(started_at, finished_at) > $2::bigint LIMIT $3;
 
@@ -2240,14 +2235,14 @@ SELECT id, schedule_id, schedule_key, first_at, last_at, recorded_at AS at FROM 
 WHERE app = $1 AND recorded_at > $2::bigint LIMIT $3;
 
 -- name: clock.keys
--- Keys that are unique for a period, of runs that were made at such a time.
+-- Keys held for a period by runs that were created at such a time.
 SELECT u.key, coalesce(r.created_at, h.created_at) AS at FROM evertick.unique_keys u
 LEFT JOIN evertick.runs r ON r.id = u.run
 LEFT JOIN evertick.history h ON h.id = u.run AND h.fire_at = u.fire_at
 WHERE u.app = $1 AND u.until > $2::bigint AND coalesce(r.created_at, h.created_at) > $2::bigint LIMIT $3;
 
 -- name: clock.messages
--- Messages, like runs.
+-- The same for messages.
 SELECT m.id::text AS id,
     CASE WHEN greatest(m.created_at, m.claimed_at, m.settled_at) > $2::bigint
         THEN greatest(m.created_at, m.claimed_at, m.settled_at) END AS at
@@ -2258,7 +2253,7 @@ WHERE m.app = $1 AND (greatest(m.created_at, m.claimed_at, m.settled_at) > $2::b
         OR (m.due_at > $4::bigint AND m.attempts > 0)))) LIMIT $5;
 
 -- name: clock.nodes
--- Nodes that began, beat or ended at such a time.
+-- Nodes that started, sent a heartbeat or died at such a time.
 SELECT id, greatest(started_at, beat_at, died_at) AS at FROM evertick.nodes
 WHERE app = $1 AND greatest(started_at, beat_at, died_at) > $2::bigint LIMIT $3;
 
@@ -2272,16 +2267,16 @@ WHERE app = $1 AND greatest(since, ticked_at) > $2::bigint LIMIT $3;
 SELECT seq, at FROM evertick.feed WHERE app = $1 AND at > $2::bigint LIMIT $3;
 
 -- name: clock.schedules
--- Schedules that were made at such a time.
+-- Schedules that were created at such a time.
 SELECT id, created_at AS at FROM evertick.schedules WHERE app = $1 AND created_at > $2::bigint LIMIT $3;
 
 -- name: clock.lock_runs
--- In the order in which all lock them.
+-- In the lock order of all transactions.
 SELECT r.id::text AS id FROM evertick.runs r WHERE r.app = $1 AND r.id = ANY($2::uuid[]) ORDER BY r.id FOR UPDATE;
 
 -- name: clock.mend_runs
--- What waits is due now; what was never tried, after the delay that it was given. Their owners and their fences stay. What hangs on a run
--- has its moment.
+-- Waiting runs become due now; runs that were never tried, after their original delay. Owners and fences stay. Rows
+-- that belong to a run get its new moment.
 WITH old AS (SELECT r.id AS old_id, r.fire_at AS old_fire_at FROM evertick.runs r
         WHERE r.app = $1 AND r.id = ANY($2::uuid[])),
     mended AS (
@@ -2317,7 +2312,7 @@ WITH old AS (SELECT r.id AS old_id, r.fire_at AS old_fire_at FROM evertick.runs 
 SELECT count(*) AS count FROM mended;
 
 -- name: clock.mend_keys
--- As long as they were to be kept, from now on.
+-- For their original period, from now.
 UPDATE evertick.unique_keys u
 SET until = $3::bigint + greatest(u.until - coalesce(
     (SELECT r.created_at FROM evertick.runs r WHERE r.id = u.run),
@@ -2336,8 +2331,8 @@ SET due_at = CASE WHEN due_at <= $4::bigint OR state <> 'waiting' THEN due_at
 WHERE id = ANY($2::uuid[]) AND app IS NOT DISTINCT FROM $1;
 
 -- name: clock.mend_history
--- What took some time keeps its length; it ended now at the latest. A run that was made for a moment that has not come
--- stands for that moment no more, and what hangs on it goes to its new day.
+-- Durations stay; the end is now at the latest. A run for a moment that has not come is detached from that moment, and
+-- its rows move to the partition of its new day.
 WITH new AS (
     SELECT h.id AS of, h.fire_at AS old_fire_at, h.created_at AS made,
         CASE WHEN h.finished_at > $4::bigint THEN $3::bigint ELSE h.finished_at END AS ended,
@@ -2370,14 +2365,14 @@ WITH new AS (
 SELECT count(*) AS count FROM mended;
 
 -- name: clock.mend_attempts
--- Runs and fences, each in the order of the other.
+-- Two arrays in the same order: runs and fences.
 UPDATE evertick.attempts a
 SET started_at = CASE WHEN a.started_at > $5::bigint THEN $4::bigint ELSE a.started_at END, finished_at = least(a.finished_at, $4::bigint)
 FROM unnest($2::uuid[], $3::bigint[]) AS w(run, fence)
 WHERE a.app = $1 AND a.run = w.run AND a.fence = w.fence;
 
 -- name: clock.mend_gap
--- Up to the last of its moments that has come.
+-- Ends at the last of its moments that has come.
 UPDATE evertick.gaps SET last_at = $3, count = $4, is_exact = $5, reason = 'clock', recorded_at = $6
 WHERE app = $1 AND id = $2 AND recorded_at > $7;
 
@@ -2386,14 +2381,14 @@ WHERE app = $1 AND id = $2 AND recorded_at > $7;
 DELETE FROM evertick.gaps WHERE app = $1 AND id = $2 AND recorded_at > $3;
 
 -- name: clock.mend_nodes
--- A lease from now on, at most; a live node extends it with its next heartbeat.
+-- At most one lease from now; the next heartbeat extends it.
 UPDATE evertick.nodes
 SET started_at = least(started_at, $3::bigint), beat_at = least(beat_at, $3::bigint), lease_until = least(lease_until, $3::bigint + lease),
     died_at = CASE WHEN died_at > $3::bigint THEN $3::bigint ELSE died_at END
 WHERE app = $1 AND id = ANY($2::text[]);
 
 -- name: clock.mend_duties
--- The next act as long after the last one as it was to be.
+-- The next act keeps its distance to the last one.
 UPDATE evertick.duties
 SET next_at = CASE WHEN ticked_at > $4::bigint AND next_at > ticked_at THEN $3::bigint + next_at - ticked_at
         WHEN next_at > $4::bigint AND ticked_at > $4::bigint THEN $3::bigint ELSE next_at END,
@@ -2401,9 +2396,9 @@ SET next_at = CASE WHEN ticked_at > $4::bigint AND next_at > ticked_at THEN $3::
 WHERE app = $1 AND name = ANY($2::text[]);
 
 -- name: clock.mend_events
--- Else the feed would keep them for as long as the clock was ahead.
+-- Otherwise the feed would keep them for as long as the clock was ahead.
 UPDATE evertick.feed SET at = $3::bigint WHERE app = $1 AND seq = ANY($2::bigint[]);
 
 -- name: clock.mend_schedules
--- What they count from was put right before.
+-- Their cursors were repaired before.
 UPDATE evertick.schedules SET created_at = $3::bigint WHERE app = $1 AND id = ANY($2::bigint[]);

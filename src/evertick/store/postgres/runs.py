@@ -1,8 +1,7 @@
-"""Runs: enqueued, claimed, noted about, cancelled, held by a node, and as people read them.
+"""Runs: enqueue, claim, notes, cancel, runs held by a node, and queries for display.
 
-A claim takes the highest priority first, then the longest due. It goes down the priorities in use by one seek each, so
-that a hundred thousand future runs of a high priority cost nothing. Runs that others are claiming are skipped, not
-waited for.
+A claim takes the highest priority first, then the longest due. It finds the priorities in use by one index search each,
+so that future runs of a high priority cost nothing. Runs that other nodes are claiming are skipped.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from evertick.model import (
     Verdict,
 )
 from evertick.store.base import Cancelled, Claim, Note, Owned, RunFilter, TaskTerms
-from evertick.store.postgres.connection import Statements, columns_of, is_taken, is_unwritable
-from evertick.store.postgres.endings import end, end_alike, finish_in, lock_runs
+from evertick.store.postgres.connection import Statements, columns_of, is_unique_violation, is_unwritable
+from evertick.store.postgres.endings import end, end_equal, finish_in, lock_runs
 from evertick.store.postgres.feed import publish_runs
-from evertick.store.postgres.fires import Inserted, duplicates_among, insert_runs, keep_for_periods, moments_of
-from evertick.store.postgres.limits import KEYS_MOST, Gate, enter_gate, let_next, look_again
-from evertick.store.postgres.run_ids import days_to_ask, ids_that_begin, is_run_id
+from evertick.store.postgres.fires import Inserted, duplicates_among, hold_keys_for_periods, insert_runs, moments_of
+from evertick.store.postgres.limits import KEYS_MOST, Gate, check_again, enter_gate, release_next
+from evertick.store.postgres.run_ids import days_to_search, ids_with_prefix, is_run_id
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import (
     CLAIMED,
@@ -74,25 +73,24 @@ __all__ = [
 
 _logger = logging.getLogger("evertick.store")
 
-# How often an insert is tried again whose obstacle has gone since.
+# How often an insert is repeated whose conflicting run has ended meanwhile.
 _ROUNDS_MOST = 5
-# Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
-# transaction; what is behind them is there for the next claim, which follows at once.
+# Runs that one claim reads without claiming them, at most: expired ones, and those blocked by a limit. Bounds its
+# transaction. The next claim follows at once.
 _PASSED_MOST = 1_000
 _HELD = (State.RUNNING, State.DISPATCHED)
 
 
 async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> list[Run]:
-    """Nearly always they are new, have no unique keys, and all there is to know of them is here: then it is one
-    statement."""
+    """One statement in the usual case: new runs without unique keys, whose rows have no values from elsewhere."""
     new: dict[str, Run] = {}
     if len({run.id for run in runs}) == len(runs) and all(is_all_there(run) and run.unique_key is None for run in runs):
         try:
-            inserted = await session.ask(lambda db: _insert_boldly(db, app, runs))
-            # After the others were woken: they do not wait for what our caller gets to read.
+            inserted = await session.ask(lambda db: _insert_fast(db, app, runs))
+            # After the wake-up, which does not depend on the answer to the caller.
             new = {run.id: run_as_enqueued(app, inserted.now, run) for run in runs if run.id in inserted.ids}
         except Exception as error:
-            if not is_taken(error):
+            if not is_unique_violation(error):
                 raise
     if len(new) == len(runs):
         return [new[run.id] for run in runs]
@@ -101,7 +99,7 @@ async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> li
     return [new.get(run.id) or next(answers) for run in runs]
 
 
-async def _insert_boldly(db: Statements, app: str, runs: Sequence[NewRun]) -> Inserted:
+async def _insert_fast(db: Statements, app: str, runs: Sequence[NewRun]) -> Inserted:
     db.is_careful = False
     inserted = await insert_runs(db, app, runs)
     if inserted.ids and not inserted.is_notified:
@@ -110,7 +108,7 @@ async def _insert_boldly(db: Statements, app: str, runs: Sequence[NewRun]) -> In
 
 
 async def enqueue_in(db: Statements, app: str, runs: Sequence[NewRun]) -> list[Run]:
-    """Any runs, in a transaction that is open."""
+    """Enqueue any runs, in an open transaction."""
     answers: dict[int, Run] = {}
     for _ in range(_ROUNDS_MOST):
         missing = [place for place in range(len(runs)) if place not in answers]
@@ -119,28 +117,28 @@ async def enqueue_in(db: Statements, app: str, runs: Sequence[NewRun]) -> list[R
         answers |= await _enqueue_new(db, app, runs, missing)
         answers |= await _enqueue_known(db, app, runs, [place for place in missing if place not in answers])
     if len(answers) < len(runs):
-        raise StoreUnavailable("runs with the same unique keys come and go too fast; try again")
+        raise StoreUnavailable("runs with the same unique keys appear and end too fast", fix="try again")
     return [answers[place] for place in range(len(runs))]
 
 
 async def _enqueue_new(db: Statements, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
-    """Insert what is not there, each id and each unique key once."""
-    doubles = await duplicates_among(db, app, (runs[place] for place in places))
+    """Insert the new ones, each id and each unique key once."""
+    duplicates = await duplicates_among(db, app, (runs[place] for place in places))
     first: dict[str, int] = {}
     keys: set[str] = set()
     for place in places:
         run = runs[place]
-        if run.id in first or run.id in doubles or run.unique_key in keys:
+        if run.id in first or run.id in duplicates or run.unique_key in keys:
             continue
         first[run.id] = place
         keys |= set() if run.unique_key is None else {run.unique_key}
     new = await _insert(db, app, [runs[place] for place in first.values()])
-    await keep_for_periods(db, app, [runs[first[id_]] for id_ in new])
+    await hold_keys_for_periods(db, app, [runs[first[id_]] for id_ in new])
     return {first[id_]: run for id_, run in new.items()}
 
 
 async def _insert(db: Statements, app: str, runs: Sequence[NewRun]) -> dict[str, Run]:
-    """Those that were not there, as people read them. Of runs of a schedule only the ledger knows all."""
+    """The new runs, for display. A run of a schedule is read back."""
     if not runs:
         return {}
     inserted = await insert_runs(db, app, runs)
@@ -156,7 +154,7 @@ async def _insert(db: Statements, app: str, runs: Sequence[NewRun]) -> dict[str,
 
 
 async def _enqueue_known(db: Statements, app: str, runs: Sequence[NewRun], places: Sequence[int]) -> dict[int, Run]:
-    """The runs that are there instead. None, if they have gone since."""
+    """The existing runs; those that have ended and ended meanwhile are missing."""
     if not places:
         return {}
     asked = [
@@ -166,7 +164,7 @@ async def _enqueue_known(db: Statements, app: str, runs: Sequence[NewRun], place
     bounds = moments_of([runs[place] for place in places], db.clock)
     known = {row["place"]: row["id"] for row in await db.rows("enqueue.known", app, *columns_of(asked), *bounds)}
     found: dict[str, Run] = {}
-    # History is asked for those alone that are not live: by their ids, which is a look at all days.
+    # Live ones first, because a search of history by id reads all days.
     for states in (LIVE_STATES, (State.DONE,)):
         ids = tuple({id_ for id_ in known.values() if id_ is not None and id_ not in found})
         if ids:
@@ -190,7 +188,7 @@ async def claim(
     runs, unreadable = _read_claimed(head)
     runs.sort(key=lambda run: (-run.priority, run.due_at))
     expired: list[str] = []
-    # The claim is committed: whatever becomes of the rest must not hide it. The next claim sees to what is left.
+    # The claim is committed, so an error here must not hide it. The next claim handles the rest.
     with suppress(StoreUnavailable):
         if unreadable:
             await session.write(lambda db: finish_in(db, app, node, unreadable_runs(unreadable, head["fence"])))
@@ -211,7 +209,7 @@ async def _claim_now(
 
 
 def _read_claimed(head: Row) -> tuple[list[Claimed], list[tuple[Row, str]]]:
-    """Runs out of the columns of a claim, and those that cannot be read with what is wrong with them."""
+    """Runs from the columns of a claim, and unreadable ones with their errors."""
     fence, now = head["fence"], head["now"]
     rows = zip(*(head[name] or () for name in CLAIMED), strict=True)
     runs, bad = read_each(rows, lambda row: claimed_from(fence, now, *row))
@@ -219,13 +217,13 @@ def _read_claimed(head: Row) -> tuple[list[Claimed], list[tuple[Row, str]]]:
 
 
 async def _forget_limits(db: Statements, app: str, keys: Sequence[str]) -> None:
-    """Held back under limits that the code no longer has: runs behind them are not to wait for them either.
+    """Release runs behind those that were blocked by limits that the code no longer has.
 
-    Two for one, so that a long lane is empty after a few claims.
+    Two for each, so that a long lane is empty after a few claims.
     """
     await enter_gate(db, app)
     counts = {key: 2 * count for key, count in Counter(keys).items()}
-    if await let_next(db, app, counts, only_idle=True):
+    if await release_next(db, app, counts, only_idle=True):
         db.wake(app)
 
 
@@ -239,36 +237,36 @@ async def _claim_under_limits(
     db.has_feed = head["has_feed"]
     if not head["is_alive"]:
         return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
-    # With free slots only: what is let through is to be taken here, before one who has no room for it holds it back.
-    has_looked = limit > 0 and bool(head["looks"])
-    has_more_to_look_at = has_looked and await look_again(db, app, node, head["looks"], head["looked_at"])
-    await let_next(db, app, dict.fromkeys(head["opened"], 1), only_idle=True)
+    # Only with free slots: released runs should be claimed here, before a node without room blocks them again.
+    has_checked = limit > 0 and bool(head["looks"])
+    has_more_keys = has_checked and await check_again(db, app, node, head["looks"], head["looked_at"])
+    await release_next(db, app, dict.fromkeys(head["opened"], 1), only_idle=True)
     gate = Gate(db, now, app, tasks)
-    # Those that were too old at the beginning are all, unless others were let through.
-    too_old = None if has_looked or head["opened"] else head["too_old"]
+    # The runs that are too old are known, unless others were released.
+    too_old = None if has_checked or head["opened"] else head["too_old"]
     fence, claimed = 0, list[Claimed]()
     expired: list[str] = []
     passed = 0
     while passed < _PASSED_MOST:
-        # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
+        # Those behind them come into view, as with runs that a limit blocks.
         too_old = (await db.only_row("claim.too_old", *names))["too_old"] if too_old is None else too_old
-        gone = await _expire(db, app, too_old) if too_old else []
+        expired_now = await _expire(db, app, too_old) if too_old else []
         too_old = None
-        expired += gone
+        expired += expired_now
         rows = await db.rows("claim.pick", *names, max(limit - len(claimed), 0))
         keys = await gate.pass_through(rows)
-        through = [row for row in rows if row["id"] in keys]
-        # At the time by which its rates have counted it.
-        fence, taken = await take_runs(db, app, node, through, tasks, fence=fence, now=now, limit_keys=keys)
+        passing = [row for row in rows if row["id"] in keys]
+        # With the time at which the rates have counted them.
+        fence, taken = await take_runs(db, app, node, passing, tasks, fence=fence, now=now, limit_keys=keys)
         claimed += taken
         await publish_runs(db, app, "run.started", [each.id for each in taken])
-        passed += len(rows) - len(through) + len(gone)
-        has_let_through = await gate.settle(limit - len(claimed))
-        if len(through) == len(rows) and not gone and not has_let_through:
+        passed += len(rows) - len(passing) + len(expired_now)
+        has_released = await gate.settle(limit - len(claimed))
+        if len(passing) == len(rows) and not expired_now and not has_released:
             break
-    coming = await db.only_row("claim.next", *names)
-    times = [at for at in (coming["due_at"], coming["free_at"]) if at is not None]
-    times += [now] * has_more_to_look_at
+    upcoming = await db.only_row("claim.next", *names)
+    times = [at for at in (upcoming["due_at"], upcoming["free_at"]) if at is not None]
+    times += [now] * has_more_keys
     return Claim(now=now, fence=fence, runs=claimed, expired=expired, next_due_at=min(times, default=None))
 
 
@@ -290,8 +288,7 @@ async def take_runs(
     now: int | None = None,
     limit_keys: Mapping[str, str | None] | None = None,
 ) -> tuple[int, list[Claimed]]:
-    """Make the node the owner of runs that are locked, under one fence: a new one, if none is given. What turns out to
-    be unreadable is parked."""
+    """Claim locked runs under one fence, the given one or a new one. Unreadable runs are parked."""
     if not rows:
         return fence, []
     keys = limit_keys or {}
@@ -301,22 +298,22 @@ async def take_runs(
     ]
     taken = {row["id"]: row for row in await db.rows("take", node, *columns_of(wanted), fence or None, now)}
     mine = [taken[row["id"]] for row in rows]
-    drawn = mine[0]["fence"]
-    runs, unreadable = read_each(mine, lambda row: claimed_of(row, drawn, row["now"]))
+    claim_fence = mine[0]["fence"]
+    runs, unreadable = read_each(mine, lambda row: claimed_of(row, claim_fence, row["now"]))
     if unreadable:
-        await finish_in(db, app, node, unreadable_runs(unreadable, drawn))
-    return drawn, runs
+        await finish_in(db, app, node, unreadable_runs(unreadable, claim_fence))
+    return claim_fence, runs
 
 
 async def rehearse(db: Statements, app: str) -> None:
-    """From the enqueue of a run to its end, without a node, in a transaction that is rolled back."""
+    """A run from its enqueue to its end, without a node, in a transaction that is rolled back."""
     run = NewRun(id=db.clock.new_id(), task="", cause=Cause.ENQUEUE)
-    await _insert_boldly(db, app, [run])
+    await _insert_fast(db, app, [run])
     await _claim_now(db, app, "", (), {}, 0)
-    await end_alike(db, app, "", [Outcome(id=run.id, fence=0, kind="done", verdict=Verdict.SUCCEEDED)])
+    await end_equal(db, app, "", [Outcome(id=run.id, fence=0, kind="done", verdict=Verdict.SUCCEEDED)])
 
 
-# --- what a node holds -------------------------------------------------------------------------------------------
+# --- runs held by a node ----------------------------------------------------------------------------------------------
 
 
 async def owned(db: Statements, app: str, node: str) -> list[Owned]:
@@ -329,7 +326,7 @@ async def note(session: StoreSession, app: str, node: str, notes: Sequence[Note]
     except Exception as error:
         if not is_unwritable(error):
             raise
-    # One of them cannot be written, and the others do not wait for it.
+    # One of them cannot be stored; the others are written.
     return [id_ for one in notes for id_ in await _note_one(session, app, node, one)]
 
 
@@ -339,28 +336,28 @@ async def _note_one(session: StoreSession, app: str, node: str, one: Note) -> li
     except Exception as error:
         if not is_unwritable(error):
             raise
-        _logger.error("what run %s of app %s has said cannot be written, and is left out: %s", one.id, app, error)
+        _logger.error("run %s: app %r: a note cannot be stored, and is dropped: %s", one.id, app, error)
         return []
 
 
 async def _note_all(db: Statements, app: str, node: str, notes: Sequence[Note]) -> list[str]:
     known = [one for one in notes if is_run_id(one.id)]
-    # The moments of those that may be written about.
+    # By run, the moments of those whose claim holds or has ended them.
     held: dict[str, int] = {}
     if known:
         claims = columns_of(list(dict.fromkeys((one.id, one.fence) for one in known)))
         held = {row["id"]: row["fire_at"] for row in await db.rows("note.hold", app, node, *claims)}
     await _note_progress(db, [one for one in known if one.id in held])
-    gone = [(one.id, one.fence) for one in known if one.id not in held]
-    if gone:
-        held |= await _own_ends(db, app, node, gone)
+    ended = [(one.id, one.fence) for one in known if one.id not in held]
+    if ended:
+        held |= await _own_ends(db, app, node, ended)
     await _note_lines(db, app, [one for one in known if one.id in held], held)
     return [one.id for one in notes if one.id not in held]
 
 
 async def _own_ends(db: Statements, app: str, node: str, claims: Sequence[tuple[str, int]]) -> dict[str, int]:
     moments: dict[str, int] = {}
-    for first, last in days_to_ask([id_ for id_, _ in claims]):
+    for first, last in days_to_search([id_ for id_, _ in claims]):
         left = [(id_, fence) for id_, fence in claims if id_ not in moments]
         if left:
             rows = await db.rows("note.own_ends", app, node, *columns_of(left), first, last)
@@ -380,7 +377,7 @@ async def _note_progress(db: Statements, notes: Sequence[Note]) -> None:
 
 
 async def _note_lines(db: Statements, app: str, notes: Sequence[Note], moments: Mapping[str, int]) -> None:
-    # The longest of several that begin with the same line: a statement may write a row once.
+    # The longest of several with the same first line, because a statement can write a row only once.
     chunks: dict[tuple[str, int, int], Note] = {}
     for one in notes:
         place = (one.id, one.fence, one.seq)
@@ -419,19 +416,19 @@ async def cancel(db: Statements, app: str, ids: Sequence[str], reason: str) -> l
 
 async def _done(db: Statements, app: str, ids: Sequence[str]) -> set[str]:
     done: set[str] = set()
-    for first, last in days_to_ask(ids):
+    for first, last in days_to_search(ids):
         left = [id_ for id_ in ids if id_ not in done]
         if left:
             done |= {row["id"] for row in await db.rows("cancel.done", app, left, first, last)}
     return done
 
 
-# --- as people read them ----------------------------------------------------------------------------------------------
+# --- queries for display ----------------------------------------------------------------------------------------------
 
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
-# Clauses of filters for `runs.live` and `runs.done`; their values are always parameters.
+# Filter clauses for `runs.live` and `runs.done`. Values are always parameters.
 _CLAUSES = {
     "ids": "r.id = ANY({}::uuid[])",
     "first_id": "r.id >= {}::uuid",
@@ -440,14 +437,14 @@ _CLAUSES = {
     "task": "r.task = {}",
     "states": "r.state = ANY({}::text[])",
     "verdicts": "r.verdict = ANY({}::text[])",
-    # Once for the days that have to be opened, once for the index of times.
+    # Twice: for the choice of partitions, and for the index of times.
     "since": "r.fire_at >= {0} AND r.fire_at + 0 >= {0}",
     "until": "r.fire_at <= {0} AND r.fire_at + 0 <= {0}",
     "labels": "r.labels @> {}::jsonb",
-    # All reruns, listed once per question: people make few.
+    # All reruns, read once per query: there are few.
     "was_rerun": "{} = (r.id::text IN ({{reruns}}))",
 }
-# Live runs have no verdict; in history there are no states.
+# Live runs have no verdict; history has no states.
 _LEFT_OUT = {"runs.live": ("verdicts",), "runs.done": ("states",)}
 
 
@@ -463,7 +460,7 @@ async def read_runs(db: Statements, app: str, wanted: RunFilter) -> list[Run]:
 
 
 async def _filters(db: Statements, app: str, wanted: RunFilter) -> list[dict[str, Any]]:
-    """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
+    """The values of the clauses that apply; one set per schedule, so that each is read in index order."""
     labels = {plain_text(name): plain_text(value) for name, value in wanted.labels.items()}
     given = {
         "ids": None if wanted.ids is None else [id_ for id_ in wanted.ids if is_run_id(id_)],
@@ -477,7 +474,7 @@ async def _filters(db: Statements, app: str, wanted: RunFilter) -> list[dict[str
     }
     values = {name: value for name, value in given.items() if value is not None}
     if wanted.id_prefix:
-        bounds = ids_that_begin(wanted.id_prefix)
+        bounds = ids_with_prefix(wanted.id_prefix)
         if bounds is None:
             return []
         values["first_id"], values["last_id"] = bounds
@@ -499,7 +496,7 @@ async def _read(db: Statements, table: str, app: str, values: dict[str, Any], wa
             parameters.append(value)
             clauses += f" AND {_CLAUSES[name].format(f'${len(parameters)}')}"
     parameters.append(wanted.limit)
-    # Where runs or a schedule are asked for, the index of times is the wrong one.
+    # A query by id or schedule must not use the index of times.
     is_found_otherwise = not values.keys().isdisjoint(("ids", "first_id", "schedule_id"))
     moment = "r.fire_at" if is_found_otherwise else "r.fire_at + 0"
     direction = "" if wanted.is_oldest_first else " DESC"

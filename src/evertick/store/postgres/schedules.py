@@ -1,8 +1,8 @@
-"""Schedules as read (due, stored, failing, for people), their calendars, and people's changes to them.
+"""Schedules: queries (due, stored, failing, for display), calendars, and changes by users.
 
-A change (add, edit, pause, resume, remove) first settles the account of the old definition (see `fires.take`), guarded
-like every fire, and raises the version. A definition that is replaced is kept for the runs that were recorded under it.
-Changes of one kind that follow each other are written together.
+A change (add, edit, pause, resume, remove) first settles the old definition (`fires.apply_advances`), guarded like a
+fire, and raises the version. A replaced definition is kept for the runs that were recorded under it. Consecutive
+changes of one kind are written together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from evertick.store.base import VERY_FIRST, Change, Due, DuePlace, Failing, NewC
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import publish
-from evertick.store.postgres.fires import lock_in_order, take
+from evertick.store.postgres.fires import apply_advances, lock_in_order
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import StoreSession
 from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
@@ -37,7 +37,7 @@ __all__ = [
     "stored_schedules",
 ]
 
-# The columns that a tick reads.
+# The columns of a due schedule.
 _DUE = (
     "ids",
     "keys",
@@ -63,7 +63,7 @@ async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace = 
         now=found["now"],
         schedules=due_of(zip(*columns, strict=True)),
         next_at=found["next_at"],
-        # Arrays are in the order of the index by their plan, which SQL does not promise.
+        # Arrays are in the order of the index with the present plan, but SQL does not promise it.
         goes_on=DuePlace(*max(zip(ats, ids, strict=True))) if len(ids) >= limit else None,
     )
 
@@ -153,8 +153,8 @@ async def put_calendar(db: Statements, app: str, name: str, version: str, conten
 _IDLE = ("waiting", "blocked", "parked")
 
 
-class AnyRefused(Exception):
-    """Thrown to roll back: all or none was asked for, and this is what would have been taken."""
+class NotAllApplied(Exception):
+    """Raised to roll back a batch of all or none; `taken`: which changes would have been applied alone."""
 
     def __init__(self, taken: list[bool]) -> None:
         super().__init__(taken)
@@ -171,32 +171,32 @@ async def change_schedules(
 ) -> list[bool]:
     try:
         return await session.write(lambda db: change_in(db, app, changes, all_or_none, calendars))
-    except AnyRefused as refusal:
+    except NotAllApplied as refusal:
         return refusal.taken
 
 
 async def change_in(
     db: Statements, app: str, changes: Sequence[Change], all_or_none: bool, calendars: Sequence[NewCalendar]
 ) -> list[bool]:
-    """With `all_or_none` a True beside a False means: this one would have been taken."""
+    """With `all_or_none`, a True beside a False means that this change alone would have been applied."""
     taken = [False] * len(changes)
-    # Before any row is locked, as where a calendar is kept by itself; by name, so that two do not wait crosswise.
+    # Before any row lock, as in `put_calendar`; by name, so that no two sessions deadlock.
     for calendar in sorted(calendars, key=lambda each: each.name):
         await put_calendar(db, app, calendar.name, calendar.version, calendar.content)
     await _lock_in_order(db, app, changes)
-    for places in _stretches(changes):
-        stretch = [changes[place] for place in places]
-        if stretch[0].kind == "add":
-            answers = await _add(db, app, stretch)
+    for places in _batches(changes):
+        batch = [changes[place] for place in places]
+        if batch[0].kind == "add":
+            answers = await _add(db, app, batch)
         else:
-            answers = await _change(db, app, stretch)
+            answers = await _change(db, app, batch)
         for place, answer in zip(places, answers, strict=True):
             taken[place] = answer
     accepted = [change for change, answer in zip(changes, taken, strict=True) if answer]
     await _publish(db, app, accepted)
     await write_messages(db, app, [message for change in accepted for message in change.messages])
     if all_or_none and not all(taken):
-        raise AnyRefused(taken)
+        raise NotAllApplied(taken)
     if any(taken):
         db.wake(app)
     return taken
@@ -210,27 +210,27 @@ async def _lock_in_order(db: Statements, app: str, changes: Sequence[Change]) ->
 
 
 async def _publish(db: Statements, app: str, changes: Sequence[Change]) -> None:
-    """In their order, one kind after the other."""
-    for kind, those in groupby(changes, key=lambda change: change.kind):
-        await publish(db, app, CHANGE_KINDS[kind], [change_facts(change) for change in those])
+    """In their order; consecutive changes of one kind together."""
+    for kind, group in groupby(changes, key=lambda change: change.kind):
+        await publish(db, app, CHANGE_KINDS[kind], [change_facts(change) for change in group])
 
 
-def _stretches(changes: Sequence[Change]) -> list[list[int]]:
-    """Places of changes that can be written together: all adds or none, and no schedule twice."""
-    stretches: list[list[int]] = []
+def _batches(changes: Sequence[Change]) -> list[list[int]]:
+    """Places of changes that can be written together: adds or others, and no schedule twice."""
+    batches: list[list[int]] = []
     keys: set[str] = set()
     for place, change in enumerate(changes):
         last = changes[place - 1] if place else None
         if last is None or (last.kind == "add") != (change.kind == "add") or change.key in keys:
-            stretches.append([])
+            batches.append([])
             keys = set()
-        stretches[-1].append(place)
+        batches[-1].append(place)
         keys.add(change.key)
-    return stretches
+    return batches
 
 
 async def _add(db: Statements, app: str, changes: Sequence[Change]) -> list[bool]:
-    # By key: of two processes that add the same, neither waits for the other crosswise.
+    # By key, so that two processes that add the same schedules do not deadlock.
     rows = [_added(change) for change in sorted(changes, key=lambda change: change.key)]
     added = {row["key"]: row["id"] for row in await db.rows("change_schedules.add", app, *columns_of(rows))}
     new = [(added[change.key], change, _defined(change)) for change in changes if change.key in added]
@@ -243,7 +243,7 @@ async def _add(db: Statements, app: str, changes: Sequence[Change]) -> list[bool
 
 
 def _defined(change: Change) -> Definition:
-    assert change.definition is not None, "an add brings a definition"
+    assert change.definition is not None, "an add has a definition"
     return change.definition
 
 
@@ -261,7 +261,7 @@ def _added(change: Change) -> tuple[object, ...]:
 
 
 def _definition_columns(definition: Definition) -> tuple[Any, ...]:
-    """Its text and format, and what stands beside them to be searched by."""
+    """Its text and format, and the columns for filters."""
     labels = {plain_text(name): plain_text(value) for name, value in definition.labels.items()}
     return (
         json_text(definition),
@@ -276,7 +276,7 @@ def _definition_columns(definition: Definition) -> tuple[Any, ...]:
 async def _change(db: Statements, app: str, changes: Sequence[Change]) -> list[bool]:
     settles = []
     for change in changes:
-        assert change.settle is not None, f"{change.kind} settles what was owed before"
+        assert change.settle is not None, f"{change.kind} settles the old definition"
         settles.append(change.settle)
     ids = [settle.schedule_id for settle in settles]
     found = {
@@ -284,18 +284,18 @@ async def _change(db: Statements, app: str, changes: Sequence[Change]) -> list[b
         for row in await db.rows("change_schedules.find", app, ids, [change.key for change in changes])
     }
     known = [settle for settle in settles if settle.schedule_id in found]
-    taken_advances = await take(db, app, known, [1] * len(known))
+    applied = await apply_advances(db, app, known, [1] * len(known))
     taken = {
         settle.schedule_id: change
         for settle, change in zip(settles, changes, strict=True)
-        if settle.schedule_id in taken_advances.taken
+        if settle.schedule_id in applied.taken
     }
     await _remove(db, app, [id_ for id_, change in taken.items() if change.kind == "remove"])
     staying = {id_: change for id_, change in taken.items() if change.kind != "remove"}
     await _define(db, app, staying, found)
     await _declare_and_pause(db, staying)
     await count_from_end(db, list(staying))
-    return [settle.schedule_id in taken_advances.taken for settle in settles]
+    return [settle.schedule_id in applied.taken for settle in settles]
 
 
 async def _define(db: Statements, app: str, changes: dict[int, Change], before: dict[int, str]) -> None:

@@ -1,7 +1,7 @@
-"""Bringing the tables of a PostgreSQL schema up to date: numbered files, each applied once, in one transaction.
+"""Migrations of a PostgreSQL schema: each is applied once, all missing ones in one transaction.
 
-An advisory lock of that transaction is the lock: of ten processes that start at once one migrates and nine find it
-done.
+The lock is an advisory lock of that transaction: of several processes that start at once, one migrates and the others
+find it done. `sql_files.py` has the rules for checksums and `compatible_from`.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from evertick.store.sql_files import Migration, pending, read_migrations, refuse
 __all__ = ["MIGRATE_SECONDS", "OBJECTS", "SCHEMA_VERSION", "check_server", "migrate", "migrations", "missing"]
 
 SCHEMA_VERSION = 1
-# Waiting for another process that migrates may take longer than any other intent, and so may a migration.
+# A migration may take longer than any other intent, and so may the wait for a process that migrates.
 MIGRATE_SECONDS = 300.0
 
 _FOLDER = Path(__file__).with_name("migrations")
-# All that the migrations make, a line for each.
+# All objects that the migrations create, one per line.
 OBJECTS = _FOLDER / "objects.txt"
 _ENCODING = "UTF8"
-# The limits of other intents are not for this one.
+# The timeouts of other intents do not apply.
 _BEGIN = (
     f"{BEGIN}; SET LOCAL statement_timeout = {MIGRATE_SECONDS * 1000:.0f}; "
     "SET LOCAL idle_in_transaction_session_timeout = 0"
 )
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('evertick.migrations' || $1, 0))"
-_STANDING = """
+_PRIVILEGES = """
     SELECT current_user AS "user", current_database() AS database, n.oid IS NOT NULL AS has_schema,
         CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
             ELSE has_schema_privilege(n.oid, 'CREATE') END AS may_create
     FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = $1
 """
-# A table, a function or a type of that name is there, in a schema without our list of migrations.
+# A table, function or type of that name exists in a schema without our list of migrations.
 _FOREIGN = (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError, asyncpg.DuplicateObjectError)
-# In one look, for another process may be making both: the list, and the table that says which store it is.
+# In one statement, because another process may be creating both: the list, and the table with the id of the store.
 _TABLES = """
     SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'migrations') AS has_list,
         EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
@@ -52,17 +52,15 @@ _TABLES = """
 
 
 async def migrate(connection: Connection, where: Location, clock: Clock, mode: MigrateMode) -> list[str]:
-    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing.
-
-    Answers the names of what was applied here.
-    """
+    """Apply missing migrations; returns their names. Refuses a changed migration, a newer store and, in mode check, a
+    missing migration."""
     check_server(connection, where)
     applied = []
     if await _missing(connection, where, mode):
         await connection.execute(_BEGIN)
         try:
             await connection.execute(_LOCK, where.schema)
-            # Another process may have been faster between the look and the lock.
+            # Another process may have applied them before this one had the lock.
             for migration in await _missing(connection, where, mode):
                 await _apply(connection, where, clock, migration)
                 applied.append(migration.name)
@@ -75,20 +73,23 @@ async def migrate(connection: Connection, where: Location, clock: Clock, mode: M
 
 
 async def missing(connection: Connection, where: Location) -> list[str]:
-    """The names of the migrations that the store lacks. Refuses what `migrate` refuses."""
+    """The names of the missing migrations. Refuses the same as `migrate`."""
     return [migration.name for migration in await _missing(connection, where, "auto")]
 
 
 def check_server(connection: Connection, where: Location) -> None:
-    """Refuse a server that is too old, and a database that cannot hold every text that a job may say."""
+    """Refuse a server that is too old, and a database that cannot store every text."""
     version = connection.get_server_version()[0]
     if version < OLDEST:
-        raise StoreRefused(f"the {where.description} is of version {version}; Evertick needs {OLDEST} or newer")
+        raise StoreRefused(
+            f"the {where.description} has version {version}, and Evertick needs {OLDEST} or newer",
+            fix="use a newer server",
+        )
     encoding = connection.get_settings().server_encoding
     if encoding != _ENCODING:
         raise StoreRefused(
-            f"the {where.description} has the encoding {encoding}, which does not hold every text; use a database in "
-            "UTF-8, made by `createdb -E UTF8 -T template0 NAME`"
+            f"the {where.description} has the encoding {encoding}, which cannot store every text",
+            fix="use a database in UTF-8, made by `createdb -E UTF8 -T template0 NAME`",
         )
 
 
@@ -126,18 +127,19 @@ async def _check_meta(connection: Connection, where: Location) -> None:
 
 
 async def _make_schema(connection: Connection, where: Location) -> bool:
-    """Whether it was to be made. To ask for one that is there takes the right to make it, which its owner may lack."""
-    standing = await connection.fetchrow(_STANDING, where.schema)
-    assert standing is not None
-    user, schema, database = (quoted(standing["user"]), quoted(where.schema), quoted(standing["database"]))
-    if not standing["may_create"]:
-        what = f"tables in the schema {where.schema}" if standing["has_schema"] else f"the schema {where.schema}"
-        on = f"SCHEMA {schema}" if standing["has_schema"] else f"DATABASE {database}"
+    """Create the schema if it is missing; returns whether it was. CREATE SCHEMA IF NOT EXISTS for an existing schema
+    would need a right that its owner may lack."""
+    found = await connection.fetchrow(_PRIVILEGES, where.schema)
+    assert found is not None
+    user, schema, database = (quoted(found["user"]), quoted(where.schema), quoted(found["database"]))
+    if not found["may_create"]:
+        what = f"tables in the schema {where.schema}" if found["has_schema"] else f"the schema {where.schema}"
+        on = f"SCHEMA {schema}" if found["has_schema"] else f"DATABASE {database}"
         raise StoreRefused(
-            f"the {where.place} does not let the user {standing['user']} make {what}; grant it with "
-            f"`GRANT CREATE ON {on} TO {user}`, or migrate as a user who may"
+            f"the {where.place} does not let the user {found['user']} create {what}",
+            fix=f"grant it with `GRANT CREATE ON {on} TO {user}`, or migrate as a user who may",
         )
-    if standing["has_schema"]:
+    if found["has_schema"]:
         return False
     await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
     return True
@@ -145,8 +147,8 @@ async def _make_schema(connection: Connection, where: Location) -> bool:
 
 def _foreign(where: Location) -> StoreRefused:
     return StoreRefused(
-        f"the schema {where.schema} of the {where.place} holds tables that are not Evertick's, under the same "
-        "names; choose another one by schema= in the URL"
+        f"the schema {where.schema} of the {where.place} has tables of another program under the same names",
+        fix="choose another one by schema= in the URL",
     )
 
 

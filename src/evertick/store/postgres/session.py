@@ -1,13 +1,13 @@
-"""How an intent gets to a connection and back: a transaction around it, a deadline, and another try where it must wait.
+"""Sessions of a PostgreSQL store: pools of connections, transactions, deadlines, and repetition after conflicts.
 
 An intent is a coroutine function of a `Statements`. After a deadlock or a serialization failure the whole transaction
-is tried again. Every other failure of server or network has an unknown outcome: `StoreUnavailable`.
+is repeated. Any other failure of server or network has an unknown outcome: `StoreUnavailable`.
 
-A connection belongs to the event loop that opened it, and the store is used from several: the engine's, the one behind
-`.sync`, those of users; each has a pool of a few. A trouble that may have broken a connection (a deadline, a cancelled
-caller, a lost network) ends it; the next caller gets a new one. A loop that ends by itself closes its connections with
-it. After an outage of the network old connections may never answer, and a deadline may be longer than a lease. So all
-of them are given up once the server answers on a new one (`renew`).
+A connection belongs to the event loop that opened it, and the store is used from several loops: the engine's, the one
+behind `.sync`, those of users. Each has a small pool. A connection that may be broken (deadline, cancelled caller, lost
+network) is closed; the next caller gets a new one. A loop that ends closes its connections. After a network outage old
+connections may never answer, and a deadline may be longer than a lease, so all of them are closed once the server
+answers on a new one (`renew`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from evertick.store.postgres.connection import (
     BEGIN,
     CLOSE_SECONDS,
     CONFLICTS,
-    PLAIN_PLANS,
+    PLANNER_SETTINGS,
     Connection,
     Statements,
     disconnect,
-    limits_of,
     statements_for,
+    timeouts_of,
     translated,
 )
 from evertick.store.postgres.location import Location
@@ -52,9 +52,9 @@ class Pool:
         self._slots = asyncio.Semaphore(size)
         self._deadlines: set[asyncio.Timeout] = set()
         self._is_closed = False
-        # Whether some connections have done already what must be quick.
+        # Whether connections of this pool are prepared (`warm_up`).
         self.is_warm = False
-        # Shared by all that wait for wake-ups on this loop.
+        # Shared by all waiters on this loop.
         self.listener: Listener | None = None
         self._ends_with_loop = self._until_closed()
 
@@ -62,8 +62,8 @@ class Pool:
         await anext(self._ends_with_loop)
 
     async def lend(self, seconds: float, use: Callable[[Connection], Awaitable[T]]) -> T:
-        """A connection for all that one caller does with it, the wait for one included. No context managers made of
-        generators: every statement comes through here."""
+        """Use a connection, within a deadline that includes the wait for it. No generator-based context managers,
+        because every statement passes here."""
         async with asyncio.timeout(seconds) as deadline:
             self._deadlines.add(deadline)
             try:
@@ -74,7 +74,7 @@ class Pool:
 
     async def _use(self, use: Callable[[Connection], Awaitable[T]]) -> T:
         if self._is_closed:
-            raise StoreUnavailable(f"the {self._description} is closed; open it before using it")
+            raise StoreUnavailable(f"the {self._description} is closed", fix="open it before using it")
         connection = self._newest_idle() or await self._connect()
         is_sure = False
         try:
@@ -82,7 +82,7 @@ class Pool:
             is_sure = True
             return answer
         except Exception:
-            # An error that the server has answered leaves the line as it was, once the transaction is rolled back.
+            # After an error of the server the connection is usable, once the transaction is rolled back.
             is_sure = not connection.is_closed() and not connection.is_in_transaction()
             raise
         finally:
@@ -92,7 +92,7 @@ class Pool:
                 connection.terminate()
 
     def renew(self) -> None:
-        """End all waits on the connections that are there now."""
+        """Close the present connections, and end all waits for them."""
         for deadline in self._deadlines:
             if not deadline.expired():
                 deadline.reschedule(asyncio.get_running_loop().time())
@@ -113,7 +113,7 @@ class Pool:
         return None
 
     async def _until_closed(self) -> AsyncGenerator[None, None]:
-        # The end of a loop closes its asynchronous generators, and that is all it tells anybody about its end.
+        # When a loop ends, it closes its asynchronous generators; there is no other notification.
         try:
             yield
         finally:
@@ -141,18 +141,18 @@ class Pools:
         if pool is not None:
             return pool
         with self._lock:
-            # Loops that came, asked and went; their connections have gone with them.
+            # Drop pools of closed loops; their connections are closed.
             self.pools = {known: pool for known, pool in self.pools.items() if not known.is_closed()}
             pool = self.pools[loop] = Pool(self._connect, self._size, self._description)
         await pool.start()
         return pool
 
     def renew(self) -> None:
-        """From any thread: give up every line that is there."""
+        """Close all present connections. From any thread."""
         with self._lock:
             pools = dict(self.pools)
         for loop, pool in pools.items():
-            with suppress(RuntimeError):  # a loop that has ended
+            with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(pool.renew)
 
     async def close(self) -> None:
@@ -174,10 +174,9 @@ log = logging.getLogger("evertick.store")
 
 
 _TRIES_MOST = 8
-# Times the number of tries, and a random share of it.
+# Multiplied by the number of tries, plus a random part.
 _PAUSE_SECONDS = 0.01
-# On how many connections a node does first for nothing what must be quick later: it claims, ends runs, enqueues and
-# records fires at the same time.
+# Connections that are prepared at the start: a node claims, ends runs, enqueues and records fires at the same time.
 _WARM_MOST = 4
 
 
@@ -185,7 +184,7 @@ Act = Callable[[Statements], Awaitable[T]]
 
 
 class StoreSession:
-    """The way to the database."""
+    """Executes intents on the database."""
 
     def __init__(self, where: Location, clock: Clock, pools: Pools, notifier: Notifier) -> None:
         self._where = where
@@ -193,49 +192,49 @@ class StoreSession:
         self.pools = pools
         self.notifier = notifier
         self._sql = statements_for(where.schema)
-        # Behind a pooler no setting outlives a transaction.
-        settings = PLAIN_PLANS | limits_of(where.timeout) if where.is_pooled else {}
+        # Behind a pooler settings last for one transaction only.
+        settings = PLANNER_SETTINGS | timeouts_of(where.timeout) if where.is_pooled else {}
         local = "".join(f"; SET LOCAL {name} = {value}" for name, value in settings.items())
         self._begin_writing = f"{BEGIN}{local}"
         self._begin_reading = f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY{local}"
 
     async def write(self, act: Act[T]) -> T:
-        """In one transaction, READ COMMITTED: each statement sees what was committed before it began."""
+        """One transaction, READ COMMITTED: each statement sees what was committed before it began."""
         return await self._perform(lambda connection: self._in_transaction(connection, self._begin_writing, act))
 
     async def read(self, act: Act[T]) -> T:
-        """Several statements that see one and the same moment."""
+        """Several statements in one snapshot."""
         return await self._perform(lambda connection: self._in_transaction(connection, self._begin_reading, act))
 
     async def ask(self, act: Act[T]) -> T:
-        """One statement, which is a transaction by itself."""
+        """One statement in autocommit."""
         if self._where.is_pooled:
             return await self.write(act)
-        return await self._perform(lambda connection: self._at_once(connection, act))
+        return await self._perform(lambda connection: self._autocommit(connection, act))
 
     async def borrow(self, act: Callable[[Connection], Awaitable[T]]) -> T:
-        """A connection for what makes its own transactions."""
+        """A connection for a caller that makes its own transactions."""
         return await self._perform(act)
 
     async def warm_up(self, act: Act[None], seconds: float) -> None:
-        """Open connections, and have the server make the plans of some statements on each. Nothing of it is kept.
+        """Open connections, and let the server plan some statements on each. Rolled back.
 
-        Once for each event loop. It is optional: what fails, or is not ready in time, is opened and planned at
-        its first use, as connections are that are opened later.
+        Once per event loop, and optional: connections that are not ready in time are opened and planned at their first
+        use.
         """
         pool = await self.pools.here()
         if pool.is_warm or self._where.is_pooled:
             return
         pool.is_warm = True
         count = min(_WARM_MOST, self._where.pool_size)
-        warming = [self.borrow(lambda connection: self._in_vain(connection, act)) for _ in range(count)]
+        warming = [self.borrow(lambda connection: self._rehearse(connection, act)) for _ in range(count)]
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                for trouble in filter(None, await asyncio.gather(*warming, return_exceptions=True)):
-                    log.info("a connection was not made ready before its first use: %s", trouble)
+                for error in filter(None, await asyncio.gather(*warming, return_exceptions=True)):
+                    log.info("store: a connection was not prepared before its first use: %s", error)
 
-    async def _in_vain(self, connection: Connection, act: Act[None]) -> None:
-        # Without the rollback a transaction stays open, and the pool gives such a connection up.
+    async def _rehearse(self, connection: Connection, act: Act[None]) -> None:
+        # Without the rollback the transaction would stay open, and the pool would close the connection.
         await connection.execute(self._begin_writing)
         await act(Statements(connection, self._sql, self._clock))
         await connection.execute("ROLLBACK")
@@ -253,7 +252,7 @@ class StoreSession:
                         raise
                 await asyncio.sleep(_PAUSE_SECONDS * tries * (1 + self._clock.uniform()))
 
-    async def _at_once(self, connection: Connection, act: Act[T]) -> T:
+    async def _autocommit(self, connection: Connection, act: Act[T]) -> T:
         db = Statements(connection, self._sql, self._clock, self.notifier)
         answer = await act(db)
         await self.notifier.notify(connection, db.woken)
@@ -276,5 +275,5 @@ class StoreSession:
 
 async def _commit(connection: Connection) -> None:
     status = await connection.execute("COMMIT")
-    # A transaction in which an error was overlooked ends like this, without a word.
-    assert status == "COMMIT", f"the transaction was ended by {status}"
+    # The result of a COMMIT after an error that the intent ignored.
+    assert status == "COMMIT", f"the transaction ended with {status}"

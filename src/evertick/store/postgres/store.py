@@ -1,7 +1,7 @@
-"""PostgresStore: the protocol of a store on a PostgreSQL database. It only opens, closes and dispatches.
+"""PostgresStore: the store protocol on a PostgreSQL database. It opens, closes, and passes intents to a session.
 
-An intent is a coroutine function of a connection's statements, or of the whole session, with the parameters that the
-protocol gives it, in the file of its noun; how it gets to a connection is in `session.py`.
+An intent is a coroutine function of a connection's statements, or of the session, with the parameters of the protocol,
+in the file of its noun. `session.py` brings it to a connection.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from evertick.when.moment import HOUR
 
 __all__ = ["PostgresStore"]
 
-# How often upkeep looks after the days of history.
+# How often upkeep creates the coming partitions.
 _PARTITIONS_EVERY = HOUR
-# How long a node gets its connections ready before it joins, at most; and which share of its lease.
+# The longest time for the preparation of connections before a node joins, in seconds and as a share of its lease.
 _WARM_SECONDS, _WARM_SHARE = 2.0, 0.1
 
 P = ParamSpec("P")
@@ -60,7 +60,7 @@ Method = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any, T]]
 
 
 def _ask(intent: Intent[P, T]) -> Method[P, T]:
-    """One statement, which is a transaction by itself."""
+    """One statement in autocommit."""
 
     async def ask(self: PostgresStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.session().ask(lambda db: intent(db, *args, **kwargs))
@@ -69,7 +69,7 @@ def _ask(intent: Intent[P, T]) -> Method[P, T]:
 
 
 def _read(intent: Intent[P, T]) -> Method[P, T]:
-    """Several statements that see one and the same moment."""
+    """Several statements in one snapshot."""
 
     async def read(self: PostgresStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.session().read(lambda db: intent(db, *args, **kwargs))
@@ -85,7 +85,7 @@ def _write(intent: Intent[P, T]) -> Method[P, T]:
 
 
 def _with_session(intent: Callable[Concatenate[StoreSession, P], Coroutine[Any, Any, T]]) -> Method[P, T]:
-    """An intent that chooses its transactions itself."""
+    """An intent that chooses its own transactions."""
 
     async def perform(self: PostgresStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await intent(self.session(), *args, **kwargs)
@@ -98,11 +98,13 @@ class PostgresStore(SessionStore[StoreSession]):
 
     def __init__(self, url: str, *, clock: Clock, is_inline: bool = False) -> None:
         if is_inline:
-            raise InvalidSetting("a simulation needs a store without threads and network; use sqlite://")
+            raise InvalidSetting(
+                "a simulation needs a store without threads and network", setting="url", fix="use sqlite://"
+            )
         self._where = location_of(url)
         super().__init__(self._where.description)
         self._clock = clock
-        # Of an open store: which one it is, and whether a user's connection leads to it.
+        # Of an open store: its id, and its database, to check users' connections.
         self._identity: Identity | None = None
         self._prune_cursor: upkeep.PruneCursor = {}
         self._limits_cursor: upkeep.LimitsCursor = {}
@@ -162,7 +164,7 @@ class PostgresStore(SessionStore[StoreSession]):
     async def changed(self, app: str, timeout: float) -> base.News | None:
         session = self.session()
         if not self._where.listens:
-            # No wake-up will come, though something may have been written.
+            # Without wake-ups, something may have been written.
             await asyncio.sleep(min(timeout, POLL_SECONDS))
             return "anything"
         pool = await session.pools.here()
@@ -247,7 +249,7 @@ class PostgresStore(SessionStore[StoreSession]):
 
     async def join(self, node: base.NodeJoin) -> int:
         session = self.session()
-        # Its first run is not to wait for plans. A node counts its lease from before this.
+        # So that the node's first run does not wait for query plans. The node counts its lease from before this.
         seconds = min(_WARM_SECONDS, node.lease / 1e6 * _WARM_SHARE)
         await session.warm_up(lambda db: run_intents.rehearse(db, node.app), seconds)
         return await session.write(lambda db: node_intents.join(db, node))
@@ -262,8 +264,8 @@ class PostgresStore(SessionStore[StoreSession]):
 
     pulse = _ask(upkeep.pulse)
     apps = _ask(upkeep.apps)
-    _find_off = _read(upkeep.find_mistimed)
-    _mend_off = _write(upkeep.mend_mistimed)
+    _find_mistimed = _read(upkeep.find_mistimed)
+    _mend_mistimed = _write(upkeep.mend_mistimed)
 
     async def park_unknown(self, app: str, limit: int) -> int:
         session = self.session()

@@ -1,15 +1,14 @@
-"""The ledger inside other transactions: the user's own, and those that a job gets for its own rows.
+"""Intents inside transactions of users, and transactions for jobs that end their runs.
 
-The user's connection stays the user's: an error of ours is rolled back to a savepoint and leaves the transaction as it
-was. It must lead to the very database and schema of the store: only then is a commit one commit. Others are woken by
-it. asyncpg is used as it is, psycopg through an adapter; wrappers (pools, SQLAlchemy, Django) are taken off layer by
-layer, and nothing is imported for it. A plain connection is used in the caller's thread: its coroutines come to their
-end without an event loop.
+A user's connection is left as it was: an error of ours is rolled back to a savepoint. It must lead to the database and
+schema of the store, because only then one commit covers both. The commit wakes other nodes. asyncpg is used directly,
+psycopg through an adapter; wrappers (pools, SQLAlchemy, Django) are removed layer by layer, and none is imported. A
+synchronous connection is used in the caller's thread; its coroutines end without an event loop.
 
-A job's transaction locks nothing of the ledger before its end: a cancel or a takeover of the run does not wait for the
-job, and the job's commit is refused then. A watch ends its connection in time, whatever the job is doing. A plain job
-gets a connection of psycopg in its own thread, for asyncpg lives on event loops only; when its time is over the server
-is asked to end the session: no other thread may touch a connection that is in use.
+A job's transaction locks no row of the ledger before its end, so a cancel or a recovery of the run does not wait for
+the job; its commit is then refused. A timer closes its connection in time, even while the job uses it. A synchronous
+job gets a psycopg connection in its own thread, because asyncpg needs an event loop. At the time limit the server is
+asked to end that session, because no other thread may use a connection that is in use.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from evertick.model import Message, NewMessage, NewRun, Outcome, Run
 from evertick.store.base import FinishAnswer
 from evertick.store.postgres.connection import (
     BEGIN,
+    REACHABLE,
     Connection,
     QueryConnection,
     Statements,
@@ -45,7 +45,7 @@ from evertick.store.postgres.run_ids import is_run_id
 from evertick.store.postgres.runs import enqueue_in
 from evertick.store.postgres.wakeup import Notifier
 from evertick.store.rows import Row
-from evertick.store.wrappers import CLOSED, begin_as_library, layers_of
+from evertick.store.wrappers import begin_as_library, closed_connection, layers_of
 from evertick.text.redact import shown_value
 
 __all__ = ["AsyncpgTransaction", "Identity", "PsycopgTransaction", "UserTransaction", "identity_of", "load_psycopg"]
@@ -53,12 +53,12 @@ __all__ = ["AsyncpgTransaction", "Identity", "PsycopgTransaction", "UserTransact
 # --- connections of users ---------------------------------------------------------------------------------------------
 
 
-# States of a transaction in libpq: none is open.
+# libpq's transaction status: no transaction is open.
 _IDLE = 0
 
 
 class _Psycopg:
-    """Common to both kinds of psycopg."""
+    """Common to both kinds of psycopg connection."""
 
     is_async: bool
 
@@ -70,11 +70,11 @@ class _Psycopg:
         return bool(self._connection.closed)
 
     def is_in_transaction(self) -> bool:
-        """Also when the first statement begins one, as it does unless the user has turned that off."""
+        """Also true if the first statement begins one, which is psycopg's default."""
         return not self._connection.autocommit or int(self._connection.info.transaction_status) != _IDLE
 
 
-class PlainPsycopg(_Psycopg):
+class SyncPsycopg(_Psycopg):
     is_async = False
 
     async def fetch(self, query: str, *values: object) -> list[Row]:
@@ -93,7 +93,7 @@ class PlainPsycopg(_Psycopg):
             return str(cursor.statusmessage)
 
     def _cursor(self) -> Any:
-        # With $1 for parameters, as all of our statements have it.
+        # A raw cursor takes $1 for parameters, as our statements have them.
         return self._psycopg.RawCursor(self._connection, row_factory=self._psycopg.rows.dict_row)
 
 
@@ -119,30 +119,33 @@ class AsyncPsycopg(_Psycopg):
         return self._psycopg.AsyncRawCursor(self._connection, row_factory=self._psycopg.rows.dict_row)
 
 
-UserConnection = Connection | PlainPsycopg | AsyncPsycopg
+UserConnection = Connection | SyncPsycopg | AsyncPsycopg
 
 
 def connection_of(given: object) -> UserConnection:
-    """The connection inside of its wrappers, for our statements."""
+    """The connection inside its wrappers, for our statements."""
     for found in layers_of(given):
-        # Anew for each: Django loads its driver with the first connection.
+        # In the loop, because Django imports its driver with the first connection.
         psycopg = sys.modules.get("psycopg")
         if isinstance(found, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
             connection: Connection = found
             return connection
         if psycopg is not None and isinstance(found, psycopg.Connection):
-            return PlainPsycopg(found, psycopg)
+            return SyncPsycopg(found, psycopg)
         if psycopg is not None and isinstance(found, psycopg.AsyncConnection):
             return AsyncPsycopg(found, psycopg)
         if type(found).__module__.startswith("psycopg2"):
             raise InvalidInput(
-                "connection: this is one of psycopg2, which Evertick cannot use; install psycopg 3 with `pip install "
-                "'psycopg[binary]'`: Django takes it by itself, SQLAlchemy by postgresql+psycopg:// in its URL"
+                "connection: Evertick cannot use a connection of psycopg2",
+                setting="connection",
+                fix="install psycopg 3 with `pip install 'psycopg[binary]'`: Django uses it automatically, SQLAlchemy "
+                "by postgresql+psycopg:// in its URL",
             )
     raise InvalidInput(
-        f"connection: {shown_value(given)} is no open connection to PostgreSQL that Evertick can use; pass one of "
-        "asyncpg or psycopg 3, Django's, a Connection or Session of SQLAlchemy on one of them, or an AsyncConnection "
-        "(of an AsyncSession: `await session.connection()`)"
+        f"connection: {shown_value(given)} is no open connection to PostgreSQL that Evertick can use",
+        setting="connection",
+        fix="pass one of asyncpg or psycopg 3, Django's, a Connection or Session of SQLAlchemy on one of them, or an "
+        "AsyncConnection (of an AsyncSession: `await session.connection()`)",
     )
 
 
@@ -150,18 +153,18 @@ def connection_of(given: object) -> UserConnection:
 
 
 T = TypeVar("T")
-# Which store it is, and in which database of its server: a copy has the same id.
+# The id of the store, and its database in the server: a copy of the store has the same id.
 Identity = tuple[str, int]
 
 _READ_COMMITTED = "read committed"
 # SQLSTATEs of a table and of a schema that do not exist.
 _NO_TABLES = ("42P01", "3F000")
-# Of a transaction in which a statement has failed, and of one that lost against another.
+# A transaction in which a statement has failed; and one that conflicted with another.
 _FAILED = "25P02"
 _CONFLICT = "40"
-# The server comes in only where the program cannot: where it stands still.
+# The server ends a transaction only if the program cannot, for example because it is frozen.
 _WATCH_MARGIN_SECONDS = 2.0
-# It counts milliseconds in 31 bits.
+# The server counts milliseconds in 31 bits.
 _SERVER_MOST_SECONDS = 2_000_000.0
 
 
@@ -195,7 +198,7 @@ class UserTransaction:
         self._sql = sql
         self._clock = clock
         self._notifier = notifier
-        # As the server says when the store is checked, before anything is written.
+        # Set by the check of the store, before anything is written.
         self._isolation = _READ_COMMITTED
 
     @property
@@ -214,17 +217,17 @@ class UserTransaction:
 
     async def _finish(self, db: Statements, app: str, node: str, outcome: Outcome) -> tuple[list[FinishAnswer], bool]:
         if self._isolation != _READ_COMMITTED and is_run_id(outcome.id):
-            await self._refuse_what_frees(db, outcome.id)
+            await self._refuse_with_waiters(db, outcome.id)
         return await finish_in(db, app, node, [outcome])
 
-    async def _refuse_what_frees(self, db: Statements, run: str) -> None:
-        """A transaction that sees the ledger as it was at its beginning cannot let through who waits since then."""
-        concerned = await db.only_row("run.to_lock", [run])
-        if concerned["has_limited"] or concerned["schedules"]:
+    async def _refuse_with_waiters(self, db: Statements, run: str) -> None:
+        """A transaction with a snapshot of its beginning does not see runs that have become blocked since."""
+        locks = await db.only_row("run.to_lock", [run])
+        if locks["has_limited"] or locks["schedules"]:
             raise Refused(
                 f"run {run} cannot be finished in a transaction that is {self._isolation}: others wait for its end, "
-                "and those that have come since the transaction began cannot be seen there; begin it as read "
-                "committed, or let the job return instead of finishing by itself"
+                "and those that came after the transaction began are not visible in it",
+                fix="begin it as read committed, or let the job return instead of finishing the run itself",
             )
 
     async def _perform(self, act: Callable[[Statements], Awaitable[T]]) -> T:
@@ -236,18 +239,18 @@ class UserTransaction:
             cause = error.__cause__
             if cause is None or not sqlstate_of(cause).startswith(_CONFLICT):
                 raise
-            # Only the user can try the whole transaction again, and knows the errors of its own driver.
+            # Only the user can repeat the whole transaction, and expects the errors of the driver.
             raise cause from None
 
     async def _check_transaction(self) -> None:
         if self._connection.is_closed():
-            raise Refused(CLOSED)
+            raise closed_connection()
         await begin_as_library(self._given, is_begun=self._connection.is_in_transaction())
         if not self._connection.is_in_transaction():
             raise Refused(
-                "no transaction is open on this connection, and it begins none by itself (autocommit); begin one first "
-                "(asyncpg and psycopg: `connection.transaction()`, Django: `transaction.atomic()`, SQLAlchemy: without "
-                'isolation_level="AUTOCOMMIT"), and commit it together with your own changes'
+                "no transaction is open on this connection, and it begins none by itself (autocommit)",
+                fix="begin one first (asyncpg and psycopg: `connection.transaction()`, Django: `transaction.atomic()`, "
+                'SQLAlchemy: without isolation_level="AUTOCOMMIT"), and commit it together with your own changes',
             )
 
     async def _in_savepoint(self, act: Callable[[Statements], Awaitable[T]]) -> T:
@@ -257,8 +260,8 @@ class UserTransaction:
             if sqlstate_of(error) != _FAILED:
                 raise
             raise Refused(
-                "the transaction on this connection has failed before, and takes no more statements; roll it back, and "
-                "begin another one"
+                "the transaction on this connection has failed before, and accepts no more statements",
+                fix="roll it back, and begin another one",
             ) from error
         try:
             db = Statements(self._connection, self._sql, self._clock)
@@ -279,21 +282,21 @@ class UserTransaction:
             if sqlstate_of(error) not in _NO_TABLES:
                 raise
             raise Refused(
-                f"this connection leads to a database without tables of Evertick; {self._advice()}"
+                "this connection leads to a database without tables of Evertick", fix=self._advice()
             ) from error
         if _identity(found) != self._identity:
-            raise Refused(f"this connection leads to another store; {self._advice()}")
+            raise Refused("this connection leads to another store", fix=self._advice())
         self._isolation = found["isolation"]
 
     def _advice(self) -> str:
-        return f"the ledger is in the {self._where.description}: connect to that, so that one commit is enough for both"
+        return f"connect to the {self._where.description}, where the ledger is, so that one commit covers both"
 
 
 # --- a transaction for a job -------------------------------------------------------------------------------------
 
 
 class AsyncpgTransaction:
-    """A connection for one job, in a transaction that is bounded in time."""
+    """A connection for one job, in a transaction with a time limit."""
 
     def __init__(
         self, where: Location, sql: Mapping[str, str], clock: Clock, notifier: Notifier, *, seconds: float
@@ -306,7 +309,7 @@ class AsyncpgTransaction:
         self._connection: Connection | None = None
         self._transaction = ""
         self._watch: asyncio.TimerHandle | None = None
-        self._is_out_of_time = False
+        self._has_timed_out = False
 
     async def begin(self, app: str, node: str, run: str, fence: int) -> Connection | None:
         with translated(self._where):
@@ -321,7 +324,7 @@ class AsyncpgTransaction:
             await disconnect(connection)
             return None
         self._connection = connection
-        self._watch = asyncio.get_running_loop().call_later(self._seconds, self._time_is_over)
+        self._watch = asyncio.get_running_loop().call_later(self._seconds, self._time_out)
         return connection
 
     async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
@@ -329,22 +332,22 @@ class AsyncpgTransaction:
 
     async def rollback(self) -> None:
         if self._connection is not None:
-            self._take_back().terminate()
-        if self._is_out_of_time:
-            raise out_of_time(self._seconds)
+            self._take_connection().terminate()
+        if self._has_timed_out:
+            raise _timeout_error(self._seconds)
 
     async def _hold(self, connection: Connection, app: str, node: str, run: str, fence: int) -> bool:
         await connection.execute(BEGIN)
         db = Statements(connection, self._sql, self._clock)
-        # It gets a name by that, by which its end is recognised.
+        # Assigns the transaction id, by which the end of the transaction is recognised.
         self._transaction = (await db.only_row("within.begin", server_limit(self._seconds)))["name"]
         return is_run_id(run) and await db.row("within.held", app, node, run, fence) is not None
 
     async def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
-        connection = self._take_back()
+        connection = self._take_connection()
         try:
-            if self._is_out_of_time:
-                raise out_of_time(self._seconds)
+            if self._has_timed_out:
+                raise _timeout_error(self._seconds)
             with translated(self._where):
                 async with asyncio.timeout(self._where.timeout):
                     db = Statements(connection, self._sql, self._clock)
@@ -356,44 +359,46 @@ class AsyncpgTransaction:
             else:
                 await disconnect(connection)
 
-    def _take_back(self) -> Connection:
-        """The connection from the job's hands into ours. Ending it rolls back what is not committed."""
+    def _take_connection(self) -> Connection:
+        """Take the connection from the job. Closing it rolls back."""
         assert self._connection is not None
         assert self._watch is not None
         self._watch.cancel()
         connection, self._connection = self._connection, None
         return connection
 
-    def _time_is_over(self) -> None:
-        self._is_out_of_time = True
+    def _time_out(self) -> None:
+        self._has_timed_out = True
         if self._connection is not None:
             with suppress(StoreError):
                 self._connection.terminate()
 
 
 def server_limit(seconds: float) -> str:
-    """After how many milliseconds the server itself ends what a job does. The watch comes first, with its words."""
+    """The server's timeout for the statements of a job, in milliseconds. Our timer comes first, with a clearer
+    error."""
     return str(round(min(seconds + _WATCH_MARGIN_SECONDS, _SERVER_MOST_SECONDS) * 1000))
 
 
-def out_of_time(seconds: float) -> TransactionTimeout:
+def _timeout_error(seconds: float) -> TransactionTimeout:
     return TransactionTimeout(
-        f"the transaction was open for more than {seconds:g} s, a third of the lease, and was rolled back. Do the long "
-        "part before the block, or raise lease="
+        f"the transaction was open for more than {seconds:g} s, a third of the lease, and was rolled back",
+        fix="do the long part before the block, or raise lease=",
     )
 
 
 async def finish_and_commit(
     connection: QueryConnection, db: Statements, notifier: Notifier, name: str, app: str, node: str, outcome: Outcome
 ) -> bool:
-    """The end of a job's transaction, which has this name still. False: the claim is lost, and nothing committed."""
+    """Finish the run and commit the job's transaction, if it is still this one. False: the claim is lost; no commit."""
     named = await db.rows("within.transaction") if connection.is_in_transaction() else []
     if [row["name"] for row in named] != [name]:
         raise Refused(
-            f"the job has ended the transaction of run {outcome.id} by itself, so its own rows and the end of the run "
-            "were not one commit; leave COMMIT and ROLLBACK to `ctx.transaction()`"
+            f"the job has ended the transaction of run {outcome.id} itself, so its rows and the end of the run were "
+            "not one commit",
+            fix="leave COMMIT and ROLLBACK to `ctx.transaction()`",
         )
-    # The job may have written it itself, with a result.
+    # The job may have written the outcome itself, with a result.
     answers, _ = await finish_in(db, app, node, [outcome])
     if answers == ["lost"]:
         return False
@@ -410,14 +415,14 @@ def load_psycopg(description: str) -> ModuleType:
         import psycopg
     except ImportError as error:
         raise Refused(
-            f"the ledger is in the {description}, and a plain job needs psycopg for a transaction there; install it "
-            "with `pip install 'psycopg[binary]'`, or make the job a coroutine"
+            f"the ledger is in the {description}, and a synchronous job needs psycopg for a transaction there",
+            fix="install it with `pip install 'psycopg[binary]'`, or make the job a coroutine",
         ) from error
     return psycopg
 
 
 class PsycopgTransaction:
-    """A connection for one job, in a transaction that is bounded in time."""
+    """A connection for one synchronous job, in a transaction with a time limit."""
 
     def __init__(
         self,
@@ -438,16 +443,16 @@ class PsycopgTransaction:
         self._connection: Any = None
         self._transaction = ""
         self._watch: threading.Timer | None = None
-        # Between the watch and the end of the block: the first decides.
+        # For the timer and the end of the block: the first one decides.
         self._ending = threading.Lock()
-        self._is_out_of_time = False
+        self._has_timed_out = False
 
     async def begin(self, app: str, node: str, run: str, fence: int) -> Any:
         with self._translated():
             connection = self._connect()
             try:
-                db = Statements(PlainPsycopg(connection, self._psycopg), self._sql, self._clock)
-                # It gets a name by that, by which its end is recognised.
+                db = Statements(SyncPsycopg(connection, self._psycopg), self._sql, self._clock)
+                # Assigns the transaction id, by which the end of the transaction is recognised.
                 begun = await db.only_row("within.begin", server_limit(self._seconds))
                 self._transaction = begun["name"]
                 held = await db.row("within.held", app, node, run, fence) if is_run_id(run) else None
@@ -458,33 +463,33 @@ class PsycopgTransaction:
             connection.close()
             return None
         self._connection = connection
-        self._watch = threading.Timer(self._seconds, self._time_is_over, [begun["backend"]])
+        self._watch = threading.Timer(self._seconds, self._time_out, [begun["backend"]])
         self._watch.daemon = True
         self._watch.start()
         return connection
 
     async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
-        connection = self._take_back()
+        connection = self._take_connection()
         try:
-            if self._is_out_of_time:
-                raise out_of_time(self._seconds)
+            if self._has_timed_out:
+                raise _timeout_error(self._seconds)
             with self._translated():
-                plain = PlainPsycopg(connection, self._psycopg)
-                db = Statements(plain, self._sql, self._clock)
-                return await finish_and_commit(plain, db, self._notifier, self._transaction, app, node, outcome)
+                sync = SyncPsycopg(connection, self._psycopg)
+                db = Statements(sync, self._sql, self._clock)
+                return await finish_and_commit(sync, db, self._notifier, self._transaction, app, node, outcome)
         finally:
             connection.close()
 
     async def rollback(self) -> None:
         if self._connection is not None:
-            self._take_back().close()
-        if self._is_out_of_time:
-            raise out_of_time(self._seconds)
+            self._take_connection().close()
+        if self._has_timed_out:
+            raise _timeout_error(self._seconds)
 
     def _connect(self) -> Any:
-        # A prepared statement stays on its server session, where the pooler may give us another one.
-        never = {"prepare_threshold": None} if self._where.is_pooled else {}
-        connection = self._psycopg.connect(**self._address(), **never)
+        # A prepared statement stays in its server session, and a pooler may assign another session.
+        unprepared = {"prepare_threshold": None} if self._where.is_pooled else {}
+        connection = self._psycopg.connect(**self._address(), **unprepared)
         connection.isolation_level = self._psycopg.IsolationLevel.READ_COMMITTED
         return connection
 
@@ -508,19 +513,19 @@ class PsycopgTransaction:
         }
         return {name: value for name, value in given.items() if value}
 
-    def _take_back(self) -> Any:
-        """The connection from the job's hands into ours. Closing it rolls back what is not committed."""
+    def _take_connection(self) -> Any:
+        """Take the connection from the job. Closing it rolls back."""
         assert self._watch is not None
         self._watch.cancel()
         with self._ending:
             connection, self._connection = self._connection, None
         return connection
 
-    def _time_is_over(self, backend: int) -> None:
+    def _time_out(self, backend: int) -> None:
         with self._ending:
             if self._connection is None:
                 return
-            self._is_out_of_time = True
+            self._has_timed_out = True
             with suppress(self._psycopg.Error), self._connect() as connection:
                 statement = self._sql["within.terminate"]
                 self._psycopg.RawCursor(connection).execute(statement, [backend, self._transaction])
@@ -534,4 +539,6 @@ class PsycopgTransaction:
                 if error.sqlstate is not None:
                     raise
                 message = str(error).partition("\n")[0]
-                raise StoreUnavailable(f"the {self._where.description} cannot be reached ({message})") from error
+                raise StoreUnavailable(
+                    f"the {self._where.description} cannot be reached ({message})", fix=REACHABLE
+                ) from error

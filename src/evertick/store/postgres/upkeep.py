@@ -1,4 +1,4 @@
-"""Upkeep: parking what no node can run, pruning in bites, the pulse, and mending the times of a wrong clock."""
+"""Upkeep: park runs that no node can run, prune, the pulse, and the repair of times written by a wrong clock."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from evertick.model import Verdict
 from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATELY, LATELY_DUE, GapCut, Pulse
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.feed import prune_feed, publish_runs
-from evertick.store.postgres.limits import enter_gate, let_stuck_through, make_room
-from evertick.store.postgres.partitions import goes_by_rows_before
+from evertick.store.postgres.limits import enter_gate, make_room, release_stuck
+from evertick.store.postgres.partitions import delete_rows_before
 from evertick.store.rows import DATED, WAITING, MistimedRows, add_rows
 from evertick.when.moment import DAY
 
 __all__ = ["LimitsCursor", "PruneCursor", "apps", "find_mistimed", "mend_mistimed", "park_unknown", "prune", "pulse"]
 
-# Counts of live runs and of schedules stop here.
+# Counts of live runs and of schedules stop at these numbers.
 _COUNT_MOST, _SCHEDULES_MOST = 10_000, 1_000_000
-# Schedules whose history one bite looks through.
-_SCHEDULES_PER_BITE = 1_000
-# Every start of a process is a node: the dead are kept for a day, however long history is.
+# Schedules whose history one call checks.
+_SCHEDULES_PER_CALL = 1_000
+# Every start of a process is a node, so dead nodes are kept for a day only, however long history is kept.
 _DEAD_NODES_KEPT = DAY
-# The rhythm of a duty outlives a day without any node, however short history is.
+# A duty survives a day without any node, however short history is kept.
 _FREE_DUTIES_KEPT = DAY
 
-# Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
+# Where the next call continues, per app: the last schedule (key, id) that was checked.
 PruneCursor = dict[str, tuple[str, int]]
 # The same for keys of limits.
 LimitsCursor = dict[str, str]
@@ -34,7 +34,7 @@ LimitsCursor = dict[str, str]
 async def park_unknown(db: Statements, app: str, limit: int, limits_cursor: LimitsCursor) -> int:
     if (await db.only_row("park_unknown.has_limited", app))["has_limited"]:
         await enter_gate(db, app)
-    limits_cursor[app] = await let_stuck_through(db, app, limits_cursor.get(app, ""), limit)
+    limits_cursor[app] = await release_stuck(db, app, limits_cursor.get(app, ""), limit)
     parked = await db.rows("park_unknown", app, limit, db.is_in_gate)
     await publish_runs(db, app, "run.parked", [row["id"] for row in parked])
     await make_room(db, app, [row["limit_key"] for row in parked])
@@ -47,91 +47,91 @@ async def park_unknown(db: Statements, app: str, limit: int, limits_cursor: Limi
 
 
 class _PruneBatch:
-    """Counts what a call has deleted against its limit."""
+    """Counts the rows that a call has deleted against its limit."""
 
     def __init__(self, db: Statements, app: str, limit: int) -> None:
         self.db = db
         self.app = app
         self.left = limit
-        self.eaten = 0
+        self.deleted = 0
 
     async def runs(self, name: str, *values: object) -> None:
-        """Delete the runs that a statement finds, with what hangs on them. Its last parameter is the limit."""
+        """Delete the runs that a statement returns, with attempts and log. Its last parameter is the limit."""
         rows = await self.db.rows(name, *values, self.left)
         if rows:
             moments = [row["fire_at"] for row in rows]
             self.count(await self.db.count("prune.runs", [row["id"] for row in rows], min(moments), max(moments)))
 
     async def rows(self, name: str, *values: object) -> None:
-        """Delete the rows that a statement finds. Its last parameter is the limit."""
+        """Execute a DELETE. Its last parameter is the limit."""
         self.count(await self.db.count(name, *values, self.left))
 
     def count(self, rows: int) -> None:
         self.left -= rows
-        self.eaten += rows
+        self.deleted += rows
 
 
 async def prune(
     db: Statements, app: str, before: int, keep_per_schedule: int | None, limit: int, cursor: PruneCursor
 ) -> int:
-    bite = _PruneBatch(db, app, limit)
+    batch = _PruneBatch(db, app, limit)
     now = (await db.only_row("now"))["now"]
     steps: tuple[Callable[[], Awaitable[None]], ...] = (
-        lambda: bite.runs("prune.old_runs", app, goes_by_rows_before(before, now), before),
-        lambda: bite.runs("prune.old_runs_without_day", app, before),
-        lambda: _prune_surplus(bite, keep_per_schedule, cursor),
-        lambda: bite.rows("prune.gaps", app, before),
-        lambda: bite.rows("prune.starts", app),
-        lambda: bite.rows("prune.unique", app),
-        lambda: bite.rows("prune.messages", app),
-        lambda: bite.rows("prune.nodes", app, before, _DEAD_NODES_KEPT),
-        lambda: _prune_duties(bite, before),
-        lambda: _prune_finished(bite, before),
-        lambda: _prune_feed(bite),
+        lambda: batch.runs("prune.old_runs", app, delete_rows_before(before, now), before),
+        lambda: batch.runs("prune.old_runs_without_day", app, before),
+        lambda: _prune_surplus(batch, keep_per_schedule, cursor),
+        lambda: batch.rows("prune.gaps", app, before),
+        lambda: batch.rows("prune.starts", app),
+        lambda: batch.rows("prune.unique", app),
+        lambda: batch.rows("prune.messages", app),
+        lambda: batch.rows("prune.nodes", app, before, _DEAD_NODES_KEPT),
+        lambda: _prune_duties(batch, before),
+        lambda: _prune_finished(batch, before),
+        lambda: _prune_feed(batch),
     )
     for step in steps:
-        if bite.left > 0:
+        if batch.left > 0:
             await step()
-    return bite.eaten
+    return batch.deleted
 
 
-async def _prune_surplus(bite: _PruneBatch, add_rows: int | None, cursor: PruneCursor) -> None:
-    """Look through the next schedules: what they have too much of, and versions that nothing refers to any more."""
-    after = cursor.get(bite.app, ("", 0))
-    rows = await bite.db.rows("prune.schedules", bite.app, *after, _SCHEDULES_PER_BITE)
+async def _prune_surplus(batch: _PruneBatch, most_kept: int | None, cursor: PruneCursor) -> None:
+    """Check the next schedules for surplus runs, and for old definitions that no run refers to."""
+    after = cursor.get(batch.app, ("", 0))
+    rows = await batch.db.rows("prune.schedules", batch.app, *after, _SCHEDULES_PER_CALL)
     if rows:
-        if add_rows is not None:
-            await bite.runs("prune.surplus_runs", [row["schedule_id"] for row in rows], add_rows)
-        gone = columns_of([(row["key"], row["schedule_id"]) for row in rows])
-        await bite.db.count("prune.versions", bite.app, *gone)
-        if bite.left <= 0:
-            # There may be more of them: the next bite looks at the same again.
+        if most_kept is not None:
+            await batch.runs("prune.surplus_runs", [row["schedule_id"] for row in rows], most_kept)
+        versions = columns_of([(row["key"], row["schedule_id"]) for row in rows])
+        await batch.db.count("prune.versions", batch.app, *versions)
+        if batch.left <= 0:
+            # There may be more of them: the next call checks the same schedules again.
             return
-        cursor[bite.app] = (rows[-1]["key"], rows[-1]["schedule_id"])
-    if len(rows) < _SCHEDULES_PER_BITE:
-        cursor.pop(bite.app, None)
+        cursor[batch.app] = (rows[-1]["key"], rows[-1]["schedule_id"])
+    if len(rows) < _SCHEDULES_PER_CALL:
+        cursor.pop(batch.app, None)
 
 
-async def _prune_duties(bite: _PruneBatch, before: int) -> None:
-    rows = await bite.db.rows("prune.duties", bite.app, before, _FREE_DUTIES_KEPT, bite.left)
+async def _prune_duties(batch: _PruneBatch, before: int) -> None:
+    rows = await batch.db.rows("prune.duties", batch.app, before, _FREE_DUTIES_KEPT, batch.left)
     if rows:
-        await bite.db.count("prune.duty_terms", bite.app, max(row["term"] for row in rows))
-    bite.count(len(rows))
+        await batch.db.count("prune.duty_terms", batch.app, max(row["term"] for row in rows))
+    batch.count(len(rows))
 
 
-async def _prune_feed(bite: _PruneBatch) -> None:
-    bite.count(await prune_feed(bite.db, bite.app, bite.left))
+async def _prune_feed(batch: _PruneBatch) -> None:
+    batch.count(await prune_feed(batch.db, batch.app, batch.left))
 
 
-async def _prune_finished(bite: _PruneBatch, before: int) -> None:
-    finished = [row["id"] for row in await bite.db.rows("prune.finished_schedules", bite.app, before, bite.left)]
+async def _prune_finished(batch: _PruneBatch, before: int) -> None:
+    finished = [row["id"] for row in await batch.db.rows("prune.finished_schedules", batch.app, before, batch.left)]
     if not finished:
         return
-    # One of them may be triggered or edited meanwhile; not so after the lock.
-    await bite.db.rows("schedule.lock", sorted(finished))
-    ids = [row["id"] for row in await bite.db.rows("prune.still_finished", finished)]
-    await bite.db.count("change_schedules.remove", ids)
-    bite.count(len(ids))
+    # Until the lock, one of them may be triggered or edited.
+    await batch.db.rows("schedule.lock", sorted(finished))
+    ids = [row["id"] for row in await batch.db.rows("prune.still_finished", finished)]
+    await batch.db.count("change_schedules.remove", ids)
+    batch.count(len(ids))
 
 
 # --- pulse -------------------------------------------------------------------------------------------------------
@@ -159,16 +159,16 @@ async def apps(db: Statements, *, limit: int = 100) -> list[str]:
     return [row["app"] for row in await db.rows("apps", limit)]
 
 
-# --- what was written while the clock of the server was ahead ---------------------------------------------------------
+# --- rows written while the clock was ahead ---------------------------------------------------------------------------
 
 
 async def find_mistimed(db: Statements, app: str, limit: int, since: int | None = None) -> tuple[MistimedRows, int]:
-    """`since`: the earliest wrong time, where it is known from a look before. Beside it the store's time."""
+    """Returns them with the store's time. `since`: the earliest wrong time, if an earlier search has found it."""
     now: int = (await db.only_row("now"))["now"]
     found, ahead = MistimedRows({}, [], []), now + CLOCK_AHEAD
     for kind in (*DATED, "gaps", "keys"):
         add_rows(found, kind, await db.rows(f"clock.{kind}", app, ahead, limit))
-    # Runs that were made at a wrong time tell it, too: what else waits is found by that.
+    # Runs created at a wrong time prove it too; waiting rows are then found by the earliest of these times.
     for kind in ("runs", "messages"):
         rows = await db.rows(f"clock.{kind}", app, ahead, EVER, now + CLOCK_FAR, limit)
         found.times.extend(row["at"] for row in rows if row["at"] is not None)
@@ -181,13 +181,13 @@ async def find_mistimed(db: Statements, app: str, limit: int, since: int | None 
 async def mend_mistimed(
     db: Statements, app: str, found: MistimedRows, gaps: Sequence[GapCut], limit: int
 ) -> dict[str, int]:
-    """Mend rows found before this transaction; a row that is right by now stays as it is."""
+    """Repair rows that were found before this transaction; a row that is correct by now is unchanged."""
     now: int = (await db.only_row("now"))["now"]
     mended: dict[str, int] = {}
     for kind in WAITING:
         await _mend(db, mended, kind, found, app, now)
         if len(found.names.get(kind, ())) >= limit:
-            break  # more of them may wait
+            break  # there may be more of them
     else:
         for kind in DATED:
             await _mend(db, mended, kind, found, app, now)

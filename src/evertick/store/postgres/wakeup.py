@@ -1,16 +1,16 @@
 """Wake-ups: NOTIFY after the commit that made something due, LISTEN on a connection of its own.
 
-A hint, never relied on: a node that misses one finds runs at the next poll, and a schedule that was changed at its next
-look from the very first (engine/fire.py). At most a hundred a second are sent by one store object; the last of
-a burst is always sent, a little later.
+Only a hint: a node that misses one finds runs at its next poll, and a changed schedule at its next full scan
+(engine/fire.py). A store object sends at most a hundred per second; the last one of a burst is always sent, a little
+later.
 
-Not inside of the transaction: those that notify are committed one after the other by the server, and would wait for
-each other's disk; one that does nothing else waits for no disk. A single run that is enqueued is the exception, because
-its start is waited for, which a statement for the wake-up would put off. So it is sent with the commit while
-such commits are quick; where they are not, the disk is slow or many are at it, and for a while all are sent afterwards.
+Not inside the transaction: the server commits transactions with NOTIFY one after the other, so they would wait for each
+other's disk sync, while a transaction with NOTIFY only waits for none. The exception is a single enqueued run, whose
+start would be delayed by a second statement. Its wake-up is sent with the commit while such commits are fast. If they
+are slow (slow disk, or many senders), all wake-ups are sent after the commit for a while.
 
-A wake-up has its sender, the kind of news, and the app: all apps of a schema share a channel, and wake only
-their own; and for a run that waits to be claimed no node looks at schedules.
+A wake-up names its sender, the kind of news, and the app. All apps of a schema share a channel, but only nodes of that
+app react; and news of runs to claim does not make a node read its schedules.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ __all__ = ["EVERY_APP", "POLL_SECONDS", "Listener", "Notifier", "channel_of"]
 
 log = logging.getLogger("evertick.store")
 
-# In the place of an app, where the news may be of any.
+# In place of an app: the news may be of any app.
 EVERY_APP = ""
 _NOTIFY = "SELECT pg_notify($1, $2)"
 _INTERVAL_SECONDS = 0.01
-# Statements that notify with their commit and take longer stood in line, or have a slow disk. After so many in a row
-# none does for a while; a single one may be the first of its connection, or have met a checkpoint.
+# A statement with NOTIFY that takes longer waited in line, or has a slow disk. After this many in a row, wake-ups are
+# sent after the commit for a while; a single slow one may be the first of its connection, or have met a checkpoint.
 _SLOW_SECONDS, _SLOW_MOST, _APART_SECONDS = 0.01, 3, 10.0
-# The sender in transactions of users and jobs: no store's own name, so that the node of this very store gets it, too.
-# Only their commit makes the work due, and nothing else tells when that was.
+# The sender in transactions of users and jobs. Not the store's name, because the node of this store must receive it
+# too: only the user's commit makes the work due, and nothing else reports when that was.
 _FOR_ALL = "all"
-# How soon a lost connection is opened again.
+# Pause before a lost connection is opened again.
 _AGAIN_SECONDS = 1.0
-# A silent connection looks like a broken one; so it is tried now and then.
+# A silent connection looks like a broken one, so it is tested at intervals.
 _PROBE = "SELECT 1"
 _PROBE_SECONDS = 30.0
 _CHANNEL_LONGEST = 63
-# How often to look where no wake-up can come.
+# Poll interval without wake-ups.
 POLL_SECONDS = 1.0
 
 
@@ -68,7 +68,7 @@ def channel_of(schema: str) -> str:
 
 
 class CommitNotice(NamedTuple):
-    """A wake-up that a statement sends with its commit, and when."""
+    """A wake-up that a statement sends with its commit, and the time of sending."""
 
     channel: str
     words: str
@@ -76,7 +76,7 @@ class CommitNotice(NamedTuple):
 
 
 class Notifier:
-    """Wakes the others. `name` tells our own wake-ups from theirs."""
+    """Sends wake-ups. `name` identifies those of this store."""
 
     def __init__(self, channel: str, clock: Clock, send: Callable[[str, str, str], Awaitable[None]]) -> None:
         self._channel = channel
@@ -84,17 +84,17 @@ class Notifier:
         self._send = send
         self.name = clock.new_token()
         self._notified_at = -_INTERVAL_SECONDS
-        # How many that notified with their commit were slow, in a row; until when none does.
+        # Number of slow commits with NOTIFY in a row, and until when wake-ups are sent after the commit.
         self._slow = 0
         self._apart_until = -_APART_SECONDS
-        # By app, what was committed too soon after the last ring.
+        # By app, news that came too soon after the last wake-up.
         self._pending: dict[str, News] = {}
         self._later: asyncio.Task[None] | None = None
 
     def with_commit(self, app: str, what: News) -> CommitNotice | None:
-        """For a statement that is about to be sent, if it may notify by itself. None: ring after it.
+        """A wake-up for a statement to send itself, if it may. None: send it after the statement.
 
-        A notice that is never committed delays only those that come in the next moment, a little.
+        A notice that is never committed only delays the wake-ups of the next moment a little.
         """
         now = self._clock.elapsed()
         if self._wait() > 0 or self._pending or now < self._apart_until:
@@ -103,14 +103,14 @@ class Notifier:
         return CommitNotice(self._channel, _payload(self.name, what, app), now)
 
     def note_commit(self, notice: CommitNotice) -> None:
-        """The wake-up with a commit was sent. Others may have been sent meanwhile: each is timed by itself."""
+        """A statement with a wake-up was committed. Each is timed by itself, because others may be sent meanwhile."""
         now = self._clock.elapsed()
         self._slow = self._slow + 1 if now - notice.since > _SLOW_SECONDS else 0
         if self._slow >= _SLOW_MOST:
             self._slow, self._apart_until = 0, now + _APART_SECONDS
 
     async def notify(self, connection: Connection, news: Mapping[str, News]) -> None:
-        """After a commit, on its connection. Not before: who is woken looks once, and would find nothing."""
+        """After a commit, on its connection. Not before: a node that is woken looks once, and would find nothing."""
         if not news:
             return
         if self._wait() > 0:
@@ -125,7 +125,7 @@ class Notifier:
             for app, what in sending.items():
                 await connection.execute(_NOTIFY, self._channel, _payload(self.name, what, app))
         except Exception:
-            # The commit stands, whatever comes of the hint.
+            # The commit is done; the hint is sent later.
             self._notify_later(sending)
 
     def _notify_later(self, news: Mapping[str, News]) -> None:
@@ -135,12 +135,12 @@ class Notifier:
             self._later = asyncio.get_running_loop().create_task(self._send_pending_later(), name="evertick wake-up")
 
     async def notify_in(self, connection: QueryConnection, news: Mapping[str, News]) -> None:
-        """Inside a transaction of a user or a job, which may be committed at any time: now or never, and to all."""
+        """Inside a transaction of a user or a job, which may be committed at any time: at once, and to all nodes."""
         for app, what in news.items():
             await connection.execute(_NOTIFY, self._channel, _payload(_FOR_ALL, what, app))
 
     async def close(self) -> None:
-        """Send pending wake-ups now: a node that leaves hands its work over by them."""
+        """Send pending wake-ups now, because other nodes take over the work of a node that leaves."""
         later, self._later = self._later, None
         if later is None or later.done() or later.get_loop() is not asyncio.get_running_loop():
             return
@@ -152,7 +152,7 @@ class Notifier:
                 await self._send_pending()
 
     async def _send_pending_later(self) -> None:
-        # Commits while it waits are covered by the next wake-up; while it sends, by the one after that.
+        # Commits during the wait are covered by the next wake-up; commits while sending, by the one after it.
         while self._pending:
             await asyncio.sleep(self._wait())
             self._notified_at = self._clock.elapsed()
@@ -174,23 +174,23 @@ class Notifier:
 
 
 class Listener:
-    """Listens for the wake-ups of others, on one event loop."""
+    """Receives wake-ups of other stores, on one event loop."""
 
     def __init__(self, where: Location, own_name: str) -> None:
         self._where = where
         self._channel = channel_of(where.schema)
         self._own_name = own_name
-        # By app, of those that were waited for; and the news since.
+        # By app that was waited for; and the news since.
         self._events: dict[str, asyncio.Event] = {}
         self._news: dict[str, News] = {}
         self._is_connected = False
-        # Whether it was logged that there is none.
+        # Whether the loss of wake-ups was logged.
         self._is_reported = False
         self._listening: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
     async def wait(self, app: str, timeout: float) -> News | None:
-        """News of an app: a wake-up came, or none could have been received."""
+        """News of an app: a wake-up came, or could not have been received."""
         if self._listening is None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(), name="evertick wake-ups")
         event = self._event_of(app)
@@ -200,7 +200,7 @@ class Listener:
         except TimeoutError:
             return None if self._is_connected else "anything"
         event.clear()
-        # Of several that wait together, the others do not know the news.
+        # Of several waiters only the first gets the news.
         return self._news.pop(app, "anything")
 
     def _event_of(self, app: str) -> asyncio.Event:
@@ -208,11 +208,11 @@ class Listener:
         if event is None:
             event = self._events[app] = asyncio.Event()
             if self._is_connected:
-                event.set()  # earlier wake-ups of it were not kept
+                event.set()  # earlier wake-ups of this app were ignored
         return event
 
     def renew(self) -> None:
-        """The connection may be broken: another one is opened."""
+        """The connection may be broken: open another one."""
         self._lost.set()
 
     async def close(self) -> None:
@@ -228,9 +228,9 @@ class Listener:
                 with translated(self._where):
                     await self._listen_once()
             except Exception as error:
-                # Whatever it is (a certificate that is being replaced), it may pass; and there is no other listener.
+                # Any error may pass (a certificate that is being replaced), and there is no other listener.
                 level = logging.INFO if isinstance(error, StoreError) else logging.WARNING
-                log.log(logging.DEBUG if self._is_reported else level, "no wake-ups for now: %s", error)
+                log.log(logging.DEBUG if self._is_reported else level, "wake-ups are not received: %s", error)
                 self._is_reported = True
             await asyncio.sleep(_AGAIN_SECONDS)
 
@@ -243,13 +243,13 @@ class Listener:
             await connection.add_listener(self._channel, self._on_notify)
             self._is_connected = True
             if self._is_reported:
-                log.info("wake-ups are heard again")
+                log.info("wake-ups are received again")
                 self._is_reported = False
-            # All wake-ups before the connection were missed.
+            # Wake-ups before the connection were missed.
             self._wake_all()
             await self._until_lost(connection, lost)
         finally:
-            # All that wait must look by themselves from now on.
+            # Without wake-ups all waiters must look for themselves.
             self._is_connected = False
             self._wake_all()
             await disconnect(connection)

@@ -1,8 +1,8 @@
 """Claims: a node becomes the owner of due runs.
 
-The highest priority comes first, then the longest due. Runs that wait in one queue with one priority are a lane; the
-lanes in use are found by one seek each, so that a hundred thousand future runs of a high priority cost nothing. Runs
-are read and taken by a few statements, however many there are, and one that makes no sense does not hide the others.
+Highest priority first, then longest due. The waiting runs of one queue and priority are a lane. Lanes in use are found
+by one index search each, so that future runs of a high priority cost nothing. A few statements read and claim any
+number of runs, and an unreadable run does not affect the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evertick.store.rows import NO_ARGS, Row, json_text
 from evertick.store.sqlite.connection import SQL, draw_fence, in_parts
 from evertick.store.sqlite.endings import end, finish
 from evertick.store.sqlite.feed import publish_runs
-from evertick.store.sqlite.limits import Gate, look_again
+from evertick.store.sqlite.limits import Gate, check_again
 from evertick.store.verdicts import Ending, unreadable_runs
 
 __all__ = ["Candidate", "ClaimQuery", "claim", "read_candidates"]
@@ -31,7 +31,7 @@ __all__ = ["Candidate", "ClaimQuery", "claim", "read_candidates"]
 
 
 class Candidate(msgspec.Struct, frozen=True, array_like=True):
-    """In the order of `claim.read`."""
+    """In the column order of `claim.read`."""
 
     id: str
     task: str
@@ -48,13 +48,13 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
     traceparent: str | None
     expires: int | None
     limit_key: str | None
-    # Whether taking it changes more than its owner: its limit, or a unique key that lasts until the start.
+    # Whether a claim changes more than the owner: a limit, or a unique key that lasts until the start.
     has_marks: int
     args: str | None
 
 
 class CandidateRows(NamedTuple):
-    """Readable runs, and the others with their errors."""
+    """The readable runs, and the others with their errors."""
 
     candidates: list[Candidate]
     unreadable: list[tuple[Row, str]]
@@ -113,17 +113,17 @@ def claimed_of(run: Candidate, fence: int, now: int) -> Claimed:
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 
-# Runs that one claim looks at without taking them, at most: too old to start, or held back by a limit. Bounds its
-# transaction; what is behind them is there for the next claim, which follows at once.
+# Runs that one claim reads without claiming them, at most: expired ones, and those blocked by a limit. Bounds its
+# transaction. The next claim follows at once.
 _PASSED_MOST = 1_000
 
 
 class _Lane(NamedTuple):
-    """Runs that wait in one queue with one priority."""
+    """The waiting runs of one queue and priority."""
 
     queue: str
     priority: int
-    # Of the first that the node can run.
+    # Of the first run that the node can run.
     due_at: int
 
 
@@ -144,8 +144,8 @@ def claim(
     if alive is None:
         return Claim(now=now, fence=0, runs=[], expired=[], next_due_at=None)
     wanted = (app, json_text(list(queues)), json_text(list(tasks)))
-    # With free slots only: what is let through is to be taken here, before one who has no room for it holds it back.
-    has_more_to_look_at = limit > 0 and alive["looked_at"] is not None and look_again(db, app, node, alive["looked_at"])
+    # Only with free slots: released runs should be claimed here, before a node without room blocks them again.
+    has_more_keys = limit > 0 and alive["looked_at"] is not None and check_again(db, app, node, alive["looked_at"])
     gate = Gate.of(db, now, app, tasks)
     if gate is not None:
         gate.open_due()
@@ -156,27 +156,27 @@ def claim(
         ids = _due(db, now, wanted, limit - len(query.claimed))
         found = read_candidates(db, app, ids)
         too_old = [run.id for run in found.candidates if _is_expired(run, now)]
-        # They leave the index, and those behind them come into view; the same goes for what a limit holds back.
+        # Those behind them come into view, as with runs that a limit blocks.
         end(db, now, app, [Ending(id_, Verdict.MISSED, Reason.EXPIRED) for id_ in too_old])
         expired += too_old
         if gate is None and any(run.limit_key is not None for run in found.candidates):
-            # Held back under a limit that the code no longer has. Those behind them are not to wait for it either, and
-            # are taken here, before a node that still has the limit holds them back again.
+            # They were blocked by a limit that the code no longer has. Release the runs behind them here, before a
+            # node that still has the limit blocks them again.
             gate = Gate(db, now, app, tasks)
         taken = query.take(found.without(set(too_old)), gate)
-        query.set_aside(found.unreadable)
+        query.park_unreadable(found.unreadable)
         passed += len(ids) - taken
-        has_let_through = gate is not None and gate.settle(limit - len(query.claimed))
-        if taken == len(ids) and not has_let_through:
+        has_released = gate is not None and gate.settle(limit - len(query.claimed))
+        if taken == len(ids) and not has_released:
             break
-    # More may be waiting than there were slots for; how much more is for the next claim to see.
-    has_more = has_more_to_look_at or len(query.claimed) == limit > 0
+    # More may be waiting than there were slots; the next claim finds out.
+    has_more = has_more_keys or len(query.claimed) == limit > 0
     next_due_at = now if has_more else _next_due(db, wanted, gate)
     return Claim(now=now, fence=query.fence, runs=query.claimed, expired=expired, next_due_at=next_due_at)
 
 
 class ClaimQuery:
-    """Makes a node the owner of runs, all under one fence, which is drawn when there is something to take."""
+    """Claims runs for a node under one fence, which is drawn with the first run."""
 
     def __init__(self, db: sqlite3.Connection, now: int, app: str, node: str, tasks: Mapping[str, TaskTerms]) -> None:
         self._db = db
@@ -188,16 +188,16 @@ class ClaimQuery:
         self.claimed: list[Claimed] = []
 
     def take(self, runs: Sequence[Candidate], gate: Gate | None = None) -> int:
-        """Take those that pass the gate; answers how many did."""
+        """Claim those that pass the gate; returns their number."""
         keys: Mapping[str, str | None] = {} if gate is None else gate.pass_through(runs)
         passed = runs if gate is None else [run for run in runs if run.id in keys]
         if not passed:
             return 0
-        alike: defaultdict[tuple[int | None, bool], list[str]] = defaultdict(list)
+        groups: defaultdict[tuple[int | None, bool], list[str]] = defaultdict(list)
         for run in passed:
             terms = self._tasks[run.task]
-            alike[terms.timeout, terms.at_most_once].append(run.id)
-        for (timeout, at_most_once), ids in alike.items():
+            groups[terms.timeout, terms.at_most_once].append(run.id)
+        for (timeout, at_most_once), ids in groups.items():
             self._own(ids, timeout, at_most_once)
         marked = [run for run in passed if run.has_marks or keys.get(run.id) is not None]
         if marked:
@@ -207,8 +207,8 @@ class ClaimQuery:
         publish_runs(self._db, self._now, self._app, "run.started", [run.id for run in passed])
         return len(passed)
 
-    def set_aside(self, unreadable: Sequence[tuple[Row, str]]) -> None:
-        """Out of the way of the others: only an owner can say what is wrong with a run."""
+    def park_unreadable(self, unreadable: Sequence[tuple[Row, str]]) -> None:
+        """Park unreadable runs. They are claimed first, because only an owner can set the error of a run."""
         if unreadable:
             self._own([row["id"] for row, _ in unreadable])
             finish(self._db, self._now, self._app, self._node, unreadable_runs(unreadable, self.fence))
@@ -221,7 +221,7 @@ class ClaimQuery:
 
 
 def _lanes(db: sqlite3.Connection, wanted: tuple[str, str, str]) -> list[_Lane]:
-    """Those that have something for the node, due or not; the highest priority first."""
+    """Lanes with a run that the node can run, due or not; highest priority first."""
     found = _lanes_of.decode(db.execute(SQL["claim.lanes"], wanted).fetchone()[0])
     return [_Lane(queue, priority, due_at) for queue, priority, due_at in found if due_at is not None]
 
@@ -246,7 +246,7 @@ def _due(db: sqlite3.Connection, now: int, wanted: tuple[str, str, str], limit: 
 
 
 def _next_due(db: sqlite3.Connection, wanted: tuple[str, str, str], gate: Gate | None) -> int | None:
-    """When a run is due, or a limit is free."""
+    """When the next run is due, or a limit is free."""
     times = [lane.due_at for lane in _lanes(db, wanted)]
     if gate is not None and (free_at := gate.next_free_at()) is not None:
         times.append(free_at)

@@ -1,8 +1,7 @@
-"""Connections to a SQLite file, the statements that go over them, and what goes wrong, in Evertick's words.
+"""Connections to a SQLite file, its statements, and the translation of its errors.
 
-The statements live in `queries.sql`, where each says what it is for. Every connection is in autocommit
-(`isolation_level=None`): a transaction begins where the code says so. A write begins with BEGIN IMMEDIATE, because a
-read transaction that turns into a write fails at once, whatever the busy timeout.
+Every connection is in autocommit mode (`isolation_level=None`); transactions begin explicitly. A write begins with
+BEGIN IMMEDIATE, because a read transaction that becomes a write fails at once, without waiting for the busy timeout.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ __all__ = [
     "NumberedConnection",
     "StoreTime",
     "as_it_can_be_opened",
-    "as_numbers",
     "by_number",
+    "check_integers",
     "check_version",
     "connect",
     "connect_to_read",
@@ -65,7 +64,7 @@ __all__ = [
 SQL = load_statements(Path(__file__).with_name("queries.sql"))
 
 
-# --- parameters by their numbers --------------------------------------------------------------------------------------
+# --- numbered parameters ----------------------------------------------------------------------------------------------
 
 
 def _wants_names() -> bool:
@@ -82,23 +81,22 @@ def _wants_names() -> bool:
 
 
 _WANTS_NAMES = _wants_names()
-_OURS = frozenset(text for text in SQL.values() if "?1" in text)
+_OUR_STATEMENTS = frozenset(text for text in SQL.values() if "?1" in text)
 _NAMES = tuple(map(str, range(1, 100)))
 
 
 def by_number(sql: str, parameters: Any) -> Any:
-    """As this Python wants the parameters of a statement of ours; those of others, and those that have their names
-    already, stay as they are."""
-    is_asked = _WANTS_NAMES and sql in _OURS and not isinstance(parameters, dict)
-    return dict(zip(_NAMES, parameters, strict=False)) if is_asked else parameters
+    """The parameters of one of our statements in the form that this Python requires. Others are unchanged."""
+    needs_names = _WANTS_NAMES and sql in _OUR_STATEMENTS and not isinstance(parameters, dict)
+    return dict(zip(_NAMES, parameters, strict=False)) if needs_names else parameters
 
 
 def each_by_number(sql: str, many: Iterable[Any]) -> Iterable[Any]:
-    return (by_number(sql, each) for each in many) if _WANTS_NAMES and sql in _OURS else many
+    return (by_number(sql, each) for each in many) if _WANTS_NAMES and sql in _OUR_STATEMENTS else many
 
 
 class NumberedConnection(sqlite3.Connection):
-    """Takes the parameters of our statements in their order."""
+    """Takes the parameters of our statements by position."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         return super().execute(sql, by_number(sql, parameters))
@@ -108,7 +106,7 @@ class NumberedConnection(sqlite3.Connection):
 
 
 class _Numbered:
-    """The same on a connection that the user has made."""
+    """The same on a connection of the user."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -124,19 +122,19 @@ class _Numbered:
 
 
 def numbered(db: sqlite3.Connection) -> sqlite3.Connection:
-    """A connection of the user's, for our statements."""
+    """A connection of the user, for our statements."""
     return cast("sqlite3.Connection", _Numbered(db)) if _WANTS_NAMES else db
 
 
 STORE_CONNECTION = NumberedConnection if _WANTS_NAMES else sqlite3.Connection
 
 
-# --- rows that go in and come out many at a time, as JSON texts -------------------------------------------------------
+# --- many rows as one JSON text ---------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
 
-# SQLite takes and gives texts of up to a gigabyte; the largest arguments or results of so many runs are half of that.
+# SQLite's limit for a text is a gigabyte; the largest arguments or results of so many runs take half of that.
 PART_MOST = 1_000
 
 
@@ -144,11 +142,11 @@ def in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[first : first + PART_MOST] for first in range(0, len(items), PART_MOST))
 
 
-# --- what every claim asks first --------------------------------------------------------------------------------------
+# --- used by every claim ----------------------------------------------------------------------------------------------
 
 
-def as_numbers(numbers: Iterable[int]) -> None:
-    """Raises OverflowError for what no column of numbers holds; in a JSON text it would become an inexact one."""
+def check_integers(numbers: Iterable[int]) -> None:
+    """Raises OverflowError for a number that no column can store; in a JSON text it would lose precision."""
     array("q", numbers)
 
 
@@ -168,30 +166,43 @@ log = logging.getLogger("evertick.store")
 # RETURNING came with 3.35.
 _OLDEST = (3, 35, 0)
 _STATEMENTS_CACHED = 256
-# How often a change to WAL is tried again. SQLite does not call its busy handler for it.
+# Pause between attempts to turn on WAL, for which SQLite does not call its busy handler.
 _WAL_PAUSE_SECONDS = 0.02
-# Of a new file, less what the umask takes away.
+# The mode of a new file, reduced by the umask.
 FILE_MODE = 0o660
-_making = threading.Lock()
+_create_lock = threading.Lock()
 
-# By the name of SQLite's result code; extended codes begin with the name of their primary one.
-_TROUBLES = {
-    "SQLITE_BUSY": "is locked by another connection for too long; look for a program that holds a transaction open",
-    "SQLITE_LOCKED": "is locked by another connection of this process; look for a transaction that is held open",
-    "SQLITE_FULL": "cannot grow: its disk or its page limit is full; free some space",
-    "SQLITE_READONLY": "is read-only; give this user the right to write the file and its directory",
-    "SQLITE_PERM": "is read-only; give this user the right to write the file and its directory",
-    "SQLITE_IOERR": "could not be read or written (disk I/O error); check the disk, and keep the file on a local one",
-    "SQLITE_CANTOPEN": "cannot be opened; check that it exists and that this user may write it and its directory",
-    "SQLITE_CORRUPT": "is damaged; check it with PRAGMA integrity_check and restore it from a backup",
-    "SQLITE_NOTADB": "is not a SQLite database; check that the URL names the right file",
-    "SQLITE_PROTOCOL": "could not be locked; keep the file on a local disk, not on a network share",
-    "SQLITE_NOMEM": "could not be used for want of memory",
-    "SQLITE_INTERRUPT": "was interrupted in the middle of a statement; try again",
+# Problem and fix by the name of SQLite's result code; extended codes begin with the name of their primary code.
+_RIGHTS = "give this user the right to write the file and its directory"
+_PROBLEMS = {
+    "SQLITE_BUSY": (
+        "is locked by another connection for too long",
+        "look for a program that holds a transaction open",
+    ),
+    "SQLITE_LOCKED": (
+        "is locked by another connection of this process",
+        "look for a transaction that is held open",
+    ),
+    "SQLITE_FULL": ("cannot grow: its disk or its page limit is full", "free some space"),
+    "SQLITE_READONLY": ("is read-only", _RIGHTS),
+    "SQLITE_PERM": ("is read-only", _RIGHTS),
+    "SQLITE_IOERR": (
+        "could not be read or written (disk I/O error)",
+        "check the disk, and keep the file on a local one",
+    ),
+    "SQLITE_CANTOPEN": (
+        "cannot be opened",
+        "check that it exists and that this user may write it and its directory",
+    ),
+    "SQLITE_CORRUPT": ("is damaged", "check it with PRAGMA integrity_check and restore it from a backup"),
+    "SQLITE_NOTADB": ("is not a SQLite database", "check that the URL names the right file"),
+    "SQLITE_PROTOCOL": ("could not be locked", "keep the file on a local disk, not on a network share"),
+    "SQLITE_NOMEM": ("could not be used: out of memory", None),
+    "SQLITE_INTERRUPT": ("was interrupted in the middle of a statement", "try again"),
 }
 
 
-# Errors of the values of a row, not of the store.
+# Errors of values in a row, not of the store.
 UNWRITABLE = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
@@ -206,9 +217,10 @@ _SMALL_STEP_US = 1_000_000
 
 
 class StoreTime:
-    """The store's time: its clock, without the small steps back that keeping a clock right makes.
+    """The store's time: the clock without the small steps back of clock synchronisation.
 
-    A large step back is the correction of a wrong clock: waiting for it to be made up would stop everything.
+    A large step back is the correction of a wrong clock, and is followed: waiting for the old time would stop all
+    nodes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -227,34 +239,34 @@ def check_version() -> None:
     if sqlite3.sqlite_version_info < _OLDEST:
         wanted = ".".join(map(str, _OLDEST[:2]))
         raise StoreRefused(
-            f"this Python has SQLite {sqlite3.sqlite_version}; Evertick needs {wanted} or newer: "
-            "use a newer Python build or system library"
+            f"this Python has SQLite {sqlite3.sqlite_version}, and Evertick needs {wanted} or newer",
+            fix="use a newer Python build or system library",
         )
 
 
 def as_it_can_be_opened(where: Location) -> Location:
-    """The same for reading only, where this user cannot write: a read-only file system, or no right to."""
+    """The location, for reading only if this user cannot write it: no permission, or a read-only file system."""
     path = where.path
     if path is None or not file_is_there(path) or Path(path).is_dir():
         return where
     real = os.path.realpath(path)
     has_log, has_index = os.path.exists(f"{real}-wal"), os.path.exists(f"{real}-shm")
-    # Without a log SQLite makes one, and for that it must write to the directory.
+    # Without a log SQLite creates one, which needs the right to write to the directory.
     if _may_write(real) and ((has_log and has_index) or _may_write(os.path.dirname(real))):
         return where
     if has_index and has_log:
-        return msgspec.structs.replace(where, access="beside")
+        return msgspec.structs.replace(where, access="read")
     if has_log and os.stat(f"{real}-wal").st_size:
         raise StoreRefused(
-            f"the {where.description} cannot be written ({why_read_only(where)}), and it cannot be read without that: "
-            f"{real}-wal holds a part of it, and the file {real}-shm is missing. Copy {real} and {real}-wal together "
-            "to a directory that you may write, and open the copy"
+            f"the {where.description} cannot be read: {why_read_only(where)}, part of it is in {real}-wal, and the "
+            f"file {real}-shm is missing",
+            fix=f"copy {real} and {real}-wal together to a directory that you may write, and open the copy",
         )
-    return msgspec.structs.replace(where, access="alone")
+    return msgspec.structs.replace(where, access="immutable")
 
 
 def why_read_only(where: Location) -> str:
-    """In words, for a location that can only be read."""
+    """The reason why a location is read-only, for an error."""
     assert where.path is not None
     with contextlib.suppress(OSError, AttributeError):
         if os.statvfs(where.path).f_flag & os.ST_RDONLY:
@@ -273,7 +285,7 @@ def connect(
     busy_timeout_ms: int | None = None,
     factory: type[sqlite3.Connection] = STORE_CONNECTION,
 ) -> sqlite3.Connection:
-    """A connection as the store wants it. The file's own properties (WAL, auto_vacuum) are set by `open_file`."""
+    """A connection with the settings of the store. `open_file` sets the properties of the file (WAL, auto_vacuum)."""
     timeout = where.busy_timeout_ms if busy_timeout_ms is None else busy_timeout_ms
     name = ":memory:" if where.path is None else where.uri(mode)
     db = sqlite3.connect(
@@ -281,7 +293,7 @@ def connect(
         uri=where.path is not None,
         timeout=timeout / 1000,
         isolation_level=None,
-        # Each connection has one thread at a time, but not always the one that opened it.
+        # One thread at a time uses a connection, but not always the one that opened it.
         check_same_thread=False,
         cached_statements=_STATEMENTS_CACHED,
         factory=factory,
@@ -292,26 +304,26 @@ def connect(
         db.execute("PRAGMA foreign_keys = OFF")
         db.execute("PRAGMA temp_store = MEMORY")
     except sqlite3.Error:
-        # The first statement is the first that reads the file.
+        # The first statement is the first to read the file.
         db.close()
         raise
     return db
 
 
 def connect_to_read(where: Location) -> sqlite3.Connection:
-    """One on which nothing can be written by mistake. It never folds the log into the file, not even as the last."""
+    """A connection that cannot write. It never folds the log into the file, even if it is the last to close."""
     db = connect(where, mode="ro")
     db.execute("PRAGMA query_only = ON")
     return db
 
 
 def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
-    """The first connection: checks the path, makes the file where it may, and turns WAL on."""
+    """The first connection: checks the path, creates the file if allowed, and turns on WAL."""
     _check_path(where, may_create=may_create)
     if may_create and as_it_can_be_opened(where).is_read_only:
         raise StoreRefused(
-            f"the {where.description} cannot be written: {why_read_only(where)}; what is in it can be read, with "
-            "`evertick history`, `evertick list` and the like"
+            f"the {where.description} cannot be written: {why_read_only(where)}",
+            fix="give this user the right to write, or only read it with `evertick history`, `evertick list` and so on",
         )
     db: sqlite3.Connection | None = None
     try:
@@ -320,9 +332,9 @@ def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
         refuse_other_files(where)
         db = connect(where, mode="rwc" if may_create else "rw")
         if may_create and db.execute("PRAGMA page_count").fetchone()[0] == 0:
-            # Written with the first page; later it would have no effect, and need the lock.
+            # Takes effect with the first page only; later it would have none, and would need the lock.
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        # A file that we may not write our tables into may belong to another program: it stays as it is.
+        # A file that we must not create tables in may belong to another program and stays unchanged.
         if where.path is not None and may_create:
             _turn_wal_on(db, tries=1 + round(where.busy_timeout_ms / 1000 / _WAL_PAUSE_SECONDS))
     except sqlite3.Error as error:
@@ -336,15 +348,15 @@ def warn_of_network(where: Location) -> None:
     kind = None if where.path is None else file_system_of(Path(where.path))
     if kind in NETWORK_FILE_SYSTEMS:
         log.warning(
-            "the %s is on a network file system (%s), where SQLite's locks do not hold: programs on two machines would "
-            "damage it; move it to a local disk, or keep the ledger in PostgreSQL",
+            "%s: on a network file system (%s), where SQLite's locks do not work, so that programs on two machines "
+            "would damage it; move it to a local disk, or use PostgreSQL",
             where.description,
             kind,
         )
 
 
 def refuse_other_files(where: Location) -> None:
-    """Before a process opens a file that it may write: all that have it open must have the same files open."""
+    """Before a process opens a file for writing: all processes must use the same file and the same log."""
     if not where.is_read_only:
         refuse_second_name(where)
         refuse_deleted_log(where)
@@ -369,27 +381,32 @@ def _check_path(where: Location, *, may_create: bool) -> None:
     path = Path(where.path)
     is_there = file_is_there(where.path)
     if is_there and path.is_dir():
-        raise StoreRefused(f"the store {where.path} is a directory; name a file in it, like {path / 'evertick.db'}")
+        raise StoreRefused(
+            f"the store {where.path} is a directory", fix=f"name a file in it, like {path / 'evertick.db'}"
+        )
     if is_there and not path.is_file():
         kind = kind_of(path.stat().st_mode)
-        raise StoreRefused(f"the store {where.path} is {kind}; name a regular file, like evertick.db")
+        raise StoreRefused(f"the store {where.path} is {kind}", fix="name a regular file, like evertick.db")
     if not path.absolute().parent.is_dir():
         raise StoreRefused(
-            f"the directory {path.absolute().parent} of the store {where.path} does not exist; "
-            "create it, or correct the URL"
+            f"the directory {path.absolute().parent} of the store {where.path} does not exist",
+            fix="create it, or correct the URL",
         )
     if not may_create and not is_there:
-        raise StoreRefused(f"there is no store at {where.path}", fix="start a node, which makes it, or correct the URL")
+        raise StoreRefused(
+            f"there is no store at {where.path}", fix="start a node, which creates it, or correct the URL"
+        )
 
 
 def file_is_there(path: str) -> bool:
-    """Whether there is anything of that name. Refuses where this user may not look, which is neither yes nor no."""
+    """Whether anything has that name. Refuses if this user may not enter the directory, so that it is unknown."""
     try:
         os.stat(path)
     except PermissionError:
         folder, owner = _nearest_folder(path)
         raise StoreRefused(
-            f"this user may not enter {folder}, where the store {path} is; run it as {owner}, whose directory it is"
+            f"this user may not enter {folder}, where the store {path} is",
+            fix=f"run it as {owner}, the owner of that directory",
         ) from None
     except (OSError, ValueError):
         return False
@@ -397,7 +414,7 @@ def file_is_there(path: str) -> bool:
 
 
 def _nearest_folder(path: str) -> tuple[Path, str]:
-    """The folder on the way to the file in which a user's way ends, and whose it is."""
+    """The nearest folder above the file that this user may read, and its owner."""
     for folder in Path(path).absolute().parents:
         with contextlib.suppress(PermissionError):
             try:
@@ -408,38 +425,40 @@ def _nearest_folder(path: str) -> tuple[Path, str]:
 
 
 def _make_file(path: str) -> None:
-    """Make it before SQLite does, which lets all users read: it holds what jobs print, and their arguments.
+    """Create the file before SQLite does, which would let all users read it: it has arguments and output of jobs.
 
-    A group that shares it does so by its umask. The files beside it, of WAL, get the same mode from SQLite. What is in
-    the way, SQLite says a moment later.
+    A group shares it by its umask. SQLite gives the WAL files the same mode. Errors are left to SQLite, which opens the
+    file next.
     """
-    # One at a time: closing it would cancel the locks that SQLite has on it for another thread by then.
-    with _making, contextlib.suppress(OSError):
+    # One thread at a time: closing the file would cancel locks that SQLite has on it for another thread.
+    with _create_lock, contextlib.suppress(OSError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 
 
 def _refusal(error: sqlite3.Error, where: Location) -> StoreError:
-    """At the start a path that cannot work is refused; what may pass by itself is only unavailable."""
-    passing = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
-    kind = StoreUnavailable if _code(error).startswith(passing) else StoreRefused
-    return kind(f"the {where.description} {_trouble(error) or error}")
+    """At the start: an unusable path is refused; a condition that may pass is reported as unavailable."""
+    transient = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
+    kind = StoreUnavailable if _code(error).startswith(transient) else StoreRefused
+    problem, fix = _problem_of(error) or (str(error), None)
+    return kind(f"the {where.description} {problem}", fix=fix)
 
 
 @contextmanager
 def translated(where: Location) -> Iterator[None]:
-    """SQLite's troubles become StoreUnavailable, with the file and the fix. Mistakes in our SQL stay what they are."""
+    """Raise errors of the file as StoreUnavailable, with the file and the fix. Errors of our SQL stay as they are."""
     try:
         yield
     except sqlite3.Error as error:
-        trouble = _trouble(error)
-        if trouble is None:
+        found = _problem_of(error)
+        if found is None:
             raise
-        raise StoreUnavailable(f"the {where.description} {trouble}") from error
+        problem, fix = found
+        raise StoreUnavailable(f"the {where.description} {problem}", fix=fix) from error
 
 
 @contextmanager
 def transaction(db: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
-    """BEGIN and COMMIT around a block; ROLLBACK if it raises, unless SQLite has rolled back already."""
+    """BEGIN and COMMIT around a block; ROLLBACK if it raises, unless SQLite has already rolled back."""
     db.execute(f"BEGIN {how}")
     try:
         yield
@@ -457,7 +476,7 @@ def savepoint(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # A full disk or an I/O error may make SQLite give up the whole transaction.
+        # After a full disk or an I/O error SQLite may have rolled back the whole transaction.
         if db.in_transaction:
             db.execute("ROLLBACK TO evertick_part")
             db.execute("RELEASE evertick_part")
@@ -466,7 +485,7 @@ def savepoint(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def data_version(db: sqlite3.Connection) -> int:
-    """A number that changes when another connection, of this process or another, has committed."""
+    """A number that changes when another connection has committed, in this process or another."""
     return int(db.execute("PRAGMA data_version").fetchone()[0])
 
 
@@ -474,6 +493,6 @@ def _code(error: sqlite3.Error) -> str:
     return getattr(error, "sqlite_errorname", None) or ""
 
 
-def _trouble(error: sqlite3.Error) -> str | None:
+def _problem_of(error: sqlite3.Error) -> tuple[str, str | None] | None:
     code = _code(error)
-    return next((text for name, text in _TROUBLES.items() if code.startswith(name)), None)
+    return next((found for name, found in _PROBLEMS.items() if code.startswith(name)), None)

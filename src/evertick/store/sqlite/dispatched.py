@@ -1,6 +1,6 @@
-"""Dispatched runs on SQLite: what is reported of them from outside, and those whose time is over.
+"""Dispatched runs on SQLite: reports of workers, and the check of overdue runs.
 
-The meaning of a report is decided in `evertick.store.dispatched`; here it is read and written, a batch at a time.
+`evertick.store.dispatched` decides what a report means; this file reads and writes the rows, a batch at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from evertick.store.dispatched import (
 )
 from evertick.store.rows import dispatch_terms_of, json_text, plain_text
 from evertick.store.sqlite.connection import SQL, UNWRITABLE, savepoint
-from evertick.store.sqlite.endings import EndedRun, end, end_reported, forget, put_back
+from evertick.store.sqlite.endings import EndedRun, end, end_reported, forget, return_runs
 from evertick.store.sqlite.feed import publish_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
@@ -49,45 +49,45 @@ def apply_reports(db: sqlite3.Connection, now: int, app: str, reports: Sequence[
     _write_progress(db, app, applied.progress)
     _write_lines(db, app, applied.lines)
     publish_runs(db, now, app, "run.taken", applied.taken)
-    _let_go(
+    _write_ends(
         db, now, app, applied, {row["id"]: EndedRun(row["id"], row["schedule_id"], row["limit_key"]) for row in rows}
     )
     return all_answers(applied.answers, reports, _answered_before(db, app, applied, reports))
 
 
 def apply_each(db: sqlite3.Connection, now: int, app: str, reports: Sequence[Report]) -> list[ReportAnswer]:
-    """For a batch of which one cannot be written: the others do not wait for it."""
+    """For a batch with a report that cannot be stored: the others are written."""
     return [_apply_one(db, now, app, report) for report in reports]
 
 
 def _apply_one(db: sqlite3.Connection, now: int, app: str, report: Report) -> ReportAnswer:
-    """The report, or what can be written of it. If not even that can be, the run's own time will be over."""
+    """Apply the report, or else the part of it that can be stored. If both fail, the run becomes overdue."""
     writable = report
     for _ in range(2):
         try:
             with savepoint(db):
                 return apply_reports(db, now, app, [writable])[0]
         except UNWRITABLE as error:
-            log.error("a report about run %s of app %s cannot be written: %s", report.id, app, error)
+            log.error("run %s: app %r: a report cannot be stored: %s", report.id, app, error)
             writable = bare_report(report, error)
     return STALE
 
 
 def _write_progress(db: sqlite3.Connection, app: str, progress: Sequence[RunProgress]) -> None:
-    alike: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
+    groups: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     for each in progress:
         text, worker = plain_text(each.progress_text), plain_text(each.worker)
-        alike[each.pushed_at, each.taken_at, each.deadline, each.progress, text, worker].append(each.id)
-    for known, ids in alike.items():
+        groups[each.pushed_at, each.taken_at, each.deadline, each.progress, text, worker].append(each.id)
+    for known, ids in groups.items():
         db.execute(SQL["apply_reports.progress"], (app, json_text(ids), *known))
 
 
-def _let_go(db: sqlite3.Connection, now: int, app: str, applied: AppliedReports, runs: dict[str, EndedRun]) -> None:
-    """Those that leave these hands: to history, or back to waiting."""
+def _write_ends(db: sqlite3.Connection, now: int, app: str, applied: AppliedReports, runs: dict[str, EndedRun]) -> None:
+    """Runs that end or return to waiting."""
     end_reported(db, now, app, [each.outcome for each in applied.ends])
     forget(db, now, app, [runs[each.outcome.id] for each in applied.ends])
-    put_back(db, now, app, applied.back)
-    make_room(db, app, [runs[outcome.id].limit_key for outcome in applied.back])
+    return_runs(db, now, app, applied.returned)
+    make_room(db, app, [runs[outcome.id].limit_key for outcome in applied.returned])
 
 
 def _write_lines(db: sqlite3.Connection, app: str, reported: Sequence[LogLines]) -> None:
@@ -146,7 +146,7 @@ def check_dispatched(
 
 
 def _withdraw(db: sqlite3.Connection, app: str, row: sqlite3.Row) -> bool:
-    """Whether a run to be cancelled will never be taken: its message was not sent, and is not on its way."""
+    """Whether no worker will ever get a run to be cancelled: its message was neither sent nor is being sent."""
     if not row["is_cancel_requested"] or row["pushed_at"] is not None:
         return False
     message = (app, dispatch_terms_of(row["dispatch"]).to, dispatch_key(row["id"], row["fence"]))

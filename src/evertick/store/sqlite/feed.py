@@ -1,7 +1,7 @@
-"""The feed of events on SQLite: written beside what they tell, in the same transaction; read in the order of writing.
+"""The event feed on SQLite: events are written in the transaction of the change they report, and read in that order.
 
-There is one writer at a time, and a number is given when its row is written: a reader up to a number has read
-everything below it.
+There is one writer at a time, and a row gets its number when it is written, so a reader that has read up to a number
+has read everything below it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 
-# --- telling -----------------------------------------------------------------------------------------------------
+# --- publish ----------------------------------------------------------------------------------------------------------
 
 
 def publish(db: sqlite3.Connection, now: int, app: str, kind: FeedKind, items: Sequence[tuple[object, ...]]) -> None:
-    """Facts in the form that `evertick.feed` reads."""
+    """Events in the form that `evertick.feed` reads."""
     if items and _has_feed(db, app):
         db.executemany(SQL["feed.publish"], [(app, now, kind, json_text(part)) for part in in_rows(items)])
 
@@ -44,7 +44,7 @@ def publish_runs(
     ids: Sequence[str],
     reasons: Sequence[str | None] | None = None,
 ) -> None:
-    """Changes of live runs; without a reason their own."""
+    """Changes of live runs; without a given reason, with the reason of the run."""
     if not ids or not _has_feed(db, app):
         return
     texts = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
@@ -53,7 +53,7 @@ def publish_runs(
 
 
 def publish_ended(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> None:
-    """Runs that have gone into history, each with its own reason."""
+    """Runs that have moved to history, each with its own reason."""
     if ids and _has_feed(db, app):
         for part in in_rows([(id_, None) for id_ in ids]):
             db.execute(SQL["feed.publish_ended"], (app, now, "run.finished", json_text(part)))
@@ -66,7 +66,7 @@ def publish_gaps(db: sqlite3.Connection, now: int, app: str, ids: Sequence[int])
 
 
 def publish_nodes(db: sqlite3.Connection, now: int, kind: FeedKind, ids: Sequence[str]) -> None:
-    """Nodes of whichever apps, those that have a feed."""
+    """Nodes of any app; only apps with a feed get the event."""
     for part in in_rows(ids):
         db.execute(SQL["feed.publish_nodes"], (now, kind, json_text(part)))
 
@@ -75,7 +75,7 @@ def _has_feed(db: sqlite3.Connection, app: str) -> bool:
     return db.execute(SQL["feed.exists"], (app,)).fetchone() is not None
 
 
-# --- keeping and reading -----------------------------------------------------------------------------------------
+# --- keep and read ----------------------------------------------------------------------------------------------------
 
 
 def keep_feed(db: sqlite3.Connection, app: str, kept: int | None, epoch: str) -> None:
@@ -118,7 +118,7 @@ def feed_state(db: sqlite3.Connection, now: int, app: str) -> FeedState | None:
 
 
 def prune_feed(db: sqlite3.Connection, now: int, app: str, limit: int) -> int:
-    gone = [row["seq"] for row in db.execute(SQL["prune.feed"], (app, now, limit)).fetchall()]
-    if gone:
-        db.execute(SQL["prune.feed_mark"], (app, max(gone)))
-    return len(gone)
+    pruned = [row["seq"] for row in db.execute(SQL["prune.feed"], (app, now, limit)).fetchall()]
+    if pruned:
+        db.execute(SQL["prune.feed_mark"], (app, max(pruned)))
+    return len(pruned)

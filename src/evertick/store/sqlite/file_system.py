@@ -1,10 +1,10 @@
-"""Checks of the file system: whether it is on a network, and which processes have the files of a ledger open.
+"""Checks of the file system: whether it is a network file system, and which processes have the files of a ledger open.
 
-A process whose -wal or -shm is deleted goes on with files that no other process can reach, and the next process makes
-new ones: two ledgers under one name, and every moment runs twice. So a process that has the files open looks whether
-they are still there (`SameFiles` in `session.py`), and one that comes refuses while another holds deleted ones. The
-file keeps its lock meanwhile, which shows them to each other. The process that ends last is alone with the file, and
-lets SQLite fold the deleted log into it.
+If the -wal or -shm of an open ledger is deleted, its process continues with files that no other process can reach, and
+the next process creates new ones: two ledgers under one name, and every moment runs twice. So a process with open files
+checks that they still exist (`SameFiles` in `session.py`), and a new process refuses to start while another one holds
+deleted files, which it sees by the locks on the file. The last process to close the file lets SQLite fold the deleted
+log into it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NETWORK_FILE_SYSTEMS = frozenset(
     | {"ncpfs", "nfs", "nfs4", "smb3", "smbfs", "vboxsf"}
 )
 MOUNTS = Path("/proc/self/mountinfo")
-# As the kernel writes what would break its columns.
+# The kernel's escapes for characters that separate the columns.
 _ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 def file_system_of(path: Path, mounts: Path | None = None) -> str | None:
-    """The type of the file system, like "ext4"; None where the system does not tell."""
+    """The type of the file system, like "ext4"; None if the system does not say."""
     try:
         lines = (mounts or MOUNTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -44,7 +44,7 @@ def file_system_of(path: Path, mounts: Path | None = None) -> str | None:
         if len(columns) < 5 or not after:
             continue
         point = Path(_unescaped(columns[4]))
-        # The last of equally deep mounts hides the others.
+        # Of two mounts of equal depth the later one hides the earlier.
         if (point == there or point in there.parents) and len(point.parts) >= depth:
             found, depth = after.split()[0], len(point.parts)
     return found
@@ -61,11 +61,11 @@ def _unescaped(text: str) -> str:
 
 log = logging.getLogger("evertick.store")
 
-# Between two looks at who holds the file; and how often in a row something must be seen, for a process that opens the
-# file takes its locks one after the other.
+# The pause between two checks of the locks, and how often in a row a state must be seen: a process that opens the file
+# takes its locks one after the other.
 _PAUSE_SECONDS, _SEEN_LEAST = 0.02, 5
 _LOCKS = Path("/proc/locks")
-# Where SQLite has its shared lock in the file, and in the -shm the one that each process with a map of it holds.
+# The byte of SQLite's shared lock in the file, and of the lock in the -shm that every process with a mapping holds.
 _SHARED_FIRST, _SHM_ALIVE = 0x40000000 + 2, 128
 
 
@@ -77,7 +77,7 @@ def file_size(path: str) -> int:
 
 
 def refuse_second_name(where: Location) -> None:
-    """Hard links: SQLite names the log after the file, so each name would have a log, and a ledger, of its own."""
+    """Refuse hard links: SQLite names the log after the file, so each name would have its own log and ledger."""
     if where.path is None:
         return
     try:
@@ -86,14 +86,15 @@ def refuse_second_name(where: Location) -> None:
         return
     if found.st_nlink > 1:
         raise StoreRefused(
-            f"the {where.description} has {found.st_nlink} names (hard links), and each would have a -wal, and so a "
-            f"ledger, of its own; find the others with `find / -xdev -inum {found.st_ino}`, and remove all but one "
-            "(a symbolic link is fine)"
+            f"the {where.description} has {found.st_nlink} names (hard links), and each would have its own -wal, and "
+            "so its own ledger",
+            fix=f"find the others with `find / -xdev -inum {found.st_ino}`, and remove all but one (a symbolic link is "
+            "fine)",
         )
 
 
 def refuse_deleted_log(where: Location) -> None:
-    """Refuse while another process has the file open with a -wal or -shm that is not the one beside it."""
+    """Refuse while another process has the file open with a -wal or -shm that was deleted or replaced."""
     if where.path is None or not file_size(where.path):
         return
     real = os.path.realpath(where.path)
@@ -111,18 +112,19 @@ def refuse_deleted_log(where: Location) -> None:
         seen += 1
         if seen >= _SEEN_LEAST and system_clock.elapsed() >= until:
             raise StoreUnavailable(
-                f"the {where.description} is in use by {_named(holders)} with a -wal or -shm file that was deleted or "
-                "replaced; stop that first (it saves its part when it ends), then start again"
+                f"the {where.description} is in use by {_names_of(holders)} with a -wal or -shm file that was deleted "
+                "or replaced",
+                fix="stop that first (it saves its part when it ends), then start again",
             )
-        # Several processes that look at once must not go on in step.
+        # Spread out, so that several processes do not check in step.
         pause.wait(_PAUSE_SECONDS + os.getpid() % 16 / 1000)
 
 
 def _is_free(where: Location) -> bool:
-    """Whether no connection, of any process, has the file open; asked before SQLite would make a new log.
+    """Whether no connection of any process has the file open. Checked before SQLite would create a new log.
 
-    In exclusive mode SQLite takes the lock of the whole file before it opens the log. A log that a killed process has
-    left is folded into the file on the way.
+    In exclusive mode SQLite locks the whole file before it opens the log. This also folds the log of a killed process
+    into the file.
     """
     uri = where.uri("rw")
     try:
@@ -130,14 +132,14 @@ def _is_free(where: Location) -> bool:
             db.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             db.execute("SELECT count(*) FROM sqlite_master").fetchall()
     except sqlite3.OperationalError as error:
-        # The next connection reports any other error better.
+        # Any other error is left to the next connection, which reports it better.
         return not error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
     except sqlite3.DatabaseError:
         return True
     return True
 
 
-def _named(holders: set[int]) -> str:
+def _names_of(holders: set[int]) -> str:
     if not holders:
         return "another process"
     others = sorted(holders - {os.getpid()})
@@ -149,9 +151,9 @@ def _named(holders: set[int]) -> str:
 
 
 def _holders(path: str, at: int = _SHARED_FIRST) -> set[int]:
-    """The processes that hold SQLite's read lock on a file; none where the system does not tell.
+    """The processes that hold SQLite's read lock on a file; empty if the system does not say.
 
-    Read from the system, for opening and closing the file here would cancel the locks that SQLite has on it.
+    Read from the system: opening and closing the file here would cancel the locks of SQLite.
     """
     try:
         found = os.stat(path)
@@ -161,7 +163,7 @@ def _holders(path: str, at: int = _SHARED_FIRST) -> set[int]:
     place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     holders = set()
     for line in lines:
-        # "1: POSIX  ADVISORY  READ 15641 fe:00:2170946 128 128"; a waiter has an arrow more.
+        # "1: POSIX  ADVISORY  READ 15641 fe:00:2170946 128 128"; a waiting lock has an additional arrow.
         columns = line.split()
         if len(columns) == 8 and columns[1] == "POSIX" and columns[3] == "READ" and columns[5] == place:
             end = int(columns[7]) if columns[7] != "EOF" else at
@@ -171,29 +173,29 @@ def _holders(path: str, at: int = _SHARED_FIRST) -> set[int]:
 
 
 class LockWatch:
-    """Tells when our own lock on the file is gone: code in this process has opened and closed the file itself.
+    """Logs an error when this process has lost its own lock, because code in it has opened and closed the file.
 
-    POSIX cancels all locks of a process on a file when it closes any descriptor of it. The next command that ends then
-    thinks that it is alone, and deletes the log under us.
+    POSIX cancels all locks of a process on a file when it closes any descriptor of that file. The next process that
+    closes the file then takes itself for the last one, and deletes the log of this process.
     """
 
     def __init__(self, where: Location) -> None:
         self._where = where
-        # Where the system does not tell, or tells of other process ids, there is nothing to compare.
-        self._can_tell = self._holds()
-        self._is_told = False
+        # Impossible where the system does not list locks, or lists other process ids.
+        self._is_supported = self._holds()
+        self._is_logged = False
 
     def check(self) -> None:
-        if not self._can_tell or self._is_told or self._holds():
+        if not self._is_supported or self._is_logged or self._holds():
             return
-        # A file that is read in several parts may lack a line.
+        # The list is read in several parts, and may lack a line.
         if any(self._holds() for _ in range(_SEEN_LEAST)):
             return
-        self._is_told = True
+        self._is_logged = True
         log.error(
-            "this process has lost its lock on the %s: code in it has opened and closed that file by itself (a copy?), "
-            "which cancels SQLite's locks; restart the process, and copy the file in another one or with `evertick db "
-            "backup`",
+            "%s: this process has lost its lock on the file, because code in it has opened and closed the file (a "
+            "copy?), which cancels SQLite's locks; restart the process, and copy the file in another process or with "
+            "`evertick db backup`",
             self._where.description,
         )
 

@@ -1,15 +1,16 @@
-"""Commits to the file by others: other processes, and other connections of this one.
+"""Detect commits of other connections to the file, of this process and of others.
 
-A connection that only reads sees that something was committed, by a number that SQLite keeps. Whether it was our own
-writer is seen by what that was doing meanwhile, and in doubt by the same number on its connection. What was committed
-is unknown, and the file may belong to a program that writes to its own tables all day. So a look at anything is asked
-for at once, but not again within a quarter of a second; in between only for runs, when one waits that did not before.
+A read-only connection sees by SQLite's `data_version` that something was committed. Whether it was our own writer is
+known from the groups that it began and ended meanwhile and, in doubt, from the same number on its connection. The
+content of a commit is unknown, and the file may belong to a program that writes its own tables all day. So a check of
+everything is requested at once, but not again within a quarter of a second; in between only a check of runs, when a new
+one waits.
 
-When to look is known by inotify of Linux, on the event loop of the waiter. A write is seen before its commit. SQLite
-writes the pages of a transaction into its log, waits for the disk, and only then says in shared memory that they count,
-which the kernel reports to no process. So the wait after a write is short, and those after it grow: a look is late by
-half of the time that the commit has taken, at most. Nothing relies on inotify. Without it (another system, a network
-share, no watch left for this user) a wait is a quarter of a second; with it, a second, in case that it failed.
+Linux reports writes by inotify, on the event loop of the waiter, but before their commit: SQLite writes the pages of a
+transaction to its log, syncs it, and then marks it as committed in shared memory, which the kernel does not report. So
+the first wait after a write is short and the next ones grow: a commit is noticed late by at most half of its own
+duration. Nothing relies on inotify. Without it (another system, a network share, no watches left) the interval is a
+quarter of a second; with it, a second, in case that it fails.
 """
 
 from __future__ import annotations
@@ -36,50 +37,50 @@ if TYPE_CHECKING:
 
 __all__ = ["FileWatch", "ForeignCommits"]
 
-# --- when the file is written to --------------------------------------------------------------------------------------
+# --- writes to the file -----------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger("evertick.store")
 
-# The longest wait where writes are heard, and where they are not.
+# The longest wait with inotify, and without.
 _WATCHED_SECONDS = 1.0
 _POLL_SECONDS = 0.25
-# The first wait after a write: an event loop does not count in less.
+# The first wait after a write: event loops have no finer resolution.
 _FIRST_SECONDS = 0.001
-# How long the next wait is, by the time since the write: until its commit is found, and then, in case that there was
-# another write behind it. Each beat of each node is heard, so the latter is what an idle node does.
+# The next wait as a multiple of the time since the write: until its commit is found, and after that, in case there was
+# another write. Every heartbeat of every node is a write, so the latter is the normal case of an idle node.
 _UNTIL_FOUND, _AFTER_FOUND = 0.5, 2.0
-# However much is written: so long from hearing of it to hearing again. It grows while nothing comes of it, for our own
-# commits are heard, too, and a program may write to the same file all day.
+# Minimum time between two reactions to writes. It grows while nothing is found, because our own commits are reported
+# too, and another program may write to the file all day.
 _REST_LEAST_SECONDS, _REST_MOST_SECONDS = 0.004, 0.04
-# As the kernel has it. Equal events that were not read yet are one, so a few are all that there can be.
+# From the kernel. Equal unread events are merged, so a small buffer is enough.
 _IN_MODIFY = 0x2
 _EVENTS_BYTES = 256
-# The kernel's meaning where its words mislead.
+# Clearer texts for error numbers whose standard text misleads.
 _LIMITS = {
-    errno.ENOSPC: "this user has all that it may have; raise fs.inotify.max_user_watches",
-    errno.EMFILE: "this user has all that it may have; raise fs.inotify.max_user_instances, or the limit of open files",
+    errno.ENOSPC: "the limit of watches of this user is reached; raise fs.inotify.max_user_watches",
+    errno.EMFILE: "a limit of this user is reached; raise fs.inotify.max_user_instances, or the limit of open files",
 }
 
 
 class FileWatch:
-    """The writes to one file, which must be there when the first one waits."""
+    """Waits for writes to one file, which must exist at the first wait."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Guards the descriptor, which comes with the first wait: a program that only enqueues needs none.
+        # Guards the descriptor. It is created by the first wait, because a program that only enqueues needs none.
         self._lock = threading.Lock()
         self._descriptor: int | None = None
-        self._has_begun = False
-        # Of the event loop's clock, which is the same one for all loops.
+        self._is_opened = False
+        # By the clock of the event loop, which all loops share.
         self._seen_at = -math.inf
         self._rest = _REST_LEAST_SECONDS
-        # Whether the last wait ended by a write, and how the next one grows; it does not where nothing is awaited.
+        # Whether the last wait ended by a write, and how the next one grows; infinite: no growth.
         self._has_seen_write = False
         self._growth = math.inf
 
     async def wait(self, seconds: float) -> None:
-        """Until a look may find something, and about so long at most."""
+        """Until a check may find something, and about `seconds` at most."""
         descriptor = self._descriptor_here()
         if descriptor is None:
             await asyncio.sleep(min(seconds, _POLL_SECONDS))
@@ -90,16 +91,16 @@ class FileWatch:
             os.close(descriptor)
 
     def found(self) -> None:
-        """A look has found a commit. If nothing was written just before it, that was all: the next will be heard."""
+        """A check has found a commit. Without a write just before it, that was the last one."""
         self._growth = _AFTER_FOUND if self._has_seen_write else math.inf
 
     def note_use(self) -> None:
-        """News was found: look closely."""
+        """The check found news of this app: react to writes quickly."""
         self._rest = _REST_LEAST_SECONDS
 
     def close(self) -> None:
         with self._lock:
-            self._has_begun = True
+            self._is_opened = True
             descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -123,16 +124,16 @@ class FileWatch:
                 os.read(descriptor, _EVENTS_BYTES)
 
     def _descriptor_here(self) -> int | None:
-        """A descriptor of the waiter's own: several may wait on one loop, and the watch may be closed meanwhile."""
+        """A descriptor for this waiter only: several may wait on one loop, and the watch may be closed meanwhile."""
         with self._lock:
-            if not self._has_begun:
-                self._has_begun = True
-                self._descriptor = self._begin()
-            with suppress(OSError):  # too many are open
+            if not self._is_opened:
+                self._is_opened = True
+                self._descriptor = self._open_watch()
+            with suppress(OSError):  # too many open files
                 return None if self._descriptor is None else os.dup(self._descriptor)
             return None
 
-    def _begin(self) -> int | None:
+    def _open_watch(self) -> int | None:
         try:
             return _inotify(self._path)
         except (OSError, ImportError, AttributeError) as error:
@@ -142,16 +143,21 @@ class FileWatch:
             return None
 
     def _log_reason(self, why: object) -> None:
-        log.info("commits of others are looked for every %g s: no watch on %s: %s", _POLL_SECONDS, self._path, why)
+        log.info(
+            "%s: no inotify watch, so commits of other processes are polled every %g s: %s",
+            self._path,
+            _POLL_SECONDS,
+            why,
+        )
 
 
 def _inotify(path: Path) -> int:
-    """A descriptor that can be read when something has been written to the file."""
+    """A descriptor that becomes readable after a write to the file."""
     if sys.platform != "linux":
         raise OSError("this system has no inotify")
     if (kind := file_system_of(path)) in NETWORK_FILE_SYSTEMS:
-        raise OSError(f"what other machines write is not told by {kind}")
-    # Not at the top: a program that never waits need not load it.
+        raise OSError(f"{kind} does not report writes of other machines")
+    # Imported here, because a program that never waits does not need it.
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -182,14 +188,14 @@ def _settle(answer: asyncio.Future[bool], can_be_read: bool) -> None:
         answer.set_result(can_be_read)
 
 
-# --- whether something was committed, and by which connection ---------------------------------------------------------
+# --- commits and their connections ------------------------------------------------------------------------------------
 
 
 _ANYTHING_SECONDS = 0.25
 
 
 class ForeignCommits:
-    """Tells of the commits of all but `writer`, who has not started yet and whose connection has `seen_by_writer`."""
+    """Reports commits of all connections but `writer`, which has not started, and whose version is `seen_by_writer`."""
 
     def __init__(self, where: Location, writer: Worker, seen_by_writer: int) -> None:
         assert where.path is not None
@@ -198,30 +204,30 @@ class ForeignCommits:
         self._db = connect_to_read(where)
         self._seen = data_version(self._db)
         self._seen_by_writer = seen_by_writer
-        # SQLite keeps the log beside the file that a link leads to, and while we are connected it stays the same file.
+        # The log is beside the file that a link leads to, and stays the same file while we are connected.
         self._watch = FileWatch(Path(os.path.realpath(where.path) + "-wal"))
         self._is_closed = False
-        # The groups that the writer had ended before the last look.
+        # Groups that the writer had ended before the last check.
         self._ended = 0
-        # Something was committed and is not reported yet, and some of it is surely not ours.
+        # A commit was found and not reported yet; and part of it is certainly foreign.
         self._is_unreported = self._is_foreign = False
-        # When a look at anything was last asked for, or found to be needless.
+        # When a check of everything was last requested, or found to be unnecessary.
         self._reported_at = -math.inf
-        # Of the newest runs, those that wait.
+        # The newest runs that wait.
         self._waiting: set[str] = set()
 
     async def changed(self, app: str, timeout: float) -> News | None:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         while not self._is_closed:
-            news = await self._look(app, loop.time())
+            news = await self._check(app, loop.time())
             now = loop.time()
             if news is not None:
                 self._watch.note_use()
             if news is not None or now >= end:
                 return news
-            tell_at = self._reported_at + _ANYTHING_SECONDS if self._is_unreported else math.inf
-            await self._watch.wait(min(end, tell_at) - now)
+            report_at = self._reported_at + _ANYTHING_SECONDS if self._is_unreported else math.inf
+            await self._watch.wait(min(end, report_at) - now)
         return None
 
     def close(self) -> None:
@@ -229,26 +235,26 @@ class ForeignCommits:
         self._watch.close()
         self._db.close()
 
-    async def _look(self, app: str, now: float) -> News | None:
-        has_new_run = self._see(app)
+    async def _check(self, app: str, now: float) -> News | None:
+        has_new_run = self._read_commits(app)
         is_time = now - self._reported_at >= _ANYTHING_SECONDS
         if not self._is_unreported or not (is_time or has_new_run):
             return None
-        is_theirs, self._is_unreported, self._is_foreign = self._is_foreign, False, False
+        is_foreign, self._is_unreported, self._is_foreign = self._is_foreign, False, False
         if is_time:
             self._reported_at = now
-        if not is_theirs and not await self._is_foreign_commit():
+        if not is_foreign and not await self._is_foreign_commit():
             return None
         if is_time:
             return "anything"
-        # There may be more than runs in it.
+        # It may contain more than runs.
         self._is_unreported = self._is_foreign = True
         return "runs"
 
-    def _see(self, app: str) -> bool:
-        """Take note of what was committed. Whether a run waits that did not before."""
-        # In this order: a commit of the writer between two looks was begun by the end of the second, and had not ended
-        # before the first.
+    def _read_commits(self, app: str) -> bool:
+        """Note new commits. Returns whether a run waits that did not wait before."""
+        # In this order: a commit of the writer between two checks began before the end of the second, and ended after
+        # the start of the first.
         ended = self._writer.ended
         with translated(self._where):
             version = data_version(self._db)
@@ -265,11 +271,11 @@ class ForeignCommits:
         return has_new_run
 
     async def _is_foreign_commit(self) -> bool:
-        # To the writer's connection its own commits are no change.
+        # The writer's own commits do not change the version on its connection.
         try:
             version = await self._writer.call(lambda db, _now: data_version(db))
         except StoreUnavailable:
-            # A connection holds the lock, so it writes.
+            # Another connection holds the lock, so it is writing.
             return True
         is_new, self._seen_by_writer = version != self._seen_by_writer, version
         return is_new

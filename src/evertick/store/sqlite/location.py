@@ -1,7 +1,7 @@
-"""Where a SQLite store is: its URL taken apart.
+"""The location of a SQLite store, parsed from its URL. Opens nothing.
 
 `sqlite:///jobs.db` is relative to the working directory, `sqlite:////var/lib/jobs.db` absolute, `sqlite://` in memory.
-Parameters: `synchronous=full|normal`, `busy_timeout=5s`. Nothing is opened here.
+Parameters: `synchronous=full|normal`, `busy_timeout=5s`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from evertick.errors import InvalidDuration, InvalidSetting
+from evertick.text.values import shown
 from evertick.when.duration import duration_us
 
 __all__ = ["Location", "location_of"]
 
-# "beside": only reading, beside processes that may write. "alone": only reading what no process writes.
-Access = Literal["write", "beside", "alone"]
+# "read": read a file that other processes may write. "immutable": read a file that no process writes.
+Access = Literal["write", "read", "immutable"]
 
 _SCHEME = "sqlite://"
 _SHAPE = "write sqlite:///relative.db, sqlite:////absolute.db, or sqlite:// for memory"
@@ -26,7 +27,7 @@ _PARAMETERS = ("synchronous", "busy_timeout")
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A file (None: memory) and how to use it."""
+    """A file (None: in memory) and how to open it."""
 
     path: str | None
     synchronous: str = "FULL"
@@ -42,21 +43,23 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
         return self.access != "write"
 
     def uri(self, mode: str) -> str:
-        """For SQLite, with the mode in which it is to open the file, where it may be written."""
+        """The URI for SQLite. `mode` applies if the file may be written."""
         assert self.path is not None
-        how = {"write": f"mode={mode}", "beside": "mode=ro", "alone": "mode=ro&immutable=1"}[self.access]
+        how = {"write": f"mode={mode}", "read": "mode=ro", "immutable": "mode=ro&immutable=1"}[self.access]
         return f"{Path(self.path).absolute().as_uri()}?{how}"
 
 
 def location_of(url: str) -> Location:
     address, _, query = url.partition("?")
     if not address.startswith(_SCHEME):
-        raise InvalidSetting(f"{url!r} is no URL of a SQLite store; {_SHAPE}")
+        raise InvalidSetting(f"{shown(url)} is no URL of a SQLite store", setting="url", fix=_SHAPE)
     path = unquote(address.removeprefix(_SCHEME))
     if path and (not path.startswith("/") or path == "/"):
-        raise InvalidSetting(f"{url!r} names no file; {_SHAPE}")
+        raise InvalidSetting(f"{shown(url)} names no file", setting="url", fix=_SHAPE)
     if path == "/:memory:":
-        raise InvalidSetting(f"{url!r} would make a file of that name; write {_SCHEME} for a store in memory")
+        raise InvalidSetting(
+            f"{shown(url)} names a file :memory:", setting="url", fix=f"write {_SCHEME} for a store in memory"
+        )
     where = Location(path=path[1:] or None)
     for name, value in parse_qsl(query, keep_blank_values=True):
         where = _with_parameter(where, url, name, value)
@@ -68,15 +71,21 @@ def _with_parameter(where: Location, url: str, name: str, value: str) -> Locatio
         case "synchronous" if value.lower() in ("full", "normal"):
             return msgspec.structs.replace(where, synchronous=value.upper())
         case "synchronous":
-            raise InvalidSetting(f"synchronous={value!r} in {url!r} cannot be; write full or normal")
+            raise InvalidSetting(
+                f"synchronous={shown(value)} in {shown(url)} is invalid", setting="url", fix="write full or normal"
+            )
         case "busy_timeout":
             return msgspec.structs.replace(where, busy_timeout_ms=_milliseconds(url, value))
         case _:
-            raise InvalidSetting(f"{url!r} has an unknown parameter {name!r}; known are {', '.join(_PARAMETERS)}")
+            raise InvalidSetting(
+                f"{shown(url)} has an unknown parameter {shown(name)}",
+                setting="url",
+                fix=f"known parameters are {', '.join(_PARAMETERS)}",
+            )
 
 
 def _milliseconds(url: str, value: str) -> int:
     try:
         return duration_us(value, what="busy_timeout") // 1000
     except InvalidDuration as error:
-        raise InvalidSetting(f"{url!r}: {error}") from None
+        raise InvalidSetting(f"{shown(url)}: {error.problem}", setting="url", fix=error.fix) from None

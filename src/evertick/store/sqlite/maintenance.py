@@ -1,7 +1,7 @@
-"""Looking after a SQLite file: how it is, whether it is whole, and giving free space back.
+"""Maintenance of a SQLite file: status, integrity check, backup, and returning free space.
 
-Each act has a connection of its own, in a thread of its own, so that a check of a large file can be broken off: SQLite
-is told to interrupt its statement. Nothing here goes through the writer of an open store.
+Each call has its own connection in its own thread, so that a check of a large file can be interrupted. Nothing here
+uses the writer of an open store.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ T = TypeVar("T")
 _COUNT_MOST = 100_000
 _PROBLEMS_MOST = 20
 _APPS_MOST = 1_000
-# Steps of SQLite's virtual machine between two looks at the clock: some milliseconds.
-_STEPS_PER_LOOK = 100_000
+# Steps of SQLite's virtual machine between two checks of the clock: some milliseconds.
+_STEPS_PER_CHECK = 100_000
 _VACUUMS: dict[int, Literal["none", "full", "incremental"]] = {0: "none", 1: "full", 2: "incremental"}
 _LEDGER = {
     "maintenance.both": "{} runs are both live and done",
@@ -54,7 +54,7 @@ _LEDGER = {
 
 
 class FileMaintenance:
-    """The care for one file. A store in memory is its own process's business, and has none to speak of."""
+    """Maintenance of one file. A store in memory has nothing to maintain."""
 
     def __init__(self, where: Location, clock: Clock) -> None:
         self._where = where
@@ -107,7 +107,10 @@ class FileMaintenance:
             return open_file(self._where, may_create=True)
         where = as_it_can_be_opened(self._where)
         if where.is_read_only and is_change:
-            raise StoreRefused(f"the {where.description} cannot be written: {why_read_only(where)}")
+            raise StoreRefused(
+                f"the {where.description} cannot be written: {why_read_only(where)}",
+                fix="run this as a user who may write the file and its directory",
+            )
         refuse_other_files(where)
         with translated(where):
             return connect(where)
@@ -119,7 +122,7 @@ class FileMaintenance:
         has_meta = "evertick_meta" in tables
         meta = db.execute(SQL["maintenance.meta"]).fetchone() if has_meta else None
         file_system = None if self._path is None else file_system_of(self._path)
-        is_alone = as_it_can_be_opened(self._where).access == "alone"
+        is_immutable = as_it_can_be_opened(self._where).access == "immutable"
         return StoreStatus(
             description=self._where.description,
             engine=f"SQLite {sqlite3.sqlite_version}",
@@ -128,9 +131,11 @@ class FileMaintenance:
             version_known=SCHEMA_VERSION,
             missing=tuple(self._missing(db)),
             bytes=_pragma(db, "page_size") * _pragma(db, "page_count"),
-            wal_bytes=None if self._path is None or is_alone else _size(Path(f"{os.path.realpath(self._path)}-wal")),
-            # Of a file that is read without its locks SQLite does not tell.
-            journal_mode=None if is_alone else str(db.execute("PRAGMA journal_mode").fetchone()[0]),
+            wal_bytes=None
+            if self._path is None or is_immutable
+            else _size(Path(f"{os.path.realpath(self._path)}-wal")),
+            # Unknown for a file that is read without locks.
+            journal_mode=None if is_immutable else str(db.execute("PRAGMA journal_mode").fetchone()[0]),
             page_bytes=_pragma(db, "page_size"),
             pages=_pragma(db, "page_count"),
             free_pages=_pragma(db, "freelist_count"),
@@ -149,7 +154,7 @@ class FileMaintenance:
     def _missing(self, db: sqlite3.Connection) -> list[str]:
         try:
             return missing(db, self._where.description)
-        except StoreRefused:  # newer, or changed: `check` says which
+        except StoreRefused:  # a newer store or a changed migration, which `check` reports
             return []
 
     # --- check
@@ -159,7 +164,7 @@ class FileMaintenance:
         is_complete = True
         if seconds_most is not None:
             end = self._clock.elapsed() + seconds_most
-            db.set_progress_handler(lambda: self._clock.elapsed() > end, _STEPS_PER_LOOK)
+            db.set_progress_handler(lambda: self._clock.elapsed() > end, _STEPS_PER_CHECK)
         try:
             problems += _damage(db, is_quick=is_quick)
             if not problems:
@@ -180,11 +185,11 @@ class FileMaintenance:
             fix = "apply them with `evertick db migrate --database URL`"
             yield f"the migrations {', '.join(lacking)} are missing; {fix}"
             return
-        there, wanted = _objects(db), self._objects_wanted()
-        yield from (f"the {kind} {name} is missing" for kind, name in wanted if (kind, name) not in there)
-        for kind, name in there:
-            if (kind, name) in wanted and there[kind, name] != wanted[kind, name]:
-                yield f"the {kind} {name} is not as this code makes it"
+        existing, wanted = _objects(db), self._objects_wanted()
+        yield from (f"the {kind} {name} is missing" for kind, name in wanted if (kind, name) not in existing)
+        for kind, name in existing:
+            if (kind, name) in wanted and existing[kind, name] != wanted[kind, name]:
+                yield f"the {kind} {name} differs from the one that this code creates"
 
     def _objects_wanted(self) -> dict[tuple[str, str], str]:
         with closing(connect(Location(path=None))) as db:
@@ -196,26 +201,28 @@ class FileMaintenance:
     def _give_back(self, db: sqlite3.Connection, pages_most: int) -> Freed:
         if _VACUUMS[_pragma(db, "auto_vacuum")] == "none":
             raise Refused(
-                f"the {self._where.description} was made without auto_vacuum: its free pages are used again, but "
-                "cannot be given back in bites; `evertick db vacuum --full` writes it anew, and changes that"
+                f"the {self._where.description} was created without auto_vacuum, so its free pages are reused but "
+                "cannot be returned to the file system",
+                fix="run `evertick db vacuum --full`, which rewrites the file and turns auto_vacuum on",
             )
         before = _pragma(db, "freelist_count")
         with transaction(db):
             free_pages(db, pages_most)
         left = _pragma(db, "freelist_count")
         if not left:
-            # The file gets shorter when the log is folded into it.
+            # The file is truncated when the log is folded into it.
             db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         return Freed(pages=max(0, before - left), pages_left=left)
 
     def _rewrite(self, db: sqlite3.Connection) -> None:
         size = _pragma(db, "page_size") * _pragma(db, "page_count")
         free = None if self._path is None else shutil.disk_usage(self._path.parent).free
-        # Once for the copy, once for the log that it goes through.
+        # The copy and the log that it goes through.
         if free is not None and free < 2 * size:
             raise Refused(
-                f"writing the {self._where.description} anew takes up to {2 * size:,} bytes on its disk, and "
-                f"{free:,} are free; make room first"
+                f"a rewrite of the {self._where.description} needs up to {2 * size:,} bytes on its disk, and {free:,} "
+                "are free",
+                fix="free some space on the disk",
             )
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("VACUUM")
@@ -226,7 +233,7 @@ class FileMaintenance:
     def _backup(self, db: sqlite3.Connection, path: str) -> int:
         copy = _new_file(path)
         try:
-            # One read transaction, with what is in the log; a plain copy of the file lacks that, or is torn.
+            # One read transaction, which includes the log. A copy of the file would lack the log, or be inconsistent.
             db.execute("VACUUM INTO ?", (path,))
             os.fsync(copy)
             return os.fstat(copy).st_size
@@ -238,13 +245,13 @@ class FileMaintenance:
 
 
 def _new_file(path: str) -> int:
-    """Made here, so that it must be new, and not all users may read it."""
+    """Created here, so that it must be new, and other users cannot read it."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     except FileExistsError:
-        raise Refused(f"there is a file {path} already; name a new one") from None
+        raise Refused(f"there is a file {path} already", fix="name a new one") from None
     except OSError as error:
-        raise Refused(f"the file {path} cannot be made: {error.strerror}; name another one") from None
+        raise Refused(f"the file {path} cannot be made: {error.strerror}", fix="name another one") from None
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:
@@ -259,7 +266,7 @@ def _size(path: Path) -> int:
 
 
 def _rows(db: sqlite3.Connection, table: str) -> TableRows:
-    # The name comes from the file's own list of tables.
+    # The name is from the file's own list of tables.
     quoted = '"' + table.replace('"', '""') + '"'
     rows = db.execute(SQL["maintenance.rows"].format(table=quoted), (_COUNT_MOST + 1,)).fetchone()[0]
     return TableRows(name=table, rows=min(rows, _COUNT_MOST), is_exact=rows <= _COUNT_MOST)

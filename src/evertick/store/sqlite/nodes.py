@@ -1,10 +1,10 @@
-"""Nodes: joining, beating, dying, and what becomes of the runs of the dead; and the duties that they hold.
+"""Nodes: join, heartbeat, death, and the recovery of the runs of dead nodes; and the duties that nodes hold.
 
-Death is written down once (`died_at`), by the node itself or by any node that sees that its lease has run out.
-Re-homing is a later step that looks at what is written, so any node may repeat it at any time.
+A death is recorded once (`died_at`), by the node itself or by any node that sees its expired lease. Recovery is a later
+step that reads the recorded deaths, so any node may repeat it at any time.
 
-A duty is held by being written down for a node that lives; it is never extended. So a death frees all duties of its
-node without a write of its own, and the next node that asks takes them.
+A duty is held by a row that names a living node; nothing is renewed. So a death frees all duties of the node without a
+further write, and the next node that asks takes them.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def join(db: sqlite3.Connection, now: int, node: NodeJoin) -> int:
         db.execute(SQL["join.unpark"], (node.app, name, terms.hash))
         if terms.is_limited:
             db.execute(SQL["join.may_hold_back"], (node.app, name, terms.limits))
-    if any(_is_held_under_others(db, node.app, name, terms) for name, terms in node.tasks.items()):
+    if any(_may_be_blocked_by_others(db, node.app, name, terms) for name, terms in node.tasks.items()):
         db.execute(SQL["limits.looked_up_to"], (node.id, ""))
     return now
 
 
-def _is_held_under_others(db: sqlite3.Connection, app: str, task: str, terms: TaskTerms) -> bool:
+def _may_be_blocked_by_others(db: sqlite3.Connection, app: str, task: str, terms: TaskTerms) -> bool:
     return db.execute(SQL["join.has_other_limits"], (app, task, terms.limits)).fetchone() is not None
 
 
@@ -85,7 +85,7 @@ def beat(db: sqlite3.Connection, now: int, node: str, lease: int, ticks: Ticks) 
 
 
 def die(db: sqlite3.Connection, now: int, node: str, kind: FeedKind) -> None:
-    """`kind`: as what the feed hears of it."""
+    """`kind`: the kind of the feed event."""
     if db.execute(SQL["die"], (node, now)).rowcount:
         publish_nodes(db, now, kind, [node])
     _forget_tasks(db, [node])
@@ -124,8 +124,8 @@ def rehome(
     late = now - DEADLINE_MARGIN if now <= until else None
     lost = db.execute(SQL["rehome.find"], (app, late, REHOMED_MOST, node)).fetchall()
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
-    over = {ending.id for ending in endings}
-    left = [row for row in lost if row["id"] not in over]
+    ended_ids = {ending.id for ending in endings}
+    left = [row for row in lost if row["id"] not in ended_ids]
     cut_off = [(app, row["id"], now, Reason.NODE_DIED, None, True) for row in left]
     db.executemany(SQL["keep_cut_off"], cut_off)
     db.executemany(SQL["rehome.lose"], [(app, row["id"], row["losses"]) for row in lost])
@@ -134,14 +134,14 @@ def rehome(
     has_freed = end(db, now, app, endings)
     mine = [row["id"] for row in left if row["queue"] in queues and may_be_taken(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
-    # Before anything is written over the dead node; also of those that start here at once.
+    # Before the columns of the dead node are overwritten, also for runs that are claimed here at once.
     publish_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
     db.executemany(SQL["rehome.release"], [(app, id_, now) for id_ in others])
     has_freed = make_room(db, app, [row["limit_key"] for row in left]) or has_freed
     query = ClaimQuery(db, now, app, node, tasks)
     found = read_candidates(db, app, mine)
     query.take(found.candidates)
-    query.set_aside(found.unreadable)
+    query.park_unreadable(found.unreadable)
     ended = [(ending.id, ending.verdict) for ending in endings]
     return Rehomed(now=now, fence=query.fence, claimed=query.claimed, released=others, freed=has_freed, ended=ended)
 

@@ -1,7 +1,8 @@
-"""The outbox: messages on their way to the outside, written with what causes them, claimed like runs.
+"""The outbox: messages to other systems, written in the transaction of the change that causes them, and claimed like
+runs.
 
-A claim first gives back what its owner will never settle: messages of dead nodes, and those that the asking node holds
-without knowing of it. Only the holder of the newest claim may settle a message.
+A claim first releases abandoned messages: filters of dead nodes, and filters of the calling node that it does not hold.
+Only the holder of the newest claim may settle a message.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState, NewMessage, Reason
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
 from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
-from evertick.store.sqlite.connection import SQL, as_numbers, draw_fence, in_parts, is_alive
+from evertick.store.sqlite.connection import SQL, check_integers, draw_fence, in_parts, is_alive
 from evertick.store.verdicts import unreadable_messages
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
     "write_messages",
 ]
 
-# Counts of messages stop here.
+# Counts of messages stop at this number.
 _COUNT_MOST = 10_000
 
 _ids = msgspec.json.Decoder(list[str])
@@ -39,7 +40,7 @@ _rows = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def write_messages(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> int:
-    """Put messages into the outbox; those whose id or key is known are left out. Answers how many were new."""
+    """Write messages, except filters whose id or key is known. Returns how many were new."""
     return sum(_insert(db, now, app, part) for part in in_parts(new))
 
 
@@ -54,7 +55,7 @@ def _sent(db: sqlite3.Connection, now: int, app: str, message: NewMessage) -> Me
 
 
 def _insert(db: sqlite3.Connection, now: int, app: str, new: Sequence[NewMessage]) -> int:
-    as_numbers(number for message in new for number in (message.delay, message.dispatches or 0))
+    check_integers(number for message in new for number in (message.delay, message.dispatches or 0))
     rows = [
         (
             message.id,
@@ -111,15 +112,15 @@ def _take(db: sqlite3.Connection, now: int, app: str, node: str, ids: Sequence[s
 def settle_messages(
     db: sqlite3.Connection, now: int, app: str, node: str, outcomes: Sequence[MessageOutcome]
 ) -> list[FinishAnswer]:
-    # Of several about one message the first counts.
+    # Of several outcomes of one message the first counts.
     first = {outcome.id: outcome for outcome in reversed(outcomes)}
     fences = json_text({id_: outcome.fence for id_, outcome in first.items()})
     held = set(_ids.decode(db.execute(SQL["settle_messages.held"], (app, fences, node)).fetchone()[0]))
-    alike: defaultdict[tuple[MessageFate, int, int, int, str | None], list[str]] = defaultdict(list)
+    groups: defaultdict[tuple[MessageFate, int, int, int, str | None], list[str]] = defaultdict(list)
     for id_, each in first.items():
         if id_ in held:
-            alike[each.kind, each.attempts, each.delay, each.remember, plain_text(each.error)].append(id_)
-    for (kind, attempts, delay, remember, error), ids in alike.items():
+            groups[each.kind, each.attempts, each.delay, each.remember, plain_text(each.error)].append(id_)
+    for (kind, attempts, delay, remember, error), ids in groups.items():
         if kind in ("sent", "dead"):
             db.execute(SQL["settle_messages.end"], (json_text(ids), kind, attempts, error, now, remember))
         else:
@@ -136,20 +137,20 @@ def _answered_before(db: sqlite3.Connection, app: str, node: str, outcome: Messa
     return "already" if db.execute(SQL["settle_messages.answered_before"], guard).fetchone() is not None else "lost"
 
 
-# --- for people --------------------------------------------------------------------------------------------------
+# --- queries for display ----------------------------------------------------------------------------------------------
 
 
 def messages(db: sqlite3.Connection, now: int, app: str, wanted: MessageFilter) -> list[Message]:
     states = None if wanted.states is None else json_text(wanted.states)
-    those = (app, wanted.channel, states, wanted.limit)
+    filters = (app, wanted.channel, states, wanted.limit)
     if wanted.ids is not None:
-        rows = db.execute(SQL["messages.by_id"], (*those, json_text(wanted.ids)))
+        rows = db.execute(SQL["messages.by_id"], (*filters, json_text(wanted.ids)))
     elif wanted.key is not None:
-        rows = db.execute(SQL["messages.by_key"], (*those, wanted.key))
+        rows = db.execute(SQL["messages.by_key"], (*filters, wanted.key))
     elif wanted.states is not None and MessageState.SENT not in wanted.states and not wanted.id_prefix:
-        rows = db.execute(SQL["messages.unsent"], those)
+        rows = db.execute(SQL["messages.unsent"], filters)
     else:
-        rows = db.execute(SQL["messages"], (*those, wanted.id_prefix or ""))
+        rows = db.execute(SQL["messages"], (*filters, wanted.id_prefix or ""))
     return read_each(rows, message_of)[0]
 
 
@@ -180,6 +181,6 @@ def hasten_messages(db: sqlite3.Connection, now: int, app: str, channel: str, li
 
 
 def drop_messages(db: sqlite3.Connection, now: int, app: str, ids: Sequence[str]) -> list[str]:
-    # First, while it can be told which runs they were to dispatch.
+    # Before the messages are deleted, because they name the runs that they dispatch.
     db.executemany(SQL["drop_messages.cancel"], [(app, id_, now, Reason.REQUESTED) for id_ in ids])
     return [id_ for id_ in dict.fromkeys(ids) if db.execute(SQL["drop_messages"], (app, id_)).rowcount == 1]

@@ -1,6 +1,6 @@
-"""Runs: enqueued, noted about, cancelled, held by a node, and as people read them. Claims have a file of their own.
+"""Runs: enqueue, notes, cancel, claims held by a node, and queries for display. `claims.py` has the claims.
 
-Live runs and history are two tables; a reader sees one list, newest moment first where nothing else is asked for.
+Live runs and history are two tables; a reader gets one list, newest moment first by default.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from evertick.store.rows import (
 )
 from evertick.store.sqlite.connection import SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import end
-from evertick.store.sqlite.fires import Claimant, insert_run, insert_together, key_holder
+from evertick.store.sqlite.fires import Claimant, insert_batch, insert_run, key_holder
 from evertick.store.verdicts import Ending
 
 __all__ = [
@@ -52,7 +52,7 @@ _owned = msgspec.json.Decoder(list[Owned])
 
 def enqueue(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun]) -> list[Run]:
     claimant = Claimant(db, None)
-    if len(runs) > 1 and insert_together(db, now, app, runs, claimant):
+    if len(runs) > 1 and insert_batch(db, now, app, runs, claimant):
         answers = [(run.id, True) for run in runs]
     else:
         answers = [_enqueue_one(db, now, app, run, claimant) for run in runs]
@@ -65,14 +65,14 @@ def enqueue(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun]) 
 
 
 def _enqueue_one(db: sqlite3.Connection, now: int, app: str, run: NewRun, claimant: Claimant) -> tuple[str, bool]:
-    """The id of the run that is there now, and whether it is new."""
+    """The id of the run in the ledger, and whether it is new."""
     if insert_run(db, now, app, run, claimant) == "new":
         return run.id, True
     return _known_as(db, now, app, run), False
 
 
 def _known_as(db: sqlite3.Connection, now: int, app: str, run: NewRun) -> str:
-    """The run that is there instead: the same sent twice, or the one that has the unique key or moment."""
+    """The existing run: the same one sent twice, or the one with the unique key or moment."""
     if db.execute(SQL["cancel.find"], (app, run.id)).fetchone() is not None:
         return run.id
     holder = None if run.unique_key is None else key_holder(db, now, app, run.unique_key)
@@ -81,7 +81,7 @@ def _known_as(db: sqlite3.Connection, now: int, app: str, run: NewRun) -> str:
     return holder
 
 
-# --- what a node holds -------------------------------------------------------------------------------------------
+# --- runs held by a node ----------------------------------------------------------------------------------------------
 
 
 def owned(db: sqlite3.Connection, now: int, app: str, node: str) -> list[Owned]:
@@ -93,14 +93,14 @@ def note(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequence[
 
 
 def note_each(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequence[Note]) -> list[str]:
-    """For a batch of which one cannot be written: the others do not wait for it."""
+    """For a batch with a note that cannot be stored: the others are written."""
     lost: list[str] = []
     for one in notes:
         try:
             with savepoint(db):
                 lost += note(db, now, app, node, [one])
         except UNWRITABLE as error:
-            _logger.error("what run %s of app %s has said cannot be written, and is left out: %s", one.id, app, error)
+            _logger.error("run %s: app %r: a note cannot be stored, and is dropped: %s", one.id, app, error)
     return lost
 
 
@@ -135,12 +135,12 @@ def _cancel_one(db: sqlite3.Connection, now: int, app: str, id_: str, reason: st
             return Cancelled(id=id_, answer="ended")
 
 
-# --- as people read them ----------------------------------------------------------------------------------------------
+# --- queries for display ----------------------------------------------------------------------------------------------
 
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
-# Clauses of filters for `runs.live` and `runs.done`; their values are always parameters.
+# Filter clauses for `runs.live` and `runs.done`. Values are always parameters.
 _CLAUSES = {
     "ids": "r.id IN (SELECT value FROM json_each(:ids))",
     "id_prefix": "r.id BETWEEN :id_prefix AND :id_prefix || char(1114111)",
@@ -152,7 +152,7 @@ _CLAUSES = {
     "until": "r.fire_at <= :until",
     "labels": """NOT EXISTS (SELECT 1 FROM json_each(:labels) wanted WHERE NOT EXISTS (
         SELECT 1 FROM json_each(r.labels) label WHERE label.key = wanted.key AND label.value = wanted.value))""",
-    # All reruns, listed once per question: people make few.
+    # All reruns, read once per query: there are few.
     "was_rerun": """:was_rerun = (r.id IN (
         SELECT l.caused_by FROM evertick_runs l INDEXED BY evertick_runs_reruns
         WHERE l.app = :app AND l.cause = 'rerun' AND l.caused_by IS NOT NULL
@@ -160,7 +160,7 @@ _CLAUSES = {
         SELECT h.caused_by FROM evertick_history h INDEXED BY evertick_history_reruns
         WHERE h.app = :app AND h.cause = 'rerun' AND h.caused_by IS NOT NULL))""",
 }
-# The index that serves each table best by the first of these filters that is given; "" where none is.
+# The index to use with the first of these filters that is given; "": with none.
 _INDEXES = {
     "runs.live": {
         "ids": "sqlite_autoindex_evertick_runs_1",
@@ -189,7 +189,7 @@ def read_runs(db: sqlite3.Connection, now: int, app: str, wanted: RunFilter) -> 
 
 
 def _filters(db: sqlite3.Connection, app: str, wanted: RunFilter) -> Iterator[dict[str, Any]]:
-    """The values of the clauses that apply; one set per schedule, so that each is read in the order of its index."""
+    """The values of the clauses that apply; one set per schedule, so that each is read in index order."""
     given = {
         "ids": None if wanted.ids is None else json_text(wanted.ids),
         "id_prefix": wanted.id_prefix,

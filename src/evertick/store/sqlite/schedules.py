@@ -1,7 +1,7 @@
-"""Schedules as read (due, stored, failing, for people), their calendars, and people's changes to them.
+"""Schedules: queries (due, stored, failing, for display), calendars, and changes by users.
 
-A change (add, edit, pause, resume, remove) first settles the account of the old definition (see `fires.take`), guarded
-like every fire, and raises the version. A definition that is replaced is kept for the runs that were recorded under it.
+A change (add, edit, pause, resume, remove) first settles the old definition (`fires.apply_advance`), guarded like a
+fire, and raises the version. A replaced definition is texts for the runs that were recorded under it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evertick.store.rows import FORMAT, due_of, json_text, schedule_of, stored_o
 from evertick.store.sqlite.connection import PART_MOST, SQL
 from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import publish
-from evertick.store.sqlite.fires import Claimant, take
+from evertick.store.sqlite.fires import Claimant, apply_advance
 from evertick.store.sqlite.outbox import write_messages
 from evertick.store.verdicts import CHANGE_KINDS, Ending, change_facts
 
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _rows = msgspec.json.Decoder(list[tuple[Any, ...]])
-# Of the columns of a due schedule.
+# Columns of a due schedule.
 _ID, _AT = DueSchedule.__struct_fields__.index("id"), DueSchedule.__struct_fields__.index("at")
 
 
@@ -90,7 +90,7 @@ def computed_with(
 
 
 def _readable(rows: Sequence[sqlite3.Row]) -> list[StoredSchedule]:
-    # By id: one that was asked for by id and by key comes once.
+    # By id, so that a schedule requested by id and by key is returned once.
     by_id = {row["id"]: stored_of(row) for row in rows}
     return [stored for stored in by_id.values() if stored is not None]
 
@@ -128,7 +128,7 @@ def calendar_users(db: sqlite3.Connection, now: int, app: str, name: str, *, lim
 
 
 def remove_calendar(db: sqlite3.Connection, now: int, app: str, name: str) -> bool:
-    # Asked in the transaction that removes: a schedule added meanwhile keeps its calendar.
+    # In the same transaction, so that a schedule added meanwhile keeps its calendar.
     if calendar_users(db, now, app, name, limit=1):
         return False
     return db.execute(SQL["remove_calendar"], (app, name)).rowcount > 0
@@ -142,7 +142,7 @@ def put_calendar(db: sqlite3.Connection, now: int, app: str, name: str, version:
     db.execute(SQL["put_calendar"], (app, name, version, content, now))
 
 
-# --- those that have failed so often in a row that they are to be paused ----------------------------------------------
+# --- schedules to pause after repeated failures -----------------------------------------------------------------------
 
 
 def failing(
@@ -162,7 +162,7 @@ def failing(
 
 
 def _failing(db: sqlite3.Connection, row: sqlite3.Row) -> Failing | None:
-    """Reads no further than to the newest success, which for nearly all is the first row."""
+    """Reads up to the newest success, which is mostly the first row."""
     newest: sqlite3.Row | None = None
     count = 0
     for run in db.execute(SQL["failing.verdicts"], (row["id"], row["counts_from"], row["pause_after"])):
@@ -196,7 +196,7 @@ def change_schedules(
     all_or_none: bool = False,
     calendars: Sequence[NewCalendar] = (),
 ) -> list[bool]:
-    """With `all_or_none` a True beside a False means: this one would have been taken."""
+    """With `all_or_none`, a True beside a False means that this change alone would have been applied."""
     db.execute("SAVEPOINT changes")
     for calendar in calendars:
         put_calendar(db, now, app, calendar.name, calendar.version, calendar.content)
@@ -217,7 +217,7 @@ def _apply(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
 
 def _add(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
     definition = change.definition
-    assert definition is not None, "an add brings a definition"
+    assert definition is not None, "an add has a definition"
     added = db.execute(
         SQL["change_schedules.add"],
         (
@@ -240,10 +240,10 @@ def _add(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
 
 def _change(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
     settle = change.settle
-    assert settle is not None, f"{change.kind} settles what was owed before"
+    assert settle is not None, f"{change.kind} settles the old definition"
     found = db.execute(SQL["change_schedules.find"], (app, change.key, settle.schedule_id)).fetchone()
     claimant = Claimant(db, None)
-    if found is None or not take(db, now, app, settle, claimant, bump=1):
+    if found is None or not apply_advance(db, now, app, settle, claimant, bump=1):
         return False
     claimant.publish(now, app)
     if change.kind == "remove":
@@ -273,8 +273,8 @@ def _define(db: sqlite3.Connection, app: str, key: str, schedule: int, definitio
 
 
 def _keep_version(db: sqlite3.Connection, app: str, key: str, schedule: int, definition: Definition) -> None:
-    kept = (json_text(definition), json_text(definition.args))
-    db.execute(SQL["change_schedules.keep_version"], (app, key, schedule, *kept))
+    texts = (json_text(definition), json_text(definition.args))
+    db.execute(SQL["change_schedules.keep_version"], (app, key, schedule, *texts))
 
 
 def _remove(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:

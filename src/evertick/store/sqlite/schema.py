@@ -1,8 +1,7 @@
-"""Bringing the tables of a SQLite file up to date: numbered files, each applied once, in one transaction.
+"""Migrations of a SQLite file: each is applied once, in one transaction.
 
-BEGIN IMMEDIATE is the lock: of eight processes that start at once one migrates and seven find it done. A file that was
-applied must never change again, which its checksum guards. `meta.compatible_from` says which older code may go on using
-the store, so that a fleet can be updated node by node.
+BEGIN IMMEDIATE is the lock: of several processes that start at once, one migrates and the others find it done.
+`sql_files.py` has the rules for checksums and `compatible_from`.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ _META, _MIGRATIONS = "evertick_meta", "evertick_migrations"
 
 
 def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description: str) -> list[str]:
-    """Apply what is missing, or refuse: a changed migration, a store too new, or (mode check) anything missing.
-
-    Answers the names of what was applied here.
-    """
+    """Apply missing migrations; returns their names. Refuses a changed migration, a newer store and, in mode check, a
+    missing migration."""
     _check_meta(db, description)
     applied = []
     for migration in pending(migrations(), _applied(db), description, mode):
         with transaction(db):
-            # Another process may have been faster between the look and the lock.
+            # Another process may have applied it before this one had the lock.
             if migration.version not in _applied(db):
                 _apply(db, clock, migration)
                 applied.append(migration.name)
@@ -43,7 +40,7 @@ def migrate(db: sqlite3.Connection, clock: Clock, mode: MigrateMode, description
 
 
 def missing(db: sqlite3.Connection, description: str) -> list[str]:
-    """The names of the migrations that the store lacks. Refuses what `migrate` refuses."""
+    """The names of the missing migrations. Refuses the same as `migrate`."""
     _check_meta(db, description)
     return [migration.name for migration in pending(migrations(), _applied(db), description)]
 
@@ -54,7 +51,7 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def _check_meta(db: sqlite3.Connection, description: str) -> None:
-    # In one look, for another process may be making them.
+    # In one snapshot, because another process may be creating them.
     with transaction(db, "DEFERRED"):
         tables, applied = _tables(db), _applied(db)
         has_meta = _META in tables
@@ -74,7 +71,7 @@ def _applied(db: sqlite3.Connection) -> dict[int, str]:
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:
-    """Those of the two that say which store it is, and how far it has come."""
+    """The existing ones of the tables meta and migrations."""
     found = db.execute("SELECT name FROM sqlite_master WHERE name IN (?, ?)", (_META, _MIGRATIONS))
     return {row["name"] for row in found}
 
@@ -92,7 +89,7 @@ def _apply(db: sqlite3.Connection, clock: Clock, migration: Migration) -> None:
 
 
 def _statements(text: str) -> Iterator[str]:
-    # executescript would commit the transaction that makes the migration whole.
+    # executescript would commit the transaction, and the migration would not be atomic.
     statement = ""
     for line in text.splitlines(keepends=True):
         statement += line

@@ -1,15 +1,15 @@
-"""The ways to a SQLite store: how an intent gets from its coroutine to a connection and back.
+"""Sessions of a SQLite store: how an intent gets from its coroutine to a connection and back.
 
-A file has a thread that writes and one that reads. Memory has one connection, so one thread does both. Inline there are
-no threads: an intent runs at once in the calling coroutine, which makes a simulation repeatable.
+A file has a writer thread and a reader thread. In memory there is one connection, so one thread does both. An inline
+session has no thread: an intent runs at once in the calling coroutine, which makes a simulation repeatable.
 
-A `Worker` is a thread with a connection and a queue of calls. The writer takes all calls that wait, at most
-`GROUP_MOST`, does each in a savepoint of one transaction, and answers after the COMMIT: fifty callers pay for one sync
-of the disk. A call that raises is rolled back alone; a COMMIT that fails fails all of its group. The reader has its own
-connection, so that looking never waits for writing.
+A `Worker` is a thread with a connection and a queue of calls. The writer takes all waiting calls, at most `GROUP_MOST`,
+performs each in a savepoint of one transaction, and answers after the COMMIT, so that fifty callers share one sync of
+the disk. A call that raises is rolled back alone; a failed COMMIT fails its whole group. The reader has its own
+connection, so that reads never wait for writes.
 
-Callers are coroutines of any event loop. One that was cancelled, or whose loop has closed, gets no answer; it must
-never stop the thread.
+Callers are coroutines of any event loop. A cancelled caller, or one whose loop has closed, gets no answer and must not
+stop the thread.
 """
 
 from __future__ import annotations
@@ -56,31 +56,32 @@ __all__ = [
 log = logging.getLogger("evertick.store")
 
 T = TypeVar("T")
-# An intent, for a thread: a function of the connection and the store's now.
+# An intent as a function of the connection and the store's now.
 Intent = Callable[[sqlite3.Connection, int], T]
 
-# Bounds how long one transaction keeps other processes from writing.
+# Bounds how long one transaction blocks writes of other processes.
 GROUP_MOST = 200
 
 
-# The -wal and -shm are looked at this often at most; the file itself, where a commit would be lost, at each group.
-_LOOK_SECONDS = 0.1
+# Interval of the checks of the -wal and -shm. The file itself is checked for each group, because a commit could be
+# lost.
+_CHECK_SECONDS = 0.1
 _Identity = tuple[int, int]
 _NO_FILE: _Identity = (0, 0)
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """The state of files that are not those that were opened."""
+    """The error after the files of the ledger were deleted or replaced while open."""
 
     error: StoreUnavailable
-    # No other process can have committed anything since: what we hold may go into the file.
+    # No other process can have committed since: the deleted log may be folded into the file.
     may_fold: bool = False
-    # No other process can come in before we have left: what has begun here may be written to its end.
+    # No other process can open the file before this one has closed it: outcomes of begun work may still be written.
     may_end: bool = False
 
 
 class SameFiles:
-    """The files of a ledger as they were when it was opened; made while a connection has them open."""
+    """The files of a ledger as they were when it was opened. Created while a connection has them open."""
 
     def __init__(self, where: Location, *, is_wal: bool, clock: Clock = system_clock) -> None:
         self._where = where
@@ -88,20 +89,20 @@ class SameFiles:
         self._real = None if where.path is None else os.path.realpath(where.path)
         self._opened = _identity(where.path)
         names = [f"{self._real}-wal", f"{self._real}-shm"] if is_wal and not where.is_read_only else []
-        # One that is gone already differs from whatever is found later.
-        self._beside = {name: _identity(name) or _NO_FILE for name in names}
-        self._look_at = 0.0
-        self._beside_loss: Loss | None = None
+        # A file that is missing already differs from any file found later.
+        self._log_files = {name: _identity(name) or _NO_FILE for name in names}
+        self._next_check = 0.0
+        self._log_loss: Loss | None = None
         self._lock = threading.Lock()
-        self._is_rescued = False
+        self._is_rescued = self._is_failure_logged = False
 
     def check(self) -> None:
-        """Refuse where the files are others than those that were opened."""
+        """Raise if the files are not those that were opened."""
         if (loss := self.loss()) is not None:
             raise loss.error
 
-    def check_beside(self) -> None:
-        """Refuse where the log is another one, for who looks at the file itself by other means."""
+    def check_log(self) -> None:
+        """Raise if the log was deleted or replaced; for callers that check the file itself by other means."""
         if (loss := self.loss()) is not None and isinstance(loss.error, StoreReplaced):
             raise loss.error
 
@@ -113,43 +114,43 @@ class SameFiles:
             what = "was removed" if found is None else "was replaced by another file"
             return Loss(
                 StoreUnavailable(
-                    f"the {self._where.description} {what} while it was in use; nothing is kept any more: "
-                    "put the file back and restart"
+                    f"the {self._where.description} {what} while it was in use, and nothing more can be stored",
+                    fix="put the file back and restart",
                 )
             )
         now = self._clock.elapsed()
-        if now >= self._look_at:
-            self._look_at, self._beside_loss = now + _LOOK_SECONDS, self._look_beside()
-        return self._beside_loss
+        if now >= self._next_check:
+            self._next_check, self._log_loss = now + _CHECK_SECONDS, self._check_log_files()
+        return self._log_loss
 
-    def _look_beside(self) -> Loss | None:
-        found = {name: _identity(name) for name in self._beside}
-        if found == self._beside:
+    def _check_log_files(self) -> Loss | None:
+        found = {name: _identity(name) for name in self._log_files}
+        if found == self._log_files:
             return None
-        changed = [name for name, identity in found.items() if identity != self._beside[name]]
+        changed = [name for name, identity in found.items() if identity != self._log_files[name]]
         replaced = [name for name in changed if found[name] is not None]
         what = f"{' and '.join(changed)} {'was' if len(changed) == 1 else 'were'}"
         begin = f"{what} {'replaced' if replaced else 'deleted'} while the {self._where.description} was in use"
         never = "Never delete or move them while a program has the file open"
         if not replaced:
-            fix = "restart this process, which keeps all that was committed"
-            return Loss(StoreReplaced(f"{begin}: {fix}. {never}"), may_fold=True, may_end=True)
+            fix = f"restart this process, which keeps all that was committed. {never}"
+            return Loss(StoreReplaced(begin, fix=fix), may_fold=True, may_end=True)
         # A program that only reads leaves an empty log. One that has our log, but not its -shm, may write to it.
         wal = f"{self._real}-wal"
         if wal in changed and not file_size(wal):
-            return Loss(StoreReplaced(f"{begin}, by a program that only reads: restart. {never}"), may_fold=True)
-        fix = f"stop all programs that use the file, compare it with {self.rescue_path}, and restart"
-        return Loss(StoreReplaced(f"{begin}, and another program writes there now: {fix}. {never}"))
+            return Loss(StoreReplaced(f"{begin}, by a program that only reads", fix=f"restart. {never}"), may_fold=True)
+        fix = f"stop all programs that use the file, compare it with {self.rescue_path}, and restart. {never}"
+        return Loss(StoreReplaced(f"{begin}, and another program writes there now", fix=fix))
 
-    # --- what was committed, and only this process can reach
+    # --- committed rows that only this process can reach
 
     @property
     def rescue_path(self) -> str:
-        """Where a copy of our ledger goes when another program keeps a second one under its name."""
+        """Where this process copies its ledger if another program has a second one under the same name."""
         return f"{self._real}.rescued-{os.getpid()}"
 
     def save_deleted_log(self, db: sqlite3.Connection) -> None:
-        """Put what a deleted log holds into the file, or beside it where the file has another log by now."""
+        """Write the rows of a deleted log to the file, or to a copy if the file has another log by now."""
         loss = self.loss()
         if loss is None or not isinstance(loss.error, StoreReplaced) or db.in_transaction:
             return
@@ -161,7 +162,9 @@ class SameFiles:
             else:
                 self._rescue(db)
         except sqlite3.Error as error:
-            log.error("what the deleted log of the %s holds could not be kept: %s", self._where.description, error)
+            if not self._is_failure_logged:
+                self._is_failure_logged = True
+                log.error("%s: the rows of its deleted log could not be saved: %s", self._where.description, error)
 
     def _rescue(self, db: sqlite3.Connection) -> None:
         with self._lock:
@@ -169,7 +172,7 @@ class SameFiles:
                 return
             self._is_rescued = True
         db.execute("VACUUM INTO ?", (self.rescue_path,))
-        log.error("the ledger as this process has it was saved as %s", self.rescue_path)
+        log.error("%s: the ledger of this process was saved as %s", self._where.description, self.rescue_path)
 
 
 def _identity(path: str | None) -> _Identity | None:
@@ -186,13 +189,13 @@ def _identity(path: str | None) -> _Identity | None:
 
 
 class Call:
-    """An intent on its way, and whom to answer."""
+    """An intent in the queue, and the caller to answer."""
 
     __slots__ = ("answer", "error", "future", "intent", "is_end", "loop")
 
     def __init__(self, intent: Intent[Any], *, is_end: bool) -> None:
         self.intent = intent
-        # Writes how something has ended that has begun already.
+        # It writes the outcome of work that has begun.
         self.is_end = is_end
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
@@ -201,7 +204,7 @@ class Call:
 
     @property
     def is_abandoned(self) -> bool:
-        """Read from another thread, so it may be late; an outcome is unknown to a cancelled caller anyway."""
+        """Read from another thread, so it may be late. A cancelled caller does not know the outcome anyway."""
         return self.future.cancelled()
 
     def settle(self) -> None:
@@ -227,13 +230,13 @@ class Worker:
         self._time = time
         self._perform = perform
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        # A daemon: a process that ends without closing its store must not hang. Answered writes are on disk.
+        # A daemon thread, so that a process that does not close its store can exit. Answered writes are on disk.
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._db: sqlite3.Connection | None = None
-        # Guards the end: after it nothing is queued, for it would not be answered.
+        # Guards the end: later calls would never be answered.
         self._lock = threading.Lock()
         self._is_closing = False
-        # Groups, counted by the thread itself; it commits somewhere in between.
+        # Groups begun and ended, counted by the thread; the commit is in between.
         self.begun = self.ended = 0
 
     def start(self, db: sqlite3.Connection) -> None:
@@ -244,13 +247,13 @@ class Worker:
         call = Call(intent, is_end=is_end)
         with self._lock:
             if self._is_closing:
-                raise StoreUnavailable(f"the {self._where.description} is closed; open it before using it")
+                raise StoreUnavailable(f"the {self._where.description} is closed", fix="open it before using it")
             self._queue.put(call)
         answer: T = await call.future
         return answer
 
     async def close(self) -> None:
-        """End after what is queued."""
+        """End after the queued calls."""
         with self._lock:
             self._is_closing = True
             self._queue.put(None)
@@ -276,11 +279,11 @@ class Worker:
             if allowed := self._allowed(db, calls):
                 self._perform(db, self._time, self._where, allowed)
         except BaseException as error:
-            # Whatever it was, callers wait for an answer and others will come.
+            # Any error: these callers wait for an answer, and others will call.
             _fail(calls, error)
 
     def _allowed(self, db: sqlite3.Connection, calls: list[Call]) -> list[Call]:
-        """All of them, as long as the files are those that were opened; the others are answered with what is wrong."""
+        """All calls while the files are unchanged. Otherwise those that may still be written; the others fail."""
         loss = None if self._files is None else self._files.loss()
         if self._files is None or loss is None:
             return calls
@@ -306,7 +309,7 @@ class Worker:
 
 
 def commit_group(db: sqlite3.Connection, time: StoreTime, where: Location, calls: list[Call]) -> None:
-    """One transaction for all, a savepoint for each; one that comes alone needs none."""
+    """One transaction for all calls, with a savepoint for each; a single call needs none."""
     if len(calls) == 1:
         _commit_one(db, time, where, calls[0])
         return
@@ -332,7 +335,7 @@ def _perform_one(db: sqlite3.Connection, time: StoreTime, where: Location, call:
             call.answer = call.intent(db, time.now())
     except Exception as error:
         if not db.in_transaction:
-            # A full disk or an I/O error may make SQLite give up the whole transaction, and with it the whole group.
+            # After a full disk or an I/O error SQLite may have rolled back the whole transaction, and so the group.
             raise
         call.error = error
         db.execute("ROLLBACK TO intent")
@@ -340,7 +343,7 @@ def _perform_one(db: sqlite3.Connection, time: StoreTime, where: Location, call:
 
 
 def read_each(db: sqlite3.Connection, time: StoreTime, where: Location, calls: list[Call]) -> None:
-    """Each in a read transaction of its own: one snapshot for all of its statements."""
+    """Each call in its own read transaction: one snapshot for all of its statements."""
     for call in calls:
         try:
             with translated(where), transaction(db, "DEFERRED"):
@@ -350,14 +353,14 @@ def read_each(db: sqlite3.Connection, time: StoreTime, where: Location, calls: l
 
 
 def write_now(db: sqlite3.Connection, time: StoreTime, where: Location, intent: Intent[T]) -> T:
-    """An intent in a transaction of its own, in the calling thread."""
+    """An intent in its own transaction, in the calling thread."""
     with translated(where), transaction(db):
         return intent(db, time.now())
 
 
 def _fail(calls: Sequence[Call], error: BaseException) -> None:
     for call in calls:
-        # One that failed by itself keeps its own reason.
+        # A call that failed by itself keeps its own error.
         call.error = call.error or error
 
 
@@ -367,10 +370,10 @@ def _answer(calls: Sequence[Call]) -> None:
         by_loop.setdefault(call.loop, []).append(call)
     for loop, settled in by_loop.items():
         try:
-            # One wake-up per loop, however many wait there.
+            # One wake-up per loop.
             loop.call_soon_threadsafe(_settle_all, settled)
         except RuntimeError:
-            # The loop has closed, and its callers with it.
+            # The loop is closed, and its callers are gone.
             continue
 
 
@@ -382,13 +385,13 @@ def _settle_all(calls: Sequence[Call]) -> None:
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-# A beat that cannot get through must fail while there is still time for others.
+# A heartbeat that gets no lock must fail while there is time for others.
 _WAITS_PER_LEASE = 4
 
 
 class StoreSession(Protocol):
     async def write(self, intent: Intent[T], *, is_end: bool = False) -> T:
-        """`is_end`: it writes how something has ended that has begun already."""
+        """`is_end`: it writes the outcome of work that has begun."""
         ...
 
     async def read(self, intent: Intent[T]) -> T: ...
@@ -399,7 +402,7 @@ class StoreSession(Protocol):
 
 
 class FileSession:
-    """A writer thread, a reader thread, and a look-out for what others commit."""
+    """A writer thread, a reader thread, and the watch for foreign commits."""
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
         self._where = where
@@ -425,19 +428,19 @@ class FileSession:
     async def close(self) -> None:
         loss = self.files.loss()
         if loss is None or loss.may_fold:
-            # The writer last: the last connection to close folds the WAL into the file, and must be able to write.
+            # The writer last: the last connection folds the WAL into the file, and must be able to write.
             await self._reader.close()
             self._foreign_commits.close()
             await self._writer.close()
         else:
-            # Another program has a log of its own by now, which ours must not overwrite: one that only reads last.
+            # Another program has its own log, which ours must not overwrite, so the last connection is the reader's.
             await self._writer.close()
             await self._reader.close()
             self._foreign_commits.close()
 
 
 class MemorySession:
-    """One thread and one connection: no other connection can see the database."""
+    """One thread and one connection, because no other connection can see the database."""
 
     def __init__(self, db: sqlite3.Connection, where: Location, time: StoreTime) -> None:
         self._worker = Worker("evertick-sqlite-memory", where, time, commit_group)
@@ -458,7 +461,7 @@ class MemorySession:
 
 
 class Inline:
-    """A connection that several inline stores share; the last one to leave closes it."""
+    """A connection that several inline stores share. The last one closes it."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
@@ -466,7 +469,7 @@ class Inline:
 
 
 class InlineSession:
-    """No thread at all."""
+    """A session without a thread."""
 
     def __init__(self, shared: Inline, where: Location, time: StoreTime) -> None:
         self.shared = shared
@@ -492,21 +495,21 @@ class InlineSession:
 
 
 class FileHeartbeatSession:
-    """The heartbeat's own connection, used in the thread of its caller: no queue and no other write can hold it up."""
+    """The heartbeat's own connection, used in the caller's thread: no queue and no other write delays it."""
 
     def __init__(self, where: Location, time: StoreTime, files: SameFiles) -> None:
         self._where = where
         self._time = time
         self._wait_ms = where.busy_timeout_ms
         self._files = files
-        # Before it connects: a new connection would make a new log where the one in use was deleted.
+        # Before it connects: a new connection would create a new log in place of a deleted one.
         files.check()
         with translated(where):
             self._db = connect(where)
         self._locks = LockWatch(where)
 
     async def beat(self, node: str, lease: int, ticks: Ticks = NO_TICKS) -> Beat:
-        # While we end what has begun, others with the same log must not think that we are dead.
+        # While outcomes are still written, other processes with the same log must see this node alive.
         if (loss := self._files.loss()) is not None and not loss.may_end:
             raise loss.error
         self._locks.check()
@@ -530,7 +533,7 @@ class FileHeartbeatSession:
 
 
 class SharedHeartbeatSession:
-    """Where there is one connection only, a beat goes the way of every write."""
+    """With a single connection, a heartbeat is a write like any other."""
 
     def __init__(self, session: StoreSession) -> None:
         self._session = session

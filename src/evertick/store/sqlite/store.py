@@ -1,8 +1,7 @@
-"""SqliteStore: the protocol of a store on one SQLite file. It only opens, closes and dispatches.
+"""SqliteStore: the store protocol on one SQLite file. It opens, closes, and passes intents to a session.
 
-An intent is a function of a connection and the store's now, with the parameters that the protocol gives it, in the file
-of its noun; how it gets to a connection is in `session.py`. Local disks only: SQLite's locks do not hold on network
-shares.
+An intent is a function of a connection and the store's now, with the parameters of the protocol, in the file of its
+noun. `session.py` brings it to a connection. Local disks only, because SQLite's locks do not work on network shares.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _read(intent: Intent[P, T]) -> Method[P, T]:
 
 
 def _write(intent: Intent[P, T], *, is_end: bool = False) -> Method[P, T]:
-    """`is_end`: it writes how something has ended that has begun already."""
+    """`is_end`: it writes the outcome of work that has begun."""
 
     async def write(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.session().write(lambda db, now: intent(db, now, *args, **kwargs), is_end=is_end)
@@ -72,7 +71,7 @@ def _write(intent: Intent[P, T], *, is_end: bool = False) -> Method[P, T]:
 
 
 def _write_batch(whole: Intent[P, T], each: Intent[P, T], *, is_end: bool = False) -> Method[P, T]:
-    """A savepoint for each of a batch would cost every batch; so only the batch of which one cannot be written."""
+    """Try the whole batch first: savepoints for each row are used only if one of them cannot be written."""
 
     async def write(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -99,9 +98,9 @@ class SqliteStore(SessionStore[StoreSession]):
 
     @classmethod
     def sharing(cls, other: SqliteStore) -> SqliteStore:
-        """Another store object on the connection of an open inline one: for a node that stops, and starts again."""
+        """Another store on the connection of an open inline one, for a node that stops and starts again."""
         if not isinstance(other._session, InlineSession):
-            raise InvalidSetting("only an open inline store can be shared")
+            raise InvalidSetting("only an open inline store can be shared", fix="open it first, with is_inline=True")
         store = cls("sqlite://", clock=other._clock, is_inline=True)
         store._where, store._opener, store._store_id = other._where, other._opener, other._store_id
         store._session = InlineSession(other._session.shared, other._where, store._time)
@@ -118,7 +117,7 @@ class SqliteStore(SessionStore[StoreSession]):
         if self._is_inline:
             self._open(migrate)
         else:
-            # Waiting for another process that migrates must not hold up the caller's event loop.
+            # In a thread: waiting for a process that migrates must not block the caller's event loop.
             await asyncio.get_running_loop().run_in_executor(None, self._open, migrate)
 
     def _open(self, migrate: base.MigrateMode) -> None:
@@ -168,14 +167,14 @@ class SqliteStore(SessionStore[StoreSession]):
     def within(self, connection: object) -> base.Within:
         session = self.session()
         if isinstance(session, FileSession):
-            session.files.check_beside()
+            session.files.check_log()
         refuse_memory(self._where)
         return UserTransaction(connection, self._where, self._store_id, self._time)
 
     def transaction(self, *, seconds: float, is_plain: bool) -> base.JobTransaction:
         session = self.session()
         if isinstance(session, FileSession):
-            # Before it connects: a new connection would make a new log where the one in use was deleted.
+            # Before it connects: a new connection would create a new log in place of a deleted one.
             session.files.check()
         refuse_memory(self._where)
         return FileTransaction(self._where, self._time, seconds=seconds, is_plain=is_plain)
@@ -259,8 +258,8 @@ class SqliteStore(SessionStore[StoreSession]):
 
     pulse = _read(upkeep.pulse)
     apps = _read(upkeep.apps)
-    _find_off = _read(upkeep.find_mistimed)
-    _mend_off = _write(upkeep.mend_mistimed)
+    _find_mistimed = _read(upkeep.find_mistimed)
+    _mend_mistimed = _write(upkeep.mend_mistimed)
 
     async def park_unknown(self, app: str, limit: int) -> int:
         cursor = self._limits_cursor

@@ -1,12 +1,12 @@
-"""The ledger inside transactions of the user's, and transactions for jobs that end their runs.
+"""Intents inside transactions of users, and transactions for jobs that end their runs.
 
-A connection of the user's stays the user's: its row and text factories are put back, an error of ours is rolled back to
-a savepoint and leaves the transaction as it was. It must lead to the very file of the store, in its `main` database:
-only then is a commit one commit. Other processes notice it like any commit, by the `data_version` of the file.
+A user's connection is left as it was: its row and text factories are restored, and an error of ours is rolled back to a
+savepoint. Its `main` database must be the file of the store, because only then one commit covers both. Other processes
+notice that commit like any other, by the `data_version` of the file.
 
-The transaction of a job holds SQLite's write lock, so no node can beat while it is open. A watch rolls it back in time,
-whatever the job is doing, and the connection refuses every statement afterwards: outside a transaction each would be
-committed by itself. Nor can the job end the transaction: that is done by leaving the block.
+The transaction of a job holds SQLite's write lock, so no node can send a heartbeat while it is open. A timer rolls it
+back in time, even while the job uses it. After that the connection refuses every statement, because outside a
+transaction each would be committed by itself. The job cannot end the transaction; leaving the block does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from evertick.store.sqlite.connection import (
     savepoint,
     translated,
 )
-from evertick.store.sqlite.endings import finish, still_held
+from evertick.store.sqlite.endings import finish, held_runs
 from evertick.store.sqlite.location import Location
 from evertick.store.sqlite.outbox import send
 from evertick.store.sqlite.runs import enqueue
@@ -47,23 +47,23 @@ __all__ = ["FileTransaction", "UserTransaction", "refuse_memory"]
 
 T = TypeVar("T")
 
-# Of a connection of aiosqlite, which has no public names for them.
+# Private names of an aiosqlite connection, which has no public ones for them.
 _AIO_CONNECTION, _AIO_EXECUTE = "_conn", "_execute"
-# `Connection.autocommit` where Python itself begins transactions, as it always did before 3.12.
+# The value of `Connection.autocommit` if Python begins transactions itself, as always before 3.12.
 _LEGACY = -1
 
 
 def refuse_memory(where: Location) -> None:
     if where.path is None:
         raise Refused(
-            f"the ledger is {where.description}, which no other connection can reach: transactions that it shares with "
-            "other tables need a file, as in sqlite:///jobs.db (in the testing kit the ledger is always in memory: "
-            "test such code with a file in a temporary directory)"
+            f"the ledger is {where.description}, which no other connection can reach",
+            fix="use a file, as in sqlite:///jobs.db, for transactions that it shares with other tables (in the "
+            "testing kit the ledger is always in memory: test such code with a file in a temporary directory)",
         )
 
 
 class UserTransaction:
-    """The transaction that is open on a connection of the user, or that begins on it with our first statement."""
+    """The transaction that is open on a user's connection, or that our first statement begins on it."""
 
     def __init__(self, given: object, where: Location, store_id: str, time: StoreTime) -> None:
         self._given = given
@@ -90,18 +90,18 @@ class UserTransaction:
         await begin_as_library(self._given, is_begun=self._db.in_transaction)
         if self._aio is None:
             return self._perform_here(act)
-        # Its own thread does the work, in the order of the user's other statements.
+        # In its own thread, in the order of the user's other statements.
         answer: T = await getattr(self._aio, _AIO_EXECUTE)(functools.partial(self._perform_here, act))
         return answer
 
     def _perform_here(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        with translated(self._where), as_we_read(self._db), _in_transaction(self._db), savepoint(self._db):
+        with translated(self._where), our_factories(self._db), _in_transaction(self._db), savepoint(self._db):
             _check_store(self._db, self._where, self._store_id)
             return act(numbered(self._db))
 
 
 def _connection_of(given: object) -> tuple[sqlite3.Connection, Any | None]:
-    """SQLite's own connection, and the async one around it if there is one; through the wrappers of others."""
+    """SQLite's connection, and the async connection around it if there is one; found through wrappers."""
     for found in layers_of(given):
         if isinstance(found, sqlite3.Connection):
             return found, None
@@ -109,15 +109,16 @@ def _connection_of(given: object) -> tuple[sqlite3.Connection, Any | None]:
         if isinstance(inner, sqlite3.Connection) and callable(getattr(found, _AIO_EXECUTE, None)):
             return inner, found
     raise InvalidInput(
-        f"connection: {shown_value(given)} is no open connection to SQLite; pass one of sqlite3 or aiosqlite, "
-        "Django's, a Connection or Session of SQLAlchemy, or an AsyncConnection (of an AsyncSession: `await "
-        "session.connection()`)"
+        f"connection: {shown_value(given)} is no open connection to SQLite",
+        setting="connection",
+        fix="pass one of sqlite3 or aiosqlite, Django's, a Connection or Session of SQLAlchemy, or an AsyncConnection "
+        "(of an AsyncSession: `await session.connection()`)",
     )
 
 
 @contextmanager
-def as_we_read(db: sqlite3.Connection) -> Iterator[None]:
-    """Rows and texts as our statements expect them, and then as the user has them."""
+def our_factories(db: sqlite3.Connection) -> Iterator[None]:
+    """Row and text factories as our statements need them; restored afterwards."""
     row_factory, text_factory = db.row_factory, db.text_factory
     db.row_factory, db.text_factory = sqlite3.Row, str
     try:
@@ -128,14 +129,15 @@ def as_we_read(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _in_transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """The open transaction, or one that begins as Python itself would begin it before an INSERT."""
+    """The open transaction, or one that begins as Python would begin it before an INSERT."""
     if db.in_transaction:
         yield
         return
     if getattr(db, "autocommit", _LEGACY) != _LEGACY or db.isolation_level is None:
         raise Refused(
-            "no transaction is open on this connection, and it begins none by itself (autocommit); begin a transaction "
-            'first, with connection.execute("BEGIN IMMEDIATE"), and commit it together with your own changes'
+            "no transaction is open on this connection, and it begins none by itself (autocommit)",
+            fix='begin a transaction first, with connection.execute("BEGIN IMMEDIATE"), and commit it together with '
+            "your own changes",
         )
     db.execute(f"BEGIN {db.isolation_level}")
     try:
@@ -147,18 +149,18 @@ def _in_transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _check_store(db: sqlite3.Connection, where: Location, store_id: str) -> None:
-    """Is it the very store? A copy of the file has the same id, and a file that was put in its place the same path."""
+    """Whether it is this store: a copy of the file has the same id, and a file in its place has the same path."""
     try:
         db.execute(SQL["within.lock"])
     except sqlite3.OperationalError as error:
         if error.sqlite_errorname != "SQLITE_ERROR":
             raise
         raise Refused(
-            f"this connection leads to {_file_of(db)}, without tables of Evertick; {_advice(where)}"
+            f"this connection leads to {_file_of(db)}, without tables of Evertick", fix=_advice(where)
         ) from error
     found = db.execute(SQL["within.store_id"]).fetchone()["store_id"]
     if found != store_id or not _is_same_file(_file_of(db), where.path):
-        raise Refused(f"this connection leads to {_file_of(db)}, which is another store; {_advice(where)}")
+        raise Refused(f"this connection leads to {_file_of(db)}, which is another store", fix=_advice(where))
 
 
 def _is_same_file(one: str, other: str | None) -> bool:
@@ -174,26 +176,26 @@ def _file_of(db: sqlite3.Connection) -> str:
 
 
 def _advice(where: Location) -> str:
-    return f"the ledger is in {where.path}: connect to that file, so that one commit is enough for both"
+    return f"connect to {where.path}, where the ledger is, so that one commit covers both"
 
 
 # --- transactions for jobs --------------------------------------------------------------------------------------------
 
 
-# How many steps of SQLite's machine a statement makes between two looks whether its time is over: about a millisecond.
-_STEPS_PER_LOOK = 10_000
+# Steps of SQLite's virtual machine between two checks of the time limit: about a millisecond.
+_STEPS_PER_CHECK = 10_000
 
 
 class FileTransaction:
-    """A connection to the store's file for one job, in a transaction that is bounded in time."""
+    """A connection to the store's file for one job, in a transaction with a time limit."""
 
     def __init__(self, where: Location, time: StoreTime, *, seconds: float, is_plain: bool) -> None:
         self._where = where
         self._time = time
         self._is_plain = is_plain
-        self._bound = _Bound(seconds)
+        self._time_limit = _TimeLimit(seconds)
         self._db: JobConnection | None = None
-        self._watch = threading.Timer(seconds, self._time_is_over)
+        self._watch = threading.Timer(seconds, self._time_out)
         self._watch.daemon = True
 
     async def begin(self, app: str, node: str, run: str, fence: int) -> sqlite3.Connection | None:
@@ -204,18 +206,18 @@ class FileTransaction:
         try:
             return await asyncio.shield(beginning)
         except asyncio.CancelledError:
-            # A block that was never entered is never left; the lock must not stay behind.
+            # The block is not entered, so nothing would roll back and release the lock.
             beginning.add_done_callback(lambda _: self._roll_back())
             raise
 
     async def commit(self, app: str, node: str, outcome: Outcome) -> bool:
-        return await self._carry_out(functools.partial(self._commit, app, node, outcome))
+        return await self._run_to_end(functools.partial(self._commit, app, node, outcome))
 
     async def rollback(self) -> None:
-        await self._carry_out(self._roll_back)
+        await self._run_to_end(self._roll_back)
 
-    async def _carry_out(self, act: Callable[[], T]) -> T:
-        """Elsewhere than on an event loop, and to its end even if the caller is cancelled meanwhile."""
+    async def _run_to_end(self, act: Callable[[], T]) -> T:
+        """Outside the event loop, and to its end even if the caller is cancelled meanwhile."""
         if self._is_plain:
             return act()
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, act))
@@ -226,130 +228,138 @@ class FileTransaction:
             assert isinstance(db, JobConnection)
             try:
                 db.execute("BEGIN IMMEDIATE")
-                held, _ = still_held(db, app, node, {run: fence})
+                held, _ = held_runs(db, app, node, {run: fence})
             except BaseException:
                 db.close()
                 raise
         if not held:
             db.close()
             return None
-        db.give_to_job(self._bound)
+        db.give_to_job(self._time_limit)
         self._db = db
         self._watch.start()
         return db
 
     def _commit(self, app: str, node: str, outcome: Outcome) -> bool:
-        db = self._take_back()
-        with closing(db), translated(self._where), as_we_read(db):
-            db.check_open(self._bound)
-            # "already": the job has written it itself, with a result.
+        db = self._take_connection()
+        with closing(db), translated(self._where), our_factories(db):
+            db.check_open(self._time_limit)
+            # "already": the job has written the outcome itself, with a result.
             if finish(db, self._time.now(), app, node, [outcome]).answers == ["lost"]:
                 return False
             db.execute("COMMIT")
             return True
 
     def _roll_back(self) -> None:
-        """Closing rolls back what is not committed."""
+        """Close the connection, which rolls back."""
         if self._db is not None:
-            self._take_back().close()
+            self._take_connection().close()
 
-    def _take_back(self) -> JobConnection:
+    def _take_connection(self) -> JobConnection:
         assert self._db is not None
         self._watch.cancel()
         self._db.take_from_job()
         return self._db
 
-    def _time_is_over(self) -> None:
+    def _time_out(self) -> None:
         assert self._db is not None
-        self._db.end_turns()
+        self._db.roll_back_now()
 
 
-class _Bound:
-    """Whose turn it is on a job's connection. Never two at once: one thread would wait for the other's statement with
-    the interpreter's lock in hand, and the other, in a callback of SQLite, for that lock."""
+class _TimeLimit:
+    """The time limit of a job's connection, and the lock for its statements. One statement at a time: otherwise one
+    thread would wait for the other's statement while it holds the interpreter lock, and the other, in a callback of
+    SQLite, for that lock."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.lock = threading.RLock()
         self.is_over = False
-        # How the statement of this turn wanted to end the transaction; SQLite itself only says "not authorized".
+        # The statement that wanted to end the transaction; SQLite itself only says "not authorized".
         self.refused: str | None = None
 
     def timeout(self) -> TransactionTimeout:
         return TransactionTimeout(
-            f"the transaction was open for more than {self._seconds:g} s, a third of the lease, and was rolled back: "
-            "it blocks all writes meanwhile, even heartbeats. Do the long part before the block, or raise lease="
+            f"the transaction was open for more than {self._seconds:g} s, a third of the lease, and was rolled back, "
+            "because it blocks all writes, even heartbeats",
+            fix="do the long part before the block, or raise lease=",
         )
 
 
 class JobConnection(sqlite3.Connection):
-    """A connection in the hands of a job, until its time is over. Only Evertick ends its transaction."""
+    """The connection of a job, until its time limit. Only Evertick ends its transaction."""
 
-    # None before the job has it.
-    _bound: _Bound | None = None
-    # The thread that has taken it back from the job, to end the transaction.
+    # None before the job has the connection.
+    _time_limit: _TimeLimit | None = None
+    # The thread that ends the transaction, once the job's block is left.
     _taken_by: int | None = None
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Around every step of a statement: the job's, while its time is not over; ours at any time."""
-        bound = self._bound
-        if bound is None or self._taken_by == threading.get_ident():
+        """Around every step of a statement: allowed to the job within its time limit, and to us at any time."""
+        limit = self._time_limit
+        if limit is None or self._taken_by == threading.get_ident():
             yield
             return
-        with bound.lock:
+        with limit.lock:
             if self._taken_by is not None:
-                raise Refused("the block of this transaction was left; what is to be part of it belongs into the block")
-            self.check_open(bound)
+                raise Refused(
+                    "the block of this transaction was left",
+                    fix="move this statement into the block to make it part of it",
+                )
+            self.check_open(limit)
             try:
                 yield
             except sqlite3.OperationalError as error:
-                if bound.is_over:
-                    raise bound.timeout() from error
+                if limit.is_over:
+                    raise limit.timeout() from error
                 raise
             except sqlite3.DatabaseError as error:
-                if bound.refused is not None:
-                    raise self._not_here(bound.refused) from error
+                if limit.refused is not None:
+                    raise self._refusal(limit.refused) from error
                 raise
             finally:
-                bound.refused = None
+                limit.refused = None
 
-    def check_open(self, bound: _Bound) -> None:
-        if bound.is_over:
-            raise bound.timeout()
-        # After some errors, such as a full disk, SQLite rolls back everything; what follows would be committed alone.
+    def check_open(self, limit: _TimeLimit) -> None:
+        if limit.is_over:
+            raise limit.timeout()
+        # After some errors, such as a full disk, SQLite rolls back everything; later statements would be committed.
         if not self.in_transaction:
-            raise Refused("SQLite has rolled back the transaction because of an error in it; let that error pass")
+            raise Refused(
+                "SQLite has rolled back the transaction because of an error in it", fix="let that error pass through"
+            )
 
-    def give_to_job(self, bound: _Bound) -> None:
+    def give_to_job(self, limit: _TimeLimit) -> None:
         self.row_factory = None
-        self.set_authorizer(functools.partial(_refuse_end, bound))
-        # A statement that runs when the time is over is interrupted; unlike by interrupt(), the ROLLBACK that follows
-        # is not.
-        self.set_progress_handler(lambda: bound.is_over, _STEPS_PER_LOOK)
-        self._bound = bound
+        self.set_authorizer(functools.partial(_deny_end, limit))
+        # Interrupts a statement that runs at the time limit. interrupt() would also stop the ROLLBACK that follows.
+        self.set_progress_handler(lambda: limit.is_over, _STEPS_PER_CHECK)
+        self._time_limit = limit
 
     def take_from_job(self) -> None:
-        assert self._bound is not None
-        with self._bound.lock:
+        assert self._time_limit is not None
+        with self._time_limit.lock:
             self._taken_by = threading.get_ident()
             self.set_authorizer(None)
             self.set_progress_handler(None, 0)
 
-    def end_turns(self) -> None:
-        """Roll back, between two statements of the job; it can make no more."""
-        bound = self._bound
-        assert bound is not None
-        bound.is_over = True
-        with bound.lock:
-            # The job may have come to its end while we waited, and an interrupted write rolls everything back itself.
+    def roll_back_now(self) -> None:
+        """Roll back between two statements of the job, which cannot execute any more."""
+        limit = self._time_limit
+        assert limit is not None
+        limit.is_over = True
+        with limit.lock:
+            # The block may have been left while we waited, and an interrupted write rolls back by itself.
             if self._taken_by is None and self.in_transaction:
                 self.set_authorizer(None)
                 sqlite3.Cursor(self).execute("ROLLBACK")
 
     def cursor(self, factory: Any = None) -> JobCursor:  # type: ignore[override]
         if factory is not None:
-            raise Refused(f"cursors of {factory!r} would escape the bound of the transaction; use conn.cursor()")
+            raise Refused(
+                f"cursors of {factory!r} would escape the time limit of the transaction", fix="use conn.cursor()"
+            )
         return super().cursor(JobCursor)
 
     def execute(self, sql: str, parameters: Any = (), /) -> JobCursor:
@@ -359,27 +369,28 @@ class JobConnection(sqlite3.Connection):
         return self.cursor().executemany(sql, parameters)
 
     def commit(self) -> None:
-        raise self._not_here("commit()")
+        raise self._refusal("commit()")
 
     def rollback(self) -> None:
-        raise self._not_here("rollback()")
+        raise self._refusal("rollback()")
 
     def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
-        raise self._not_here("executescript()")
+        raise self._refusal("executescript()")
 
     def __enter__(self) -> Self:
-        raise self._not_here("`with conn:`")
+        raise self._refusal("`with conn:`")
 
-    def _not_here(self, what: str) -> Refused:
+    def _refusal(self, what: str) -> Refused:
         if what == "BEGIN":
-            return Refused("the block is a transaction already; it needs no BEGIN, and SAVEPOINT works inside of it")
+            return Refused("the block is a transaction already", fix="use SAVEPOINT inside the block instead of BEGIN")
         return Refused(
-            f"{what} would end the transaction without finishing the run; leave the block to commit, raise to roll back"
+            f"{what} would end the transaction without finishing the run",
+            fix="leave the block to commit, raise to roll back",
         )
 
 
 class JobCursor(sqlite3.Cursor):
-    """Every step of a statement is a turn."""
+    """A cursor whose statements take their turn, step by step."""
 
     connection: JobConnection
 
@@ -411,9 +422,9 @@ class JobCursor(sqlite3.Cursor):
             return super().__next__()
 
 
-def _refuse_end(bound: _Bound, action: int, what: str | None, *_: object) -> int:
-    """A COMMIT in a statement of the job: the run would be left unfinished beside its rows."""
+def _deny_end(limit: _TimeLimit, action: int, what: str | None, *_: object) -> int:
+    """Deny a COMMIT in a statement of the job, which would commit its rows and leave the run unfinished."""
     if action != sqlite3.SQLITE_TRANSACTION:
         return sqlite3.SQLITE_OK
-    bound.refused = what
+    limit.refused = what
     return sqlite3.SQLITE_DENY

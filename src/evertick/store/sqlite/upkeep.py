@@ -1,4 +1,4 @@
-"""Upkeep: parking what no node can run, pruning in bites, the pulse, and mending the times of a wrong clock."""
+"""Upkeep: park runs that no node can run, prune, the pulse, and the repair of times written by a wrong clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATEL
 from evertick.store.rows import DATED, WAITING, MistimedRows, add_rows, json_text
 from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.feed import prune_feed, publish_runs
-from evertick.store.sqlite.limits import let_stuck_through, make_room
+from evertick.store.sqlite.limits import make_room, release_stuck
 from evertick.when.moment import DAY
 
 __all__ = [
@@ -26,20 +26,20 @@ __all__ = [
 ]
 
 _ABOVE_ALL = 2**63 - 1
-# Counts of live runs stop here.
+# Counts of live runs stop at this number.
 _COUNT_MOST = 10_000
-# Schedules whose history one bite looks through, and pages it gives back to the file system.
-_SCHEDULES_PER_BITE = 1_000
-_PAGES_PER_BITE = 200
-# Every start of a process is a node: the dead are kept for a day, however long history is.
+# Per call of `prune`: schedules whose history is checked, and pages returned to the file system.
+_SCHEDULES_PER_CALL = 1_000
+_PAGES_PER_CALL = 200
+# Every start of a process is a node, so dead nodes are kept for a day only, however long history is kept.
 _DEAD_NODES_KEPT = DAY
-# The rhythm of a duty outlives a day without any node, however short history is.
+# A duty survives a day without any node, however short history is kept.
 _FREE_DUTIES_KEPT = DAY
 
-# Finished runs of a schedule that are kept where nothing else is asked for: a file is to stay one that can be copied.
+# Default number of finished runs kept per schedule: a file should stay small enough to copy.
 _KEPT_PER_SCHEDULE = 10_000
 
-# Where the next bite looks on, per app: the last schedule (key, id) that the one before looked at.
+# Where the next call continues, per app: the last schedule (key, id) that was checked.
 PruneCursor = dict[str, tuple[str, int]]
 # The same for keys of limits.
 LimitsCursor = dict[str, str]
@@ -50,7 +50,7 @@ def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int, limits_
     db.executemany(SQL["park_unknown.park"], [(app, row["id"]) for row in unknown])
     publish_runs(db, now, app, "run.parked", [row["id"] for row in unknown])
     make_room(db, app, [row["limit_key"] for row in unknown])
-    limits_cursor[app] = let_stuck_through(db, now, app, limits_cursor.get(app, ""), limit)
+    limits_cursor[app] = release_stuck(db, now, app, limits_cursor.get(app, ""), limit)
     known = db.execute(SQL["park_unknown.known_again"], (app, limit)).fetchall()
     db.executemany(SQL["park_unknown.free"], [(app, row["id"]) for row in known])
     return len(unknown)
@@ -60,16 +60,16 @@ def park_unknown(db: sqlite3.Connection, now: int, app: str, limit: int, limits_
 
 
 class _PruneBatch:
-    """Counts what a call has deleted against its limit."""
+    """Counts the rows that a call has deleted against its limit."""
 
     def __init__(self, db: sqlite3.Connection, app: str, limit: int) -> None:
         self.db = db
         self.app = app
         self.left = limit
-        self.eaten = 0
+        self.deleted = 0
 
     def runs(self, name: str, *values: object) -> None:
-        """Delete the runs that a statement finds, with what hangs on them. Its last parameter is the limit."""
+        """Delete the runs that a statement returns, with attempts and log. Its last parameter is the limit."""
         ids = [(self.app, row["id"]) for row in self.db.execute(SQL[name], (*values, self.left)).fetchall()]
         for statement in ("prune.run", "prune.attempts", "prune.log"):
             self.db.executemany(SQL[statement], ids)
@@ -80,7 +80,7 @@ class _PruneBatch:
 
     def count(self, rows: int) -> None:
         self.left -= rows
-        self.eaten += rows
+        self.deleted += rows
 
 
 def prune(
@@ -92,65 +92,65 @@ def prune(
     limit: int,
     cursor: PruneCursor,
 ) -> int:
-    bite = _PruneBatch(db, app, limit)
-    add_rows = _KEPT_PER_SCHEDULE if keep_per_schedule is None else keep_per_schedule
+    batch = _PruneBatch(db, app, limit)
+    most_kept = _KEPT_PER_SCHEDULE if keep_per_schedule is None else keep_per_schedule
     steps: tuple[Callable[[], None], ...] = (
-        lambda: bite.runs("prune.old_runs", app, before),
-        lambda: _prune_surplus(bite, add_rows, cursor),
-        lambda: bite.rows("prune.gaps", app, before),
-        lambda: bite.rows("prune.starts", app, now),
-        lambda: bite.rows("prune.unique", app, now),
-        lambda: bite.rows("prune.messages", app, now),
-        lambda: bite.rows("prune.nodes", app, max(before, now - _DEAD_NODES_KEPT)),
-        lambda: _prune_duties(bite, now, min(before, now - _FREE_DUTIES_KEPT)),
-        lambda: _prune_finished(bite, before),
-        lambda: bite.count(prune_feed(db, now, app, bite.left)),
+        lambda: batch.runs("prune.old_runs", app, before),
+        lambda: _prune_surplus(batch, most_kept, cursor),
+        lambda: batch.rows("prune.gaps", app, before),
+        lambda: batch.rows("prune.starts", app, now),
+        lambda: batch.rows("prune.unique", app, now),
+        lambda: batch.rows("prune.messages", app, now),
+        lambda: batch.rows("prune.nodes", app, max(before, now - _DEAD_NODES_KEPT)),
+        lambda: _prune_duties(batch, now, min(before, now - _FREE_DUTIES_KEPT)),
+        lambda: _prune_finished(batch, before),
+        lambda: batch.count(prune_feed(db, now, app, batch.left)),
     )
     for step in steps:
-        if bite.left > 0:
+        if batch.left > 0:
             step()
-    free_pages(db, _PAGES_PER_BITE)
-    return bite.eaten
+    free_pages(db, _PAGES_PER_CALL)
+    return batch.deleted
 
 
 def free_pages(db: sqlite3.Connection, most: int) -> None:
-    """Give free pages at the end of the file back to the file system.
+    """Return free pages at the end of the file to the file system.
 
-    One at a time: the statement frees a page at each step and answers rows without columns, which Python's sqlite3 does
-    not step through, so that asking for 200 at once gives one.
+    One page per statement: `incremental_vacuum` frees a page per step and returns rows without columns, which Python's
+    sqlite3 does not step through, so that a request for 200 frees one.
     """
     left = int(db.execute("PRAGMA freelist_count").fetchone()[0])
     for _ in range(min(most, left)):
         db.execute("PRAGMA incremental_vacuum(1)")
 
 
-def _prune_surplus(bite: _PruneBatch, add_rows: int, cursor: PruneCursor) -> None:
-    """Look through the next schedules: what they have too much of, and versions that nothing refers to any more."""
-    after = cursor.get(bite.app, ("", 0))
-    rows = bite.db.execute(SQL["prune.schedules"], (bite.app, *after, _SCHEDULES_PER_BITE)).fetchall()
+def _prune_surplus(batch: _PruneBatch, most_kept: int, cursor: PruneCursor) -> None:
+    """Check the next schedules for surplus runs, and for old definitions that no run refers to."""
+    after = cursor.get(batch.app, ("", 0))
+    rows = batch.db.execute(SQL["prune.schedules"], (batch.app, *after, _SCHEDULES_PER_CALL)).fetchall()
     for row in rows:
-        if bite.left <= 0:
+        if batch.left <= 0:
             return
-        bite.runs("prune.surplus_runs", row["schedule_id"], add_rows)
-        bite.db.execute(SQL["prune.versions"], (bite.app, row["key"], row["schedule_id"]))
-        cursor[bite.app] = (row["key"], row["schedule_id"])
-    if len(rows) < _SCHEDULES_PER_BITE:
-        cursor.pop(bite.app, None)
+        batch.runs("prune.surplus_runs", row["schedule_id"], most_kept)
+        batch.db.execute(SQL["prune.versions"], (batch.app, row["key"], row["schedule_id"]))
+        cursor[batch.app] = (row["key"], row["schedule_id"])
+    if len(rows) < _SCHEDULES_PER_CALL:
+        cursor.pop(batch.app, None)
 
 
-def _prune_duties(bite: _PruneBatch, now: int, before: int) -> None:
-    terms = [row["term"] for row in bite.db.execute(SQL["prune.duties"], (bite.app, before, bite.left)).fetchall()]
+def _prune_duties(batch: _PruneBatch, now: int, before: int) -> None:
+    terms = [row["term"] for row in batch.db.execute(SQL["prune.duties"], (batch.app, before, batch.left)).fetchall()]
     if terms:
-        bite.db.execute(SQL["prune.duty_terms"], (bite.app, max(terms), now))
-    bite.count(len(terms))
+        batch.db.execute(SQL["prune.duty_terms"], (batch.app, max(terms), now))
+    batch.count(len(terms))
 
 
-def _prune_finished(bite: _PruneBatch, before: int) -> None:
-    finished = bite.db.execute(SQL["prune.finished_schedules"], (bite.app, before, bite.left)).fetchall()
+def _prune_finished(batch: _PruneBatch, before: int) -> None:
+    finished = batch.db.execute(SQL["prune.finished_schedules"], (batch.app, before, batch.left)).fetchall()
     ids = [(row["id"],) for row in finished]
-    bite.db.executemany(SQL["change_schedules.remove"], ids)
-    bite.db.executemany(SQL["change_schedules.remove_due"], ids)
-    bite.count(len(ids))
+    batch.db.executemany(SQL["change_schedules.remove"], ids)
+    batch.db.executemany(SQL["change_schedules.remove_due"], ids)
+    batch.count(len(ids))
 
 
 # --- pulse -------------------------------------------------------------------------------------------------------
@@ -197,24 +197,24 @@ def _oldest_due(db: sqlite3.Connection, app: str) -> int | None:
 
 
 def _priorities(db: sqlite3.Connection, app: str, queue: str) -> Iterator[int]:
-    """The priorities in use in a queue, from the highest down."""
+    """The priorities in use in a queue, highest first."""
     priority = _ABOVE_ALL
     while (priority := db.execute(SQL["pulse.next_priority"], (app, queue, priority)).fetchone()[0]) is not None:
         yield priority
 
 
-# --- what was written while the clock of the machine was ahead --------------------------------------------------------
+# --- rows written while the clock was ahead ---------------------------------------------------------------------------
 
 
 def find_mistimed(
     db: sqlite3.Connection, now: int, app: str, limit: int, since: int | None = None
 ) -> tuple[MistimedRows, int]:
-    """`since`: the earliest wrong time, where it is known from a look before. Reads all rows without a lock.
-    Beside them the store's time."""
+    """Read all rows without a lock; returns them with the store's time. `since`: the earliest wrong time, if an earlier
+    search has found it."""
     found, ahead = MistimedRows({}, [], []), now + CLOCK_AHEAD
     for kind in (*DATED, "gaps", "keys"):
         add_rows(found, kind, db.execute(SQL[f"clock.{kind}"], (app, ahead, limit)).fetchall())
-    # Runs that were made at a wrong time tell it, too: what else waits is found by that.
+    # Runs created at a wrong time prove it too; waiting rows are then found by the earliest of these times.
     for kind in ("runs", "messages"):
         values = (app, ahead, EVER, now + CLOCK_FAR, limit)
         found.times.extend(row["at"] for row in db.execute(SQL[f"clock.{kind}"], values) if row["at"] is not None)
@@ -228,7 +228,7 @@ def find_mistimed(
 def mend_mistimed(
     db: sqlite3.Connection, now: int, app: str, found: MistimedRows, gaps: Sequence[GapCut], limit: int
 ) -> dict[str, int]:
-    """Mend rows found before this transaction; a row that is right by now stays as it is."""
+    """Repair rows that were found before this transaction; a row that is correct by now is unchanged."""
     ahead, mended = now + CLOCK_AHEAD, dict[str, int]()
 
     def mend(kind: str) -> None:
@@ -240,7 +240,7 @@ def mend_mistimed(
     for kind in WAITING:
         mend(kind)
         if len(found.names.get(kind, ())) >= limit:
-            return mended  # more of them may wait
+            return mended  # there may be more of them
     for kind in DATED:
         mend(kind)
     cut = 0

@@ -454,7 +454,7 @@ class Dispatched:
         assert await report(bench, *reports) == ["done", "done"]
         run = await bench.run(bad.id)
         assert (run.verdict, run.result) == (Verdict.SUCCEEDED, None)
-        assert "cannot be written" in (run.error or "")
+        assert "cannot be stored" in (run.error or "")
         assert (await bench.run(good.id)).result == 1
 
     # --- failures

@@ -337,7 +337,7 @@ class Finishing:
         run = await bench.run(bad.id)
         assert (run.state, run.verdict, run.result) == (State.DONE, Verdict.SUCCEEDED, None)
         assert run.error is not None
-        assert "cannot be written" in run.error
+        assert "cannot be stored" in run.error
         assert run.error.endswith("what it was")
         assert await bench.finish(node, *outcomes) == ["already", "already", "already"]
 

@@ -408,5 +408,5 @@ class Unreadable:
         dead = await one(bench, odd.id)
         assert (dead.state, dead.attempts) == (MessageState.DEAD, 0)
         assert dead.error is not None
-        assert "cannot be read" in dead.error
+        assert "unreadable row" in dead.error
         assert await bench.store.drop_messages(APP, [odd.id]) == [odd.id]

@@ -1,17 +1,17 @@
 -- compatible_from: 1
--- The first tables. Times and durations are bigint microseconds; what people wrote is JSON text. `evertick` stands for
--- the schema of the store and is put in when the file is read. No foreign keys: the ledger outlives the schedules and
--- nodes it speaks of. Names sort by their bytes (COLLATE "C"), as Python sorts them.
+-- The first tables. Times and durations are bigint microseconds; user data is JSON text. `evertick` is replaced by the
+-- schema of the store when the file is read. No foreign keys: the ledger keeps rows of schedules and nodes that are
+-- gone. Names sort by their bytes (COLLATE "C"), as Python sorts them.
 --
--- Autovacuum by a number of rows, not by a share: live tables are emptied and filled all day, and a share of nearly
--- nothing or of nearly everything would come too often or too late.
+-- Autovacuum by a number of rows instead of a share: live tables are emptied and filled all day, and a share of almost
+-- no rows or of almost all rows would come too often or too late.
 
--- The store's time, one function for all guards: always as `(SELECT evertick.now_us())`, which an index can be searched
--- by; a bare volatile call cannot.
+-- The store's time, one function for all guards. Always as `(SELECT evertick.now_us())`, which an index search can use;
+-- a bare volatile call cannot.
 CREATE FUNCTION evertick.now_us() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
--- Which store this is, which migration it has reached, and the oldest code that may still use it.
+-- The id of the store, its migration, and the oldest code that may still use it.
 CREATE TABLE evertick.meta (
     store_id        text    NOT NULL,
     version         integer NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE evertick.migrations (
     applied_at bigint  NOT NULL
 );
 
--- One sequence for all claims: a greater fence is a later claim, across runs and apps. No cache: that would give a
+-- One sequence for all claims: a greater fence is a later claim, for all runs and apps. No cache, which would give a
 -- connection numbers in advance.
 CREATE SEQUENCE evertick.fence CACHE 1;
 
@@ -36,23 +36,23 @@ CREATE TABLE evertick.schedules (
     created_at  bigint NOT NULL,
     format      integer NOT NULL,
     definition  text   NOT NULL,
-    -- Out of the definition, to be filtered by.
+    -- Copied from the definition, for filters.
     labels      jsonb,
     pause_after integer,
     when_text   text   NOT NULL DEFAULT '',
     blackout    text,
     pause       text,
-    -- Decisions about single moments to come; NULL for nearly all.
+    -- Overrides of single future moments; NULL for most schedules.
     occurrences text,
     declared    text,
     UNIQUE (app, key)
 );
--- The few schedules that pause themselves: looked at by every sweep.
+-- Schedules with pause_after, which are few: read by every sweep.
 CREATE INDEX schedules_pause_after ON evertick.schedules (app, id) WHERE pause_after IS NOT NULL;
--- Those that code declares, however many others there are: the same.
+-- Declared schedules: read by every sweep.
 CREATE INDEX schedules_declared ON evertick.schedules (app, key) WHERE declared IS NOT NULL;
 
--- A definition as it was from a version on. Kept after removal, so that old runs can show their arguments.
+-- A definition from one version on. Kept after removal, so that old runs can show their arguments.
 CREATE TABLE evertick.schedule_versions (
     app         text    COLLATE "C" NOT NULL,
     key         text    COLLATE "C" NOT NULL,
@@ -62,11 +62,11 @@ CREATE TABLE evertick.schedule_versions (
     args        text    NOT NULL,
     PRIMARY KEY (app, key, schedule_id, version)
 );
--- The arguments of a run, by the schedule alone.
+-- The arguments of a run, by its schedule.
 CREATE INDEX schedule_versions_id ON evertick.schedule_versions (schedule_id, version DESC);
 
--- The cursor, narrow because every fire writes it, with room on its pages for the next version of each row. Its version
--- is the version of the schedule.
+-- The cursor. Narrow, because every fire writes it, with free space on its pages for the next version of each row. Its
+-- version is the version of the schedule.
 CREATE TABLE evertick.due (
     schedule_id bigint  PRIMARY KEY,
     app         text    COLLATE "C" NOT NULL,
@@ -83,14 +83,14 @@ CREATE TABLE evertick.due (
     counts_from integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.25, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0);
--- The tick: who is due, longest due first.
+-- The tick: due schedules, longest due first.
 CREATE INDEX due_at ON evertick.due (app, at, schedule_id) WHERE at IS NOT NULL;
--- Pruning: schedules that will never fire again. Nearly empty.
+-- Pruning: schedules that will never fire again. Almost empty.
 CREATE INDEX due_finished ON evertick.due (app, schedule_id)
     WHERE fire_at IS NULL AND at IS NULL AND after_end IS NULL;
 
--- Live runs only. A waiting run that was held before keeps the (node, fence) that put it back: so that owner, whose
--- answer was lost, can be told "already". The next claim overwrites them. A run has `started_at` while it is held.
+-- Live runs only. A waiting run that was claimed before keeps the (node, fence) that returned it, so that a repeated
+-- outcome gets the answer "already". The next claim overwrites them. A run has `started_at` while a node holds it.
 CREATE TABLE evertick.runs (
     id                  uuid    PRIMARY KEY,
     app                 text    COLLATE "C" NOT NULL,
@@ -130,58 +130,59 @@ CREATE TABLE evertick.runs (
     progress_text       text,
     phases              text,
     error               text,
-    -- Its end concerns others: a run is blocked on it, or its schedule counts from the end. Such a run ends under the
-    -- lock of its schedule's row in `due`; all others end without a look at anything else.
+    -- Its end affects others: a run is blocked on it, or its schedule counts from the end. Such a run ends under the
+    -- lock of its schedule's row in `due`; all others end without reading other rows.
     frees               boolean NOT NULL DEFAULT false,
-    -- Of a dispatched run, which nobody here holds: what was agreed; when it was dispatched, when the queue had its message,
-    -- when a worker took it, when that was told to stop. `deadline` is then when to look at it.
+    -- For dispatched runs: the terms, and when it was dispatched, when the queue had its message, when a worker took
+    -- it, and when that worker was asked to stop. `deadline` is then when to check the run.
     dispatch                text,
     dispatched_at           bigint,
     pushed_at           bigint,
     taken_at            bigint,
     killed_at           bigint,
-    -- Nodes that cannot read it leave it alone.
+    -- Nodes that cannot read this format ignore the run.
     format              integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
--- At most one run per nominal moment; triggers and reruns of it are told apart by their id. Also finds the live runs of
--- a schedule, newest moment last.
+-- At most one run per nominal moment; triggers and reruns of a moment differ by their id. Also finds the live runs of a
+-- schedule, newest moment last.
 CREATE UNIQUE INDEX runs_moment
     ON evertick.runs (schedule_id, fire_at, (
         CASE WHEN cause IN ('fire', 'backfill') THEN '00000000-0000-0000-0000-000000000000' ELSE id END))
     WHERE schedule_id IS NOT NULL;
--- The claim. With the task in it, runs for other nodes are passed over without reading their rows.
+-- The claim. With the task in the index, runs for other nodes are skipped without reading their rows.
 CREATE INDEX runs_claim ON evertick.runs (app, queue, priority DESC, due_at, task) WHERE state = 'waiting';
--- Which of them are too old to start.
+-- Waiting runs that expire.
 CREATE INDEX runs_expiring ON evertick.runs (app, (due_at + expires)) WHERE state = 'waiting' AND expires IS NOT NULL;
--- What a node holds: its beat, reconciling, re-homing.
+-- Runs held by a node: heartbeat, reconciliation, recovery.
 CREATE INDEX runs_running ON evertick.runs (app, node) WHERE state = 'running';
--- What should have stopped long ago, whoever holds it; nothing for tasks without a timeout.
+-- Running runs by deadline, to find overdue ones. Runs of tasks without a timeout are not in it.
 CREATE INDEX runs_deadline ON evertick.runs (app, deadline) WHERE state = 'running' AND deadline IS NOT NULL;
 -- One live run per unique key.
 CREATE UNIQUE INDEX runs_unique ON evertick.runs (app, unique_key) WHERE unique_key IS NOT NULL;
--- What a verdict frees, and whether a schedule has one queued.
+-- Runs that a verdict unblocks, and whether a schedule has a queued run.
 CREATE INDEX runs_blocked ON evertick.runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
--- What is in the hands of an outside queue, and which of that is to be looked at.
+-- Dispatched runs, by when to check them.
 CREATE INDEX runs_dispatched ON evertick.runs (app, deadline) WHERE state = 'dispatched';
--- Of these, those to be cancelled: anybody may see to them, also while nobody hears of the others.
+-- Those of them with a cancel request, which any node handles, even if no node reads the reports.
 CREATE INDEX runs_unwanted ON evertick.runs (app, deadline) WHERE state = 'dispatched' AND is_cancel_requested;
--- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
+-- Running and dispatched runs under a limit, counted by key at the claim. Runs of tasks without a limit are not in it.
 CREATE INDEX runs_limited ON evertick.runs (app, limit_key)
     WHERE state IN ('running', 'dispatched') AND limit_key IS NOT NULL;
--- What waits for a limit, best first of each task and queue; and what was let through for one and is not claimed yet.
+-- Runs blocked by a limit, best first of each task and queue; and runs that a limit has released but no node has
+-- claimed.
 CREATE INDEX runs_held_back ON evertick.runs (app, limit_key, task, queue, priority DESC, due_at)
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
 CREATE INDEX runs_let_through ON evertick.runs (app, limit_key, task, queue)
     WHERE state = 'waiting' AND limit_key IS NOT NULL;
--- Runs that are for one node alone, in its own queue: what is left of them when it is gone. No others are in it.
+-- Runs in a node's own queue, to end them when the node is gone. No other runs are in it.
 CREATE INDEX runs_bound ON evertick.runs (app, queue) WHERE queue >= '@' AND queue < 'A';
--- What a node frees when it comes.
+-- Runs that a joining node may unpark.
 CREATE INDEX runs_parked ON evertick.runs (app, task) WHERE state = 'parked';
--- Whether a run was run again by hand. Only reruns are in it.
+-- Whether a run was rerun by hand. Only reruns are in it.
 CREATE INDEX runs_reruns ON evertick.runs (app, caused_by) WHERE cause = 'rerun';
 
--- Runs that are done, by the day of their moment. What has no partition of its day yet is in the default one.
+-- Finished runs, partitioned by the day of their moment. Runs without a partition of their day are in the default one.
 CREATE TABLE evertick.history (
     id                  uuid    NOT NULL,
     app                 text    COLLATE "C" NOT NULL,
@@ -215,24 +216,24 @@ CREATE TABLE evertick.history (
     phases              text,
     error               text,
     result              text,
-    -- Of a run that ended in other hands: what was agreed, and in whose.
+    -- Of a dispatched run: the terms, and which worker had it.
     dispatch                text
 ) PARTITION BY RANGE (fire_at);
--- A moment that has run does not run again; also the runs of one schedule by time.
+-- A moment that has run does not run again. Also the runs of one schedule by time.
 CREATE UNIQUE INDEX history_moment
     ON evertick.history (schedule_id, fire_at, (
         CASE WHEN cause IN ('fire', 'backfill') THEN '00000000-0000-0000-0000-000000000000' ELSE id END))
     WHERE schedule_id IS NOT NULL;
--- One run, by whoever knows its id. Ids come in the order of time, so it grows at its right end only.
+-- One run by its id. Ids are in the order of time, so the index grows at its right end only.
 CREATE INDEX history_id ON evertick.history (id);
--- The newest runs of an app for people, the oldest for pruning. `+ 0`, so that nobody gets it who does not ask for it:
--- while a day is believed to be empty, any index that has a column of a search looks as good as the right one.
+-- The newest runs of an app for display, the oldest for pruning. `+ 0` hides the column from other queries: while a
+-- partition is believed to be empty, the planner would take any index with a column of the search.
 CREATE INDEX history_time ON evertick.history (app, (fire_at + 0));
--- The few runs that ended more than a day after their moment: whether a day can be dropped is one look at these.
+-- Runs that ended more than a day after their moment, which are few: whether a day can be dropped is one index search.
 CREATE INDEX history_late ON evertick.history (finished_at) WHERE finished_at >= fire_at + 86400000000;
--- What went wrong of late, for those who watch: the few among the many.
+-- Recent failures, for monitoring: few among many runs.
 CREATE INDEX history_failed ON evertick.history (app, finished_at) WHERE verdict IN ('failed', 'lost');
--- Whether a run was run again by hand, and what came of that. Only reruns are in it.
+-- Whether a run was rerun by hand, and the result. Only reruns are in it.
 CREATE INDEX history_reruns ON evertick.history (app, caused_by) WHERE cause = 'rerun';
 
 CREATE TABLE evertick.history_default PARTITION OF evertick.history DEFAULT
@@ -256,9 +257,9 @@ CREATE INDEX gaps_time ON evertick.gaps (app, last_at);
 -- The gaps of one schedule.
 CREATE INDEX gaps_key ON evertick.gaps (app, schedule_key, last_at);
 
--- Earlier tries; the last one is in the run itself. Those that failed, and those that were cut off and had phases. is_lost:
--- the store's own word, not that of the node. By the day of the run's moment, as history is, so that both go
--- together; the same holds for log lines.
+-- Earlier attempts: those that failed, and released or lost ones that had phases. The last attempt is in the run
+-- itself. is_lost: recorded by the store, not reported by the node. Partitioned by the day of the run's moment, as are
+-- history and log lines, so that all are dropped together.
 CREATE TABLE evertick.attempts (
     app         text    COLLATE "C" NOT NULL,
     run         uuid    NOT NULL,
@@ -276,7 +277,7 @@ CREATE TABLE evertick.attempts (
 ) PARTITION BY RANGE (fire_at);
 CREATE TABLE evertick.attempts_default PARTITION OF evertick.attempts DEFAULT;
 
--- Log lines as they came: `seq` is the number of the first line of the chunk among the lines of its attempt.
+-- Log lines in chunks: `seq` is the number of the chunk's first line among the lines of its attempt.
 CREATE TABLE evertick.log_chunks (
     app     text    COLLATE "C" NOT NULL,
     run     uuid    NOT NULL,
@@ -289,13 +290,13 @@ CREATE TABLE evertick.log_chunks (
 ) PARTITION BY RANGE (fire_at);
 CREATE TABLE evertick.log_chunks_default PARTITION OF evertick.log_chunks DEFAULT;
 
--- From which moment on each app keeps its history: a day goes as a whole when none of the apps in it keeps it any more.
+-- From which moment each app keeps its history: a day is dropped when no app in it keeps it any more.
 CREATE TABLE evertick.kept_from (
     app    text   COLLATE "C" PRIMARY KEY,
     moment bigint NOT NULL
 );
 
--- What live nodes know, and under which limits ('': none).
+-- The tasks that live nodes know, and their limits ('': none).
 CREATE TABLE evertick.tasks (
     app    text COLLATE "C" NOT NULL,
     name   text COLLATE "C" NOT NULL,
@@ -306,8 +307,8 @@ CREATE TABLE evertick.tasks (
 );
 CREATE INDEX tasks_node ON evertick.tasks (node);
 
--- Limits that runs of a task may be held back under: those of its nodes, living or dead, until one with others has looked
--- again at all that is held back.
+-- Limits under which runs of a task may be blocked: those of its nodes, living or dead, until a node with other limits
+-- has checked all blocked runs again.
 CREATE TABLE evertick.held_under (
     app    text COLLATE "C" NOT NULL,
     task   text COLLATE "C" NOT NULL,
@@ -315,8 +316,8 @@ CREATE TABLE evertick.held_under (
     PRIMARY KEY (app, task, limits)
 );
 
--- Nodes that have to look again at what limits hold back, and the last key that they have looked at ('': none). A row
--- for each time that they were asked to, and beside `nodes`: neither a beat nor a judge waits for the claim that looks.
+-- Requests to nodes to check blocked runs again, with the last limit key that was checked ('': none). One row per
+-- request, and not in `nodes`, so that no heartbeat and no declared death waits for the claim that checks.
 CREATE TABLE evertick.looks (
     id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     node      text   COLLATE "C" NOT NULL,
@@ -324,8 +325,8 @@ CREATE TABLE evertick.looks (
 );
 CREATE INDEX looks_node ON evertick.looks (node);
 
--- Keys of limits that something waits for by time: when to let the next of that key through, and when that was set (a
--- time to come there shows that the clock was put back).
+-- Limit keys that have a time: when to release the next run of the key, and when that was set (a time in the future
+-- there shows that the clock was put back).
 CREATE TABLE evertick.limits (
     app     text   COLLATE "C" NOT NULL,
     key     text   COLLATE "C" NOT NULL,
@@ -335,8 +336,8 @@ CREATE TABLE evertick.limits (
 );
 CREATE INDEX limits_free ON evertick.limits (app, free_at);
 
--- Starts under a rate, by key, while they count: up to a thousand per period each with its time, above that gathered in
--- rows whose time is that of their last start.
+-- Starts under a rate, by key, while they count: up to a thousand per period one row each, above that merged in rows
+-- with the time of their last start.
 CREATE TABLE evertick.grants (
     app   text   COLLATE "C" NOT NULL,
     key   text   COLLATE "C" NOT NULL,
@@ -347,7 +348,7 @@ CREATE TABLE evertick.grants (
 );
 CREATE INDEX grants_until ON evertick.grants (app, until);
 
--- Keys that are unique for a period, whether their run is live or not; with its moment, which says where it is in history.
+-- Keys held for a period, whether their run is live or done. With its moment, which tells its partition of history.
 CREATE TABLE evertick.unique_keys (
     app     text   COLLATE "C" NOT NULL,
     key     text   COLLATE "C" NOT NULL,
@@ -358,7 +359,7 @@ CREATE TABLE evertick.unique_keys (
 );
 CREATE INDEX unique_keys_until ON evertick.unique_keys (app, until);
 
--- Named calendars; the greatest id of a name is its newest version.
+-- Named calendars. The greatest id of a name is its newest version.
 CREATE TABLE evertick.calendars (
     id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     app     text   COLLATE "C" NOT NULL,
@@ -380,17 +381,17 @@ CREATE TABLE evertick.nodes (
     lease_until bigint NOT NULL,
     died_at     bigint,
     queues      text   NOT NULL,
-    -- The channels of messages that it hands to the outside.
+    -- The channels whose messages it delivers.
     channels    text   NOT NULL DEFAULT '[]',
-    -- Tasks that it knows and leaves to nodes with their drivers.
+    -- Tasks that it knows but leaves to nodes with their drivers.
     leaves      text   NOT NULL DEFAULT '{}',
     declares    text   NOT NULL,
-    -- When its loops have stepped and will step, as it said with its last beat.
+    -- When its loops last stepped and will step next, as reported by its last heartbeat.
     ticks       text
 ) WITH (fillfactor = 50);
 
--- Work that one node does at a time. Held while its node lives and has not resigned (NULL). The row without a name keeps
--- the greatest term of those that were forgotten, so that no term ever comes twice.
+-- Duties: work that one node does at a time. Held until the node dies or resigns (NULL). The row without a name keeps
+-- the greatest pruned term, so that no term is used twice.
 CREATE TABLE evertick.duties (
     app       text   COLLATE "C" NOT NULL,
     name      text   COLLATE "C" NOT NULL,
@@ -403,9 +404,9 @@ CREATE TABLE evertick.duties (
     PRIMARY KEY (app, name)
 ) WITH (fillfactor = 50);
 
--- What is to be dispatched to the outside, written in the transaction that causes it. A message has `claimed_at` while a
--- node sends it; (node, fence) stay after that, so that an owner whose answer was lost can be told "already". Sent and
--- dead ones have `forget_at`, until which their keys are known.
+-- Messages to other systems, written in the transaction of the change that causes them. A message has `claimed_at`
+-- while a node sends it. (node, fence) stay after that, so that a repeated outcome gets the answer "already". Sent and
+-- dead messages have `forget_at`, until which their keys are known.
 CREATE TABLE evertick.outbox (
     id         uuid    PRIMARY KEY,
     app        text    COLLATE "C" NOT NULL,
@@ -429,22 +430,22 @@ CREATE TABLE evertick.outbox (
     format     integer NOT NULL DEFAULT 1
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0);
--- The same key again is the same message.
+-- A key names one message.
 CREATE UNIQUE INDEX outbox_key ON evertick.outbox (app, channel, key);
--- The claim; and what is on its way.
+-- The claim; and messages that are being sent.
 CREATE INDEX outbox_waiting ON evertick.outbox (app, channel, due_at) WHERE state = 'waiting';
 CREATE INDEX outbox_sending ON evertick.outbox (app, channel, node) WHERE state = 'sending';
--- What was tried in vain and is tried again: nothing is written here for a message that goes through at once.
+-- Messages that failed and are tried again. A message that is sent at the first attempt is not in it.
 CREATE INDEX outbox_failing ON evertick.outbox (app, channel, created_at)
     WHERE state IN ('waiting', 'sending') AND attempts > 0;
--- For people, and for the doctor.
+-- For display, and for the doctor.
 CREATE INDEX outbox_dead ON evertick.outbox (app, channel) WHERE state = 'dead';
 -- Pruning.
 CREATE INDEX outbox_forget ON evertick.outbox (app, forget_at) WHERE forget_at IS NOT NULL;
 
--- Apps whose events are kept for other programs. An epoch is a stretch of events without a hole; those up to the pruned
--- one are kept no longer. `cluster` is the server whose transactions they are ordered by: in another one, after a
--- restore, transactions are counted anew.
+-- Apps whose events are kept. An epoch is a sequence of events without gaps; events up to the pruned one are deleted.
+-- `cluster` is the server by whose transaction ids they are ordered: another server, after a restore, starts from other
+-- ids.
 CREATE TABLE evertick.feeds (
     app         text   COLLATE "C" PRIMARY KEY,
     epoch       text   COLLATE "C" NOT NULL,
@@ -454,8 +455,8 @@ CREATE TABLE evertick.feeds (
     pruned_seq  bigint NOT NULL DEFAULT 0
 );
 
--- What happened, many facts of one kind and one transaction in a row. Read by transaction, below all that are still
--- open: `seq` alone is given before the commit, and a reader would pass by a row that is committed late.
+-- Events: one row has many of one kind from one transaction. Read in the order of transactions, below all open ones:
+-- `seq` is given before the commit, so a reader by `seq` alone would miss a row that is committed late.
 CREATE TABLE evertick.feed (
     app   text   COLLATE "C" NOT NULL,
     epoch text   COLLATE "C" NOT NULL,
@@ -466,7 +467,7 @@ CREATE TABLE evertick.feed (
     body  text   NOT NULL,
     PRIMARY KEY (app, epoch, txid, seq)
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_scale_factor = 0.05);
--- Half of what a row costs is its compression by the default method; not every server has the quicker one.
+-- Half the cost of a row is its compression by the default method. Not every server has the faster one.
 DO $$ BEGIN
     ALTER TABLE evertick.feed ALTER COLUMN body SET COMPRESSION lz4;
 EXCEPTION WHEN feature_not_supported THEN

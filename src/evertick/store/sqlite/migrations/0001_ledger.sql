@@ -1,8 +1,8 @@
 -- compatible_from: 1
--- The first tables. Times and durations are integer microseconds; what people wrote is JSON text.
--- No foreign keys: the ledger outlives the schedules and nodes it speaks of.
+-- The first tables. Times and durations are integer microseconds; user data is JSON text.
+-- No foreign keys: the ledger keeps rows of schedules and nodes that are gone.
 
--- Which store this is, which migration it has reached, and the oldest code that may still use it.
+-- The id of the store, its migration, and the oldest code that may still use it.
 CREATE TABLE evertick_meta (
     store_id        TEXT    NOT NULL,
     version         INTEGER NOT NULL,
@@ -16,14 +16,14 @@ CREATE TABLE evertick_migrations (
     applied_at INTEGER NOT NULL
 );
 
--- One sequence for all claims: a greater fence is a later claim, across runs and apps.
+-- One sequence for all claims: a greater fence is a later claim, for all runs and apps.
 CREATE TABLE evertick_fence (
     id    INTEGER PRIMARY KEY CHECK (id = 1),
     value INTEGER NOT NULL
 );
 INSERT INTO evertick_fence (id, value) VALUES (1, 0);
 
--- AUTOINCREMENT: an id is never given twice, since runs and versions of a removed schedule stay readable by it.
+-- AUTOINCREMENT: an id is never reused, because runs and versions of a removed schedule are still read by it.
 CREATE TABLE evertick_schedules (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
     app         TEXT    NOT NULL,
@@ -32,19 +32,19 @@ CREATE TABLE evertick_schedules (
     format      INTEGER NOT NULL,
     definition  TEXT    NOT NULL,
     pause       TEXT,
-    -- Decisions about single moments to come; NULL for nearly all.
+    -- Overrides of single future moments; NULL for most schedules.
     occurrences TEXT,
     declared    TEXT,
     UNIQUE (app, key)
 );
 
--- The few schedules that pause themselves: looked at by every node that starts.
+-- Schedules with pause_after, which are few: read by every node at its start.
 CREATE INDEX evertick_schedules_pause_after ON evertick_schedules (app, id)
     WHERE json_extract(definition, '$.pause_after') IS NOT NULL;
--- Those that code declares, however many others there are: looked at by every sweep.
+-- Declared schedules: read by every sweep.
 CREATE INDEX evertick_schedules_declared ON evertick_schedules (app, key) WHERE declared IS NOT NULL;
 
--- A definition as it was from a version on. Kept after removal, so that old runs can show their arguments.
+-- A definition from one version on. Kept after removal, so that old runs can show their arguments.
 CREATE TABLE evertick_schedule_versions (
     app         TEXT    NOT NULL,
     key         TEXT    NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE evertick_schedule_versions (
     PRIMARY KEY (app, key, schedule_id, version)
 ) WITHOUT ROWID;
 
--- The cursor, narrow because every fire writes it. Its version is the version of the schedule.
+-- The cursor. Narrow, because every fire writes it. Its version is the version of the schedule.
 CREATE TABLE evertick_due (
     schedule_id INTEGER PRIMARY KEY,
     app         TEXT    NOT NULL,
@@ -71,14 +71,14 @@ CREATE TABLE evertick_due (
     -- Runs recorded under an earlier version do not count for pause_after.
     counts_from INTEGER NOT NULL DEFAULT 1
 );
--- The tick: who is due, longest due first.
+-- The tick: due schedules, longest due first.
 CREATE INDEX evertick_due_at ON evertick_due (app, at) WHERE at IS NOT NULL;
--- Pruning: schedules that will never fire again. Nearly empty.
+-- Pruning: schedules that will never fire again. Almost empty.
 CREATE INDEX evertick_due_finished ON evertick_due (app, schedule_id)
     WHERE fire_at IS NULL AND at IS NULL AND after_end IS NULL;
 
--- Live runs only. A waiting run that was held before keeps the (node, fence) that put it back: so that owner, whose
--- answer was lost, can be told "already". The next claim overwrites them.
+-- Live runs only. A waiting run that was claimed before keeps the (node, fence) that returned it, so that a repeated
+-- outcome gets the answer "already". The next claim overwrites them.
 CREATE TABLE evertick_runs (
     app                 TEXT    NOT NULL,
     id                  TEXT    NOT NULL,
@@ -121,10 +121,10 @@ CREATE TABLE evertick_runs (
     phases              TEXT,
     error               TEXT,
     result              TEXT,
-    -- Nodes that cannot read it leave it alone.
+    -- Nodes that cannot read this format ignore the run.
     format              INTEGER NOT NULL DEFAULT 1,
-    -- Of a dispatched run: what was agreed; when it was dispatched, when the queue had its message, when a worker took it,
-    -- when that was told to stop. `deadline` is then when to look at it.
+    -- For dispatched runs: the terms, and when it was dispatched, when the queue had its message, when a worker took
+    -- it, and when that worker was asked to stop. `deadline` is then when to check the run.
     dispatch                TEXT,
     dispatched_at           INTEGER,
     pushed_at           INTEGER,
@@ -132,41 +132,42 @@ CREATE TABLE evertick_runs (
     killed_at           INTEGER,
     PRIMARY KEY (app, id)
 ) WITHOUT ROWID;
--- At most one run per nominal moment; triggers and reruns of it are told apart by their id. Also finds the live runs of
--- a schedule, newest moment last.
+-- At most one run per nominal moment; triggers and reruns of a moment differ by their id. Also finds the live runs of a
+-- schedule, newest moment last.
 CREATE UNIQUE INDEX evertick_runs_moment
     ON evertick_runs (schedule_id, fire_at, CASE WHEN cause IN ('fire', 'backfill') THEN '' ELSE id END)
     WHERE schedule_id IS NOT NULL;
--- The claim. With task and format in it, runs for other nodes are passed over without reading their rows.
+-- The claim. With task and format in the index, runs for other nodes are skipped without reading their rows.
 CREATE INDEX evertick_runs_claim ON evertick_runs (app, queue, priority DESC, due_at, task, format)
     WHERE state = 'waiting';
--- What a node holds: its beat, reconciling, re-homing.
+-- Runs held by a node: heartbeat, reconciliation, recovery.
 CREATE INDEX evertick_runs_running ON evertick_runs (app, node) WHERE state = 'running';
 -- One live run per unique key.
 CREATE UNIQUE INDEX evertick_runs_unique ON evertick_runs (app, unique_key) WHERE unique_key IS NOT NULL;
--- What a verdict frees, and whether a schedule has one queued.
+-- Runs that a verdict unblocks, and whether a schedule has a queued run.
 CREATE INDEX evertick_runs_blocked ON evertick_runs (app, schedule_id, blocked_on) WHERE state = 'blocked';
--- What is in the hands of an outside queue, and which of that is to be looked at.
+-- Dispatched runs, by when to check them.
 CREATE INDEX evertick_runs_dispatched ON evertick_runs (app, deadline) WHERE state = 'dispatched';
--- Of these, those to be cancelled: anybody may see to them, also while nobody hears of the others.
+-- Those of them with a cancel request, which any node handles, even if no node reads the reports.
 CREATE INDEX evertick_runs_unwanted ON evertick_runs (app, deadline) WHERE state = 'dispatched' AND is_cancel_requested = 1;
--- What runs under a limit, here or in other hands, counted by its key at the claim; nothing for tasks without one.
+-- Running and dispatched runs under a limit, counted by key at the claim. Runs of tasks without a limit are not in it.
 CREATE INDEX evertick_runs_limited ON evertick_runs (app, limit_key)
     WHERE state IN ('running', 'dispatched') AND limit_key IS NOT NULL;
--- What waits for a limit, best first of each task and queue; and what was let through for one and is not claimed yet.
+-- Runs blocked by a limit, best first of each task and queue; and runs that a limit has released but no node has
+-- claimed.
 CREATE INDEX evertick_runs_held_back ON evertick_runs (app, limit_key, task, queue, priority DESC, due_at)
     WHERE state = 'blocked' AND limit_key IS NOT NULL;
 CREATE INDEX evertick_runs_let_through ON evertick_runs (app, limit_key, task, queue)
     WHERE state = 'waiting' AND limit_key IS NOT NULL;
--- Runs that are for one node alone, in its own queue: what is left of them when it is gone. No others are in it.
+-- Runs in a node's own queue, to end them when the node is gone. No other runs are in it.
 CREATE INDEX evertick_runs_bound ON evertick_runs (app, queue) WHERE queue >= '@' AND queue < 'A';
--- What a node frees when it comes.
+-- Runs that a joining node may unpark.
 CREATE INDEX evertick_runs_parked ON evertick_runs (app, task) WHERE state = 'parked';
--- Whether a run was run again by hand. Only reruns are in it.
+-- Whether a run was rerun by hand. Only reruns are in it.
 CREATE INDEX evertick_runs_reruns ON evertick_runs (app, caused_by) WHERE cause = 'rerun';
 
--- Runs that are done; the columns of evertick_runs in the same order, but for the last, of dispatched ones. Of a run that
--- ended in other hands `dispatch` stays: it says in whose.
+-- Finished runs. The same columns in the same order, except the last ones for dispatched runs. `dispatch` stays, to
+-- show which worker had the run.
 CREATE TABLE evertick_history (
     app                 TEXT    NOT NULL,
     id                  TEXT    NOT NULL,
@@ -213,15 +214,15 @@ CREATE TABLE evertick_history (
     dispatch                TEXT,
     PRIMARY KEY (app, id)
 ) WITHOUT ROWID;
--- A moment that has run does not run again; also the runs of one schedule by time.
+-- A moment that has run does not run again. Also the runs of one schedule by time.
 CREATE UNIQUE INDEX evertick_history_moment
     ON evertick_history (schedule_id, fire_at, CASE WHEN cause IN ('fire', 'backfill') THEN '' ELSE id END)
     WHERE schedule_id IS NOT NULL;
--- The newest runs of an app for people, the oldest for pruning.
+-- The newest runs of an app for display, the oldest for pruning.
 CREATE INDEX evertick_history_time ON evertick_history (app, fire_at);
--- What went wrong of late, for those who watch: the few among the many.
+-- Recent failures, for monitoring: few among many runs.
 CREATE INDEX evertick_history_failed ON evertick_history (app, finished_at) WHERE verdict IN ('failed', 'lost');
--- Whether a run was run again by hand, and what came of that. Only reruns are in it.
+-- Whether a run was rerun by hand, and the result. Only reruns are in it.
 CREATE INDEX evertick_history_reruns ON evertick_history (app, caused_by) WHERE cause = 'rerun';
 
 CREATE TABLE evertick_gaps (
@@ -242,8 +243,8 @@ CREATE INDEX evertick_gaps_time ON evertick_gaps (app, last_at);
 -- The gaps of one schedule.
 CREATE INDEX evertick_gaps_key ON evertick_gaps (app, schedule_key, last_at);
 
--- Earlier tries; the last one is in the run itself. Those that failed, and those that were cut off and had phases. is_lost:
--- the store's own word, not that of the node.
+-- Earlier attempts: those that failed, and released or lost ones that had phases. The last attempt is in the run
+-- itself. is_lost: recorded by the store, not reported by the node.
 CREATE TABLE evertick_attempts (
     app         TEXT    NOT NULL,
     run         TEXT    NOT NULL,
@@ -259,7 +260,7 @@ CREATE TABLE evertick_attempts (
     PRIMARY KEY (app, run, fence)
 ) WITHOUT ROWID;
 
--- Log lines as they came: `seq` is the number of the first line of the chunk among the lines of its attempt.
+-- Log lines in chunks: `seq` is the number of the chunk's first line among the lines of its attempt.
 CREATE TABLE evertick_log_chunks (
     app   TEXT    NOT NULL,
     run   TEXT    NOT NULL,
@@ -270,7 +271,7 @@ CREATE TABLE evertick_log_chunks (
     PRIMARY KEY (app, run, fence, seq)
 ) WITHOUT ROWID;
 
--- What live nodes know, and under which limits ('': none).
+-- The tasks that live nodes know, and their limits ('': none).
 CREATE TABLE evertick_tasks (
     app    TEXT NOT NULL,
     name   TEXT NOT NULL,
@@ -280,8 +281,8 @@ CREATE TABLE evertick_tasks (
     PRIMARY KEY (app, name, node)
 ) WITHOUT ROWID;
 
--- Limits that runs of a task may be held back under: those of its nodes, living or dead, until one with others has looked
--- again at all that is held back.
+-- Limits under which runs of a task may be blocked: those of its nodes, living or dead, until a node with other limits
+-- has checked all blocked runs again.
 CREATE TABLE evertick_held_under (
     app    TEXT NOT NULL,
     task   TEXT NOT NULL,
@@ -289,8 +290,8 @@ CREATE TABLE evertick_held_under (
     PRIMARY KEY (app, task, limits)
 ) WITHOUT ROWID;
 
--- Keys of limits that something waits for by time: when to let the next of that key through, and when that was set (a
--- time to come there shows that the clock was put back).
+-- Limit keys that have a time: when to release the next run of the key, and when that was set (a time in the future
+-- there shows that the clock was put back).
 CREATE TABLE evertick_limits (
     app     TEXT    NOT NULL,
     key     TEXT    NOT NULL,
@@ -300,8 +301,8 @@ CREATE TABLE evertick_limits (
 ) WITHOUT ROWID;
 CREATE INDEX evertick_limits_free ON evertick_limits (app, free_at);
 
--- Starts under a rate, by key, while they count: up to a thousand per period each with its time, above that gathered in
--- rows whose time is that of their last start.
+-- Starts under a rate, by key, while they count: up to a thousand per period one row each, above that merged in rows
+-- with the time of their last start.
 CREATE TABLE evertick_grants (
     app   TEXT    NOT NULL,
     key   TEXT    NOT NULL,
@@ -312,7 +313,7 @@ CREATE TABLE evertick_grants (
 ) WITHOUT ROWID;
 CREATE INDEX evertick_grants_until ON evertick_grants (app, until);
 
--- Keys that are unique for a period, whether their run is live or not.
+-- Keys held for a period, whether their run is live or done.
 CREATE TABLE evertick_unique (
     app   TEXT    NOT NULL,
     key   TEXT    NOT NULL,
@@ -322,7 +323,7 @@ CREATE TABLE evertick_unique (
 ) WITHOUT ROWID;
 CREATE INDEX evertick_unique_until ON evertick_unique (app, until);
 
--- Named calendars; the greatest id of a name is its newest version.
+-- Named calendars. The greatest id of a name is its newest version.
 CREATE TABLE evertick_calendars (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     app     TEXT    NOT NULL,
@@ -345,19 +346,19 @@ CREATE TABLE evertick_nodes (
     died_at     INTEGER,
     queues      TEXT    NOT NULL,
     declares    TEXT    NOT NULL,
-    -- When its loops have stepped and will step, as it said with its last beat.
+    -- When its loops last stepped and will step next, as reported by its last heartbeat.
     ticks       TEXT,
-    -- The channels of messages that it hands to the outside.
+    -- The channels whose messages it delivers.
     channels    TEXT    NOT NULL DEFAULT '[]',
-    -- Tasks that it knows and leaves to nodes with their drivers.
+    -- Tasks that it knows but leaves to nodes with their drivers.
     leaves      TEXT    NOT NULL DEFAULT '{}',
-    -- The last key of a limit that it has looked at again, '' before the first; NULL: it has no reason to.
+    -- The last limit key that it has checked again, '' before the first; NULL: it has nothing to check.
     looked_at   TEXT
 );
 
--- What is to be dispatched to the outside, written in the transaction that causes it. A message has `claimed_at` while a
--- node sends it; (node, fence) stay after that, so that an owner whose answer was lost can be told "already". Sent and
--- dead ones have `forget_at`, until which their keys are known.
+-- Messages to other systems, written in the transaction of the change that causes them. A message has `claimed_at`
+-- while a node sends it. (node, fence) stay after that, so that a repeated outcome gets the answer "already". Sent and
+-- dead messages have `forget_at`, until which their keys are known.
 CREATE TABLE evertick_outbox (
     id         TEXT    PRIMARY KEY,
     app        TEXT    NOT NULL,
@@ -380,21 +381,21 @@ CREATE TABLE evertick_outbox (
     dispatches INTEGER,
     format     INTEGER NOT NULL DEFAULT 1
 );
--- The same key again is the same message.
+-- A key names one message.
 CREATE UNIQUE INDEX evertick_outbox_key ON evertick_outbox (app, channel, key);
--- The claim; and what is on its way.
+-- The claim; and messages that are being sent.
 CREATE INDEX evertick_outbox_waiting ON evertick_outbox (app, channel, due_at) WHERE state = 'waiting';
 CREATE INDEX evertick_outbox_sending ON evertick_outbox (app, channel, node) WHERE state = 'sending';
--- What was tried in vain and is tried again: nothing is written here for a message that goes through at once.
+-- Messages that failed and are tried again. A message that is sent at the first attempt is not in it.
 CREATE INDEX evertick_outbox_failing ON evertick_outbox (app, channel, created_at)
     WHERE state IN ('waiting', 'sending') AND attempts > 0;
--- For people, and for the doctor.
+-- For display, and for the doctor.
 CREATE INDEX evertick_outbox_dead ON evertick_outbox (app, channel) WHERE state = 'dead';
 -- Pruning.
 CREATE INDEX evertick_outbox_forget ON evertick_outbox (app, forget_at) WHERE forget_at IS NOT NULL;
 
--- Work that one node does at a time. Held while its node lives and has not resigned (NULL). The row without a name keeps
--- the greatest term of those that were forgotten, so that no term ever comes twice.
+-- Duties: work that one node does at a time. Held until the node dies or resigns (NULL). The row without a name keeps
+-- the greatest pruned term, so that no term is used twice.
 CREATE TABLE evertick_duties (
     app       TEXT    NOT NULL,
     name      TEXT    NOT NULL,
@@ -407,8 +408,7 @@ CREATE TABLE evertick_duties (
     PRIMARY KEY (app, name)
 ) WITHOUT ROWID;
 
--- Apps whose events are kept for other programs. An epoch is a stretch of events without a hole; those up to
--- `pruned_seq` are kept no longer.
+-- Apps whose events are kept. An epoch is a sequence of events without gaps; events up to `pruned_seq` are pruned.
 CREATE TABLE evertick_feeds (
     app        TEXT    PRIMARY KEY,
     epoch      TEXT    NOT NULL,
@@ -416,8 +416,8 @@ CREATE TABLE evertick_feeds (
     pruned_seq INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What happened, many facts of one kind and one transaction in a row. AUTOINCREMENT: nothing is ever written before
--- what somebody has read.
+-- Events: one row has many of one kind from one transaction. AUTOINCREMENT: no event is ever inserted before one that
+-- was read.
 CREATE TABLE evertick_feed (
     seq  INTEGER PRIMARY KEY AUTOINCREMENT,
     app  TEXT    NOT NULL,
