@@ -573,7 +573,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
         seeds=(71, 63, 22),
-        patches=(_attribute(work.Timeouts, "_ring_at", lambda self, loop, when: None),),
+        patches=(_attribute(work.Timeouts, "_set_timer", lambda self, loop, when: None),),
     ),
     # --- death
     Mutant(
