@@ -147,7 +147,7 @@ class Worker:
         if not runs:
             return
         if had_lease and not node.has_lease:
-            log.warning("node %s: lease expired during a claim; %d claimed runs not started", node.id, len(runs))
+            log.warning("node %s: lease expired during a claim; %d claimed runs not started", node.name, len(runs))
             return
         if self._progress.is_idle:
             self._progress.is_idle = False
@@ -458,7 +458,7 @@ class RunQueue:
     def _drop_all(self) -> None:
         """After a suspend, when other nodes may have these runs; the next heartbeat releases them if not."""
         log.warning(
-            "node %s: lease expired; %d runs that waited for a slot not started", self._node.id, len(self._attempts)
+            "node %s: lease expired; %d runs that waited for a slot not started", self._node.name, len(self._attempts)
         )
         for attempt in self._attempts:
             self._node.hold.work_ended(attempt)
