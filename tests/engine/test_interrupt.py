@@ -100,14 +100,10 @@ def test_what_does_not_stop_in_time_is_told_in_true_lines(begin: Begin, way: str
     assert told(process) == WAITING.format("0.1")
     _, rest = process.communicate(timeout=30)
     lines = [line for line in rest.splitlines() if "slow" in line and not line.startswith(" ")]
-    assert [line.partition(": ")[0] if line.startswith("slow") else line.split(" ")[0] for line in lines] == [
-        "run",
-        "slow",
-        "still",
-    ]
-    assert "did not stop when asked to (shutdown): given up" in lines[0]
-    assert "did not end in time (shutdown) and was released: it runs again" in lines[1]
-    assert lines[2].startswith("still running after the stop, until the process ends: run ")
+    assert [line.split(" ")[0] for line in lines] == ["run", "run", "node"]
+    assert "(slow): did not stop when asked (shutdown); abandoned" in lines[0]
+    assert "(slow): interrupted (shutdown); released, it will run again" in lines[1]
+    assert ": still running after the stop, until the process ends: run " in lines[2]
 
 
 def test_term_from_a_supervisor_says_nothing_about_ctrl_c(begin: Begin) -> None:

@@ -314,7 +314,7 @@ class Engine:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the event loop responds, whatever the state of the store and the loops. Thread-safe."""
+        """Whether the event loop responds, regardless of the store and the loops. Thread-safe."""
         return self._heartbeat.is_moving
 
     def health(self) -> EngineHealth:

@@ -20,7 +20,7 @@ class LoopKind(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     mode: Mode
-    # What one step does.
+    # The work of one step, as a verb phrase.
     does: str
     # How N nodes share it, in one sentence.
     replicas: str
