@@ -108,7 +108,7 @@ async def test_an_outage_is_told_once_and_its_end_once_by_everything_that_waits(
     async with scheduler:
         caplog.set_level(logging.INFO, logger="evertick")
         async with asyncio.timeout(PATIENCE):
-            while "duty 'watch' is held" not in caplog.text:
+            while "duty 'watch': taken" not in caplog.text:
                 await asyncio.sleep(0.05)
         door.shut()
         await door.until_turned_away(TURNED_AWAY)

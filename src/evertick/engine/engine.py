@@ -13,7 +13,7 @@ from evertick.driver.base import Driver, ReportSource, Sender, Work
 from evertick.engine import loops
 from evertick.engine.auto_pause import AutoPauser
 from evertick.engine.clock_watch import ClockWatch
-from evertick.engine.duty import DutyKeeper
+from evertick.engine.duty import STORE_SILENT, DutyKeeper
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
 from evertick.engine.heartbeat import Heartbeat
@@ -361,7 +361,7 @@ class Engine:
         """A heartbeat failed. Stop work that must not run twice before the lease expires."""
         if self._node.is_trusted:
             return
-        self._duties.stop_all("the lease is about to expire: the store does not answer")
+        self._duties.stop_all(STORE_SILENT)
         for attempt in self._node.hold:
             if attempt.work.on_unreachable == "stop":
                 self._worker.stop(attempt, Stop.UNREACHABLE)
