@@ -58,8 +58,8 @@ async def test_each_batch_of_a_node_is_a_line_with_its_counts_and_its_time(caplo
     relayed = told(caplog, "evertick.relay")
     assert [each for each in relayed if not each.startswith("claimed 0")] == [
         "claimed 1 messages (1 mail)",
-        "mail: 1 messages of 1 arrived,",
-        "wrote what came of 1 messages (1 sent)",
+        "channel mail: delivered 1 of 1 messages",
+        "wrote 1 outcomes (1 sent)",
     ]
     assert "heartbeat answered (0 runs to cancel)" in told(caplog, "evertick.beat")
 
