@@ -244,7 +244,7 @@ async def said_of(workers: Workers, words: str) -> str:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(("kind", "fix"), [("list", "say --stream"), ("stream", "leave out --stream")])
+@pytest.mark.parametrize(("kind", "fix"), [("list", "add --stream"), ("stream", "remove --stream")])
 async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
     own: str, redis: Broker, tmp_path: Path, kind: Kind, fix: str
 ) -> None:
@@ -253,13 +253,13 @@ async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
         workers = Workers(reads, tmp_path)
         try:
             workers.start("--", "true")
-            line = await said_of(workers, "cannot be used")
+            line = await said_of(workers, "queue unavailable, retrying")
         finally:
             workers.end()
-    assert f"a {kind} is wanted, and the key is none" in line
+    assert f"is not a {kind};" in line
     assert fix in line
     assert "WRONGTYPE" not in line
-    # Where it is, is told once.
+    # The address appears once.
     assert line.count(f":{redis.port}") == 1
 
 

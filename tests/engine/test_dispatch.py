@@ -501,7 +501,7 @@ async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.Log
         shop.queue.tell(job, "finish")
         assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
     [again] = [
-        each for each in caplog.records if each.message == "a queue in memory: reading reports of workers recovered"
+        each for each in caplog.records if each.message == "reports of workers: reading recovered (a queue in memory)"
     ]
     assert again.levelno == logging.INFO
 
@@ -551,7 +551,7 @@ async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pyte
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "finish")
         assert (await shop.ended(run)).verdict is Verdict.SUCCEEDED
-        said = "BrokerChannel: reading reports of workers failed"
+        said = "reports of workers: reading failed, retrying: BrokerChannel: "
         await shop.until(lambda: any(said in each for each in caplog.messages))
         assert {loop.name: loop.error for loop in shop.health.loops}["report"] is None
 

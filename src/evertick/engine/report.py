@@ -21,7 +21,7 @@ from evertick.clock import Clock
 from evertick.driver.base import Received, ReportSource
 from evertick.engine.finish import about
 from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
-from evertick.errors import StoreUnavailable
+from evertick.errors import BrokerUnavailable, StoreUnavailable
 from evertick.model import Report, Run, Verdict, hearing_tick
 from evertick.model.hooks import EventKind
 from evertick.store.base import ReportAnswer, RunFilter
@@ -130,7 +130,7 @@ class Reader:
             return None
         self.watch.has_read(began, self._clock.elapsed())
         if self.failures:
-            log.info("%s: reading reports of workers recovered", self.name)
+            log.info("reports of workers: reading recovered (%s)", self.name)
             self.on_back(self.source.channel)
         self.failures = 0
         return received
@@ -150,7 +150,9 @@ class Reader:
     def _failed(self, error: Exception) -> None:
         self.watch.is_interrupted()
         if not self.failures:
-            log.warning("%s: reading reports of workers failed, retrying: %s", self.name, error)
+            # Errors of a broker name it.
+            what = str(error) if isinstance(error, BrokerUnavailable) else f"{self.name}: {error}"
+            log.warning("reports of workers: reading failed, retrying: %s", what)
         self.failures = min(self.failures + 1, 16)
 
 
