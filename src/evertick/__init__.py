@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-# What jobs without a function are made of is imported when it is asked for: most programs have none.
+# Imported on first use: most programs have no jobs without a function.
 _OF_JOBS = {
     "Http": "http.spec",
     "HttpBasic": "http.spec",

@@ -1,13 +1,12 @@
 """The only file that reads time, makes ids and draws random numbers.
 
-Everything else receives a `Clock`. That seam is what lets the same engine run in a simulation with a seeded, virtual
-clock, and users test a day of their schedules in milliseconds; a lint rule keeps the rest of the code from going
-around it.
+All other code receives a `Clock`, so that the engine also runs in a simulation with a seeded virtual clock, and users
+test a day of their schedules in milliseconds. A lint rule enforces it.
 
 Three kinds of time, never mixed:
-- wall time (`now_us`): microseconds since 1970; says when, may jump.
-- elapsed time (`elapsed`): seconds that never go back and go on while the machine sleeps; says how long ago.
-- the event loop's time: what `asyncio.sleep` counts in; a virtual clock moves it together with the other two.
+- wall time (`now_us`): microseconds since 1970; may jump.
+- elapsed time (`elapsed`): seconds that never go back and continue while the machine sleeps.
+- the event loop's time: the time of `asyncio.sleep`; a virtual clock moves it together with the other two.
 """
 
 from __future__ import annotations
@@ -22,19 +21,18 @@ from hashlib import blake2b
 
 __all__ = ["Clock", "derived_id", "supervisor_us", "system_clock"]
 
-# CLOCK_BOOTTIME goes on during suspend. A lease measured by a clock that stops with the machine would still look
-# fresh after an hour with the lid closed.
+# CLOCK_BOOTTIME continues during suspend. With a clock that stops, a lease would look valid after an hour of suspend.
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 _BLOCK_BYTES = 4096
 
 
 class _Entropy(random.SystemRandom):
-    """Random numbers of the system, fetched many at a time: a call into the system takes a microsecond, and lets
-    another thread have the interpreter, which may keep it for 5 ms. A fork has numbers of its own.
+    """Random numbers of the operating system, fetched in blocks: a system call takes a microsecond and releases the
+    GIL, which another thread may then keep for 5 ms. A fork starts with a new block.
 
-    Large ones come straight from the system: they name nodes, and a machine that was copied while it slept must not
-    give the name that its twin gives.
+    Large numbers come from the system directly: they are ids of nodes, and two copies of a suspended virtual machine
+    must not draw the same id.
     """
 
     def __init__(self) -> None:
@@ -75,7 +73,7 @@ class Clock:
         return time.time_ns() // 1000
 
     def elapsed(self) -> float:
-        """Seconds since some fixed point in the past; never goes back, goes on during suspend."""
+        """Seconds since a fixed point in the past; never goes back, continues during suspend."""
         return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def uniform(self) -> float:
@@ -86,12 +84,12 @@ class Clock:
         return _entropy.getrandbits(count)
 
     def new_id(self) -> str:
-        """A UUID of version 7: sorts by the time it was made, and strictly so within this clock."""
+        """A UUID of version 7: sorts by its time, and strictly so within this clock."""
         return self.new_ids(1)[0]
 
     def new_ids(self, count: int) -> list[str]:
-        """So many ids, in order. They share one random part, which is what an id costs: they differ by their stamps."""
-        # 48 bits of milliseconds, 12 of their fraction: ids made in one process come out in order.
+        """`count` ids in order. They differ by their stamps and share one random part, the expensive one."""
+        # 48 bits of milliseconds and 12 bits of their fraction, so that the ids of one process are in order.
         now = self.now_us()
         first = max((now // 1000) << 12 | (now % 1000) * 4096 // 1000, self._last_id + 1)
         self._last_id = first + count - 1
@@ -103,21 +101,21 @@ class Clock:
 
 
 def _uuid7s(stamps: Iterable[int], tail: int) -> list[str]:
-    """Stamps of 60 bits, a tail of 62; the version is 7, the variant 2."""
+    """Stamps of 60 bits, a tail of 62 bits, version 7, variant 2."""
     end = f"{2 << 62 | tail:016x}"
     end = f"{end[:4]}-{end[4:]}"
     return [f"{digits[:8]}-{digits[8:12]}-7{digits[12:]}-{end}" for digits in (f"{stamp:015x}" for stamp in stamps)]
 
 
 def derived_id(at_us: int, *parts: object) -> str:
-    """The one id of what these parts name, whoever asks and however often. Sorts by `at_us`, like those of a clock."""
+    """An id that depends only on these parts. Sorts by `at_us`, like the ids of a clock."""
     tail = int.from_bytes(blake2b(repr(parts).encode(), digest_size=16).digest(), "big")
     stamp = (max(at_us, 0) // 1000) << 12 | (tail >> 64) & 0xFFF
     return _uuid7s([stamp], tail & (1 << 62) - 1)[0]
 
 
 def supervisor_us() -> int:
-    """Microseconds of CLOCK_MONOTONIC, by which systemd tells what came first; comparable on one machine alone."""
+    """Microseconds of CLOCK_MONOTONIC, which systemd uses to order notifications; comparable on one machine only."""
     return time.monotonic_ns() // 1000
 
 

@@ -261,12 +261,10 @@ async def test_the_log_names_the_job_that_failed_elsewhere(
         await node.add(key="nightly", when=Every("1h"), task=job)
         bench.worker()
         run = await ended(node, await node.trigger("nightly"))
-    told = [
-        each for each in caplog.records if each.name == "evertick.report" and "where it was dispatched to" in each.msg
-    ]
+    told = [each for each in caplog.records if each.name == "evertick.report" and "failed on a worker" in each.msg]
     assert [each.levelname for each in told] == ["WARNING", "ERROR"]
     for record in told:
-        assert record.getMessage().startswith(f"nightly: run {run.id} failed where it was dispatched to")
+        assert record.getMessage().startswith(f"run {run.id} (nightly): failed on a worker")
         about = {name: getattr(record, name) for name in ("run", "task", "schedule")}
         assert about == {"run": run.id, "task": "build", "schedule": "nightly"}
 
@@ -302,7 +300,7 @@ async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves
     assert given_up.reason == ("requested" if how == "cancel" else "removed")
     assert begun == [last.id]
     told = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "evertick.tend"]
-    assert told == [("INFO", f"builds: run {run.id}, which was dispatched, is cancelled ({given_up.reason})")]
+    assert told == [("INFO", f"run {run.id} (builds): dispatched run cancelled ({given_up.reason})")]
 
 
 @pytest.mark.parametrize("mode", ["forget", "ack"])

@@ -252,7 +252,7 @@ async def test_what_takes_longer_than_its_timeout_is_stopped_and_fails(bench: Be
     await bench.dispatch(timeout=0.05)
     end = (await bench.ends())[-1]
     assert (end.kind, end.reason, end.retry) == ("fail", "timeout", None)
-    assert "timeout of 0.05 s" in str(end.error)
+    assert "timed out after 0.05 s" in str(end.error)
 
 
 async def test_no_more_runs_at_once_than_it_has_slots_for(bench: Bench) -> None:

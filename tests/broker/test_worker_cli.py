@@ -134,10 +134,10 @@ async def test_without_a_number_there_is_a_slot_for_each_processor_that_the_work
         with on_processors(allowed):
             redis_workers.start("--name", name, *arguments, "--", "true")
         async with asyncio.timeout(30):
-            while f"worker {name} takes from" not in redis_workers.log:
+            while f"worker {name}: started" not in redis_workers.log:
                 await asyncio.sleep(0.01)
-        [begun] = [line for line in redis_workers.log.splitlines() if f"worker {name} takes from" in line]
-        assert begun.endswith(f", {len(allowed)} at a time")
+        [begun] = [line for line in redis_workers.log.splitlines() if f"worker {name}: started" in line]
+        assert begun.endswith(f", parallelism {len(allowed)}")
 
 
 async def test_exit_codes_are_judged_as_those_of_a_shell_job(on_redis: Bench, redis_workers: Workers) -> None:
@@ -225,7 +225,7 @@ async def test_it_waits_for_a_broker_that_is_not_there_yet(own: str, tmp_path: P
             workers = Workers(bench, tmp_path)
             try:
                 workers.start("--", "true")
-                while not (tmp_path / "log").exists() or "cannot be used" not in workers.log:
+                while not (tmp_path / "log").exists() or "queue unavailable, retrying" not in workers.log:
                     await asyncio.sleep(0.01)
                 server.start()
                 await bench.dispatch()
@@ -244,7 +244,7 @@ async def said_of(workers: Workers, words: str) -> str:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(("kind", "fix"), [("list", "say --stream"), ("stream", "leave out --stream")])
+@pytest.mark.parametrize(("kind", "fix"), [("list", "add --stream"), ("stream", "remove --stream")])
 async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
     own: str, redis: Broker, tmp_path: Path, kind: Kind, fix: str
 ) -> None:
@@ -253,13 +253,13 @@ async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
         workers = Workers(reads, tmp_path)
         try:
             workers.start("--", "true")
-            line = await said_of(workers, "cannot be used")
+            line = await said_of(workers, "queue unavailable, retrying")
         finally:
             workers.end()
-    assert f"a {kind} is wanted, and the key is none" in line
+    assert f"is not a {kind};" in line
     assert fix in line
     assert "WRONGTYPE" not in line
-    # Where it is, is told once.
+    # The address appears once.
     assert line.count(f":{redis.port}") == 1
 
 
@@ -269,14 +269,14 @@ async def test_a_server_that_is_no_redis_is_told_in_bounds(own: str, nats: Broke
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log)
     try:
-        while "cannot be used" not in (text := (tmp_path / "log").read_text()) or not text.endswith("\n"):
+        while "queue unavailable, retrying" not in (text := (tmp_path / "log").read_text()) or not text.endswith("\n"):
             await asyncio.sleep(0.01)
     finally:
         process.kill()
         process.wait()
     assert "a NATS server answers there, whose URL begins with nats://: check host and port" in text
     assert len(text) < 600
-    assert "takes from" not in text
+    assert ": started" not in text
 
 
 async def test_the_log_says_why_a_run_failed(on_redis: Bench, redis_workers: Workers) -> None:
@@ -437,7 +437,7 @@ def test_a_password_in_the_environment_is_not_shown(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "evertick", "worker", "--driver", "q", "-vv", "--", "true"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env=variables)
-    while "cannot be used" not in (tmp_path / "log").read_text():
+    while "queue unavailable, retrying" not in (tmp_path / "log").read_text():
         assert process.poll() is None
     process.terminate()
     assert process.wait(30) == 0

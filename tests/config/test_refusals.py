@@ -80,7 +80,7 @@ def test_all_that_is_wrong_with_a_command_is_told_at_once(problems: Callable[...
     assert told(found) == [
         "4: jobs.a.shell.command: '' is empty",
         "5: jobs.a.shell.kill_after: '10 seconds' is not a duration",
-        "6: jobs.a.shell.memory_limit: '5m' is no size",
+        "6: jobs.a.shell.memory_limit: '5m' is not a size",
         "7: jobs.a.shell.nice: 40 must be from -20 to 19",
         "8: jobs.a.shell.user: -1 is no number of a user",
         "9: jobs.a.shell.cwd: 'data' is not absolute",

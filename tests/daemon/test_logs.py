@@ -211,7 +211,7 @@ def test_trace_tells_every_step_of_every_loop(tmp_path: Path) -> None:
     set_up_logs(file=tmp_path / "log", verbose=3, environ={})
     with Scheduler("sqlite://"):
         pass
-    steps = re.findall(r"TRACE   evertick.engine: the (\w+) loop took a step of", (tmp_path / "log").read_text())
+    steps = re.findall(r"TRACE   evertick.engine: loop (\w+): step took", (tmp_path / "log").read_text())
     assert {"fire", "work"} <= set(steps)
 
 

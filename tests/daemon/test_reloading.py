@@ -105,7 +105,7 @@ def test_a_broker_that_comes_with_a_reload_works_and_its_password_is_in_no_log(s
         assert site.call("trigger", "build").returncode == 0
         assert site.call("logs", "--follow", "build").returncode == 0  # it has succeeded
         server.kill()
-        site.until_logged("reports of workers cannot be read")
+        site.until_logged("reports of workers: reading failed, retrying")
         assert "opensesame" not in site.logged()
         assert "not in force before a restart" not in site.logged()
         assert "Traceback" not in site.logged()

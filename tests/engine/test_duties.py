@@ -131,10 +131,11 @@ async def test_an_error_is_noted_and_the_rhythm_goes_on(scheduler: Scheduler, ca
         await kit.advance("1m")
         assert (await duty_of(scheduler, "fragile")).error is None
     assert acted == [0, 1, 2]
-    first, again = [record.getMessage() for record in caplog.records if "'fragile' failed" in record.getMessage()]
-    assert first.startswith("duty 'fragile' failed under term 1:\nTraceback ")
+    first, again = [record.getMessage() for record in caplog.records if "'fragile': failed" in record.getMessage()]
+    assert first.startswith("duty 'fragile': failed, term 1:\nTraceback ")
     assert "src/evertick" not in first, "how Evertick came to call it helps nobody"
-    assert again == "duty 'fragile' failed under term 1 again: ValueError: too soon"
+    assert again == "duty 'fragile': failed again, term 1: ValueError: too soon"
+    assert "duty 'fragile': recovered, term 1" in caplog.messages
 
 
 async def test_a_loop_that_ends_begins_again_later_each_time(scheduler: Scheduler) -> None:

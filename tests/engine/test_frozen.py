@@ -76,4 +76,4 @@ async def test_a_claim_that_is_heard_of_after_the_lease_is_given_back_and_not_st
     assert started_run == run.id
     assert fence > unheard
     assert (ended.verdict, ended.attempts, ended.losses) == (Verdict.SUCCEEDED, 1, 0)
-    assert "the lease ran out while a claim was under way" in caplog.text
+    assert "lease expired during a claim" in caplog.text

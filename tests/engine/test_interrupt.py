@@ -86,7 +86,7 @@ def test_ctrl_c_says_at_once_what_it_waits_for_and_for_how_long(begin: Begin, wa
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=30)
     assert process.returncode == (0 if "run" in way else -signal.SIGINT)
-    assert "its slot is free again" not in rest, "the function is as busy as before"
+    assert "ended after it was abandoned" not in rest, "the function is as busy as before"
     scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db")
     states = [run.state for run in scheduler.sync.runs() if run.schedule_key == "slow"]
     scheduler.sync.close()
@@ -100,14 +100,10 @@ def test_what_does_not_stop_in_time_is_told_in_true_lines(begin: Begin, way: str
     assert told(process) == WAITING.format("0.1")
     _, rest = process.communicate(timeout=30)
     lines = [line for line in rest.splitlines() if "slow" in line and not line.startswith(" ")]
-    assert [line.partition(": ")[0] if line.startswith("slow") else line.split(" ")[0] for line in lines] == [
-        "run",
-        "slow",
-        "still",
-    ]
-    assert "did not stop when asked to (shutdown): given up" in lines[0]
-    assert "did not end in time (shutdown) and was released: it runs again" in lines[1]
-    assert lines[2].startswith("still running after the stop, until the process ends: run ")
+    assert [line.split(" ")[0] for line in lines] == ["run", "run", "node"]
+    assert "(slow): did not stop when asked (shutdown); abandoned" in lines[0]
+    assert "(slow): interrupted (shutdown); released, it will run again" in lines[1]
+    assert ": still running after the stop, until the process ends: run " in lines[2]
 
 
 def test_term_from_a_supervisor_says_nothing_about_ctrl_c(begin: Begin) -> None:

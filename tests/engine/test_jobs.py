@@ -162,7 +162,7 @@ async def test_runs_of_a_driver_that_a_node_does_not_have_stay_for_one_that_has_
         assert (await ended(without, await other.enqueue())).verdict == "succeeded"
         # Claimed in order of their time, had it been one of ours.
         assert (await without.get_run(waiting.id)).state != "running"
-        left = "job shout needs the driver echo, which is not enabled here: left to other nodes"
+        left = "job shout: driver 'echo' is not enabled here; left to other nodes"
         assert caplog.messages.count(left) == 1
         [node] = await without.nodes()
         assert (node.tasks, node.leaves) == (("other",), {"shout": "echo"})

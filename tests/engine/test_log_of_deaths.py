@@ -47,9 +47,9 @@ async def test_a_death_is_told_with_the_name_of_the_node_and_what_its_lost_runs_
     async with scheduler:
         await asyncio.wait_for(is_lost.wait(), PATIENCE)
     await manager.close()
-    assert "node web-1, id old-1, is dead: its lease ran out; its runs are taken over" in caplog.messages
-    assert f"run {fired.id} of schedule 'report' of a dead node ends as lost" in caplog.messages
-    assert f"run {enqueued.id} of task 'pay' of a dead node ends as lost" in caplog.messages
+    assert "node web-1 (id old-1): lease expired, declared dead; its runs are reassigned" in caplog.messages
+    assert f"run {fired.id} (report): its node died; ends as lost" in caplog.messages
+    assert f"run {enqueued.id} (pay): its node died; ends as lost" in caplog.messages
 
 
 async def test_runs_of_a_dead_node_that_are_run_again_are_named_and_of_many_the_first_ten(
@@ -82,13 +82,13 @@ async def test_runs_of_a_dead_node_that_are_run_again_are_named_and_of_many_the_
             await asyncio.sleep(0.02)
     await manager.close()
     told = [words for words in caplog.messages if "again" in words]
-    again = [f"run {fired.id} of schedule 'report' of a dead node is run again, on this one"]
-    again += [f"run {run.id} of task 'tidy' of a dead node is run again, on this one" for run in tidied]
+    again = [f"run {fired.id} (report): its node died; runs again on this node"]
+    again += [f"run {run.id} (tidy): its node died; runs again on this node" for run in tidied]
     assert sorted(told[:8]) == sorted(again)
     # What has a limit passes it by a claim.
-    waits = {f"run {run.id} of task 'pay' of a dead node waits to be run again" for run in paid}
+    waits = {f"run {run.id} (pay): its node died; waits to run again" for run in paid}
     assert len(told) == 11
     assert set(told[8:10]) < waits
-    assert told[10] == "2 more runs of dead nodes are run again, or wait for it"
+    assert told[10] == "2 more runs of dead nodes run again or wait to run again"
     [line] = [record for record in caplog.records if fired.id in record.getMessage()]
     assert (line.run, line.schedule) == (fired.id, "report")  # type: ignore[attr-defined]

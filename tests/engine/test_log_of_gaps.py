@@ -48,7 +48,7 @@ async def gaps_after_downtime(
 async def test_each_of_a_few_gaps_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "evertick.fire"):
         lines, heard = await gaps_after_downtime(3, caplog)
-    assert sorted(line.partition(":")[0] for line in lines) == ["s0", "s1", "s2"]
+    assert sorted(line.partition(":")[0] for line in lines) == ["schedule 's0'", "schedule 's1'", "schedule 's2'"]
     assert sum(heard.values()) == 3
 
 
@@ -59,7 +59,7 @@ async def test_many_gaps_are_told_together_and_hooks_hear_of_each(
     with caplog.at_level(logging.INFO, "evertick.fire"):
         lines, heard = await gaps_after_downtime(SCHEDULES, caplog, batch_size=batch_size)
     assert len(lines) == 11
-    assert lines[-1] == "moments of 15 more schedules: skipped (coalesced); the ledger has each of them"
+    assert lines[-1] == "moments of 15 more schedules: skipped (coalesced); the ledger has each gap"
     assert heard == Counter({f"s{number}": 1 for number in range(SCHEDULES)})
 
 
@@ -82,7 +82,7 @@ async def test_a_node_that_stays_behind_has_a_line_for_each_kind_and_interval_an
         lines = [record.getMessage() for record in caplog.records if "coalesced" in record.getMessage()]
     assert len(lines) <= 12
     assert "more schedules: skipped (coalesced)" in lines[10]
-    assert "times in the last" in lines[-1]
+    assert "more gaps of schedules in the last" in lines[-1]
     assert "such as s" in lines[-1]
 
 

@@ -33,9 +33,9 @@ def test_a_failure_is_told_with_its_run_and_at_debug_every_beginning_and_end(cap
         for record in caplog.records
         if hasattr(record, "run")
     }
-    assert ("DEBUG", "succeed", good, f"succeed: run {good} begins") in told
-    assert ("DEBUG", "succeed", good, f"succeed: run {good} has ended: succeeded") in told
-    assert ("DEBUG", "fail", bad, f"fail: run {bad} begins") in told
+    assert ("DEBUG", "succeed", good, f"run {good} (succeed): started") in told
+    assert ("DEBUG", "succeed", good, f"run {good} (succeed): succeeded") in told
+    assert ("DEBUG", "fail", bad, f"run {bad} (fail): started") in told
     assert [task for level, task, run, _ in told if level == "ERROR" and run == bad] == ["fail"]
 
 
@@ -72,13 +72,13 @@ async def test_a_task_that_fails_over_and_over_has_its_first_lines_and_then_a_co
             while any(run.verdict is None for run in await scheduler.runs()):
                 await asyncio.sleep(0.05)
     lines = [record.getMessage() for record in caplog.records if record.name == "evertick.finish"]
-    assert len([line for line in lines if line.startswith("broken: attempt ")]) == 10
-    assert [line for line in lines if line.startswith(f"broken: run {runs[0]} failed: ")], (
+    assert len([line for line in lines if "(broken): attempt " in line]) == 10
+    assert [line for line in lines if line.startswith(f"run {runs[0]} (broken): failed: ")], (
         "the last attempt has its line"
     )
-    assert [line for line in lines if line.startswith(f"other: run {runs[1]} failed: ")], "and so has another task"
+    assert [line for line in lines if line.startswith(f"run {runs[1]} (other): failed: ")], "and so has another task"
     [more] = [line for line in lines if "more attempts" in line]
-    assert more.startswith("broken: 39 more attempts failed in the last ")
+    assert more.startswith("task broken: 39 more attempts failed in the last ")
 
 
 async def test_final_failures_of_a_task_are_counted_too_beyond_the_first(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,6 +95,6 @@ async def test_final_failures_of_a_task_are_counted_too_beyond_the_first(caplog:
             while any(run.verdict is None for run in await scheduler.runs()):
                 await asyncio.sleep(0.05)
     lines = [record.getMessage() for record in caplog.records if record.name == "evertick.finish"]
-    assert len([line for line in lines if line.startswith("broken: run ")]) == 10
+    assert len([line for line in lines if "(broken): failed: " in line]) == 10
     [more] = [line for line in lines if "more runs" in line]
-    assert more.startswith("broken: 15 more runs failed in the last ")
+    assert more.startswith("task broken: 15 more runs failed in the last ")

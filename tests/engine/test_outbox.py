@@ -168,7 +168,7 @@ async def test_a_delivery_that_hangs_is_cut_off_at_its_timeout() -> None:
         await kit.advance("1m")
         [dead] = await scheduler.messages()
     assert (receiver.at, was_cancelled) == ([0, 15], [0, 1])
-    assert "timeout of 5 s" in (dead.error or "")
+    assert "timed out after 5 s" in (dead.error or "")
 
 
 async def test_no_more_deliveries_are_under_way_than_the_concurrency_allows() -> None:

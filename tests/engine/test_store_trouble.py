@@ -48,7 +48,7 @@ async def test_a_locked_store_is_waited_for_and_caught_up_with(
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING, logger="evertick"):
             async with asyncio.timeout(20):
-                while "the store cannot be used" not in caplog.text:
+                while "store unavailable, retrying" not in caplog.text:
                     await asyncio.sleep(0.05)
         locked_at = datetime.now().astimezone()
         other.execute("ROLLBACK")
@@ -124,7 +124,7 @@ async def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
         # No file of that process may grow beyond this: to SQLite that is a full disk.
         before = resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         async with asyncio.timeout(20):
-            while "the store cannot be used" not in log.read_text():
+            while "store unavailable, retrying" not in log.read_text():
                 await asyncio.sleep(0.05)
         resource.prlimit(node.pid, resource.RLIMIT_FSIZE, before)
         healed_at = datetime.now().astimezone()

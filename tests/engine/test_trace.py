@@ -50,18 +50,18 @@ async def test_each_batch_of_a_node_is_a_line_with_its_counts_and_its_time(caplo
     caplog.set_level(TRACE, "evertick")
     await some_work()
     fired, worked, finished = (told(caplog, f"evertick.{name}") for name in ("fire", "work", "finish"))
-    assert any(re.match(r"2 schedules are due, of \d+ at most,", each) for each in fired)
-    assert "recorded 2 schedules of 2: 2 runs, 2 of them claimed with it," in fired
-    assert any(re.match(r"claimed 1 runs of \d+ at most, under fence \d+; 0 were too old;", each) for each in worked)
-    assert "wrote what came of 1 runs (1 retry; answered: 1 done)" in finished
-    assert "wrote what came of 2 runs (2 succeeded; answered: 2 done)" in finished
+    assert any(re.match(r"due schedules: read 2 \(limit \d+\)", each) for each in fired)
+    assert "recorded 2 of 2 schedules: 2 runs, 2 by fused claims," in fired
+    assert any(re.match(r"claimed 1 runs \(limit \d+\), fence \d+, 0 expired,", each) for each in worked)
+    assert "wrote 1 outcomes (1 retry; answers: 1 done)" in finished
+    assert "wrote 2 outcomes (2 succeeded; answers: 2 done)" in finished
     relayed = told(caplog, "evertick.relay")
     assert [each for each in relayed if not each.startswith("claimed 0")] == [
         "claimed 1 messages (1 mail)",
-        "mail: 1 messages of 1 arrived,",
-        "wrote what came of 1 messages (1 sent)",
+        "channel mail: delivered 1 of 1 messages",
+        "wrote 1 outcomes (1 sent)",
     ]
-    assert "the beat was answered (0 runs to cancel)" in told(caplog, "evertick.beat")
+    assert "heartbeat answered (0 runs to cancel)" in told(caplog, "evertick.beat")
 
 
 async def test_at_debug_nothing_of_it_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -154,7 +154,7 @@ async def test_a_job_ends_its_run_with_its_own_rows(
     run = await office.outcome_of(office.scheduler.task(await form(office), name="pay"))
     assert (run.verdict, run.result, run.attempts, run.error) == (Verdict.SUCCEEDED, {"paid": 1}, 1, None)
     assert (office.paid(), await office.until_heard()) == ([1], ["succeeded"])
-    assert "has ended in a transaction of its own" in caplog.text
+    assert "finished in its own transaction" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

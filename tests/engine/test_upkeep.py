@@ -425,7 +425,7 @@ async def test_a_node_whose_loop_stays_blocked_writes_its_own_death_and_ends(tmp
     assert await node.stdout.readline() == b"started\n"
     _, said = await asyncio.wait_for(node.communicate(), 40)
     assert node.returncode == EXIT_STALLED, said
-    assert b"this node ends itself" in said
+    assert b"declaring this node dead" in said
     reader = Scheduler(url, concurrency=0)
     [dead] = await reader.nodes()
     await reader.close()

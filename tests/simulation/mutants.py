@@ -101,7 +101,7 @@ async def _hold_at_once(self: SqliteStore, app: str, node: str, names: Any) -> A
 
 def _stop_only_if_told(original: Any) -> Any:
     def stop_all(self: duty.DutyKeeper, why: str) -> None:
-        if "silent" not in why:
+        if why != duty.STORE_SILENT:
             original(self, why)
 
     return stop_all
@@ -573,7 +573,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
         seeds=(71, 63, 22),
-        patches=(_attribute(work.Timeouts, "_ring_at", lambda self, loop, when: None),),
+        patches=(_attribute(work.Timeouts, "_set_timer", lambda self, loop, when: None),),
     ),
     # --- death
     Mutant(

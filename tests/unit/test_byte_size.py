@@ -21,10 +21,10 @@ def test_a_size_is_a_number_with_its_unit(text: str | int, size: int) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("64K", "limit: '64K' is no size; write it as '64KiB'"),
-        ("512 m", "limit: '512 m' is no size; write it as '512MiB'"),
-        ("much", "limit: 'much' is no size; write it like '64KiB', '10MB' or '512B'"),
-        (True, "limit: True is no size; write a number of bytes, or text like '64KiB'"),
+        ("64K", "limit: '64K' is not a size; write it as '64KiB'"),
+        ("512 m", "limit: '512 m' is not a size; write it as '512MiB'"),
+        ("much", "limit: 'much' is not a size; write it like '64KiB', '10MB' or '512B'"),
+        (True, "limit: True is not a size; write a number of bytes, or text like '64KiB'"),
         (-1, f"limit: -1 must be between 0 and {2**60} bytes"),
         ("99999999TiB", f"limit: '99999999TiB' must be between 0 and {2**60} bytes"),
     ],

@@ -644,7 +644,7 @@ def test_a_duty_that_fails_is_told_with_its_holder_its_error_and_what_is_not_don
     assert (pruning.severity, pruning.check, pruning.about) == (Severity.WARNING, "failing_duty", ("evertick.prune",))
     assert pruning.what == (
         "duty evertick.prune fails on node shop@host: OperationalError: no such table: evertick_feed; "
-        "until it is corrected nobody deletes history that is older than it is kept"
+        "until it is corrected nobody deletes history that is older than the retention"
     )
     assert rebuilding.what == "duty rebuild-index fails on node shop@host: ValueError: no paper"
     assert "`evertick duties rebuild-index`" in rebuilding.fix
@@ -663,7 +663,7 @@ def test_duties_that_nobody_holds_though_nodes_live_are_found() -> None:
     gone = a_duty(name="rebuild-index", node=None, node_name=None, error="of long ago")
     pruning, rebuilding = about_duties([gone], [a_node()], NOW)
     assert (pruning.severity, pruning.about) == (Severity.WARNING, ("evertick.prune",))
-    assert pruning.what.endswith("though nodes live: nobody deletes history that is older than it is kept")
+    assert pruning.what.endswith("though nodes live: nobody deletes history that is older than the retention")
     assert "duties=False" in pruning.fix
     assert (rebuilding.severity, rebuilding.check) == (Severity.NOTE, "unheld_duty")
 

@@ -93,7 +93,7 @@ def test_a_body_makes_it_a_post_unless_it_says_otherwise() -> None:
         ({"redirects": 21}, "redirects: 21 must be a whole number from 0 to 20"),
         ({"read_limit": -1}, "read_limit: -1 must be between 0 and"),
         ({"read_limit": "17MiB"}, "read_limit: '17MiB' is more than 16MiB"),
-        ({"read_limit": "64K"}, "read_limit: '64K' is no size; write it as '64KiB'"),
+        ({"read_limit": "64K"}, "read_limit: '64K' is not a size; write it as '64KiB'"),
         ({"allow": ("10.0.0.1/8",)}, "allow: '10.0.0.1/8' is an address within a network"),
         ({"expect": HttpExpect(status="ok")}, "expect: status: 'ok' is no status; write 204, '2xx' or '200-204'"),
         ({"expect": HttpExpect(status=())}, "expect: status: no status at all is no answer"),

@@ -140,7 +140,7 @@ def test_a_retry_after_something_that_is_no_time_still_ends_in_an_outcome(after:
 def test_a_timeout_is_a_failure_with_that_reason() -> None:
     outcome = judged(StoppedBy(Stop.TIMEOUT), timeout=90 * SECOND)
     assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.TIMEOUT)
-    assert outcome.error == "TimeoutError: the attempt took longer than its timeout of 90 s"
+    assert outcome.error == "TimeoutError: the attempt timed out after 90 s"
 
 
 def test_a_timeout_spends_an_attempt_and_is_tried_again() -> None:

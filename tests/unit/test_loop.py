@@ -125,7 +125,7 @@ async def test_nothing_a_step_raises_ends_the_loop(monkeypatch: pytest.MonkeyPat
 
 async def test_a_failing_loop_waits_longer_each_time_up_to_a_bound() -> None:
     loop = looping(Steps())
-    delays = [loop._failed(ValueError("x"), "a step failed") for _ in range(40)]
+    delays = [loop._failed(ValueError("x")) for _ in range(40)]
     bases = [min(0.1 * 2**number, 5.0) for number in range(40)]
     assert all(base * 0.5 <= delay <= base * 1.5 for delay, base in zip(delays, bases, strict=True))
 
@@ -143,8 +143,8 @@ async def test_the_failure_is_told_once_and_so_is_the_recovery(
         await ended(loop, task)
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "the test loop waits: the store cannot be used: locked",
-        "the test loop works again after 0.0 s",
+        "loop test: store unavailable, retrying: locked",
+        "loop test: recovered after 0.0 s",
     ]
 
 
@@ -159,15 +159,15 @@ async def test_a_step_that_did_not_ask_the_store_does_not_say_that_it_is_back(
         task = asyncio.create_task(loop.run())
         await steps.reach(4)
         await asyncio.sleep(0)
-        assert "works again" not in caplog.text
+        assert "recovered" not in caplog.text
         assert loop.health().error == "locked"
         # It is not the store that it waits for now: whatever wakes it is a reason to ask.
         loop.wake()
         await steps.reach(5)
         await ended(loop, task)
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "the test loop waits",
-        "the test loop works again after 0.0 s",
+    assert [record.getMessage() for record in caplog.records] == [
+        "loop test: store unavailable, retrying: locked",
+        "loop test: recovered after 0.0 s",
     ]
 
 
@@ -237,11 +237,11 @@ async def test_a_loop_that_fails_shortly_over_and_over_says_so_once_a_minute(cap
             for _ in range(2):
                 await loop._try()
             clock.move(3 * SECOND)
-    waits = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
-    again = [record for record in caplog.records if "works again" in record.getMessage()]
+    waits = [record.getMessage() for record in caplog.records if "unavailable" in record.getMessage()]
+    again = [record for record in caplog.records if "recovered" in record.getMessage()]
     assert waits == [
-        "the test loop waits: the store cannot be used: no connection left",
-        "the test loop waits: the store cannot be used: no connection left (and 19 times since it last said so)",
+        "loop test: store unavailable, retrying: no connection left",
+        "loop test: store unavailable, retrying: no connection left (19 more short outages since the last warning)",
     ]
     assert len(again) == 2
 
@@ -256,5 +256,23 @@ async def test_a_failure_that_lasts_is_told_though_another_was_told_just_before(
         for seconds in (1, 1, 6, 1, 1):
             await loop._try()
             clock.move(seconds * SECOND)
-    told = [record.getMessage().partition(":")[0].partition(" after")[0] for record in caplog.records]
-    assert told == ["the test loop waits", "the test loop works again"] * 2
+    lines = [record.getMessage().partition(" after")[0] for record in caplog.records]
+    assert lines == ["loop test: store unavailable, retrying: gone", "loop test: recovered"] * 2
+
+
+async def test_an_error_that_repeats_is_logged_once_with_its_traceback_and_then_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_BACKOFF_FIRST", 0.0001)
+    steps = Steps(*[ValueError("broken")] * 4, None)
+    loop = looping(steps)
+    with caplog.at_level(logging.WARNING):
+        task = asyncio.create_task(loop.run())
+        await steps.reach(5)
+        await ended(loop, task)
+    assert [record.getMessage() for record in caplog.records] == [
+        "loop test: step failed, retrying",
+        "loop test: recovered after 0.0 s",
+        "loop test: 3 more steps failed in the last 0 s (ValueError: broken)",
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [True, False, False]

@@ -199,7 +199,7 @@ async def call(scheduler: Scheduler, make: Call, value: Any) -> Exception:
         ({"deep": [1.5, float("-inf")]}, "['deep'][1]: -inf is not a JSON number"),
         (b"\x00raw", r"b'\x00raw' would come back as text"),
         ([bytearray(b"raw")], "[0]: b'raw' would come back as text"),
-        ("half \ud800", "holds half a character (an unpaired surrogate)"),
+        ("half \ud800", "has an unpaired surrogate"),
     ],
 )
 async def test_data_that_would_come_back_otherwise_is_refused(

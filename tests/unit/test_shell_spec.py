@@ -72,7 +72,7 @@ def test_a_file_may_give_the_command_alone_or_all_of_it() -> None:
         ({"kill_after": "soon"}, "kill_after: 'soon'"),
         ({"kill_after": "1h"}, "kill_after: '1h' is more than 5m"),
         ({"memory_limit": "1MiB"}, "memory_limit: '1MiB' is less than 16MiB, in which hardly a program starts"),
-        ({"memory_limit": "much"}, "memory_limit: 'much' is no size"),
+        ({"memory_limit": "much"}, "memory_limit: 'much' is not a size"),
         ({"nice": 20}, "nice: 20 must be from -20 to 19; 19 stands back the most"),
     ],
 )

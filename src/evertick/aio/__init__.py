@@ -1,1 +1,1 @@
-"""Small things about event loops."""
+"""Small helpers for event loops."""

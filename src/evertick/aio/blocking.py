@@ -1,4 +1,4 @@
-"""Plain code, where no event loop answers: what may wait for one, and what may not."""
+"""Runs coroutines that never wait, without an event loop."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The answer of a coroutine that waits for nothing, as on a plain connection or with a store in line."""
+    """The result of a coroutine that never waits, as with a blocking connection or an in-process store."""
     try:
         work.send(None)
     except StopIteration as done:
         answer: T = done.value
         return answer
     work.close()
-    raise AssertionError("in plain code nothing waits for an event loop")
+    raise AssertionError("the coroutine waits for an event loop")
 
 
 def is_on_event_loop() -> bool:
-    """Whether this thread runs an event loop, which a plain call would block."""
+    """Whether this thread runs an event loop, which a blocking call would stop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,8 +1,7 @@
-"""Async calls that say so when they are dropped without having been awaited.
+"""Logs an error for async calls that were not awaited.
 
-A dropped coroutine does nothing, and Python only warns, without the line of the call or the fix. These calls log an
-error with both. A call is a coroutine for asyncio in every way: `asyncio.run`, `create_task`, `gather` take it. Nothing
-runs before it is awaited.
+Python only warns about a dropped coroutine, without the line of the call or the fix. These calls log an error with
+both. For asyncio they are coroutines: `asyncio.run`, `create_task` and `gather` take them.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ C = TypeVar("C", bound=type)
 class Owner(Protocol):
     """An object with async methods, and their blocking forms in its `sync`."""
 
-    # How a program writes the object.
+    # How a program writes the object, such as "scheduler".
     written: str
 
 
 class AwaitedCall(Coroutine[Any, Any, T]):
-    """A coroutine, and where it was made."""
+    """A coroutine and the place of its call."""
 
     __slots__ = ("__weakref__", "_code", "_coroutine", "_instruction", "_is_begun", "_name", "_owner")
 
@@ -42,7 +41,7 @@ class AwaitedCall(Coroutine[Any, Any, T]):
         self._is_begun = False
         self._coroutine = coroutine
         self._owner, self._name = owner, name
-        # Not the frame itself, which would keep alive all that the caller had; the line is looked up only if needed.
+        # Not the frame, which would keep the variables of the caller alive. The line is looked up only if needed.
         self._code, self._instruction = frame.f_code, frame.f_lasti
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -62,12 +61,12 @@ class AwaitedCall(Coroutine[Any, Any, T]):
         self._coroutine.close()
 
     def __call__(self, *args: object, **kwargs: object) -> Never:
-        """For `@scheduler.schedule("every 5m")`: a call of an operation is no decorator."""
+        """For `@scheduler.schedule("every 5m")`: an operation is not a decorator."""
         self.close()
         written = _written(self._owner)
         raise TypeError(
-            f"{written}.{self._name}(...) is no decorator and its result is no function; await it, or decorate with "
-            f"@{written}.every, .cron, .once, .when or .task"
+            f"{written}.{self._name}(...) is not a decorator, and its result is not a function; await it, or decorate "
+            f"with @{written}.every, .cron, .once, .when or .task"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -79,28 +78,28 @@ class AwaitedCall(Coroutine[Any, Any, T]):
 
     def __del__(self) -> None:
         if not self._is_begun:
-            self._coroutine.close()  # else Python warns, too
+            self._coroutine.close()  # otherwise Python warns as well
             tell_unawaited(self._owner, self._name, self._code, self._instruction)
 
 
 def tells_unawaited(kind: C) -> C:
-    """Make the public async methods that a class defines say when they were not awaited."""
+    """Class decorator: the public async methods log calls that were not awaited."""
     for name, function in list(vars(kind).items()):
-        # An operation tells by itself, and is no coroutine function to Python.
+        # Operations do this themselves, and are not coroutine functions for Python.
         if not name.startswith("_") and inspect.isfunction(function) and function.__code__.co_flags & _ASYNC:
             setattr(kind, name, telling(function))
     return kind
 
 
 def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., AwaitedCall[T]]:
-    """The method whose calls say so; `function` makes their coroutine."""
+    """The same for one method; `function` makes the coroutine."""
     getframe, name = sys._getframe, function.__name__
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> AwaitedCall[T]:
         return AwaitedCall(function(self, *args, **kwargs), self, name, getframe(1))
 
-    # Web frameworks ask whether they have to await it.
+    # Web frameworks check whether they have to await it.
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(call)
     call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
@@ -108,7 +107,7 @@ def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Aw
 
 
 def tell_unawaited(owner: Owner | str, name: str, code: CodeType, instruction: int) -> None:
-    """Log the place of the call and how it is to be written. `owner`: a text where there is no `sync`."""
+    """Log the place of the call and how to write it. `owner`: a text if there is no `sync`."""
     written = _written(owner)
     call, awaited = f"{written}.{name}(...)", f"`await {written}.{name}(...)`"
     is_async = bool(code.co_flags & _ASYNC)

@@ -1,17 +1,17 @@
-"""Which duties this node holds: asks for them, begins what it got, stops what it lost.
+"""The duties of this node: takes free ones, starts those it holds, stops those it lost.
 
-Holding is living: a duty is ours while our node is not written down as dead and has not resigned, and nothing has to be
-extended. So what is ours needs no asking; only what is not is asked for, at every beat and whenever a holder resigned
-or died. What makes it safe is the lease: a holder stops while its own lease still holds for a third, counted from the
-last beat that was answered; local time can only make it stop sooner. Its successor begins after the death was written
-down, which is after the lease.
+A node holds a duty until it resigns or is declared dead; nothing has to be renewed. A node asks only for duties that it
+does not hold: when a heartbeat reports a free one, and when a holder resigned or died. The lease makes this safe: the
+holder stops while a third of its lease is left, counted from the last answered heartbeat, and its successor starts only
+after the death was recorded, which is after the lease. Local time can only make a holder stop sooner.
 
-At the end of a node its duties are stopped first, and each is resigned as soon as its function has ended.
+When a node stops, it stops its duties first and resigns each as soon as its function has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable
 
@@ -23,53 +23,56 @@ from evertick.model.hooks import Event, EventKind
 from evertick.store.base import DutyHold, DutyHolds, DutyTick
 from evertick.text.error_line import what_was_raised
 from evertick.text.error_text import error_text
+from evertick.text.log_level import such_as
 from evertick.when.moment import MINUTE
 
-__all__ = ["DutyKeeper"]
+__all__ = ["STORE_SILENT", "DutyKeeper"]
 
 log = logging.getLogger("evertick.duty")
 
-# Between two questions, however often it is woken.
+# The reason why duties stop before the lease expires.
+STORE_SILENT = "the store does not answer"
+# The least distance between two requests for duties.
 _ASK_LEAST_SECONDS = 0.5
-# How long a duty waits whose term has failed: what it has done is not written down, so that it would act at once.
+# How long a duty waits after its term failed; its state was not written, so it would act at once.
 _FAILED_SECONDS = 60.0
-# How often a node asks that holds all its duties: no other takes them while it lives.
+# A node that holds all its duties asks once in this many leases: no other node takes them while it lives.
 _LEASES_OF_ALL = 4
 _BACKOFF_FIRST, _BACKOFF_MOST = 1.0, 60.0
-# An act that went on this long before it failed was no failed start.
+# A continuous duty that ran this long before it failed starts again with the shortest pause.
 _WELL_SECONDS = 60.0
-# The longest sleep by the own clock before looking again how far the store's has come.
+# The longest sleep before the store's clock is compared again.
 _SLEEP_MOST = 60.0
-# So much later than its rhythm has it, an act was planned by a clock that was wrong.
+# An act this much later than its rhythm allows was planned with a wrong clock.
 _PUT_BACK = MINUTE
 
 
 class DutyKeeper:
-    """Holds duties for this node."""
+    """Takes and performs duties for this node."""
 
     def __init__(self, node: LocalNode, works: Iterable[DutyWork], *, beat: float) -> None:
         self._node = node
         self._works = {work.name: work for work in works}
         self._beat = beat
         self._terms: dict[str, Term] = {}
-        # By `clock.elapsed`: when those that failed may begin again.
+        # When failed duties may start again, by `clock.elapsed`.
         self._failed_until: dict[str, float] = {}
-        # What the store last said is ours, by term; begun or not.
-        self._ours: dict[str, int] = {}
-        # How often all were given up: an answer that was asked for before speaks of what is over.
-        self._given_up = 0
-        # Held while the store is asked: what is under way would come after the resignation.
+        # The terms of this node by the last answer of the store, started or not.
+        self._own_terms: dict[str, int] = {}
+        # Counts `forget_all`: an answer to an earlier request is ignored.
+        self._generation = 0
+        # Held during a request, so that a resignation does not overtake it.
         self._asking = asyncio.Lock()
         self._asked_at = -_ASK_LEAST_SECONDS
-        # The store's time less our own.
+        # The store's time minus `clock.elapsed`.
         self._ahead_us = 0
-        self._watch: asyncio.TimerHandle | None = None
-        # A function has ended, and may have to begin again.
+        self._trust_timer: asyncio.TimerHandle | None = None
+        # A function ended and may have to start again.
         self.on_end: Callable[[], None] = lambda: None
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The duties that are being done here."""
+        """The duties that this node performs now."""
         return tuple(sorted(name for name, term in self._terms.items() if not term.is_stopped))
 
     @property
@@ -78,13 +81,13 @@ class DutyKeeper:
 
     @property
     def names_under_way(self) -> list[str]:
-        """Also of those that were told to stop, and have not yet."""
+        """All unfinished duties, including those that were asked to stop."""
         return sorted(self._terms)
 
     @property
     def wants_more(self) -> bool:
-        """Whether a resignation elsewhere is of interest here."""
-        return len(self._ours) < len(self._works)
+        """Whether there are duties that this node does not hold."""
+        return len(self._own_terms) < len(self._works)
 
     async def step(self) -> float | None:
         node = self._node
@@ -97,36 +100,36 @@ class DutyKeeper:
             return Idle(wait)
         async with self._asking:
             self._asked_at = node.clock.elapsed()
-            asker, given_up = node.id, self._given_up
+            asker, generation = node.id, self._generation
             holds = await node.store.hold_duties(node.app, asker, list(self._works))
-            if (asker, given_up) == (node.id, self._given_up):
-                self._heard(holds)
-        return self._rest()
+            if (asker, generation) == (node.id, self._generation):
+                self._apply(holds)
+        return self._delay()
 
-    def _rest(self) -> float:
-        """The answer to a beat says when a duty is free. What it cannot know is looked after now and then."""
+    def _delay(self) -> float:
+        """Heartbeats report free duties; this covers the rest: failed duties, and a report that was missed."""
         lease, now = self._node.lease / 1e6, self._node.clock.elapsed()
         if len(self.held) == len(self._works):
             return _LEASES_OF_ALL * lease
         return min([lease, *(at - now for at in self._failed_until.values() if at > now)])
 
-    def _heard(self, holds: DutyHolds) -> None:
+    def _apply(self, holds: DutyHolds) -> None:
         self._ahead_us = holds.now - self._own_us()
-        self._ours = {hold.name: hold.term for hold in holds.duties if hold.node == self._node.id}
+        self._own_terms = {hold.name: hold.term for hold in holds.duties if hold.node == self._node.id}
         if not self._node.is_draining:
             for hold in holds.duties:
-                self._settle(hold)
+                self._apply_one(hold)
         self._watch_trust()
 
-    def _settle(self, hold: DutyHold) -> None:
+    def _apply_one(self, hold: DutyHold) -> None:
         term = self._terms.get(hold.name)
-        if hold.name not in self._ours:
+        if hold.name not in self._own_terms:
             if term is not None:
                 term.stop("another node holds it")
         elif term is None:
             self._begin(hold)
         elif term.number != hold.term:
-            # Given up and taken again. It begins when the old act has ended: never two of them on one node.
+            # Resigned and taken again. The new term starts when the old act has ended, never beside it.
             term.stop("it is held under a new term")
 
     def _begin(self, hold: DutyHold) -> None:
@@ -135,7 +138,7 @@ class DutyKeeper:
         term = Term(self._node, self._works[hold.name], hold, self._store_now)
         self._terms[hold.name] = term
         term.task.add_done_callback(lambda task: self._ended(term, task))
-        log.info("duty %r is held by this node under term %d", term.name, term.number)
+        log.info("duty %r: taken by this node, term %d", term.name, term.number)
         self._tell("duty_taken", term)
 
     def _ended(self, term: Term, task: asyncio.Task[None]) -> None:
@@ -143,8 +146,8 @@ class DutyKeeper:
             del self._terms[term.name]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed_until[term.name] = self._node.clock.elapsed() + _FAILED_SECONDS
-            log.error("duty %r failed; restarting in %.0f s", term.name, _FAILED_SECONDS, exc_info=error)
-        log.info("duty %r under term %d has ended here: %s", term.name, term.number, term.record.why or "by itself")
+            log.error("duty %r: failed; restarting in %.0f s", term.name, _FAILED_SECONDS, exc_info=error)
+        log.info("duty %r: stopped, term %d (%s)", term.name, term.number, term.record.why or "it ended")
         self._tell("duty_lost", term)
         self.on_end()
 
@@ -157,46 +160,46 @@ class DutyKeeper:
     # --- stopping
 
     def stop_all(self, why: str) -> None:
-        """None of them is ours any more, or may soon not be."""
+        """Stop all duties; this node may soon not hold them."""
         for term in list(self._terms.values()):
             term.stop(why)
 
     def forget_all(self, why: str) -> None:
-        """This node holds nothing any more."""
-        self._ours = {}
-        self._given_up += 1
+        """This node holds no duty any more."""
+        self._own_terms = {}
+        self._generation += 1
         self.stop_all(why)
 
     def ask_to_stop(self, why: str) -> None:
-        """From another thread, while the event loop is blocked: those that look will see it."""
+        """Thread-safe: asks duties in threads to stop while the event loop is blocked."""
         for term in list(self._terms.values()):
             term.record.stop(why)
 
     def _watch_trust(self) -> None:
-        """Stop everything when the lease may run out unheard, whatever the loops are waiting for."""
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        """Stop all duties when a third of the lease is left, by a timer of its own."""
+        if self._trust_timer is not None:
+            self._trust_timer.cancel()
+            self._trust_timer = None
         if not self._terms:
             return
         left = self._node.trusted_seconds_left
         if left <= 0:
-            self.stop_all("the store has been silent for too long")
+            self.stop_all(STORE_SILENT)
             return
-        # Looked at again by then: every answered beat moves the end.
-        self._watch = asyncio.get_running_loop().call_later(left, self._watch_trust)
+        # Each answered heartbeat extends the lease, so this checks again then.
+        self._trust_timer = asyncio.get_running_loop().call_later(left, self._watch_trust)
 
     async def hand_over(self) -> None:
-        """Stop all, and resign each as it ends. Comes back when nothing is left to resign."""
+        """Stop all duties, and resign each when its function has ended."""
         self.stop_all("this node stops")
         async with self._asking:
-            left = dict(self._ours)
+            left = dict(self._own_terms)
         await asyncio.sleep(0)
         while left:
-            over = {name: term for name, term in left.items() if name not in self._terms}
-            if over:
-                await self._resign(over)
-                left = {name: term for name, term in left.items() if name not in over}
+            ended = {name: term for name, term in left.items() if name not in self._terms}
+            if ended:
+                await self._resign(ended)
+                left = {name: term for name, term in left.items() if name not in ended}
             else:
                 await asyncio.wait([self._terms[name].task for name in left], return_when=asyncio.FIRST_COMPLETED)
         self._watch_trust()
@@ -205,7 +208,8 @@ class DutyKeeper:
         try:
             await self._node.store.resign_duties(self._node.app, self._node.id, terms)
         except StoreUnavailable as error:
-            log.warning("could not resign %s (%s); the end of this node frees them", ", ".join(sorted(terms)), error)
+            what = "duties %s: resigning failed (%s); they are free when this node has left"
+            log.warning(what, ", ".join(sorted(terms)), error)
 
     # --- time
 
@@ -217,17 +221,16 @@ class DutyKeeper:
 
 
 class Term:
-    """One term of a duty on this node: from its taking to its end, act by act, until it is told to stop.
+    """One term of a duty on this node.
 
-    A periodic duty acts, and what it did and means to do next is written down after the act: a node that dies in the
-    middle of one leaves a moment that is past, and the next holder acts at once. A duty without a rhythm is one long
-    act, begun again with growing pauses if it ends.
+    A periodic duty writes its result and the time of its next act after each act: if the node dies during an act, that
+    time is past, and the next holder acts at once. A continuous duty is one long act, restarted with back-off.
     """
 
     def __init__(self, node: LocalNode, work: DutyWork, hold: DutyHold, store_now: Callable[[], int]) -> None:
         self._node = node
         self._work = work
-        # The incarnation that took it: another one does not hold it.
+        # The incarnation that took the duty; a later one does not hold it.
         self._holder = node.id
         self._next_at, self._error = hold.next_at, hold.error
         self._store_now = store_now
@@ -236,7 +239,7 @@ class Term:
         self.record = DutyRecord(self._is_trusted, self._ask)
         self.context = DutyContext(name=hold.name, term=hold.term, node=node.id, record=self.record)
         name = f"evertick duty {hold.name}"
-        self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._live(), name=name)
+        self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(self._perform(), name=name)
 
     @property
     def name(self) -> str:
@@ -248,11 +251,11 @@ class Term:
 
     @property
     def is_stopped(self) -> bool:
-        """Told to stop; it may still be at it."""
+        """Whether it was asked to stop; it may still be running."""
         return self.record.is_stopped
 
     def stop(self, why: str) -> None:
-        """Tell it to stop. A coroutine is cancelled, a thread is asked: what it runs in ends when it returns."""
+        """Ask it to stop. A coroutine is cancelled; a thread has to check."""
         self.record.stop(why)
         if not self._is_in_thread and not self._is_cancelled:
             self._is_cancelled = True
@@ -269,49 +272,52 @@ class Term:
 
     # --- acting
 
-    async def _live(self) -> None:
+    async def _perform(self) -> None:
         if self._work.rhythm is None:
-            await self._go_on()
+            await self._perform_continuously()
         else:
-            await self._act_in_rhythm(self._work.rhythm)
+            await self._perform_periodically(self._work.rhythm)
 
-    async def _act_in_rhythm(self, rhythm: Rhythm) -> None:
+    async def _perform_periodically(self, rhythm: Rhythm) -> None:
         at = rhythm.first(self._next_at, self._store_now())
         if at != self._next_at:
-            await self._say(has_acted=False, next_at=at)
+            await self._write_tick(has_acted=False, next_at=at)
         while at is not None:
             at = await self._sleep_for(rhythm, at)
+            had_failed = self._error is not None
             if not await self._act():
                 return
+            if had_failed and self._error is None:
+                log.warning("duty %r: recovered, term %d", self.name, self.number)
             at = rhythm.after(at, self._store_now())
-            await self._say(has_acted=True, next_at=at)
+            await self._write_tick(has_acted=True, next_at=at)
             if self.is_stopped:
                 return
-        # Nothing is left to be done, and the duty is ours: no other node need ask.
+        # No further act, but the duty stays taken, so that no other node asks for it.
         await asyncio.Event().wait()
 
-    async def _go_on(self) -> None:
+    async def _perform_continuously(self) -> None:
         failures = 0
         while True:
-            await self._say(has_acted=True, next_at=None)
+            await self._write_tick(has_acted=True, next_at=None)
             began = self._node.clock.elapsed()
             if not await self._act():
                 return
             if self._error is None:
-                self._error = "it returned; a duty without every= or when= is to go on until it is stopped"
+                self._error = "it returned; a duty without every= or when= must run until it is stopped"
             failures = 0 if self._node.clock.elapsed() - began > _WELL_SECONDS else failures
             pause = min(_BACKOFF_FIRST * 2.0**failures, _BACKOFF_MOST)
             failures = min(failures + 1, 16)
             why = what_was_raised(self._error)
-            log.warning("duty %r has ended (%s); it begins again in %.0f s", self.name, why, pause)
+            log.warning("duty %r: ended (%s); restarting in %.0f s", self.name, why, pause)
             at = self._store_now() + int(pause * 1e6)
-            await self._say(has_acted=False, next_at=at)
+            await self._write_tick(has_acted=False, next_at=at)
             if self.is_stopped:
                 return
             await self._sleep_until(at)
 
     async def _act(self) -> bool:
-        """Call the function. False: it was told to stop, and has stopped or not begun."""
+        """Call the function. False: it was asked to stop, and has stopped or did not start."""
         if self.context.cancelled:
             return False
         self._is_in_thread = not self._work.can_be_cancelled
@@ -323,49 +329,66 @@ class Term:
             self._error = "Stopped"
         except GeneratorExit:
             raise
-        except BaseException as error:  # also a `sys.exit()`, which would end the whole event loop
+        except BaseException as error:  # also SystemExit, which would end the event loop
             if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
-                raise  # meant for us, not raised by something that the function awaited
+                raise  # `stop` cancelled this task; otherwise code that the function awaited was cancelled
             self._failed(error)
         else:
             self._error = None
         finally:
             self._is_in_thread = False
-        # A function that has seen the stop, and returned, has stopped; one that never looked has done its work.
+        # A function that checked for the stop and returned has stopped; one that never checked has completed.
         return not self.record.has_seen_stop
 
     def _failed(self, error: BaseException) -> None:
+        """Log a new error with its traceback; the same error again in one line, then as a count."""
         before, self._error = self._error, error_text(error)
-        # The same at every tick would bury what else is in the log.
-        is_known = self._error == before
-        said = f" again: {what_was_raised(self._error)}" if is_known else f":\n{self._error}"
-        log.error("duty %r failed under term %d%s", self.name, self.number, said)
+        if self._error != before:
+            log.error("duty %r: failed, term %d:\n%s", self.name, self.number, self._error)
+            return
+        what, line = "duty %r: failed again, term %d: %s", what_was_raised(self._error)
+        say = functools.partial(log.error, what, self.name, self.number, line)
+        words = functools.partial(_failures_words, self.name, line)
+        self._node.summary.tell(f"duty {self.name}", "", log, logging.ERROR, say, words, lines=1)
 
-    async def _say(self, *, has_acted: bool, next_at: int | None) -> None:
+    async def _write_tick(self, *, has_acted: bool, next_at: int | None) -> None:
         tick = DutyTick(name=self.name, term=self.number, has_acted=has_acted, next_at=next_at, error=self._error)
         try:
-            is_ours = await self._node.store.tick_duty(self._node.app, self._holder, tick)
+            is_held = await self._node.store.tick_duty(self._node.app, self._holder, tick)
         except Exception as error:
-            # What it said is for people and successors; whether we may go on is for the lease to say. Nothing that is
-            # wrong with it may cost the duty its rhythm, which begins anew with a new term.
-            is_strange = not isinstance(error, StoreUnavailable)
-            log.warning("what duty %r did could not be written down: %s", self.name, error, exc_info=is_strange)
+            # The tick informs people and successors; only the lease decides whether the duty may continue.
+            self._log_unwritten(error)
             return
-        if not is_ours:
+        if not is_held:
             self.stop("another node holds it")
 
+    def _log_unwritten(self, error: Exception) -> None:
+        exc_info = None if isinstance(error, StoreUnavailable) else error
+        what = "duty %r: recording its last act failed: %s"
+        say = functools.partial(log.warning, what, self.name, error, exc_info=exc_info)
+        words = functools.partial(_unwritten_words, self.name)
+        self._node.summary.tell(f"duty {self.name} tick", "", log, logging.WARNING, say, words, lines=1)
+
     async def _sleep_for(self, rhythm: Rhythm, at: int) -> int:
-        """Until the next act, which comes sooner if the store's clock was put back. Answers when it was planned for."""
+        """Sleep until the next act, which is earlier if the store's clock was set back. Returns its planned time."""
         while (left := at - self._store_now()) > 0:
-            anew = rhythm.first(at, self._store_now())
-            if anew is not None and at - anew > _PUT_BACK:
-                log.warning("duty %r: the clock was put back; its next act is planned anew", self.name)
-                at = anew
-                await self._say(has_acted=False, next_at=at)
+            earlier = rhythm.first(at, self._store_now())
+            if earlier is not None and at - earlier > _PUT_BACK:
+                log.warning("duty %r: the clock was set back; next act replanned", self.name)
+                at = earlier
+                await self._write_tick(has_acted=False, next_at=at)
             else:
                 await asyncio.sleep(min(left / 1e6, _SLEEP_MOST))
         return at
 
     async def _sleep_until(self, at: int) -> None:
-        while (left := (at - self._store_now()) / 1e6) > 0:  # noqa: ASYNC110 - time is all it waits for
+        while (left := (at - self._store_now()) / 1e6) > 0:  # noqa: ASYNC110 - only time ends this wait
             await asyncio.sleep(min(left, _SLEEP_MOST))
+
+
+def _failures_words(name: str, error: str, count: int, names: list[str], seconds: float | None) -> str:
+    return f"duty {name!r}: failed {count} more times{such_as(names, seconds)} ({error})"
+
+
+def _unwritten_words(name: str, count: int, names: list[str], seconds: float | None) -> str:
+    return f"duty {name!r}: recording its last act failed {count} more times{such_as(names, seconds)}"

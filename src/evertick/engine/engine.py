@@ -1,4 +1,4 @@
-"""One node at work: its loops (`loops.py` says what each does), its heart, its beginning and its end."""
+"""A running node: its loops (declared in `loops.py`), its heartbeat, its start and its stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evertick.driver.base import Driver, ReportSource, Sender, Work
 from evertick.engine import loops
 from evertick.engine.auto_pause import AutoPauser
 from evertick.engine.clock_watch import ClockWatch
-from evertick.engine.duty import DutyKeeper
+from evertick.engine.duty import STORE_SILENT, DutyKeeper
 from evertick.engine.finish import Finisher
 from evertick.engine.fire import Recorder
 from evertick.engine.heartbeat import Heartbeat
@@ -36,17 +36,17 @@ __all__ = ["Engine", "EngineHealth", "EngineSettings"]
 
 log = logging.getLogger("evertick.engine")
 
-# After the stop time, how long told-to-stop coroutines get to end, and how long the last outcomes get to be written.
-_LAST_WORDS_SECONDS = 1.0
-# Of the jobs that are left to others, in the log.
-_NAMED_MOST = 5
+# After the stop time: how long cancelled work gets to end, and how long the last outcomes get to be written.
+_CANCEL_SECONDS = 1.0
 _LAST_WRITES_SECONDS = 5.0
-# However often others wake us: no more looks than that come of it. The first one is never late.
+# Jobs named in one log line.
+_NAMED_MOST = 5
+# The least distance between two reactions to writes of other processes; the first reaction is not delayed.
 _WOKEN_LEAST_SECONDS = 0.01
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine behaves. Durations in seconds, but for retention in microseconds."""
+    """Settings of an engine. Durations in seconds, except retention, in microseconds."""
 
     poll: float = 1.0
     beat: float = 3.0
@@ -55,26 +55,26 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_per_schedule: int | None = None
     note: float = 1.0
     sweep: float = 60.0
-    # Pruning asks a dozen questions, and history is kept for days.
+    # Rare: pruning costs a dozen statements, and history is kept for days.
     prune: float = 600.0
-    # Whether this node does what one node of the app does at a time.
+    # Whether this node takes duties.
     holds_duties: bool = True
-    # The heart beats on the engine's own loop where time is virtual.
+    # False with a virtual clock: the heartbeat then runs on the engine's event loop.
     heart_in_thread: bool = True
 
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node is. It is healthy while every loop comes back and the event loop moves."""
+    """The health of a node: every loop works, the event loop responds, the lease is valid."""
 
     is_healthy: bool
     node: str
     running: int
-    # Runs that did not stop when told to, and still hold their slot.
+    # Runs that did not stop when asked and still use their slots.
     abandoned: int
     unwritten_outcomes: int
-    # Reports of workers that were refused here: their runs were dispatched again since, or are over.
+    # Reports of workers that this node rejected: the run was dispatched again or is over.
     refused_reports: int
-    # The duties that are done here.
+    # The duties that this node performs.
     duties: tuple[str, ...]
     last_tick_seconds_ago: float | None
     last_claim_seconds_ago: float | None
@@ -133,14 +133,14 @@ class Engine:
         self._rebirth: asyncio.Task[None] | None = None
         self._is_hurried = asyncio.Event()
         self._write_until = 0.0
-        # Called from the heart's thread when the event loop has been blocked for too long to go on.
+        # Called from the heartbeat thread when the event loop was blocked longer than the stall limit.
         self.on_stalled: Callable[[], None] = lambda: None
-        # Called once, when files of the store were deleted or replaced: this node cannot work again.
+        # Called once, when files of the store were deleted or replaced: this node cannot recover.
         self.on_replaced: Callable[[StoreReplaced], None] = lambda error: None
         self._is_replaced = False
 
     def _connect(self, progress: ProgressWriter, auto_pauser: AutoPauser) -> None:
-        """Connect the parts: each tells what has happened, and knows nothing of the loops that care."""
+        """Connect the callbacks of the parts, which do not know each other's loops."""
         self._worker.on_slot_free = self._work_loop.wake
         self._finisher.on_outcome = self._finish_loop.wake
         self._finisher.on_freed = self._look_again
@@ -195,7 +195,7 @@ class Engine:
         return [pruner.duty(every=settings.prune), *duties]
 
     async def start(self) -> None:
-        """Join the store and begin."""
+        """Join the store and start the loops."""
         sent = self._node.clock.elapsed()
         await self._node.store.join(self._node.joining())
         self._node.trusted_until = sent + self._node.lease / 1e6
@@ -209,7 +209,7 @@ class Engine:
         _log_left_tasks(self._node.leaves)
 
     async def stop(self, seconds: float) -> None:
-        """Drain: take nothing new, give running work its time, release the rest, leave."""
+        """Drain: claim nothing new, wait for running work, release the rest, leave the store."""
         self._node.is_draining = True
         for loop in (
             self._fire_loop,
@@ -220,25 +220,26 @@ class Engine:
             self._watch_loop,
         ):
             loop.end()
-        # It waits for other processes, which no wake-up ends.
+        # This loop waits in the store for other processes, and a wake-up does not interrupt it.
         self._tasks[self._loops.index(self._watch_loop)].cancel()
         releasing = await self._release_duties()
-        await self._reporter.stop(_LAST_WORDS_SECONDS)
+        await self._reporter.stop(_CANCEL_SECONDS)
         await self._wait_for_claims()
         await self._wait_for_work(seconds)
         await self._cut_off_work()
-        # One bound for all that is left to be written: a store that is away cannot hold up the end for long.
+        # One bound for all last writes, so that an unavailable store delays the stop only briefly.
         self._write_until = self._node.clock.elapsed() + _LAST_WRITES_SECONDS
         await self._write_last_outcomes()
         releasing.cancel()
         await self._heartbeat.stop()
         await self._leave()
-        await self._node.hooks.drain(_LAST_WORDS_SECONDS)
+        await self._node.hooks.drain(_CANCEL_SECONDS)
         self._capture.remove()
         self._node.summary.flush()
         log.info("node %s has stopped", self._node.id)
-        if left := self._left_behind():
-            log.error("still running after the stop, until the process ends: %s", ", ".join(left))
+        if unstopped := self._unstopped():
+            what = "node %s: still running after the stop, until the process ends: %s"
+            log.error(what, self._node.name, ", ".join(unstopped))
 
     async def know(
         self,
@@ -248,10 +249,10 @@ class Engine:
         sources: Sequence[ReportSource],
         leaves: Mapping[str, str],
     ) -> None:
-        """Other tasks and declarations from now on, without a stop; and how those that dispatch reach their queues.
-        May be repeated when the store was away."""
+        """Replace tasks, declarations and connections to queues while the node runs. May be repeated if the store was
+        unavailable."""
         node = self._node
-        # No claim is asked for in between: it would be for tasks of before, and what it brings under terms of before.
+        # Under the lock: a claim in between would use the old tasks and terms.
         async with node.claiming:
             _log_left_tasks({task: driver for task, driver in leaves.items() if node.leaves.get(task) != driver})
             node.know(works, declares, senders, sources, leaves)
@@ -262,31 +263,31 @@ class Engine:
 
     @property
     def node_id(self) -> str:
-        """The incarnation under which it is known now."""
+        """The current incarnation."""
         return self._node.id
 
     async def declare(self, declares: Mapping[str, str]) -> None:
-        """Say that this node declares these, its tasks being as they are."""
+        """Replace the declarations of this node, not its tasks."""
         node = self._node
         node.declares = dict(declares)
         await node.store.join(node.joining())
 
     def drivers_at_work(self) -> list[Driver]:
-        """Of all runs that it holds, also of those that it has given up on and that have not come back."""
+        """The drivers of all held runs, abandoned ones included."""
         return [attempt.work.driver for attempt in (*self._node.hold, *self._node.hold.abandoned)]
 
     def tasks_at_work(self) -> list[str]:
-        """Their names, each once, in order."""
+        """The names of the running tasks, sorted."""
         return sorted({each.run.task for each in self._node.hold if not each.is_over})
 
     def write_progress(self) -> bool:
-        """Have what running jobs have logged and reported written now. False where nothing runs."""
+        """Write the logs and progress of running jobs soon. False if nothing runs."""
         if len(self._node.hold):
             self._progress_loop.wake()
         return bool(len(self._node.hold))
 
     def abandon(self) -> None:
-        """After its event loop has ended under it."""
+        """Clean up after the event loop ended without `stop`."""
         self._capture.remove()
 
     def wake_fires(self) -> None:
@@ -303,17 +304,17 @@ class Engine:
         self._delivery.look_again()
 
     def cancel(self, run_ids: list[str]) -> None:
-        """Stop these runs at once if they are ours; the beat would bring the request later."""
+        """Stop those of these runs that this node holds, without waiting for the heartbeat to return the request."""
         for attempt in self._node.hold.with_ids(set(run_ids)) if run_ids else ():
             self._worker.stop(attempt, Stop.REQUESTED)
 
     def hurry(self) -> None:
-        """Do not wait for running work any longer."""
+        """End the wait for running work."""
         self._is_hurried.set()
 
     @property
     def is_moving(self) -> bool:
-        """Less than health: a store that is away, or a loop that fails, does not count. Safe from any thread."""
+        """Whether the event loop responds, regardless of the store and the loops. Thread-safe."""
         return self._heartbeat.is_moving
 
     def health(self) -> EngineHealth:
@@ -339,14 +340,14 @@ class Engine:
 
     def _on_beat(self, node: str, beat: Beat, sent: float) -> None:
         if node != self._node.id:
-            return  # of an incarnation that is over
+            return  # the answer is for an earlier incarnation
         if not beat.is_alive:
-            if not self._node.is_closed:  # one that comes back after we have left tells of that
+            if not self._node.is_closed:  # after `leave` the store no longer counts this node as alive
                 self._begin_rebirth()
             return
         self.cancel(beat.cancels)
         if self._clocks.heard(beat, sent):
-            # The one looks at the ledger, the other learns the store's time anew.
+            # A clock jumped: check the ledger, and read the store's time again.
             self._sweep_loop.wake()
             self._duty_loop.wake()
         self._recoverer.heard(beat, sent)
@@ -357,23 +358,23 @@ class Engine:
         self._delivery.look_again()
 
     def _on_silence(self) -> None:
-        """No beat went through. What must not run beside its re-run is stopped while the lease still holds."""
+        """A heartbeat failed. Stop work that must not run twice before the lease expires."""
         if self._node.is_trusted:
             return
-        self._duties.stop_all("the store has been silent for too long")
+        self._duties.stop_all(STORE_SILENT)
         for attempt in self._node.hold:
             if attempt.work.on_unreachable == "stop":
                 self._worker.stop(attempt, Stop.UNREACHABLE)
 
     def _on_moving(self) -> None:
-        """The event loop was blocked for so long that its duties were told to stop, and perhaps resigned."""
+        """The event loop responds again after it was blocked for so long that duties were stopped or resigned."""
         self._duties.forget_all("the event loop was blocked")
         self._duty_loop.wake()
 
     def _on_replaced(self, error: StoreReplaced) -> None:
         if not self._is_replaced:
             self._is_replaced = True
-            log.critical("this node takes no new work: %s", error)
+            log.critical("node %s: store lost, no new work is claimed: %s", self._node.name, error)
             self.on_replaced(error)
 
     def _begin_rebirth(self) -> None:
@@ -381,10 +382,11 @@ class Engine:
             self._rebirth = asyncio.get_running_loop().create_task(self._be_reborn(), name="evertick rebirth")
 
     async def _be_reborn(self) -> None:
-        """We were declared dead: everything we hold may run elsewhere by now. Begin anew under another id."""
+        """Restart as a new incarnation: the node was declared dead, and its runs may run elsewhere."""
         node = self._node
         async with node.claiming:
-            log.error("node %s was declared dead: its runs are stopped, and it starts again", node.id)
+            what = "node %s (%s): was declared dead by another node; stopping its runs, restarting under a new id"
+            log.error(what, node.id, node.name)
             for attempt in node.hold:
                 if attempt.node == node.id:
                     self._worker.stop(attempt, Stop.LOST)
@@ -393,7 +395,7 @@ class Engine:
             try:
                 await node.store.join(node.joining())
             except StoreUnavailable as error:
-                log.warning("the new incarnation could not join yet: %s", error)
+                log.warning("node %s (%s): joining failed, retrying: %s", node.id, node.name, error)
                 return
             self._recoverer.begin_anew()
             self._clocks.begin_anew()
@@ -403,10 +405,10 @@ class Engine:
         self._duty_loop.wake()
         self._delivery.look_again()
 
-    # --- what may have become due
+    # --- wake-ups
 
     def _look_again(self) -> None:
-        # Runs first: the loop that is woken first sends its statement first, and a caller may wait for a start.
+        # The loop that is woken first sends its statement first, and a caller may be waiting for a run to start.
         self._worker.queue_has_grown()
         self._fire_loop.wake()
 
@@ -414,7 +416,7 @@ class Engine:
         news = await self._node.store.changed(self._node.app, self._settings.poll)
         if news is None:
             return 0.0
-        if news == "runs":  # most news by far; nothing else needs a look for them
+        if news == "runs":  # by far the most frequent; only the work loop has to react
             self._worker.queue_has_grown()
             return _WOKEN_LEAST_SECONDS
         self._recorder.look_at_all()
@@ -424,28 +426,29 @@ class Engine:
             self._duty_loop.wake()
         return _WOKEN_LEAST_SECONDS
 
-    # --- the end
+    # --- stop
 
     async def _release_duties(self) -> asyncio.Task[None]:
-        """First of all: others wait for them. Those whose function does not stop at once are resigned when it has."""
+        """First, since other nodes wait for them. A duty that does not stop at once is resigned when it has."""
         task = asyncio.get_running_loop().create_task(self._duties.hand_over(), name="evertick hand-over")
-        await asyncio.wait({task}, timeout=_LAST_WORDS_SECONDS)
+        await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
         return task
 
     async def _wait_for_claims(self) -> None:
-        """A claim that is under way will be answered, and its runs started; a later claim sees the drain."""
+        """Wait for a claim in flight, whose runs are started; a later claim sees the drain."""
         try:
-            async with asyncio.timeout(_LAST_WORDS_SECONDS), self._node.claiming:
+            async with asyncio.timeout(_CANCEL_SECONDS), self._node.claiming:
                 return
         except TimeoutError:
-            log.warning("a claim is still unanswered; what it brings will not be waited for")
+            log.warning("node %s: a claim is still in flight; its runs will be released", self._node.name)
 
     async def _wait_for_work(self, seconds: float) -> None:
         runs = {attempt.task for attempt in self._at_work() if attempt.task is not None}
         tasks: set[asyncio.Task[Any]] = runs | self._delivery.under_way | self._duties.under_way
         if not tasks or seconds <= 0:
             return
-        log.info("waiting up to %g s for %s", seconds, self.under_way or "what is under way")
+        what = "node %s: stopping; waiting up to %g s for %s"
+        log.info(what, self._node.name, seconds, self.under_way or "work in progress")
         work = asyncio.ensure_future(asyncio.wait(tasks))
         hurry = asyncio.ensure_future(self._is_hurried.wait())
         await asyncio.wait([work, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -460,23 +463,22 @@ class Engine:
             self._worker.stop(attempt, Stop.SHUTDOWN)
         tasks = {attempt.task for attempt in cut_off if attempt.task is not None}
         if tasks:
-            await asyncio.wait(tasks, timeout=_LAST_WORDS_SECONDS)
+            await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
         for attempt in self._at_work():
             self._worker.abandon(attempt)
 
     async def _write_last_outcomes(self) -> None:
-        """The finish loop writes until nothing is left, or time is up."""
+        """Let the finish loop write until nothing is left or the time is over."""
         for loop in (self._progress_loop, self._recovery_loop, self._auto_pause_loop):
             loop.end()
-        # A claim that is answered as late as this has runs to be given back.
+        # The runs of a claim that is answered only now must be released, too.
         while (len(self._finisher) or self._delivery.unsettled or self._is_claiming()) and self._seconds_left() > 0:
             self._finish_loop.wake()
             self._delivery_loop.wake()
             await asyncio.sleep(0.01)
         if len(self._finisher):
-            log.error(
-                "%d outcomes could not be written before the end: those runs will be run again", len(self._finisher)
-            )
+            what = "node %s: %d outcomes could not be written before the stop; these runs will run again"
+            log.error(what, self._node.name, len(self._finisher))
         self._finish_loop.end()
         self._delivery_loop.end()
         await asyncio.wait(self._tasks, timeout=self._seconds_left())
@@ -485,26 +487,32 @@ class Engine:
 
     async def _leave(self) -> None:
         try:
-            async with asyncio.timeout(max(self._seconds_left(), _LAST_WORDS_SECONDS)):
+            async with asyncio.timeout(max(self._seconds_left(), _CANCEL_SECONDS)):
                 await self._node.store.leave(self._node.id)
         except TimeoutError:
-            log.warning("could not sign off: the store did not answer in time; the lease will run out by itself")
+            self._log_not_left("the store did not answer in time")
         except StoreUnavailable as error:
-            log.warning("could not sign off (%s); the lease will run out by itself", error)
+            self._log_not_left(str(error))
+
+    def _log_not_left(self, why: str) -> None:
+        log.warning("node %s: leaving the store failed (%s); its lease will expire", self._node.name, why)
 
     @property
     def under_way(self) -> str:
-        """The work that a stop waits for, in words: "2 jobs (report, slow) and 1 duty (index)"; empty for nothing."""
+        """The work that a stop waits for: "2 jobs (report, slow) and 1 duty (index)"; empty if there is none."""
         jobs = [attempt.run.schedule_key or attempt.run.task for attempt in self._at_work() if attempt.has_slot]
-        # Duties of Evertick's own end at once.
+        # Built-in duties end at once.
         duties = [name for name in self._duties.names_under_way if not name.startswith("evertick.")]
         channels = self._delivery.channels_under_way if self._delivery.under_way else []
         named = [("job", "jobs", jobs), ("duty", "duties", duties), ("delivery", "deliveries", channels)]
         return " and ".join(_counted(one, many, names) for one, many, names in named if names)
 
-    def _left_behind(self) -> list[str]:
-        """Work that nothing but the end of the process can stop."""
-        runs = [f"run {attempt.run.id} of {attempt.run.task!r}" for attempt in self._node.hold.abandoned]
+    def _unstopped(self) -> list[str]:
+        """Work that only the end of the process can stop."""
+        runs = [
+            f"run {attempt.run.id} ({attempt.run.schedule_key or attempt.run.task})"
+            for attempt in self._node.hold.abandoned
+        ]
         duties = [f"duty {name!r}" for name in self._duties.names_under_way]
         deliveries = [f"a delivery of {channel!r}" for channel in self._delivery.channels_under_way]
         return runs + duties + deliveries
@@ -520,9 +528,9 @@ class Engine:
 
 
 def _counted(one: str, many: str, names: list[str]) -> str:
-    different = list(dict.fromkeys(names))
-    more = ", …" if len(different) > _NAMED_MOST else ""
-    return f"{len(names)} {one if len(names) == 1 else many} ({', '.join(different[:_NAMED_MOST])}{more})"
+    unique = list(dict.fromkeys(names))
+    more = ", …" if len(unique) > _NAMED_MOST else ""
+    return f"{len(names)} {one if len(names) == 1 else many} ({', '.join(unique[:_NAMED_MOST])}{more})"
 
 
 def _ago(then: float | None, now: float) -> float | None:
@@ -530,12 +538,12 @@ def _ago(then: float | None, now: float) -> float | None:
 
 
 def _log_left_tasks(leaves: Mapping[str, str]) -> None:
-    """One line for each driver: a node may leave thousands to others."""
+    """One line per driver: a node may leave thousands of tasks to others."""
     by_driver: dict[str, list[str]] = {}
     for task, driver in leaves.items():
         by_driver.setdefault(driver, []).append(task)
     for driver, tasks in by_driver.items():
         more = len(tasks) - _NAMED_MOST
         named = ", ".join(tasks[:_NAMED_MOST]) + (f" and {more} more" if more > 0 else "")
-        needs = f"job {named} needs" if len(tasks) == 1 else f"jobs {named} need"
-        log.info("%s the driver %s, which is not enabled here: left to other nodes", needs, driver)
+        jobs = "job" if len(tasks) == 1 else "jobs"
+        log.info("%s %s: driver %r is not enabled here; left to other nodes", jobs, named, driver)

@@ -1,10 +1,9 @@
-"""Writing outcomes down.
+"""Writes the outcomes of runs to the store.
 
-Outcomes that come while a write is under way, and in a moment after it, go together in the next one, so that the batch
-grows with the load and a single run waits for nothing. A write whose answer was lost is simply repeated: the store
-answers per run, and "already" is as good as "done". Of a job that has ended its own run in a transaction, "already"
-says that it was committed: what the job did afterwards changes nothing. If it was rolled back, its outcome is written
-like any other.
+Outcomes that arrive during a write, or shortly after it, form the next batch, so the batch grows with the load and a
+single run does not wait. A write whose answer was lost is repeated: the store answers per run, and "already" counts as
+"done". For a job that finished its own run in a transaction, "already" means that the transaction was committed; after
+a rollback its outcome is written like any other.
 """
 
 from __future__ import annotations
@@ -27,29 +26,36 @@ __all__ = ["Finisher"]
 
 log = logging.getLogger("evertick.finish")
 
-# More that is done and not written than so many batches holds up claims. With full queues, and
-# beyond the knee, three were the most that was seen.
+# A backlog of more than this many batches pauses claims. The longest measured under overload was three.
 _BATCHES_BEHIND = 4
-# Looked up once: to find a member of an enum takes 0.12 us in Python 3.11, for every outcome several times.
+# Looking up a member of an enum takes 0.12 us in Python 3.11, several times per outcome.
 _SUCCEEDED = Verdict.SUCCEEDED
+# For the count of further lines: what happened to the runs of a task, and what follows.
+_SUMMARIES = {
+    "retry": ("attempts failed", "retrying"),
+    "failed": ("runs failed", "list them with `evertick failed`"),
+    "parked": ("runs were parked", "`evertick doctor` names the reason"),
+    "released": ("runs were interrupted and released", "they will run again"),
+    "lost": ("runs were interrupted", "recorded as lost"),
+}
 
 
 class Finisher:
-    """The outcomes of this node that are not in the store yet."""
+    """The outcomes of this node that are not stored yet."""
 
     def __init__(self, node: LocalNode, progress: ProgressWriter) -> None:
         self._node = node
         self._progress = progress
         self._backlog: deque[tuple[Attempt, Outcome]] = deque()
         self._is_writing = False
-        self._has_held_up = False
+        self._has_paused_claims = False
         self.on_outcome: Callable[[], None] = lambda: None
         self.on_freed: Callable[[], None] = lambda: None
-        # Those who were held up may claim again.
+        # Claims are allowed again.
         self.on_caught_up: Callable[[], None] = lambda: None
-        # Outcomes were written that send messages.
+        # Outcomes with messages were written.
         self.on_sent: Callable[[], None] = lambda: None
-        # Hears of the schedules whose fires have failed.
+        # Fires of these schedules failed.
         self.on_failed: Callable[[set[int]], None] = lambda _: None
 
     def __len__(self) -> int:
@@ -57,35 +63,35 @@ class Finisher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the store has been told too little of what was done: all of that is done again if this node dies."""
+        """Whether the backlog is too long: all of it runs again if this node dies."""
         return len(self._backlog) > _BATCHES_BEHIND * self._node.batch_size
 
     def holds_up_claims(self) -> bool:
-        """Asked before a claim; `on_caught_up` follows if the answer is yes."""
-        self._has_held_up = self._has_held_up or self.is_behind
+        """Whether the backlog forbids claims now; if so, `on_caught_up` is called later."""
+        self._has_paused_claims = self._has_paused_claims or self.is_behind
         return self.is_behind
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         self._backlog.append((attempt, outcome))
-        # While a write is under way the others wait for its end; after it they gather.
+        # During a write the others wait for its end; after it they gather.
         waiting = len(self._backlog)
         if not self._is_writing and (waiting == 1 or self._node.is_batch(waiting)):
             self.on_outcome()
 
     async def step(self) -> float | None:
-        """Write what has gathered. What cannot be written stays where it is."""
+        """Write one batch. Outcomes that cannot be written stay in the backlog."""
         batch = self._next_batch()
         if not batch:
             return None
         outcomes = [outcome for _, outcome in batch]
         finished = await self._write(batch, outcomes)
         own_ends = _own_ends(batch, finished.answers)
-        # How these ended is the ledger's word, not ours. Read before anything is settled: if it cannot be read, the
-        # batch is written once more, and answered in the same way.
+        # Reads the verdicts of these runs. Before the batch leaves the backlog, so that an error here repeats the
+        # write, which gets the same answers.
         await self._node.tell_ended(own_ends)
-        self._settle(batch, finished.answers)
-        if self._has_held_up and not self.is_behind:
-            self._has_held_up = False
+        self._complete(batch, finished.answers)
+        if self._has_paused_claims and not self.is_behind:
+            self._has_paused_claims = False
             self.on_caught_up()
         if finished.freed or own_ends:
             self.on_freed()
@@ -98,20 +104,20 @@ class Finisher:
     async def _write(self, batch: Sequence[tuple[Attempt, Outcome]], outcomes: Sequence[Outcome]) -> Finished:
         self._is_writing = True
         try:
-            if said := [attempt for attempt, _ in batch if attempt.record.buffer is not None]:
-                await self._progress.carry(said)
+            if with_progress := [attempt for attempt, _ in batch if attempt.record.buffer is not None]:
+                await self._progress.carry(with_progress)
             since = self._node.clock.elapsed()
             finished = await self._node.store.finish(self._node.app, batch[0][0].node, outcomes)
         finally:
             self._is_writing = False
         if log.isEnabledFor(TRACE):
             kinds, answers = tally(outcome.verdict or outcome.kind for outcome in outcomes), tally(finished.answers)
-            words = "wrote what came of %d runs (%s; answered: %s)"
+            words = "wrote %d outcomes (%s; answers: %s)"
             trace(log, self._node.clock.elapsed() - since, words, len(outcomes), kinds, answers)
         return finished
 
     def _next_batch(self) -> list[tuple[Attempt, Outcome]]:
-        """The oldest outcomes of one incarnation; they stay in the backlog until they are answered."""
+        """The oldest outcomes of one incarnation. They stay in the backlog until the store answers."""
         batch: list[tuple[Attempt, Outcome]] = []
         for attempt, outcome in self._backlog:
             if len(batch) == self._node.batch_size or (batch and attempt.node != batch[0][0].node):
@@ -119,26 +125,27 @@ class Finisher:
             batch.append((attempt, outcome))
         return batch
 
-    def _settle(self, batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> None:
-        is_success_told = "succeeded" in self._node.hooks.wanted or log.isEnabledFor(logging.DEBUG)
+    def _complete(self, batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> None:
+        reports_success = "succeeded" in self._node.hooks.wanted or log.isEnabledFor(logging.DEBUG)
         for (attempt, outcome), answer in zip(batch, answers, strict=True):
             answered, _ = self._backlog.popleft()
             assert answered is attempt, "answers come in the order of the outcomes"
             self._node.hold.let_go(attempt)
-            # Of most there is nothing to say.
-            if is_success_told or answer != "done" or outcome.verdict is not _SUCCEEDED:
-                self._say(attempt, outcome, answer)
+            if reports_success or answer != "done" or outcome.verdict is not _SUCCEEDED:
+                self._report(attempt, outcome, answer)
 
-    def _say(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
-        """Tell the log and the hooks of it."""
+    def _report(self, attempt: Attempt, outcome: Outcome, answer: FinishAnswer) -> None:
+        """Log the outcome and call hooks."""
         if answer == "lost":
-            what = "the outcome of run %s (%s) was not taken: its claim is lost"
-            say = functools.partial(log.warning, what, outcome.id, outcome.kind, extra=about(attempt.run))
+            run, what = attempt.run, "run %s (%s): outcome %r rejected; its claim was lost"
+            say = functools.partial(
+                log.warning, what, run.id, run.schedule_key or run.task, outcome.kind, extra=about(run)
+            )
             self._node.summary.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
         elif answer == "already" and attempt.record.own_end:
-            self._log_afterword(attempt, outcome)
+            self._log_ignored(attempt, outcome)
         else:
-            self._log_failure(attempt, outcome)
+            self._log_outcome(attempt, outcome)
             self._tell(attempt, outcome)
 
     def _tell(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -150,50 +157,45 @@ class Finisher:
             )
             self._node.tell(EVENT_OF[outcome.verdict], attempt.run, reason=reason, error=outcome.error)
 
-    def _log_afterword(self, attempt: Attempt, outcome: Outcome) -> None:
-        """A job had ended its run in a transaction of its own: its return or error changes nothing."""
-        run = attempt.run
-        what = "%s: run %s has ended in a transaction of its own; what came of its job afterwards is dropped: %s"
-        level = logging.DEBUG if outcome.error is None else logging.WARNING
-        said = outcome.error or "it returned or was stopped"
-        log.log(level, what, run.schedule_key or run.task, run.id, said, extra=about(run))
+    def _log_ignored(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The job finished its run in its own transaction before it returned, failed or was stopped."""
+        run, name = attempt.run, attempt.run.schedule_key or attempt.run.task
+        if outcome.error is None:
+            log.debug("run %s (%s): finished in its own transaction", run.id, name, extra=about(run))
+        else:
+            what = "run %s (%s): finished in its own transaction; the later error is ignored: %s"
+            log.warning(what, run.id, name, outcome.error, extra=about(run))
 
-    def _log_failure(self, attempt: Attempt, outcome: Outcome) -> None:
-        """A job that fails must not do so in silence; its error is in the ledger, and here."""
-        run = attempt.run
+    def _log_outcome(self, attempt: Attempt, outcome: Outcome) -> None:
+        run, is_release = attempt.run, outcome.kind == "release"
         if outcome.kind == "retry":
             self._summarise("retry", logging.WARNING, _log_retry, run, outcome)
-            return
-        if outcome.verdict is Verdict.FAILED:
+        elif outcome.verdict is Verdict.FAILED:
             self._summarise("failed", logging.ERROR, _log_failed, run, outcome)
-            return
-        key, extra = run.schedule_key or run.task, about(run)
-        if outcome.kind == "park":
-            log.warning("%s: run %s is parked: %s", key, run.id, outcome.error, extra=extra)
-        elif outcome.kind == "release" and not attempt.has_slot:
-            log.debug("%s: run %s had not begun, and is given back", key, run.id, extra=extra)
-        elif outcome.kind == "release":
-            what = "%s: run %s did not end in time (%s) and was released: it runs again"
-            log.warning(what, key, run.id, outcome.reason, extra=extra)
+        elif outcome.kind == "park":
+            self._summarise("parked", logging.WARNING, _log_parked, run, outcome)
+        elif is_release and attempt.has_slot:
+            self._summarise("released", logging.WARNING, _log_released, run, outcome)
         elif outcome.verdict is Verdict.LOST:
-            log.warning("%s: run %s did not end in time (%s) and is lost", key, run.id, outcome.reason, extra=extra)
-        elif outcome.verdict is not None:
-            log.debug("%s: run %s has ended: %s", key, run.id, outcome.verdict, extra=extra)
+            self._summarise("lost", logging.WARNING, _log_lost, run, outcome)
+        elif is_release or outcome.verdict is not None:
+            what = "released before it started" if is_release else outcome.verdict
+            log.debug("run %s (%s): %s", run.id, run.schedule_key or run.task, what, extra=about(run))
 
     def _summarise(
         self, kind: str, level: int, log_it: Callable[[Claimed, Outcome], None], run: Claimed, outcome: Outcome
     ) -> None:
-        """The first of a task in an interval have a line each; final failures are not lost among those of attempts."""
-        say, words = functools.partial(log_it, run, outcome), functools.partial(_failures_words, kind, run.task)
+        """The first lines of a task and kind in an interval, then a count."""
+        say, words = functools.partial(log_it, run, outcome), functools.partial(_summary_words, kind, run.task)
         self._node.summary.tell(f"{kind} {run.task}", kind, log, level, say, words, about=run.id)
 
 
 def _log_retry(run: Claimed, outcome: Outcome) -> None:
     log.warning(
-        "%s: attempt %d of run %s failed (%s); it is tried again in %s",
+        "run %s (%s): attempt %d failed (%s); retrying in %s",
+        run.id,
         run.schedule_key or run.task,
         outcome.attempts,
-        run.id,
         what_was_raised(outcome.error),
         duration_rounded(outcome.delay),
         extra=about(run),
@@ -201,23 +203,36 @@ def _log_retry(run: Claimed, outcome: Outcome) -> None:
 
 
 def _log_failed(run: Claimed, outcome: Outcome) -> None:
-    key, error = run.schedule_key or run.task, error_for_log(outcome.error)
-    log.error("%s: run %s failed: %s", key, run.id, error, extra=about(run))
+    name, error = run.schedule_key or run.task, error_for_log(outcome.error)
+    log.error("run %s (%s): failed: %s", run.id, name, error, extra=about(run))
 
 
-def _failures_words(kind: str, task: str, count: int, names: list[str], seconds: float | None) -> str:
-    if kind == "retry":
-        return f"{task}: {count} more attempts failed{such_as(names, seconds)}; they are tried again"
-    return f"{task}: {count} more runs failed{such_as(names, seconds)}; `evertick failed` has them"
+def _log_parked(run: Claimed, outcome: Outcome) -> None:
+    log.warning("run %s (%s): parked: %s", run.id, run.schedule_key or run.task, outcome.error, extra=about(run))
+
+
+def _log_released(run: Claimed, outcome: Outcome) -> None:
+    what = "run %s (%s): interrupted (%s); released, it will run again"
+    log.warning(what, run.id, run.schedule_key or run.task, outcome.reason, extra=about(run))
+
+
+def _log_lost(run: Claimed, outcome: Outcome) -> None:
+    what = "run %s (%s): interrupted (%s); recorded as lost"
+    log.warning(what, run.id, run.schedule_key or run.task, outcome.reason, extra=about(run))
+
+
+def _summary_words(kind: str, task: str, count: int, names: list[str], seconds: float | None) -> str:
+    what, then = _SUMMARIES[kind]
+    return f"task {task}: {count} more {what}{such_as(names, seconds)}; {then}"
 
 
 def about(run: Claimed | Run) -> dict[str, str | None]:
-    """The run of a line of the log, for programs that read it."""
+    """The fields of a log record that name the run."""
     return {"run": run.id, "task": run.task, "schedule": run.schedule_key}
 
 
 def _own_ends(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> list[str]:
-    """Runs that their jobs have ended themselves, in a transaction."""
+    """Runs that their jobs finished in their own transactions."""
     if "already" not in answers:
         return []
     pairs = zip(batch, answers, strict=True)
@@ -237,4 +252,4 @@ def _failed_fires(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[Fi
 
 
 def _lost_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"the outcomes of {count} more runs{such_as(names, seconds)} were not taken: their claims are lost"
+    return f"{count} more outcomes of runs{such_as(names, seconds)} rejected; their claims were lost"

@@ -1,17 +1,17 @@
-"""The core loop: what is due, what it is owed, and both written down.
+"""The core loop: reads due schedules, plans their runs and gaps, and records both.
 
-Reading and planning happen outside of any transaction. What is written is guarded by what was read, so that of several
-nodes with the same idea one is taken and the others find nothing left to do.
+Reading and planning use no transaction. Each plan is written with a guard on the cursor that it was made from: if
+several nodes made the same plan, one guard matches, and the others read again.
 
-Where much is due, four things go on at the same time, so that neither the store nor this process waits for the other:
+Under load four things overlap, so that neither the store nor this process waits for the other:
 
-    the next page     is read
-    a batch           is being written; one at a time
-    the batch before  begins its runs
-    the batch after   is planned
+    the next page       is read
+    one batch           is written
+    the previous batch  starts its runs
+    the next batch      is planned
 
-More may be due than one look finds. Then the next page is read while this one is being written, from where it ends.
-A moment before that place that comes up meanwhile, by a new cursor or a late commit, is for the next tick.
+A page starts where the previous one ended. A moment that appears before that place meanwhile (a new cursor, a late
+commit) is left to the next tick.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from evertick.plan.plan import plan
 from evertick.store.base import VERY_FIRST, Advance, Due, DuePlace, DueSchedule, Recorded
 from evertick.store.verdicts import gaps_with_duplicates
 from evertick.text.log_level import TRACE, such_as, trace
+from evertick.when.duration import duration_rounded
 from evertick.when.moment import HOUR, MINUTE, SECOND, from_us
 
 __all__ = ["Recorder", "advance_of"]
@@ -45,170 +46,160 @@ log = logging.getLogger("evertick.fire")
 
 T = TypeVar("T")
 
-# Gaps that were asked for, in advance or by a policy.
+# Gaps that a user or a policy asked for: logged at INFO.
 _EXPECTED = frozenset({Reason.OVERLAP, Reason.DUPLICATE, Reason.BY_HAND, Reason.BLACKOUT})
-# Where so many ticks in a row came at less than this distance, they keep it: what comes due in between goes together,
-# at a fraction of the cost.
+# After _GATHER_AFTER ticks in a row that were closer than _GATHER_SECONDS, ticks keep that distance: moments that
+# become due in between are recorded together, at a fraction of the cost.
 _GATHER_SECONDS, _GATHER_AFTER = 0.025, 16
-# Longer work is done in turns of so many schedules: in between the event loop takes part in what else is under way,
-# above all in the conversation with the store about the batch that is being written.
-_TURN = 100
-# So many batches are read at once, after the first: what is due begins soon, and the others are read meanwhile.
+# Schedules planned, or runs started, before the event loop may run other tasks: above all the write in flight.
+_CHUNK = 100
+# Batches per page after the first page, which is one batch so that the first runs start soon.
 _BATCHES_AHEAD = 4
-# So many pages belong to one tick at most: each is read while the one before is being written.
+# Pages per tick.
 _PAGES_MOST = 8
-# Before the end of the last look: commits take their time.
+# How far before the end of the last scan the next one starts, for commits that were late.
 _BACK_US = SECOND
-# Looks from the very first are so far apart at least and at most; in between, so that they take this share of the time.
-_ALL_LEAST_SECONDS, _ALL_MOST_SECONDS = 1.0, 10.0
-_ALL_SHARE = 0.05
-# Whom a node has met it reckons with for so long; who else is there is asked as often.
+# Distance between two full scans: at least, at most, and in between so that they take this share of the time.
+_FULL_LEAST_SECONDS, _FULL_MOST_SECONDS = 1.0, 10.0
+_FULL_SHARE = 0.05
+# How long a node divides the due schedules after it met a peer, and how often it then reads the live nodes.
 _REMEMBERED_SECONDS = 10.0
-# Neighbouring ids are often of one kind: spread by a factor that has nothing to do with their number.
+# Neighbouring ids are often of one kind; the multiplication spreads them over the nodes.
 _SPREAD, _SPREAD_BITS = 2_654_435_761, 16
 
 
 class Recorder:
-    """Turns due moments into rows of the ledger."""
+    """Records due moments as runs and gaps."""
 
     def __init__(self, node: LocalNode, worker: Worker) -> None:
         self._node = node
         self._worker = worker
         self._rules = Rules(node.store, node.app)
         self.ticked_at: float | None = None
-        # For the runs that are being planned, the first one last.
+        # Ids for the runs that are being planned, in reverse order.
         self._ids: list[str] = []
         self._scan = ScanPosition(node.clock)
         self._peers = PeerShare(node)
-        # By `clock.elapsed`: when we heard what is due, the last times.
-        self._looked_at = deque[float](maxlen=_GATHER_AFTER)
-        # The shortest distance between a moment and the next of its schedule, of each of the last ticks that had any.
-        # Not of all times: what has gone since must not keep the others from being gathered.
-        self._closest_us = deque[int](maxlen=_GATHER_AFTER)
+        # When the last pages were read, by `clock.elapsed`.
+        self._read_at = deque[float](maxlen=_GATHER_AFTER)
+        # The shortest interval between two moments of one schedule in each of the last ticks. Only of recent ticks:
+        # a removed schedule must not prevent gathering for ever.
+        self._shortest_us = deque[int](maxlen=_GATHER_AFTER)
 
     async def step(self) -> float | None:
-        """One tick: look, plan, record, start what was recorded as already ours; page after page while more is due."""
-        tick = Tick(await self._first_look())
+        """One tick: read, plan, record, start the runs of fused claims; page after page while more is due."""
+        tick = Tick(await self._first_page())
         try:
             await self._record_all(tick)
             await tick.end()
         except (Exception, asyncio.CancelledError):
-            await tick.break_off()
+            await tick.cancel()
             raise
         finally:
             self._log_gaps(tick.gaps)
         return self._rest_after(tick)
 
     def look_at_all(self) -> None:
-        """A schedule was added or changed, here or elsewhere: it may be due for long."""
+        """A schedule was added or changed, here or elsewhere: it may be overdue."""
         self._scan.look_at_all()
 
     async def _record_all(self, tick: Tick) -> None:
-        """All pages. The lock is given up in between where others wait for it, or the next page is late."""
+        """All pages. Between two of them the lock is released if another loop waits for it or the next page is late."""
         while True:
             async with self._node.claiming:
                 await self._record_pages(tick)
-            if tick.is_refused or self._node.is_draining or not await tick.turn():
+            if tick.is_refused or self._node.is_draining or not await tick.next_page():
                 return
 
     async def _record_pages(self, tick: Tick) -> None:
-        """Those that follow each other without a pause. Afterwards nothing is being written."""
+        """Record pages under one lock, until the last write is answered."""
         while await self._record_page(tick):
-            if not await self._may_go_on(tick) or not await tick.turn():
+            if not await self._may_keep_lock(tick) or not await tick.next_page():
                 break
-        if tick.under_way is not None:
-            await self._settle(tick, tick.under_way)
+        if tick.writing is not None:
+            await self._complete(tick, tick.writing)
 
-    async def _may_go_on(self, tick: Tick) -> bool:
-        """Without giving up the lock: no other wants it, and the next page is here before the last answer."""
+    async def _may_keep_lock(self, tick: Tick) -> bool:
         return await tick.is_next_page_first() and not (self._node.claiming.is_wanted or self._node.is_draining)
 
     async def _record_page(self, tick: Tick) -> bool:
-        """A batch at a time. While one is being written, what came of the one before begins, and the next is planned:
-        so neither the store nor this process waits for the other. False: others are at the same schedules."""
+        """One batch after the other; the head of this file says what overlaps. False: another node recorded some."""
         page = tick.page
         if len(page.due.schedules) > self._node.batch_size:
             await self._peers.look()
         for rows in self._batches(tick):
             reserved = tick.reserved
-            advances = await self._plan_in_turns(tick, rows)
+            advances = await self._plan_in_chunks(tick, rows)
             if not advances:
                 continue
-            before = tick.under_way
+            before = tick.writing
             if before is not None and not all((await before.answer).taken):
                 return False
             tick.writes(self._write(rows, page, advances, claims=tick.reserved - reserved))
-            self._begin_to_look_ahead(tick)
+            self._start_reading_ahead(tick)
             if before is not None:
-                await self._settle(tick, before)
-        self._begin_to_look_ahead(tick)
+                await self._complete(tick, before)
+        self._start_reading_ahead(tick)
         return True
 
-    async def _first_look(self) -> Page:
-        """The first page of a tick. A node that shares what is due with others needs several batches to choose from."""
-        due = await self._look(self._scan.begin(), batches=_BATCHES_AHEAD if self._peers.is_here else 1)
+    async def _first_page(self) -> Page:
+        """A node that shares the due schedules with peers needs several batches to choose from."""
+        due = await self._read(self._scan.begin(), batches=_BATCHES_AHEAD if self._peers.is_here else 1)
         self._scan.note_answer()
         return await self._page(due)
 
-    async def _look(self, after: DuePlace, *, batches: int) -> Due:
+    async def _read(self, after: DuePlace, *, batches: int) -> Due:
         limit = batches * self._node.batch_size
         since = self._node.clock.elapsed()
         due = await self._node.store.due_schedules(self._node.app, limit, after)
-        self._looked_at.append(self._node.clock.elapsed())
+        self._read_at.append(self._node.clock.elapsed())
         if log.isEnabledFor(TRACE):
-            trace(
-                log,
-                self._node.clock.elapsed() - since,
-                "%d schedules are due, of %d at most,",
-                len(due.schedules),
-                limit,
-            )
+            seconds = self._node.clock.elapsed() - since
+            trace(log, seconds, "due schedules: read %d (limit %d)", len(due.schedules), limit)
         return due
 
     async def _page(self, due: Due) -> Page:
         known = await self._rules.of(due.schedules)
         return Page(due=due, known=known, nodes=await self._nodes(due, known))
 
-    def _begin_to_look_ahead(self, tick: Tick) -> None:
-        """When the first batch of a page is being written, or nothing of it is to be."""
+    def _start_reading_ahead(self, tick: Tick) -> None:
         place = tick.page.due.goes_on
         if place is not None and tick.pages < _PAGES_MOST and tick.ahead is None and not self._node.is_draining:
-            tick.ahead = _begun(self._look_ahead(place), "look")
+            tick.ahead = _start_task(self._look_ahead(place), "look")
 
     async def _look_ahead(self, after: DuePlace) -> Page | None:
         try:
-            return await self._page(await self._look(after, batches=_BATCHES_AHEAD))
+            return await self._page(await self._read(after, batches=_BATCHES_AHEAD))
         except Exception as error:
-            # Whatever it is, what is under way is seen to its end; the next tick looks, and says so.
-            log.debug("the look at the next page failed: %s", error)
+            # The batch in flight is completed first; the next tick reads again and reports the error.
+            log.debug("due schedules: reading the next page failed: %s", error)
             return None
 
-    async def _plan_in_turns(self, tick: Tick, rows: list[DueSchedule]) -> list[Advance]:
+    async def _plan_in_chunks(self, tick: Tick, rows: list[DueSchedule]) -> list[Advance]:
         advances: list[Advance] = []
-        for turn in _turns(rows):
-            advances += self._plan(tick, turn)
-            if len(turn) < len(rows):
+        for chunk in _chunks(rows):
+            advances += self._plan(tick, chunk)
+            if len(chunk) < len(rows):
                 await asyncio.sleep(0)
         return advances
 
     def _batches(self, tick: Tick) -> Iterator[list[DueSchedule]]:
-        """Longest due first. Where others are at the same rows each begins with its own, and leaves the rest to them
-        while there is more."""
+        """Longest overdue first. With peers, this node's share first; the rest is left to them while more is due."""
         size, rows = self._node.batch_size, tick.page.due.schedules
         if self._peers.is_here and len(rows) > size:
-            ours, theirs = self._peers.ours_first(rows)
-            if tick.page.is_full and theirs and self._peers.keeps_up(ours, theirs):
-                rows, tick.has_left = ours, True
+            own, others = self._peers.ours_first(rows)
+            if tick.page.is_full and others and self._peers.keeps_up(own, others):
+                rows, tick.is_partial = own, True
             else:
-                rows = ours + theirs
+                rows = own + others
         for begin in range(0, len(rows), size):
             if not self._node.is_draining or begin == 0:
                 yield rows[begin : begin + size]
 
     async def _nodes(self, due: Due, known: dict[int, KnownDefinition]) -> list[Node]:
-        """The nodes, for schedules of every node; read only when such a one is due, and then afresh."""
-        is_asked = any(each.definition.mode == "every-node" for each in known.values())
-        return await self._node.store.nodes(self._node.app) if is_asked else []
+        """The nodes, read only when a schedule with mode="every-node" is due."""
+        is_needed = any(each.definition.mode == "every-node" for each in known.values())
+        return await self._node.store.nodes(self._node.app) if is_needed else []
 
     def _plan(self, tick: Tick, rows: list[DueSchedule]) -> list[Advance]:
         page, may_claim = tick.page, not self._node.is_draining and self._worker.may_take_fires
@@ -227,35 +218,34 @@ class Recorder:
         return advances
 
     def _plan_one(self, row: DueSchedule, known: KnownDefinition, now: int, room: int) -> Advance:
-        """The plan of one schedule. One that cannot be planned is noted and looked at later; the others go on."""
+        """The plan of one schedule. If planning fails, the error is stored and the schedule backs off."""
         if known.rule is None:
             return _failed(row, now, known.error or "the rule cannot be read")
         try:
             live = row.live if known.guards_live else 0
             inputs = plan_inputs_of(row, known.definition, known.rule, blackout=known.blackout, live=live)
-            made = plan(inputs, now, self._node.clock.uniform)
+            planned = plan(inputs, now, self._node.clock.uniform)
         except Exception as error:
-            log.exception("the schedule %r cannot be planned", row.key)
+            self._log_unplannable(row, error)
             return _failed(row, now, f"{type(error).__name__}: {error}")
-        runs = [self._run(row, known.definition, fire, room - number) for number, fire in enumerate(made.fires)]
-        return advance_of(row, known, made, tuple(runs))
+        runs = [self._run(row, known.definition, fire, room - number) for number, fire in enumerate(planned.fires)]
+        return advance_of(row, known, planned, tuple(runs))
 
     def _run(self, row: DueSchedule, definition: Definition, fire: Fire, room: int) -> NewRun:
-        # The fused claim: inserted as already running here, where a slot is free and nothing waits ahead of it. A run
-        # that may expire goes through a claim, which judges that by the store's time; so does one with a limit, which
-        # a claim alone passes, and one with a unique key, which may end with its first claim.
+        # The fused claim: inserted as running here, if a slot is free and no run waits ahead. Only a claim can expire
+        # a run by the store's time, pass a limit, or release a unique key, so these runs wait for one.
         node, task = self._node, definition.task
-        is_held_back = fire.is_blocked or definition.expires is not None or definition.unique is not None
-        is_ours = task in node.terms and definition.queue in node.queues and definition.mode == "claimed"
-        may_claim = room > 0 and is_ours and not is_held_back and not node.is_limited(task)
+        needs_claim = fire.is_blocked or definition.expires is not None or definition.unique is not None
+        is_known = task in node.terms and definition.queue in node.queues and definition.mode == "claimed"
+        may_claim = room > 0 and is_known and not needs_claim and not node.is_limited(task)
         return run_of(self._new_id(), row, definition, fire, node.terms[task] if may_claim else None)
 
     def _new_id(self) -> str:
-        # Made together, one per schedule; what is owed more than one run takes one more each.
+        # One per schedule was made in advance; a schedule with several runs needs more.
         return self._ids.pop() if self._ids else self._node.clock.new_id()
 
     def _write(self, rows: list[DueSchedule], page: Page, advances: list[Advance], *, claims: int) -> Batch:
-        answer = _begun(self._record(advances), "record")
+        answer = _start_task(self._record(advances), "record")
         return Batch(rows, page.known, advances, answer, claims=claims, had_lease=self._node.has_lease)
 
     async def _record(self, advances: list[Advance]) -> Recorded:
@@ -267,20 +257,20 @@ class Recorder:
 
     def _trace(self, advances: list[Advance], recorded: Recorded, since: float) -> None:
         runs = [
-            run for advance, is_ours in zip(advances, recorded.taken, strict=True) if is_ours for run in advance.runs
+            run for advance, is_taken in zip(advances, recorded.taken, strict=True) if is_taken for run in advance.runs
         ]
         fused = sum(run.is_claimed for run in runs)
-        words = "recorded %d schedules of %d: %d runs, %d of them claimed with it,"
+        words = "recorded %d of %d schedules: %d runs, %d by fused claims,"
         trace(log, self._node.clock.elapsed() - since, words, sum(recorded.taken), len(advances), len(runs), fused)
 
-    async def _settle(self, tick: Tick, batch: Batch) -> None:
-        """A batch is written: begin its runs and tell of it."""
+    async def _complete(self, tick: Tick, batch: Batch) -> None:
+        """After a batch is written: start its runs, wake other loops, call hooks."""
         recorded = await batch.answer
-        if tick.under_way is batch:
-            tick.under_way = None
+        if tick.writing is batch:
+            tick.writing = None
         tick.is_refused = tick.is_refused or not all(recorded.taken)
         await self._start(tick, batch)
-        self._note_distances(batch)
+        self._note_intervals(batch)
         self._wake_others(batch)
         tick.gaps += self._tell_hooks(batch)
 
@@ -292,17 +282,17 @@ class Recorder:
                 if run.is_claimed and run.id not in left_out:
                     fused.append(_claimed(run, batch.known[advance.schedule_id].args, recorded))
         tick.reserved -= batch.claims - len(fused)
-        for turn in _turns(fused):
+        for chunk in _chunks(fused):
             await asyncio.sleep(0)
-            tick.reserved -= len(turn)
-            self._worker.start(turn, had_lease=batch.had_lease)
+            tick.reserved -= len(chunk)
+            self._worker.start(chunk, had_lease=batch.had_lease)
 
     def _wake_others(self, batch: Batch) -> None:
-        """The work loop, for what waits to be claimed; and the runs that are replaced."""
+        """Wake the work loop for runs to claim, and stop runs that are replaced."""
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
         if any(not run.is_claimed for advance in taken for run in advance.runs):
             self._worker.queue_has_grown()
-        # One whose unique key is taken does not run, and replaces none.
+        # A duplicate (its unique key is taken) does not run, so it replaces nothing.
         self._worker.stop_schedules(
             {
                 advance.schedule_id
@@ -312,15 +302,14 @@ class Recorder:
         )
 
     def _tell_hooks(self, batch: Batch) -> list[tuple[str, NewGap]]:
-        """Answers what the log is to say."""
+        """Call the hooks. Returns the gaps for the log."""
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
-        concerns_all = bool(duplicates) or "scheduled" in self._node.hooks.wanted
-        concerned = taken if concerns_all else [advance for advance in taken if advance.gaps]
-        keys = {row.id: row.key for row in batch.rows} if concerned else {}
-        return [gap for advance in concerned for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
+        needs_all = bool(duplicates) or "scheduled" in self._node.hooks.wanted
+        advances = taken if needs_all else [advance for advance in taken if advance.gaps]
+        keys = {row.id: row.key for row in batch.rows} if advances else {}
+        return [gap for advance in advances for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
 
     def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
-        """Tell the hooks of it. Answers the gaps for the log."""
         for run in advance.runs:
             if run.id not in duplicates:
                 self._tell_scheduled(key, run)
@@ -345,8 +334,7 @@ class Recorder:
             )
 
     def _log_gaps(self, gaps: list[tuple[str, NewGap]]) -> None:
-        """After downtime every schedule may have one, and on a node that is behind with every tick: the unexpected ones
-        first, then how many there are besides."""
+        """Unexpected gaps first, then a count: after downtime every schedule may have a gap."""
         summary = self._node.summary
         for level, key, gap in sorted(((_level_of(gap), key, gap) for key, gap in gaps), key=lambda each: -each[0]):
             kind = f"{gap.verdict} ({gap.reason})"
@@ -355,57 +343,63 @@ class Recorder:
         if gaps:
             summary.batch_over("gaps")
 
+    def _log_unplannable(self, row: DueSchedule, error: Exception) -> None:
+        delay = duration_rounded(_delay_after_failure(row))
+        say = functools.partial(
+            log.error, "schedule %r: planning failed; retrying in %s", row.key, delay, exc_info=error
+        )
+        self._node.summary.tell("planning", "", log, logging.ERROR, say, _unplannable_words, about=row.key)
+
     def _rest_after(self, tick: Tick) -> float | None:
         self.ticked_at = self._node.clock.elapsed()
         if tick.is_refused:
             self._peers.meet()
-        if tick.is_refused or tick.has_left:
+        if tick.is_refused or tick.is_partial:
             return 0.01
         if tick.page.is_full:
-            what, pages = "more is due than a tick has read (%d pages); the next follows at once", tick.pages
-            say = functools.partial(log.info, what, pages)
+            say = functools.partial(log.info, "tick: more schedules are due than %d pages hold; continuing", tick.pages)
             self._node.summary.tell("pages", "pages", log, logging.INFO, say, _pages_words)
             return 0.0
         self._scan.note_seen(tick.seen_until)
         if tick.next_at is None:
             return None
-        since = self.ticked_at - self._looked_at[-1]
+        since = self.ticked_at - self._read_at[-1]
         return max((tick.next_at - tick.page.due.now) / 1e6 - since, self._gather_seconds() - since, 0.0005)
 
     def _gather_seconds(self) -> float:
-        """How long after the last look the next comes at the soonest. Never so long that a schedule could owe two."""
-        looks = self._looked_at
-        is_busy = len(looks) == _GATHER_AFTER and looks[-1] - looks[0] < _GATHER_AFTER * _GATHER_SECONDS
-        return min(_GATHER_SECONDS, min(self._closest_us, default=HOUR) / 2e6) if is_busy else 0.0
+        """The least distance between two ticks; short enough that no schedule owes two moments."""
+        reads = self._read_at
+        is_busy = len(reads) == _GATHER_AFTER and reads[-1] - reads[0] < _GATHER_AFTER * _GATHER_SECONDS
+        return min(_GATHER_SECONDS, min(self._shortest_us, default=HOUR) / 2e6) if is_busy else 0.0
 
-    def _note_distances(self, batch: Batch) -> None:
-        """A plan that only waits, for a forerunner or the end of a blackout, leaves the cursor where it is."""
-        distances = (
+    def _note_intervals(self, batch: Batch) -> None:
+        # A plan that only waits (for a live run, for the end of a blackout) leaves the cursor unchanged: interval 0.
+        intervals = (
             advance.next_fire_at - advance.fire_at
             for advance in batch.advances
             if advance.next_fire_at is not None and advance.fire_at is not None
         )
-        closest = min((distance for distance in distances if distance > 0), default=None)
-        if closest is not None:
-            self._closest_us.append(closest)
+        shortest = min((interval for interval in intervals if interval > 0), default=None)
+        if shortest is not None:
+            self._shortest_us.append(shortest)
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The schedules that one look has found, with all that their plans are made from."""
+    """Due schedules of one read, with the inputs of their plans."""
 
     due: Due
     known: dict[int, KnownDefinition]
-    # For schedules of every node.
+    # For schedules with mode="every-node".
     nodes: list[Node]
 
     @property
     def is_full(self) -> bool:
-        """There may be more."""
+        """Whether more may be due."""
         return self.due.goes_on is not None
 
 
 class Batch:
-    """Plans that are written together, and the answer to them."""
+    """Plans that are written together, and the store's answer."""
 
     __slots__ = ("advances", "answer", "claims", "had_lease", "known", "rows")
 
@@ -423,9 +417,9 @@ class Batch:
         self.known = known
         self.advances = advances
         self.answer = answer
-        # How many runs are written as claimed.
+        # Runs written with a fused claim.
         self.claims = claims
-        # When it was sent.
+        # Whether the node had its lease when it sent the batch.
         self.had_lease = had_lease
 
     def taken(self) -> list[Advance]:
@@ -436,29 +430,28 @@ class Batch:
 
     @property
     def next_at(self) -> int | None:
-        """When the first of its schedules wants to be looked at again."""
+        """When the first of these schedules is due again."""
         return min((advance.next_at for advance in self.advances if advance.next_at is not None), default=None)
 
 
 class Tick:
-    """The pages and the batch under way, and their results."""
+    """The current page, the batch in flight, and the results so far."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.pages = 1
-        self.under_way: Batch | None = None
-        # The next page, if it is being read; None comes of a look that failed.
+        self.writing: Batch | None = None
+        # The next page, while it is read; its result is None if the read failed.
         self.ahead: asyncio.Task[Page | None] | None = None
-        # Slots that are spoken for: of runs that are planned or written as claimed, and have not begun.
+        # Slots reserved for fused claims whose runs have not started.
         self.reserved = 0
-        # Another node recorded some of them first.
+        # Another node recorded some of the schedules first.
         self.is_refused = False
-        # Some of what it has seen, to other nodes.
-        self.has_left = False
-        # By schedule key, what it has written that the log is to tell: once for all, or a node that is behind would say
-        # little else.
+        # Some schedules of a page were left to peers.
+        self.is_partial = False
+        # Recorded gaps by schedule key, logged together at the end of the tick.
         self.gaps: list[tuple[str, NewGap]] = []
-        # When the first wants to be looked at again of all that were planned: the last look need not have seen it.
+        # When the first of all planned schedules is due again; the last read may not have seen it.
         self._next_at: int | None = None
 
     @property
@@ -467,24 +460,23 @@ class Tick:
 
     @property
     def seen_until(self) -> int:
-        """By the store's time: nothing is left that wants to be looked at before. The last look need not have seen what
-        this tick has written."""
+        """The store's time up to which nothing due is left."""
         now = self.page.due.now
         return now if self._next_at is None else min(now, self._next_at)
 
     def writes(self, batch: Batch) -> None:
-        self.under_way = batch
+        self.writing = batch
         self._next_at = _earlier(self._next_at, batch.next_at)
 
     async def is_next_page_first(self) -> bool:
-        """Whether the next page is here before the answer to what is under way."""
-        if self.ahead is None or self.under_way is None:
+        """Whether the next page arrives before the answer to the write in flight."""
+        if self.ahead is None or self.writing is None:
             return False
-        await asyncio.wait({self.ahead, self.under_way.answer}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({self.ahead, self.writing.answer}, return_when=asyncio.FIRST_COMPLETED)
         return self.ahead.done()
 
-    async def turn(self) -> bool:
-        """To the next page, if there is one."""
+    async def next_page(self) -> bool:
+        """Go to the next page, if there is one."""
         page = None if self.ahead is None else await self.ahead
         self.ahead = None
         if page is not None:
@@ -493,72 +485,70 @@ class Tick:
         return page is not None
 
     async def end(self) -> None:
-        """Nothing that it began goes on after it."""
+        """Wait for the tasks of this tick."""
         if tasks := self._tasks():
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def break_off(self) -> None:
+    async def cancel(self) -> None:
         for task in self._tasks():
             task.cancel()
         await self.end()
 
     def _tasks(self) -> list[asyncio.Task[Page | None] | asyncio.Task[Recorded]]:
-        writing = None if self.under_way is None else self.under_way.answer
-        return [task for task in (self.ahead, writing) if task is not None]
+        answer = None if self.writing is None else self.writing.answer
+        return [task for task in (self.ahead, answer) if task is not None]
 
 
 class ScanPosition:
-    """From where a look for what is due begins.
+    """Where the next scan of the index of due schedules starts.
 
-    Behind a tick that left nothing undone there is nothing but what has come there since: a schedule that was added or
-    changed, of which a node hears, and a cursor that another node was late to commit. So most looks begin a little
-    before the end of the last. Only now and then one begins at the very first: a transaction that is kept open for long
-    keeps every past entry of the index, too, and a look from the very first walks over all of them.
+    After a complete tick, only two things can appear before its end: a schedule that was added or changed (the node is
+    notified), and a late commit of another node. So most scans start a little before the end of the last. A full scan
+    is rare, because a transaction that stays open keeps every old index entry, and a full scan walks over all of them.
 
-    A look from the very first that was not seen to its end is repeated from there: whether the tick failed, was
-    refused, left something to others, or had more than it may take.
+    A full scan counts only after a complete tick. If the tick failed, was refused, left rows to peers or had too many
+    pages, the full scan is repeated.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # By the store's time: what wanted to be looked at until then was, and is written.
+        # The store's time up to which all is recorded.
         self._seen_until: int | None = None
-        # By `clock.elapsed`: when to begin at the very first.
-        self._all_again_at = 0.0
-        # Of the look that is under way.
-        self._is_all = False
+        # When the next full scan is due, by `clock.elapsed`.
+        self._full_at = 0.0
+        # Of the current scan.
+        self._is_full = False
         self._began_at = 0.0
         self._took = 0.0
 
     def look_at_all(self) -> None:
-        """Something may have come due long ago. Said while a look is under way, it is for the next."""
-        self._all_again_at = 0.0
-        self._is_all = False
+        """Make the next scan a full one; a schedule may be overdue."""
+        self._full_at = 0.0
+        self._is_full = False
 
     def begin(self) -> DuePlace:
-        """Where the look begins that comes now."""
+        """Where the scan that begins now starts."""
         self._began_at = self._clock.elapsed()
-        self._is_all = self._seen_until is None or self._began_at >= self._all_again_at
-        return VERY_FIRST if self._seen_until is None or self._is_all else DuePlace(self._seen_until - _BACK_US, 0)
+        self._is_full = self._seen_until is None or self._began_at >= self._full_at
+        return VERY_FIRST if self._seen_until is None or self._is_full else DuePlace(self._seen_until - _BACK_US, 0)
 
     def note_answer(self) -> None:
         self._took = self._clock.elapsed() - self._began_at
 
     def note_seen(self, until: int) -> None:
-        """Nothing is left undone of what the look has found, up to this moment by the store's time."""
+        """The tick was complete up to this store time."""
         self._seen_until = until
-        if self._is_all:
-            distance = max(self._took / _ALL_SHARE, _ALL_LEAST_SECONDS)
-            self._all_again_at = self._clock.elapsed() + min(distance, _ALL_MOST_SECONDS)
+        if self._is_full:
+            distance = max(self._took / _FULL_SHARE, _FULL_LEAST_SECONDS)
+            self._full_at = self._clock.elapsed() + min(distance, _FULL_MOST_SECONDS)
 
 
 class PeerShare:
-    """Which of the due schedules are ours, while other nodes are at them, too.
+    """Divides due schedules among nodes that are behind.
 
-    Nodes find what is due each by itself, and of two that plan the same one does so in vain. That costs little while
-    they keep up. Nodes that are behind would be in each other's way without end: so a node that has met another takes
-    its own share first, by the ids of the schedules. No node has to keep to it: what one leaves undone comes to the
-    front, where the others find nothing else.
+    Each node scans for itself, and if two plan the same schedule, one plan is wasted. That costs little while the nodes
+    keep up. Nodes that are behind would conflict all the time, so a node that met a peer first takes its own share, by
+    schedule id. The division is only a preference: rows that a node leaves undone move to the front of every scan.
     """
 
     def __init__(self, node: LocalNode) -> None:
@@ -566,19 +556,20 @@ class PeerShare:
         # By `clock.elapsed`.
         self._is_here_until = 0.0
         self._asked_at: float | None = None
-        # Which of how many this node is.
+        # The position of this node among the live nodes, and their number.
         self._number, self._count = 0, 1
 
     def meet(self) -> None:
-        """Another node has taken what this one wanted to take."""
+        """Another node recorded a schedule first."""
         self._is_here_until = self._node.clock.elapsed() + _REMEMBERED_SECONDS
 
     @property
     def is_here(self) -> bool:
+        """Whether a peer was met recently."""
         return self._node.clock.elapsed() < self._is_here_until
 
     async def look(self) -> None:
-        """Ask for the live nodes, while another was met."""
+        """Read the live nodes, if a peer was met recently."""
         now = self._node.clock.elapsed()
         if not self.is_here or (self._asked_at is not None and now < self._asked_at + _REMEMBERED_SECONDS):
             return
@@ -588,28 +579,28 @@ class PeerShare:
         self._number, self._count = (alive.index(self._node.id), len(alive)) if is_known else (0, 1)
 
     def ours_first(self, rows: Sequence[DueSchedule]) -> tuple[list[DueSchedule], list[DueSchedule]]:
-        """Our share of these, and that of the others."""
-        ours, theirs = list[DueSchedule](), list[DueSchedule]()
+        """The share of this node, and the shares of its peers."""
+        own, others = list[DueSchedule](), list[DueSchedule]()
         for row in rows:
             number = (row.id * _SPREAD >> _SPREAD_BITS) % self._count
-            (ours if number == self._number else theirs).append(row)
-        return ours, theirs
+            (own if number == self._number else others).append(row)
+        return own, others
 
-    def keeps_up(self, ours: Sequence[DueSchedule], theirs: Sequence[DueSchedule]) -> bool:
-        """Whether the others do their part: where they do not, it is theirs that is longest due."""
-        return len(ours) * self._count * 2 >= len(ours) + len(theirs)
+    def keeps_up(self, own: Sequence[DueSchedule], others: Sequence[DueSchedule]) -> bool:
+        """Whether the peers record their shares: if they do not, their rows are the longest overdue."""
+        return len(own) * self._count * 2 >= len(own) + len(others)
 
 
-def _begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+def _start_task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work, name=f"evertick {name}")
 
 
-def _turns(items: list[T]) -> Iterator[list[T]]:
-    return (items[begin : begin + _TURN] for begin in range(0, len(items), _TURN))
+def _chunks(items: list[T]) -> Iterator[list[T]]:
+    return (items[begin : begin + _CHUNK] for begin in range(0, len(items), _CHUNK))
 
 
 def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple[NewRun, ...]) -> Advance:
-    """The plan with the guard of what it was made from."""
+    """The plan, guarded by the cursor that it was made from."""
     return Advance(
         schedule_id=row.id,
         version=row.version,
@@ -631,16 +622,20 @@ def advance_of(row: DueSchedule, known: KnownDefinition, made: Plan, runs: tuple
 
 def _log_gap(level: int, key: str, gap: NewGap) -> None:
     moments = "the moment" if gap.count == 1 else f"{gap.count} moments up to"
-    log.log(level, "%s: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
+    log.log(level, "schedule %r: %s %s: %s (%s)", key, moments, from_us(gap.last_at), gap.verdict, gap.reason)
 
 
 def _gaps_words(kind: str, count: int, names: list[str], seconds: float | None) -> str:
-    those = f"moments of {count} more schedules" if seconds is None else f"moments of schedules {count} times"
-    return f"{those}{such_as(names, seconds)}: {kind}; the ledger has each of them"
+    gaps = f"moments of {count} more schedules" if seconds is None else f"{count} more gaps of schedules"
+    return f"{gaps}{such_as(names, seconds)}: {kind}; the ledger has each gap"
+
+
+def _unplannable_words(count: int, names: list[str], seconds: float | None) -> str:
+    return f"planning of schedules failed {count} more times{such_as(names, seconds)}"
 
 
 def _pages_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"more was due than a tick has read, {count} times{such_as(names, seconds)}"
+    return f"{count} more ticks{such_as(names, seconds)} had more due schedules than they could read"
 
 
 def _level_of(gap: NewGap) -> int:
@@ -648,15 +643,19 @@ def _level_of(gap: NewGap) -> int:
 
 
 def _failed(row: DueSchedule, now: int, error: str) -> Advance:
-    wait = min(MINUTE << min(row.failures, 6), HOUR)
+    next_at = now + _delay_after_failure(row)
     return Advance(
-        schedule_id=row.id, version=row.version, fire_at=row.fire_at, at=row.at, next_at=now + wait, error=error
+        schedule_id=row.id, version=row.version, fire_at=row.fire_at, at=row.at, next_at=next_at, error=error
     )
 
 
+def _delay_after_failure(row: DueSchedule) -> int:
+    return min(MINUTE << min(row.failures, 6), HOUR)
+
+
 def _claimed(run: NewRun, args: bytes, recorded: Recorded) -> Claimed:
-    assert run.fire_at is not None, "a fire has its moment"
-    assert run.due_at is not None, "a fire knows when it is due"
+    assert run.fire_at is not None, "a fire has a moment"
+    assert run.due_at is not None, "a fire has a due time"
     return Claimed(
         id=run.id,
         fence=recorded.fence,

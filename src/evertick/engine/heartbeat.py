@@ -1,11 +1,10 @@
-"""The heartbeat: one small write that keeps all of a node's runs its own.
+"""The heartbeat: one small write that extends the lease of the node.
 
-It has its own thread and its own connection, so that no job can starve it: a job that blocks the event loop for a
-minute costs the node nothing but that minute. It watches the pulse of the event loop in turn: it soon tells who holds
-the loop up, with the stack; later it gives up the duties; and after a long while it ends the node by its own hand, so
-that others may go on.
+It has its own thread and connection, so that a job which blocks the event loop does not cost the node its lease. The
+heartbeat thread also checks that the event loop responds. If it does not, the thread logs the stack after 5 s, resigns
+duties after a minute, and writes the death of the node after `stall_limit`, so that other nodes take over.
 
-Where time is virtual the same coroutine runs on the engine's loop instead of a thread.
+With a virtual clock the same coroutine runs on the engine's event loop.
 """
 
 from __future__ import annotations
@@ -29,20 +28,22 @@ __all__ = ["Heartbeat"]
 
 log = logging.getLogger("evertick.beat")
 
+# How often the event loop confirms that it responds.
 PULSE_SECONDS = 1.0
-# Longer than a busy machine takes from one pulse to the next.
+# Logged as a warning; a busy machine causes shorter delays.
 HELD_UP_SECONDS = 5.0
-# A block of this length makes neighbours late: the ledger names the job, the log stays silent.
+# Long enough to delay other jobs: the heartbeat reports the job to the store, without a log line.
 NOTED_SECONDS = 2.0
+# Logged as an error; duties are resigned.
 BLOCKED_SECONDS = 60.0
-# How long heartbeats name a job that blocked the event loop, and how many of them.
+# For how long heartbeats name a job that blocked the event loop, and how many such jobs.
 _BLOCKERS_SECONDS, _BLOCKERS_MOST = 3600.0, 5
-# A beat that failed is tried again this soon: there are only so many beats in a lease.
+# A failed heartbeat is repeated after this share of the interval, since a lease has only a few intervals.
 _RETRY_SHARE = 3
 
 
 class Heartbeat:
-    """Beats until it is stopped, and tells the engine what each beat brought."""
+    """Extends the lease until it is stopped, and passes each answer to the engine."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Heartbeat:
         self._interval = interval
         self._stall_limit = stall_limit
         self._on_beat, self._on_silence, self._on_stalled = on_beat, on_silence, on_stalled
-        # Called in its own thread when the event loop is blocked; and by that loop, when it moves again.
+        # `on_blocked` is called in the heartbeat thread, `on_moving` on the event loop when it responds again.
         self._on_blocked, self._on_moving = on_blocked, on_moving
         self._in_thread = in_thread
         self._ticks = ticks
@@ -72,21 +73,21 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._pulse_at = node.clock.elapsed()
         self._pulse_timer: asyncio.TimerHandle | None = None
-        self._is_told = self._is_reported = self._has_resigned = False
-        # Since and until when, by `clock.elapsed`, the event loop was blocked, by what blocked it; None: it is yet.
+        self._has_warned = self._is_blocked = self._has_resigned = False
+        # By job, from when to when it blocked the event loop, by `clock.elapsed`; no end: it still does.
         self._blockers: dict[str, tuple[float, float | None]] = {}
-        # Since when, by `clock.elapsed`, and because of what no beat goes through.
-        self._silent_since: float | None = None
-        self._silent_by: type[Exception] | None = None
+        # Since when heartbeats fail, by `clock.elapsed`, and with which type of error.
+        self._failing_since: float | None = None
+        self._failing_with: type[Exception] | None = None
 
     def start(self) -> None:
         self._main_loop = asyncio.get_running_loop()
         self._main_thread = threading.get_ident()
         if self._in_thread:
-            self._feel_pulse()
+            self._confirm_response()
             ready = threading.Event()
             self._thread = threading.Thread(
-                target=self._live_in_thread, args=(ready,), name="evertick beat", daemon=True
+                target=self._run_in_thread, args=(ready,), name="evertick beat", daemon=True
             )
             self._thread.start()
             ready.wait()
@@ -109,21 +110,21 @@ class Heartbeat:
 
     @property
     def is_pulse_fresh(self) -> bool:
-        """Whether the event loop has moved lately. A heart on that very loop could not tell."""
+        """Whether the event loop has responded recently; always true if the heartbeat runs on that loop."""
         return not self._in_thread or self._node.clock.elapsed() - self._pulse_at < BLOCKED_SECONDS
 
     @property
     def is_moving(self) -> bool:
-        """Whether the event loop moves and the heart is there, whatever the store says."""
+        """Whether the event loop responds and the heartbeat thread is alive, regardless of the store."""
         return self.is_pulse_fresh and (self._thread is None or self._thread.is_alive())
 
-    def _live_in_thread(self, ready: threading.Event) -> None:
-        async def live() -> None:
+    def _run_in_thread(self, ready: threading.Event) -> None:
+        async def main() -> None:
             self._ending, self._beating_loop = asyncio.Event(), asyncio.get_running_loop()
             ready.set()
             await self._beat_on(self._ending)
 
-        asyncio.run(live())
+        asyncio.run(main())
 
     async def _beat_on(self, ending: asyncio.Event) -> None:
         session: HeartbeatSession | None = None
@@ -133,7 +134,7 @@ class Heartbeat:
                 session = session or await self._node.store.heartbeat_session()
                 await self._beat(session)
                 if self._in_thread:
-                    await self._watch_pulse(session)
+                    await self._check_event_loop(session)
             except Exception as error:
                 self._failed(error)
                 self._post(self._on_silence)
@@ -146,34 +147,32 @@ class Heartbeat:
                 await session.close()
 
     async def _beat(self, session: HeartbeatSession) -> None:
-        # The lease is counted from before the beat was sent: it can only make us stop too soon, never too late.
+        # Counting the lease from before the request can only stop work too early, never too late.
         node, sent = self._node.id, self._node.clock.elapsed()
-        # Its own tick is this very beat.
         ticks = {**self._ticks(), **self._blocking_ticks(), BEAT.name: (0, round(self._interval * 1e6))}
         beat = await session.beat(node, self._node.lease, ticks)
         self._succeeded()
         if log.isEnabledFor(TRACE):
-            trace(
-                log, self._node.clock.elapsed() - sent, "the beat was answered (%d runs to cancel)", len(beat.cancels)
-            )
+            trace(log, self._node.clock.elapsed() - sent, "heartbeat answered (%d runs to cancel)", len(beat.cancels))
         if beat.is_alive and node == self._node.id:
-            # Here, not on the event loop: while that is blocked, a duty in a thread must not think the lease is over.
+            # Not on the event loop: while it is blocked, a duty in a thread must see that the lease is valid.
             self._node.trusted_until = sent + self._node.lease / 1e6
         self._post(self._on_beat, node, beat, sent)
 
     def _failed(self, error: Exception) -> None:
-        """Say it once in an outage, and again when it has another cause."""
-        if self._silent_since is None:
-            self._silent_since = self._node.clock.elapsed()
-        if self._silent_by is not type(error):
-            is_ours = isinstance(error, EvertickError)
-            log.warning("no beat goes through for now: %s", error, exc_info=None if is_ours else error)
-        self._silent_by = type(error)
+        """Log it once per outage and type of error."""
+        if self._failing_since is None:
+            self._failing_since = self._node.clock.elapsed()
+        if self._failing_with is not type(error):
+            exc_info = None if isinstance(error, EvertickError) else error
+            log.warning("node %s: heartbeat failed, retrying: %s", self._node.name, error, exc_info=exc_info)
+        self._failing_with = type(error)
 
     def _succeeded(self) -> None:
-        if self._silent_since is not None:
-            log.warning("beats go through again after %.1f s", self._node.clock.elapsed() - self._silent_since)
-        self._silent_since = self._silent_by = None
+        if self._failing_since is not None:
+            seconds = self._node.clock.elapsed() - self._failing_since
+            log.warning("node %s: heartbeat recovered after %.1f s", self._node.name, seconds)
+        self._failing_since = self._failing_with = None
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
         if not self._in_thread:
@@ -182,69 +181,75 @@ class Heartbeat:
         with contextlib.suppress(RuntimeError):  # the engine's loop has ended
             self._main_loop.call_soon_threadsafe(callback, *args)
 
-    # --- the pulse of the event loop
+    # --- does the event loop respond?
 
-    def _feel_pulse(self) -> None:
-        self._pulse_at = now = self._node.clock.elapsed()
+    def _confirm_response(self) -> None:
+        """Runs on the event loop."""
+        blocked_since, self._pulse_at = self._pulse_at, (now := self._node.clock.elapsed())
         for name, (since, until) in list(self._blockers.items()):
             if until is None:
                 self._blockers[name] = (since, now)
-        self._is_told = self._is_reported = self._has_resigned = False
-        self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._feel_pulse)
+        if self._has_warned:
+            log.warning("node %s: event loop responds again after %.1f s", self._node.name, now - blocked_since)
+        self._has_warned = self._is_blocked = self._has_resigned = False
+        self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._confirm_response)
 
-    async def _watch_pulse(self, session: HeartbeatSession) -> None:
+    async def _check_event_loop(self, session: HeartbeatSession) -> None:
         silent = self._node.clock.elapsed() - self._pulse_at
         if silent > NOTED_SECONDS:
             self._note_blocker()
-        if silent > HELD_UP_SECONDS and not self._is_told:
-            self._is_told = True
+        if silent > HELD_UP_SECONDS and not self._has_warned:
+            self._has_warned = True
             log.warning(
-                "the event loop has not moved for %.0f s, and nothing else on it either; a job that blocks is to be a "
-                "plain function, which runs in a thread. It is held up here:\n%s",
+                "node %s: event loop blocked for %.0f s; write a blocking job as a plain function, which runs in a "
+                "thread. Stack:\n%s",
+                self._node.name,
                 silent,
                 self._stack(),
             )
-        if silent > BLOCKED_SECONDS and not self._is_reported:
-            self._is_reported = True
-            log.error("the event loop has not moved for %.0f s; it is blocked here:\n%s", silent, self._stack())
-            # Duties stand still with it, or are what blocks it: others may do them. Those in threads get a beat to end.
+        if silent > BLOCKED_SECONDS and not self._is_blocked:
+            self._is_blocked = True
+            what = "node %s: event loop blocked for %.0f s; claims stop, duties will be resigned. Stack:\n%s"
+            log.error(what, self._node.name, silent, self._stack())
+            # Duties in threads have one heartbeat to stop before they are resigned.
             self._on_blocked()
             self._post(self._on_moving)
-        elif self._is_reported and not self._has_resigned:
+        elif self._is_blocked and not self._has_resigned:
             await session.resign(self._node.id)
             self._has_resigned = True
-            # The event loop may have moved meanwhile, and have begun again what was still its own then.
+            # The event loop may have recovered meanwhile and restarted its duties.
             self._post(self._on_moving)
         if silent > self._stall_limit:
-            log.critical("the event loop has not moved for %.0f s: this node ends itself", silent)
+            what = "node %s: event loop blocked for %.0f s, beyond stall_limit; declaring this node dead"
+            log.critical(what, self._node.name, silent)
             await session.die(self._node.id)
             self._on_stalled()
 
     def _note_blocker(self) -> None:
-        """For the doctor: the ledger does not tell which of several jobs of a node holds up the others."""
+        """Remember the job that blocks the event loop, for the doctor."""
         self._blockers.pop(name := self._blocking_job(), None)
         while len(self._blockers) >= _BLOCKERS_MOST:
             del self._blockers[next(iter(self._blockers))]
         self._blockers[name] = (self._pulse_at, None)
 
     def _blocking_job(self) -> str:
-        """The job whose step does not end; or what else of the program it is."""
+        """The job that blocks the event loop, or the task if it is no job."""
         task = asyncio.current_task(self._main_loop)
-        with contextlib.suppress(RuntimeError):  # the loop may go on while we look
+        with contextlib.suppress(RuntimeError):  # the event loop may recover and change the hold meanwhile
             for attempt in self._node.hold:
                 if task is not None and attempt.task is task:
                     return attempt.run.schedule_key or attempt.run.task
-        return "something that is no job" if task is None else f"the asyncio task {task.get_name()!r}, which is no job"
+        return "code that is no job" if task is None else f"the asyncio task {task.get_name()!r}, which is no job"
 
     def _blocking_ticks(self) -> Ticks:
-        now, told = self._node.clock.elapsed(), dict[str, tuple[int | None, int | None]]()
+        now, ticks = self._node.clock.elapsed(), dict[str, tuple[int | None, int | None]]()
         for name, (since, until) in list(self._blockers.items()):
             if until is None or now - until < _BLOCKERS_SECONDS:
-                told[blocking_tick(name)] = (
+                ticks[blocking_tick(name)] = (
                     round((now - since) * 1e6),
                     None if until is None else round((until - now) * 1e6),
                 )
-        return told
+        return ticks
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._main_thread)

@@ -1,4 +1,4 @@
-"""What an attempt's ending means for its run. Pure: the pipeline brings the ending, the store gets the outcome."""
+"""Decides from the ending of an attempt which outcome to write for its run. Pure."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ __all__ = ["Dispatched", "Ending", "Raised", "Returned", "Stop", "StoppedBy", "U
 
 _REASON_MAX_CHARS = 500
 
-# Most runs end so; a look at a member of an enum takes 0.12 us in Python 3.11.
+# Looking up a member of an enum takes 0.12 us in Python 3.11.
 _SUCCEEDED = Verdict.SUCCEEDED
 
-# A job that asks for a retry itself, of a task that has no policy: it gets some, not endless ones.
-_ASKED_FOR = Constant("1m", attempts=10)
+# The policy for `raise Retry` in a task without a retry policy: bounded.
+_REQUESTED_RETRY = Constant("1m", attempts=10)
 
 
 class Stop(StrEnum):
-    """Why a running attempt was told to stop."""
+    """Why an attempt was stopped."""
 
     REQUESTED = "requested"
     REPLACED = "replaced"
     TIMEOUT = "timeout"
     SHUTDOWN = "shutdown"
     UNREACHABLE = "unreachable"
-    # Claimed ahead, and no slot came free for it in time: it has not begun.
+    # Claimed ahead, and no slot became free in time: it has not started.
     NO_SLOT = "no_slot"
-    # The claim is no longer ours: whatever comes of the attempt, nothing may be written.
+    # The claim was lost: nothing may be written.
     LOST = "lost"
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
-    """The job came to its end. The result is JSON, or None."""
+    """The job returned. The result is JSON, or None."""
 
     result: bytes | None
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """The result, if the job has one though it failed, is JSON."""
+    """The job raised an error. A failed job may still have a result, as JSON."""
 
     error: BaseException
     result: bytes | None = None
 
 
 class StoppedBy(msgspec.Struct, frozen=True):
-    """The result, if something is known of the job though it was stopped, is JSON."""
+    """The attempt was stopped. It may still have a result, as JSON."""
 
     why: Stop
     result: bytes | None = None
@@ -68,7 +68,7 @@ class Unfit(msgspec.Struct, frozen=True):
 
 
 class Dispatched(msgspec.Struct, frozen=True):
-    """Somebody else is to do the work, who gets this message."""
+    """The work is dispatched to an external queue with this message."""
 
     dispatch: Dispatch
     message: NewMessage
@@ -76,15 +76,15 @@ class Dispatched(msgspec.Struct, frozen=True):
 
 Ending = Returned | Raised | StoppedBy | Unfit | Dispatched
 
-# As which the failure of a worker elsewhere counts for `retry_on` and `give_up_on`.
+# The error that `retry_on` and `give_up_on` see when an external worker fails.
 _FAILED_ELSEWHERE = JobFailed("failed elsewhere")
 
-# A random number in [0, 1); drawn only for what is tried again.
+# Draws a random number in [0, 1), for the jitter of a retry.
 Draw = Callable[[], float]
 
 
 def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Phase, ...] = ()) -> Outcome | None:
-    """The outcome to write, or None where this node has nothing to say any more."""
+    """The outcome to write; None if the claim was lost."""
     match ending:
         case Returned(result):
             return Outcome(
@@ -97,7 +97,7 @@ def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Ph
                 phases=phases,
             )
         case Unfit(error) if is_own_queue(run.queue):
-            # It is for this node alone, so there is no other to wait for.
+            # The run is bound to this node, so no other node can run it.
             return _done(run, Verdict.FAILED, Reason.BAD_ARGUMENTS, error=error, phases=phases)
         case Unfit(error):
             return Outcome(
@@ -119,16 +119,16 @@ def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Ph
                 fence=run.fence,
                 kind="dispatch",
                 attempts=run.attempts,
-                dispatch=_agreed(run, work, dispatch, draw),
+                dispatch=_terms(run, work, dispatch, draw),
                 messages=(message,),
             )
         case _:
             assert_never(ending)
 
 
-def _agreed(run: Claimed, work: Work, dispatch: Dispatch, draw: Draw) -> DispatchTerms:
-    """What holds while it is in other hands. Whoever will hear of its failure need not know the task, so the policy is
-    asked now: when it would be tried again."""
+def _terms(run: Claimed, work: Work, dispatch: Dispatch, draw: Draw) -> DispatchTerms:
+    """The terms of a dispatch, with the delay of the next retry: the node that applies the report of a failure may not
+    know the task."""
     attempt = run.attempts + 1
     return DispatchTerms(
         to=dispatch.channel,
@@ -140,7 +140,7 @@ def _agreed(run: Claimed, work: Work, dispatch: Dispatch, draw: Draw) -> Dispatc
         timeout=work.timeout,
         kill=dispatch.kill_channel,
         retry_delay=_delay(work.retry, attempt, draw) if _may_retry(work, _FAILED_ELSEWHERE) else None,
-        asked_delay=_delay(_ASKED_FOR if work.retry.attempts == 1 else work.retry, attempt, draw),
+        asked_delay=_delay(_REQUESTED_RETRY if work.retry.attempts == 1 else work.retry, attempt, draw),
     )
 
 
@@ -155,10 +155,10 @@ def _judge_stop(
         case Stop.LOST:
             return None
         case Stop.REQUESTED | Stop.REPLACED:
-            # Without a reason: the store knows the one of the request.
+            # No reason: the store has the reason of the request.
             return _done(run, Verdict.CANCELLED, None, result=result, phases=phases)
         case Stop.TIMEOUT:
-            error = TimeoutError(f"the attempt took longer than its timeout of {(work.timeout or 0) / 1e6:g} s")
+            error = TimeoutError(f"the attempt timed out after {(work.timeout or 0) / 1e6:g} s")
             return _judge_error(run, work, error, draw, phases, result)
         case Stop.SHUTDOWN | Stop.UNREACHABLE:
             reason = Reason.SHUTDOWN if why is Stop.SHUTDOWN else Reason.UNREACHABLE
@@ -167,7 +167,7 @@ def _judge_stop(
                 return _done(run, Verdict.LOST, reason, result=result, phases=phases)
             return _release(run, reason, phases)
         case Stop.NO_SLOT:
-            # Whatever it must not do twice it has not done once; and its own node, if it has one, is still there.
+            # It has not started, so also an at-most-once run may be released.
             return _release(run, Reason.NO_SLOT)
         case _:
             assert_never(why)
@@ -186,15 +186,15 @@ def _judge_error(
         return _done(run, Verdict.SKIPPED, reason, result=result, phases=phases)
     reason = Reason.TIMEOUT if isinstance(error, TimeoutError) and not error.__traceback__ else Reason.ERROR
     attempt, text = run.attempts + 1, error.text if isinstance(error, RemoteError) else error_text(error)
-    asked = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
-    policy = _ASKED_FOR if asked is not None and work.retry.attempts == 1 else work.retry
-    if not policy.allows_another(attempt) or not (asked is not None or _may_retry(work, error)):
+    retry = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
+    policy = _REQUESTED_RETRY if retry is not None and work.retry.attempts == 1 else work.retry
+    if not policy.allows_another(attempt) or not (retry is not None or _may_retry(work, error)):
         return _done(run, Verdict.FAILED, reason, error=text, result=result, phases=phases)
     delay = policy.delay_with_jitter(attempt, draw())
-    if asked is not None and asked.after is not None:
+    if retry is not None and retry.after is not None:
         try:
-            delay = duration_us(asked.after, what="Retry(after=…)")
-        except InvalidDuration as invalid:  # the run must end up somewhere: the policy's delay holds
+            delay = duration_us(retry.after, what="Retry(after=…)")
+        except InvalidDuration as invalid:  # the run still needs an outcome: the delay of the policy applies
             text = f"{text}\n{invalid}"
     return Outcome(
         id=run.id,

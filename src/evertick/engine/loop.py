@@ -1,13 +1,14 @@
-"""The one runner of all background loops.
+"""The runner of all background loops.
 
-A step does its work and returns how long to rest: seconds, or None for "until something wakes me". The runner knows
-nothing else. A step that fails is tried again, later each time; nothing it raises ends the loop. It works again when a
-step came back that has done something: one that found that it was not its time yet says so by `Idle`.
+A step does its work and returns how long to wait: seconds, or None for "until woken". The runner knows nothing else.
+A failed step is retried with back-off, and nothing that it raises ends the loop. The loop has recovered when a step
+returns anything but `Idle`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -16,61 +17,62 @@ import msgspec
 from evertick.clock import Clock
 from evertick.engine.loops import LoopKind
 from evertick.errors import EvertickError, StoreReplaced, StoreUnavailable
-from evertick.text.log_level import TRACE
+from evertick.text.log_level import TRACE, LogSummary, such_as
 
 __all__ = ["UNTIL_WOKEN", "Idle", "Loop", "LoopHealth"]
 
 log = logging.getLogger("evertick.engine")
 
 _BACKOFF_FIRST, _BACKOFF_MOST = 0.1, 5.0
-# The rest of loops that look only when something happens here, or when they said so themselves: an idle node does not
-# poll for what it would hear of.
+# The longest wait of loops that need no poll: something in this process wakes them.
 UNTIL_WOKEN = 3600.0
-# A step that has not come back after this long hangs.
+# A step that takes longer is stuck.
 STALLED_SECONDS = 60.0
-# A loop may fail this long (a store that restarts) before the node calls itself unhealthy.
+# Failing longer than this makes the node unhealthy; a restart of the store takes less.
 FAILING_SECONDS = 30.0
-# What does not come from the store will not pass by itself: something here is broken.
+# The same for errors that are not the store's: they are unlikely to pass.
 BROKEN_SECONDS = 10.0
-# A loop that fails now and then, and not for long, says so once in a while.
-_TOLD_SECONDS, _SHORT_SECONDS = 60.0, 5.0
+# Outages shorter than _SHORT_SECONDS cause at most one warning in _WARN_SECONDS.
+_WARN_SECONDS, _SHORT_SECONDS = 60.0, 5.0
 
 
 class Idle(float):
-    """How long to rest after a step that has not asked the store, and so cannot know whether it is back."""
+    """How long to wait after a step that did not use the store, so that it does not prove that the store is back."""
 
 
 class LoopHealth(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     is_healthy: bool
-    # Seconds since a step last came back without an error; None: never.
+    # Seconds since a step last succeeded; None: never.
     last_success_seconds_ago: float | None
-    # What the last step raised, while it keeps failing.
+    # The error of the last step, while the loop is failing.
     error: str | None
 
 
 class Loop:
-    """Runs one step over and over until it is told to end."""
+    """Repeats one step until it is ended."""
 
     def __init__(
         self, kind: LoopKind, step: Callable[[], Awaitable[float | None]], clock: Clock, *, rest_most: float
     ) -> None:
         self.name = kind.name
-        # Called when the files of the store are gone: nothing here will work again.
+        # Called when the files of the store are gone: the node cannot recover.
         self.on_replaced: Callable[[StoreReplaced], None] = lambda error: None
         self._step = step
         self._clock = clock
-        self._rest_most = rest_most
+        self._wait_most = rest_most
         self._is_woken = False
         self._is_ended = False
-        # What it rests on.
-        self._rest_over: asyncio.Future[None] | None = None
+        # Resolved to end the wait between two steps.
+        self._wake_up: asyncio.Future[None] | None = None
         self._failures = 0
         self._failing_since: float | None = None
-        # When it last said that it waits, and how often it has waited since without a word.
-        self._told_at: float | None = None
-        self._untold = 0
-        self._is_told = False
+        # The last warning about the store, and the outages since then that had none.
+        self._warned_at: float | None = None
+        self._suppressed = 0
+        # Whether the current failure was logged, so that its end is logged as well.
+        self._has_logged = False
+        self._summary = LogSummary(clock.elapsed)
         self._is_broken = False
         self._is_backing_off = False
         self._busy_since: float | None = None
@@ -79,19 +81,22 @@ class Loop:
         self._error: str | None = None
 
     async def run(self) -> None:
-        while not self._is_ended:
-            await self._rest(await self._try())
+        try:
+            while not self._is_ended:
+                await self._wait(await self._try())
+        finally:
+            self._summary.flush()
 
     def wake(self) -> None:
         """Take the next step now. May be called at any time, any number of times."""
         if not self._is_woken:
             self._is_woken = True
-            if self._may_rise:
-                self._rise()
+            if self._skips_wait:
+                self._end_wait()
 
     def end(self) -> None:
         self._is_ended = True
-        self._rise()
+        self._end_wait()
 
     async def _try(self) -> float | None:
         self._is_woken = False
@@ -99,95 +104,99 @@ class Loop:
         try:
             delay = await self._step()
         except StoreReplaced as error:
-            # Said once for the node, and not by each loop.
+            # The node logs it, once for all loops.
             self.on_replaced(error)
-            return self._failed(error, "")
+            return self._failed(error)
         except StoreUnavailable as error:
-            return self._failed(error, "the store cannot be used")
+            delay = self._failed(error)
+            self._warn_unavailable(error)
+            return delay
         except Exception as error:
-            log.exception("the %s loop failed; it goes on", self.name)
-            return self._failed(error, "a step failed")
+            delay = self._failed(error)
+            self._log_failure(error)
+            return delay
         finally:
             self._busy_since = None
         if log.isEnabledFor(TRACE):
             seconds = self._clock.elapsed() - since
-            log.log(TRACE, "the %s loop took a step of %.1f ms and rests for %s s", self.name, seconds * 1e3, delay)
+            log.log(TRACE, "loop %s: step took %.1f ms; next in %s s", self.name, seconds * 1e3, delay)
         self._is_backing_off = False
         if not (isinstance(delay, Idle) and self._failing_since is not None):
             self._succeeded()
         return delay
 
-    async def _rest(self, delay: float | None) -> None:
-        """Wait, or be woken."""
+    async def _wait(self, delay: float | None) -> None:
         if delay is not None and delay <= 0:
             await asyncio.sleep(0)
             return
-        if self._may_rise:
+        if self._skips_wait:
             return
-        seconds = self._rest_most if delay is None else min(delay, self._rest_most)
-        is_until_woken = delay is None and self._rest_most >= UNTIL_WOKEN
+        seconds = self._wait_most if delay is None else min(delay, self._wait_most)
+        is_until_woken = delay is None and self._wait_most >= UNTIL_WOKEN
         self._next_at = None if is_until_woken else self._clock.elapsed() + seconds
         loop = asyncio.get_running_loop()
-        # A timer and a future: `asyncio.timeout` ends a rest by an exception, which costs more.
-        self._rest_over = loop.create_future()
-        # uvloop counts in milliseconds and rounds: half a one too early, a step finds nothing due, and takes another.
+        # A timer and a future: `asyncio.timeout` raises an exception at the end of each wait, which costs more.
+        self._wake_up = loop.create_future()
+        # uvloop rounds to milliseconds: half a millisecond too early, a step finds nothing due and must be repeated.
         rounded = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else 0.0005
-        timer = loop.call_later(seconds + rounded, self._rise)
+        timer = loop.call_later(seconds + rounded, self._end_wait)
         try:
-            await self._rest_over
+            await self._wake_up
         finally:
             timer.cancel()
 
     @property
-    def _may_rise(self) -> bool:
-        """Before its time. Not after a failure: more to do must not mean more knocking at a broken store."""
+    def _skips_wait(self) -> bool:
+        """A wake-up must not shorten the back-off."""
         return self._is_ended or (self._is_woken and not self._is_backing_off)
 
-    def _rise(self) -> None:
-        if self._rest_over is not None and not self._rest_over.done():
-            self._rest_over.set_result(None)
+    def _end_wait(self) -> None:
+        if self._wake_up is not None and not self._wake_up.done():
+            self._wake_up.set_result(None)
 
     def _succeeded(self) -> None:
         if self._failing_since is not None:
-            seconds = self._clock.elapsed() - self._failing_since
-            log.log(self._level, "the %s loop works again after %.1f s", self.name, seconds)
+            self._suppressed += not (self._has_logged or self._is_broken)
+            level = logging.WARNING if self._has_logged else logging.DEBUG
+            log.log(level, "loop %s: recovered after %.1f s", self.name, self._clock.elapsed() - self._failing_since)
         self._succeeded_at = self._clock.elapsed()
         self._failing_since, self._failures, self._error = None, 0, None
 
-    def _failed(self, error: Exception, what: str) -> float:
+    def _failed(self, error: Exception) -> float:
         self._is_backing_off = True
         if self._failing_since is None:
-            self._failing_since, self._is_told = self._clock.elapsed(), False
-        if what and not self._is_told:
-            self._tell_that_it_waits(f"{what}: {error}", self._failing_since)
+            self._failing_since, self._has_logged = self._clock.elapsed(), False
         self._is_broken = not isinstance(error, StoreUnavailable)
-        # What we raise on purpose is a sentence; of anything else its type says half.
-        self._error = str(error) if isinstance(error, EvertickError) else f"{type(error).__name__}: {error}"
+        self._error = _error_line(error)
         delay = min(_BACKOFF_FIRST * 2.0**self._failures, _BACKOFF_MOST)
         self._failures = min(self._failures + 1, 16)
-        # Many nodes lose a store at one moment; they must not come back at one moment.
+        # Many nodes lose a store at the same moment; their retries must not coincide.
         return delay * (0.5 + self._clock.uniform())
 
-    def _tell_that_it_waits(self, why: str, since: float) -> None:
-        now, told_at = self._clock.elapsed(), self._told_at
-        is_lately_told = told_at is not None and now - told_at < _TOLD_SECONDS
-        if is_lately_told and now - since < _SHORT_SECONDS:
-            self._untold += since == now
+    def _warn_unavailable(self, error: StoreUnavailable) -> None:
+        """Once per outage; of short outages that repeat, once in a while."""
+        if self._has_logged or self._failing_since is None:
             return
-        again = f" (and {self._untold} times since it last said so)" if self._untold else ""
-        self._told_at, self._untold, self._is_told = now, 0, True
-        log.warning("the %s loop waits: %s%s", self.name, why, again)
+        now = self._clock.elapsed()
+        is_repeated = self._warned_at is not None and now - self._warned_at < _WARN_SECONDS
+        if is_repeated and now - self._failing_since < _SHORT_SECONDS:
+            return
+        more = f" ({self._suppressed} more short outages since the last warning)" if self._suppressed else ""
+        self._warned_at, self._suppressed, self._has_logged = now, 0, True
+        log.warning("loop %s: store unavailable, retrying: %s%s", self.name, error, more)
 
-    @property
-    def _level(self) -> int:
-        """The end of a wait is told as loud as its beginning."""
-        return logging.WARNING if self._is_told else logging.DEBUG
+    def _log_failure(self, error: Exception) -> None:
+        """The first error of a type with its traceback, then a count per interval."""
+        words = functools.partial(_failures_words, self.name, _error_line(error))
+        say = functools.partial(self._log_error, error)
+        self._summary.tell(type(error).__name__, "", log, logging.ERROR, say, words, lines=1)
+
+    def _log_error(self, error: Exception) -> None:
+        self._has_logged = True
+        log.error("loop %s: step failed, retrying", self.name, exc_info=error)
 
     def tick(self) -> tuple[int | None, int | None]:
-        """Microseconds since the last step that came back well, and until the next one that it takes by itself.
-
-        May be asked from another thread.
-        """
+        """Microseconds since the last step that succeeded, and until the next one that is not woken. Thread-safe."""
         now, last, ahead = self._clock.elapsed(), self._succeeded_at, self._next_at
         return (
             None if last is None else round((now - last) * 1e6),
@@ -205,3 +214,11 @@ class Loop:
             last_success_seconds_ago=None if self._succeeded_at is None else now - self._succeeded_at,
             error=self._error,
         )
+
+
+def _error_line(error: Exception) -> str:
+    return str(error) if isinstance(error, EvertickError) else f"{type(error).__name__}: {error}"
+
+
+def _failures_words(name: str, error: str, count: int, names: list[str], seconds: float | None) -> str:
+    return f"loop {name}: {count} more steps failed{such_as(names, seconds)} ({error})"

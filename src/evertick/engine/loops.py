@@ -1,7 +1,7 @@
-"""The background loops and the duties of a node, declared: what each does, and what becomes of it on several nodes.
+"""The background loops and duties of a node: what each does, and what happens when several nodes run it.
 
-This is the one place that says it. The engine builds its loops from these lines, `evertick ha` and the reference page
-print them, and a test with three nodes exists for each. A loop cannot be made without one.
+The engine builds its loops from these declarations, and `evertick ha` and the reference page print them. Each has a
+test with three nodes.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ __all__ = ["DUTIES", "LOOPS", "OWN_DUTIES", "LoopKind"]
 
 
 class LoopKind(msgspec.Struct, frozen=True, kw_only=True):
-    """One background loop, as declared."""
+    """The declaration of one background loop or built-in duty."""
 
     name: str
     mode: Mode
-    # What one step does.
+    # The work of one step, as a verb phrase.
     does: str
-    # What N nodes running it at once do, in one sentence.
+    # How N nodes share it, in one sentence.
     replicas: str
 
 
 FIRE: Final = LoopKind(
     name="fire",
     mode="claimed",
-    does="records what is due",
-    replicas="All look for what is due; each moment is recorded by one of them, as its cursor moves once.",
+    does="records due moments",
+    replicas="All look for due schedules; one node records each moment, because its cursor moves once.",
 )
 WORK: Final = LoopKind(
     name="work",
     mode="claimed",
     does="claims due runs into free slots",
-    replicas="All claim; each run is claimed by one of them, and a second claim finds it taken.",
+    replicas="All claim; one node gets each run.",
 )
 FINISH: Final = LoopKind(
     name="finish",
     mode="claimed",
     does="writes outcomes",
-    replicas="Each writes the outcomes of the runs it holds; the fence refuses those of a claim that was lost.",
+    replicas="Each writes the outcomes of its own runs; the fence rejects outcomes of a lost claim.",
 )
 PROGRESS: Final = LoopKind(
     name="progress",
     mode="claimed",
-    does="carries progress and log lines",
-    replicas="Each writes the progress and the log of the runs it holds; the fence refuses those of a lost claim.",
+    does="writes progress and log lines",
+    replicas="Each writes the progress and log lines of its own runs; the fence rejects those of a lost claim.",
 )
 BEAT: Final = LoopKind(
     name="beat",
@@ -59,57 +59,57 @@ BEAT: Final = LoopKind(
 RECOVERY: Final = LoopKind(
     name="recovery",
     mode="idempotent",
-    does="judges the dead, re-homes their runs, reconciles its own, takes back what nobody took or got on with",
-    replicas="Any node may judge a dead one; its runs are re-homed once, for re-homing ends the dead claim.",
+    does="declares dead nodes, recovers their runs, reconciles its own runs, dispatches unclaimed or silent runs again",
+    replicas="Any node may declare a death; each run is recovered once, because recovery ends the old claim.",
 )
 AUTO_PAUSE: Final = LoopKind(
     name="auto_pause",
     mode="idempotent",
-    does="pauses schedules that have failed too often in a row",
-    replicas="Several may see the same failures; a schedule is paused once, by its version.",
+    does="pauses schedules that failed too often in a row",
+    replicas="Several may see the same failures; the version guard pauses a schedule once.",
 )
 SWEEP: Final = LoopKind(
     name="sweep",
     mode="idempotent",
-    does="parks, pauses what is no longer declared, resumes what it declares itself",
-    replicas="Several may sweep; what one has parked or paused the next does not find.",
+    does="parks runs of unknown tasks, pauses undeclared schedules, resumes those that are declared again",
+    replicas="Several may sweep; a run or schedule that one has parked or paused is not found again.",
 )
 DUTY: Final = LoopKind(
     name="duty",
     mode="claimed",
-    does="takes duties that nobody holds, and does them",
-    replicas="All ask; each duty is held by one of them, and whoever asks later finds it taken.",
+    does="takes free duties and performs them",
+    replicas="All ask; one node holds each duty at a time.",
 )
 OUTBOX: Final = LoopKind(
     name="outbox",
     mode="claimed",
     does="delivers messages of the outbox",
-    replicas="All claim; each message is held by one of them at a time, and delivered again only if its node is lost.",
+    replicas="All claim; one node holds each message at a time, and it is delivered again only if that node is lost.",
 )
 REPORT: Final = LoopKind(
     name="report",
     mode="claimed",
-    does="applies what workers report of runs that were dispatched to them",
-    replicas="All read; each report is for one of them at a time, and comes again only if that one is lost. "
-    "The fence refuses those of a dispatch that is over.",
+    does="applies the reports of workers on dispatched runs",
+    replicas="All read; one node gets each report, and another one gets it only if that node is lost. "
+    "The fence rejects reports of an earlier dispatch.",
 )
 WATCH: Final = LoopKind(
     name="watch",
     mode="every-node",
-    does="notices what other processes wrote",
-    replicas="Each listens for itself and looks again when another process wrote.",
+    does="notices writes of other processes",
+    replicas="Each listens for itself and checks for work when another process wrote.",
 )
 
-# What one node does for all: a duty of Evertick's own, beside those that users declare.
+# A built-in duty, beside those that users declare.
 PRUNE: Final = LoopKind(
     name="evertick.prune",
     mode="duty",
-    does="deletes history that is older than it is kept",
-    replicas="One of them holds it, under a term; when that one dies or leaves, another goes on with it.",
+    does="deletes history that is older than the retention",
+    replicas="One node holds it, under a term; when that node dies or stops, another takes it.",
 )
 
-# In the order in which a fire passes them.
+# In the order in which a fire goes through them.
 LOOPS: Final = (FIRE, WORK, FINISH, PROGRESS, BEAT, RECOVERY, AUTO_PAUSE, SWEEP, DUTY, OUTBOX, REPORT, WATCH)
-# Duties that every app has.
+# Built-in duties.
 DUTIES: Final = (PRUNE,)
 OWN_DUTIES: Final = {kind.name: kind for kind in DUTIES}

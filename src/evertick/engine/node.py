@@ -1,7 +1,7 @@
-"""This node, as its loops share it: who it is, what it can run, what it holds.
+"""The state that the loops of a node share: its identity, its tasks, the runs it holds.
 
-A node's id is its incarnation. When the store says it is dead it comes back under another id; what the old one held is
-no longer its own.
+The id of a node is its incarnation. A node that was declared dead starts again under a new id and loses the runs of the
+old one.
 """
 
 from __future__ import annotations
@@ -40,57 +40,56 @@ __all__ = [
     "runs_told_of",
 ]
 
-# A claim, or a write of outcomes, costs the store much the same for one run and for fifty. So under load (more is
-# waiting, or a write has just ended and there are more outcomes) those that come one by one wait for each other: until
-# they are one for so many slots, and for a moment at most. The first one never waits.
+# A claim, or a write of outcomes, costs about the same for one run and for fifty. Under load, free slots and outcomes
+# therefore gather until there is one for every _SLOTS_PER_BATCH slots, or for GATHER_SECONDS. The first never waits.
 _SLOTS_PER_BATCH = 8
 GATHER_SECONDS = 0.005
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """A claimed run in the hands of this node."""
+    """A run that this node has claimed."""
 
     run: Claimed
     work: Work
     record: JobRecord
-    # The incarnation that claimed it: only that one may write about it.
+    # The incarnation that claimed it; only that one may write its outcome.
     node: str
     task: asyncio.Task[None] | None = None
-    # Why it was told to stop.
+    # Why it was stopped.
     why: Stop | None = None
-    # Its work takes a slot; before that it waits for one.
+    # Whether it has a slot; before that it waits for one.
     has_slot: bool = False
-    # The work has ended and its slot is free.
+    # The work has ended and the slot is free.
     is_over: bool = False
-    # Its outcome was given without waiting for the work, which did not stop when asked.
+    # The work did not stop when asked; its outcome was recorded without it.
     is_abandoned: bool = False
 
 
 class Hold:
-    """The runs this node holds, from the answered claim to the answered outcome, and the slots their work takes."""
+    """The attempts of this node, from the answered claim to the answered outcome, and their slots."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._busy = 0
-        # Claimed, and not in a slot yet.
+        # Attempts without a slot.
         self._waiting = 0
-        # Told to stop, and not back yet.
+        # Attempts that did not stop when asked.
         self.abandoned: list[Attempt] = []
 
     @property
     def free(self) -> int:
-        """Slots with no run waiting for them."""
+        """Idle slots that no attempt waits for."""
         return max(self.room, 0)
 
     @property
     def room(self) -> int:
-        """The same, but less than nothing by as many as wait in vain."""
+        """Idle slots minus waiting attempts; may be negative."""
         return self.idle - self._waiting
 
     @property
     def idle(self) -> int:
-        """Slots in which nothing is at work."""
+        """Slots without work."""
         return self.capacity - self._busy
 
     @property
@@ -120,8 +119,8 @@ class Hold:
         self._busy += 1
 
     def work_ended(self, attempt: Attempt) -> None:
-        """The slot is free again, or is not needed any more."""
-        assert not attempt.is_over, "a slot is given back once"
+        """Free the slot of the attempt, or its place among the waiting."""
+        assert not attempt.is_over, "a slot is freed once"
         attempt.is_over = True
         if attempt.has_slot:
             self._busy -= 1
@@ -135,12 +134,12 @@ class Hold:
         self.abandoned.append(attempt)
 
     def let_go(self, attempt: Attempt) -> None:
-        """Nothing is left to be written about it."""
+        """Forget an attempt whose outcome is settled."""
         self._attempts.pop((attempt.run.id, attempt.run.fence), None)
 
 
 class ClaimLock(asyncio.Lock):
-    """First come, first served. Its holder can see whether others wait for it."""
+    """A fair lock that shows whether others wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +158,7 @@ class ClaimLock(asyncio.Lock):
 
 
 class _Starts:
-    """When the last starts of one key were, by the node's own steady clock."""
+    """The times of the last starts of one rate key, by `clock.elapsed`."""
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
@@ -172,7 +171,7 @@ class _Starts:
         return self.rate.most - len(self._at)
 
     def rest(self, now: float) -> float:
-        """How long until the next start is free; 0: it is."""
+        """Seconds until the next start is allowed."""
         return 0.0 if self.room(now) > 0 else self._at[0] + self.rate.period / 1e6 - now
 
     def add(self, now: float) -> None:
@@ -180,10 +179,10 @@ class _Starts:
 
 
 class OwnRates:
-    """Rates that a node counts by itself (`rate_limits="memory"`): no writes, and no word of them to the store.
+    """Rates that this node counts in memory (`rate_limits="memory"`), without writes to the store.
 
-    N nodes together start N times as many, and a node that is started again has forgotten what it started before.
-    Within a node the promise is that of the store: no stretch of a period holds more starts than the rate says.
+    N nodes together start N times as many runs, and a restart forgets earlier starts. Within a node the promise is the
+    store's: no window of one period has more starts than the rate.
     """
 
     def __init__(self, clock: Clock, terms: Mapping[str, TaskTerms]) -> None:
@@ -192,18 +191,18 @@ class OwnRates:
         self._starts: dict[str, _Starts] = {}
         for task, each in terms.items():
             if each.rate is not None:
-                # A text that names arguments is refused where the task is made: only a claim could tell its key.
+                # Keys with arguments are rejected at definition: only a claim knows the arguments.
                 self._starts[task] = by_key.setdefault(each.rate.key(None), _Starts(each.rate))
 
     def of(self, terms: Mapping[str, TaskTerms]) -> OwnRates:
-        """The rates of other tasks. Of a key whose rate is the same, the starts so far still count."""
-        made = OwnRates(self._clock, terms)
+        """The rates of changed tasks. Earlier starts count where the rate of a key is unchanged."""
+        rates = OwnRates(self._clock, terms)
         before = {starts.rate.key(None): starts for starts in self._starts.values()}
-        for task, starts in made._starts.items():
+        for task, starts in rates._starts.items():
             known = before.get(starts.rate.key(None))
             if known is not None and known.rate == starts.rate:
-                made._starts[task] = known
-        return made
+                rates._starts[task] = known
+        return rates
 
     def __contains__(self, task: str) -> bool:
         return task in self._starts
@@ -217,9 +216,9 @@ class OwnRates:
         return {task: each for task, each in terms.items() if task not in self._starts}
 
     def admit(self, terms: Mapping[str, TaskTerms], room: int) -> tuple[Mapping[str, TaskTerms], int]:
-        """The tasks that may be claimed now, and how many runs of them at most: as many as each of them may start.
+        """The tasks that may be claimed now, and the most runs that each of them may start.
 
-        Where that is less than there is room for, the next claim follows at once, without those that are used up.
+        If that is less than the room, the next claim follows at once, without the tasks that have reached their rate.
         """
         if not self._starts:
             return terms, room
@@ -229,20 +228,19 @@ class OwnRates:
         return admitted, min([room, *(rooms[task] for task in rooms if rooms[task] > 0)])
 
     def started(self, runs: Iterable[Claimed]) -> None:
-        # Not before the claim was answered: what is started later than it was counted would be too early for the next.
+        # Counted after the answer of the claim: counted earlier, the next start could be too early.
         now = self._clock.elapsed()
         for run in runs:
             if run.task in self._starts:
                 self._starts[run.task].add(now)
 
     def rests(self) -> list[float]:
-        """In how many seconds those that are used up may start again."""
+        """Seconds until each rate that is used up allows a start."""
         now = self._clock.elapsed()
-        used_up = [starts.rest(now) for starts in self._starts.values()]
-        return [max(rest, 0.001) for rest in used_up if rest > 0]
+        rests = [starts.rest(now) for starts in self._starts.values()]
+        return [max(rest, 0.001) for rest in rests if rest > 0]
 
 
-# The event of each verdict.
 EVENT_OF: dict[Verdict, EventKind] = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.FAILED: "failed",
@@ -254,7 +252,7 @@ EVENT_OF: dict[Verdict, EventKind] = {
 
 
 def declarer_of(node_name: str) -> str:
-    """Whose code declares a schedule: the program, whatever host it runs on (hosts come and go with every rollout)."""
+    """The program that declares a schedule: the node name without its host, which changes with each rollout."""
     return node_name.partition("@")[0]
 
 
@@ -288,30 +286,30 @@ class LocalNode:
         self.lease = lease
         self.hooks = hooks
         self.declares = dict(declares)
-        # How messages are delivered, by channel.
+        # Senders by channel.
         self.senders: Mapping[str, Sender] = senders or {}
-        # Where workers report of what was dispatched to them.
+        # Where workers report on dispatched runs.
         self.sources = tuple(sources)
-        # Tasks that it knows and leaves to others, each with the driver that it does not run.
+        # Tasks that this node leaves to others, each with the driver that is not enabled here.
         self.leaves: Mapping[str, str] = leaves or {}
         self.hold = Hold(concurrency)
-        # How many fires, claims or verdicts go into one intent, at most: bounds its transaction and its memory.
+        # The most fires, claims or outcomes in one transaction.
         self.batch_size = batch_size
         self.id = clock.new_token()
         self._has_own_rates = has_own_rates
-        # The rates that this node counts by itself, which the store then hears nothing of.
+        # Rates counted in memory; the store does not see them.
         self.rates = OwnRates(clock, {})
         self.terms: dict[str, TaskTerms] = {}
         self._learn_terms(works)
-        # Held over every statement that claims, and over the comparison of what the store says we hold: in between,
-        # a claim whose answer is under way would look like a stray.
+        # Held during each claim, and while the node compares its runs with the store: a claim whose answer has not
+        # arrived would look like a claim that the node does not hold.
         self.claiming = ClaimLock()
-        # Lines of the log that would come once per run or batch.
+        # Limits log lines that would repeat per run or batch.
         self.summary = LogSummary(clock.elapsed)
         self.is_draining = False
-        # Running work is cut off: runs that claims bring from now on are given back.
+        # Running work was cut off: runs claimed from now on are released.
         self.is_closed = False
-        # By `clock.elapsed`: until then no node may have declared us dead. Counted from sending the beat.
+        # Until then, by `clock.elapsed`, no node can have declared this one dead. Counted from sending the heartbeat.
         self.trusted_until = 0.0
 
     def know(
@@ -322,9 +320,9 @@ class LocalNode:
         sources: Sequence[ReportSource],
         leaves: Mapping[str, str],
     ) -> None:
-        """Other tasks and declarations from now on. What was claimed before is carried out as it was then, and what was
-        dispatched before is still reported on."""
-        # A claim may be under way for a task that is not ours any more: what it brings must find its work.
+        """Replace tasks and declarations. Runs claimed before keep their old tasks; reports on dispatched runs are
+        still read."""
+        # A claim in flight may return runs of a removed task, which still need their work.
         self.works = {**self.works, **works}
         self.declares, self.leaves = dict(declares), leaves
         self.senders = {**self.senders, **senders}
@@ -336,13 +334,13 @@ class LocalNode:
         terms = {task: work.terms for task, work in works.items()}
         self.rates = self.rates.of(terms if self._has_own_rates else {})
         self.terms = {task: self.rates.without_rate(task, each) for task, each in terms.items()}
-        # Where a claim must be a start, none is taken for later; see `RunQueue`.
+        # See `RunQueue`.
         self.may_claim_ahead = not any(each.at_most_once or self.is_limited(task) for task, each in self.terms.items())
 
     @property
     def trusted_seconds_left(self) -> float:
-        """How long what must not run beside its successor may go on unless a beat is answered: while a third of the
-        lease is left, so that it has stopped when the lease is over."""
+        """How long work that must not run twice may continue without a heartbeat: it stops when a third of the lease is
+        left, so that it has ended when the lease expires."""
         return self.trusted_until - self.lease / 3e6 - self.clock.elapsed()
 
     @property
@@ -351,24 +349,24 @@ class LocalNode:
 
     @property
     def has_lease(self) -> bool:
-        """Whether no node can have declared us dead yet, as far as we know."""
+        """Whether the lease is valid, so that no node can have declared this one dead."""
         return self.clock.elapsed() < self.trusted_until
 
     def reborn(self) -> None:
-        """Another incarnation: the old id never comes back."""
+        """Start a new incarnation. The old id never returns."""
         self.id = self.clock.new_token()
 
     @property
     def served(self) -> tuple[str, ...]:
-        """All queues it works on: those it was told to, and its own."""
+        """The configured queues and the node's own queue."""
         return (*self.queues, own_queue(self.id))
 
     def is_batch(self, count: int) -> bool:
-        """Whether so many free slots, or outcomes, are worth a statement under load."""
+        """Whether this many free slots or outcomes are worth a statement under load."""
         return count * _SLOTS_PER_BATCH >= self.hold.capacity or count >= self.batch_size
 
     def rest_for(self, count: int) -> float | None:
-        """How long a loop rests that has so many of them left to do."""
+        """How long a loop waits that has this many of them left."""
         if count == 0:
             return None
         return 0.0 if self.is_batch(count) else GATHER_SECONDS
@@ -394,7 +392,7 @@ class LocalNode:
         return from_us(self.clock.now_us())
 
     def tell(self, kind: EventKind, run: Claimed, *, reason: str | None = None, error: str | None = None) -> None:
-        """Tell the hooks about a run of ours."""
+        """Call hooks for a run of this node."""
         if kind in self.hooks.wanted:
             self.hooks.tell(
                 Event(
@@ -412,7 +410,7 @@ class LocalNode:
             )
 
     async def tell_ended(self, run_ids: Sequence[str]) -> None:
-        """Tell the hooks about runs that the store itself has ended: lost with their node, expired, cancelled."""
+        """Call hooks for runs that the store ended: lost with their node, expired, cancelled."""
         if not run_ids or not any(kind in self.hooks.wanted for kind in EVENT_OF.values()):
             return
         for run in await self.store.runs(self.app, RunFilter(ids=tuple(run_ids), limit=len(run_ids))):
@@ -421,8 +419,7 @@ class LocalNode:
 
 
 def ended_event(run: Run, at: datetime) -> Event:
-    """The event of a run that has ended."""
-    assert run.verdict is not None, "it has ended"
+    assert run.verdict is not None, "the run has ended"
     return event_of(EVENT_OF[run.verdict], run, at)
 
 
@@ -442,7 +439,7 @@ def event_of(kind: EventKind, run: Run, at: datetime) -> Event:
 
 
 async def runs_told_of(node: LocalNode, ids: Sequence[str]) -> dict[str, Run]:
-    """The runs, for lines of the log, which do without an answer of the store."""
+    """Runs by id, for log lines. Empty if the store is unavailable."""
     if not ids:
         return {}
     try:

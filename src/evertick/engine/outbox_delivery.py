@@ -1,14 +1,13 @@
-"""Handing messages of the outbox to the outside: claim, deliver, settle.
+"""Delivers messages of the outbox: claim, deliver, record the outcome.
 
-A message is delivered at least once and is settled by the claim that delivered it. Between the two a node may die, or
-the answer of the store may be lost; then it is delivered again under the same key. Nothing is delivered before its
-claim was answered.
+A message is delivered at least once. If the node dies, or the answer of the store is lost, between the delivery and the
+record, the message is delivered again under the same key. Nothing is delivered before its claim was answered.
 
-A call that did not come back in time is settled without waiting for it, and goes on taking its place among the
-deliveries of its channel until it does: a receiver that hangs must not be called once more for every timeout.
+A call that exceeds its timeout is recorded without it, but uses its place in the concurrency of the channel until it
+returns: otherwise a receiver that hangs would get another call after each timeout.
 
-A message that dispatches a run is told to that run before it is settled: a node that dies in between delivers it once
-more, under the same key; the other way round, a run would wait for ever for what was sent long ago.
+For a message that dispatches a run, the run is updated before the outcome is recorded. If the node dies in between, the
+message is delivered again; in the other order the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -46,49 +45,49 @@ __all__ = ["OutboxDelivery", "judge_delivery"]
 
 log = logging.getLogger("evertick.relay")
 
-# Of many messages that fail alike: the runs of so many are looked up, and so many of their jobs named.
+# One log line for messages that failed together: how many of their runs are looked up, and how many jobs named.
 _LOOKED_UP_MOST = 100
 _NAMED_MOST = 3
 
-# Outcomes that one write takes at most.
+# Outcomes per write.
 BATCH = 1_000
-# Others may be claiming what we have seen to be due: look again soon, but do not spin.
+# Another node may be claiming the messages that are due: the least wait before the next claim.
 _SOON_SECONDS = 0.01
 
 
-# What each message of a call came to: None, or what was raised.
-Came = Sequence[BaseException | None]
+# Per message of a call: None, or the error.
+Results = Sequence[BaseException | None]
 
 
 class Delivery:
-    """A claimed message in the hands of this node, until its outcome is answered."""
+    """A message that this node has claimed, until its outcome is recorded."""
 
     __slots__ = ("message", "node", "outcome", "sender")
 
     def __init__(self, message: ClaimedMessage, sender: Sender, node: str) -> None:
         self.message = message
         self.sender = sender
-        # The incarnation that claimed it: only that one may settle it.
+        # The incarnation that claimed it; only that one may record its outcome.
         self.node = node
         self.outcome: MessageOutcome | None = None
 
 
 class DeliveryBatch:
-    """A call that brings messages of one channel to the other side: one of them, or many where the sender can."""
+    """One call of a sender, with one message, or several if the sender takes batches."""
 
     __slots__ = ("begun_at", "deliveries", "sender", "task", "timer")
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self.deliveries = deliveries
         self.sender = deliveries[0].sender
-        self.task: asyncio.Task[Came] | None = None
+        self.task: asyncio.Task[Results] | None = None
         self.timer: asyncio.TimerHandle | None = None
         # By `clock.elapsed`.
         self.begun_at = 0.0
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known what came of each of them, though the call may not have come back."""
+        """Whether each message has an outcome; after a timeout the call may still be running."""
         return all(delivery.outcome is not None for delivery in self.deliveries)
 
 
@@ -98,22 +97,22 @@ class OutboxDelivery:
     def __init__(self, node: LocalNode, *, poll: float, keep_dead: int) -> None:
         self._node = node
         self._poll = poll
-        # How long a message that was given up is kept.
+        # How long a dead message (no more tries) is kept.
         self._keep_dead = keep_dead
         self._held: dict[tuple[str, int], Delivery] = {}
         self._batches: set[DeliveryBatch] = set()
-        # Calls that have not come back, by channel; also of those whose time was over.
+        # Running calls by channel, including those that exceeded their timeout.
         self._busy: Counter[str] = Counter()
-        # Channels whose last claim has left no room: there may be more of theirs.
+        # Channels whose last claim filled the room, so that more may be due.
         self._has_more: set[str] = set()
-        # When a line was last heard to be back, by `clock.elapsed`; and channels that wait for it without need.
+        # When a line last recovered, by `clock.elapsed`, and channels whose messages need not wait for their retry.
         self._back_at: dict[str, float] = {}
         self._to_hasten: set[str] = set()
-        # By `clock.elapsed`: before that the others have nothing to claim, unless woken.
-        self._look_at = 0.0
-        # A delivery has ended, or there may be more to deliver.
+        # When the next claim is due, by `clock.elapsed`; a wake-up makes it earlier.
+        self._claim_at = 0.0
+        # A delivery ended, or there may be more to deliver.
         self.on_change: Callable[[], None] = lambda: None
-        # Writes what is to be said of dispatched runs.
+        # Writes reports on dispatched runs.
         self.apply: Callable[[Sequence[Report]], Awaitable[object]] = functools.partial(
             node.store.apply_reports, node.app
         )
@@ -123,62 +122,62 @@ class OutboxDelivery:
         return sum(delivery.outcome is not None for delivery in self._held.values())
 
     @property
-    def under_way(self) -> set[asyncio.Task[Came]]:
+    def under_way(self) -> set[asyncio.Task[Results]]:
         return {each.task for each in self._batches if not each.is_settled and each.task is not None}
 
     @property
     def channels_under_way(self) -> list[str]:
-        """Also of calls whose time was over, and that have not come back."""
+        """Channels with running calls, including those that exceeded their timeout."""
         return sorted(channel for channel, calls in self._busy.items() if calls)
 
     def look_again(self) -> None:
-        """Messages may have been put into the outbox, or may have lost their owner."""
+        """Messages may be due: new ones, or those of a dead node."""
         if self._node.senders:
-            self._look_at = 0.0
+            self._claim_at = 0.0
             self.on_change()
 
     def is_back(self, line: str) -> None:
-        """What was away for these channels is there again: their messages need not wait for their next try."""
+        """The line has recovered: messages of its channels need not wait for their retry."""
         self._back_at[line] = self._node.clock.elapsed()
         self._to_hasten |= {name for name, sender in self._node.senders.items() if _line_of(sender) == line}
         self.on_change()
 
     async def step(self) -> float | None:
-        """Write what has come of the last ones while the next are claimed."""
-        # Of what is given from now on it is not known whether this step writes it.
-        back, self._to_hasten = self._to_hasten, set()
+        """Record outcomes while the next messages are claimed."""
+        # Taken first: an outcome that arrives from now on may not be recorded in this step.
+        recovered, self._to_hasten = self._to_hasten, set()
         settling = asyncio.get_running_loop().create_task(self._settle(), name="evertick settle")
         try:
-            rest = await self._claim_more()
+            delay = await self._claim_more()
         except (Exception, asyncio.CancelledError):
-            await asyncio.gather(settling, return_exceptions=True)  # nothing goes on after the step
-            self._to_hasten |= back
+            await asyncio.gather(settling, return_exceptions=True)  # must not outlive the step
+            self._to_hasten |= recovered
             raise
         try:
             await settling
-            if await self._hasten(back):
+            if await self._hasten(recovered):
                 return 0.0
         except (Exception, asyncio.CancelledError):
-            self._to_hasten |= back
+            self._to_hasten |= recovered
             raise
-        # What is tried again may be due before what the claim knew of.
-        return None if rest is None else min(rest, max(self._look_at - self._node.clock.elapsed(), 0.0))
+        # A retry may be due before the messages that the claim reported.
+        return None if delay is None else min(delay, max(self._claim_at - self._node.clock.elapsed(), 0.0))
 
     async def _claim_more(self) -> float | None:
         if self._node.is_draining or not self._node.senders:
             return None
         room = self._room()
         if not room:
-            return None  # whatever ends next makes room, and wakes us
-        rest = self._look_at - self._node.clock.elapsed()
-        return rest if rest > 0 and self._has_more.isdisjoint(room) else await self._claim(room)
+            return None  # the next delivery that ends makes room and wakes this loop
+        delay = self._claim_at - self._node.clock.elapsed()
+        return delay if delay > 0 and self._has_more.isdisjoint(room) else await self._claim(room)
 
     def cut_off(self) -> None:
-        """Give back the messages under way: another node delivers them, perhaps once more."""
+        """Release the messages in delivery; another node delivers them, perhaps again."""
         for batch in list(self._batches):
             for delivery in batch.deliveries:
                 if delivery.outcome is None:
-                    self._give(delivery, _outcome(delivery.message, "release", is_tried=False))
+                    self._set_outcome(delivery, _outcome(delivery.message, "release", is_tried=False))
             self._stop(batch)
 
     # --- claiming
@@ -192,21 +191,21 @@ class OutboxDelivery:
 
     async def _claim(self, room: dict[str, int]) -> float | None:
         node, incarnation = self._node, self._node.id
-        # A wake-up while we ask must not be lost.
+        # Set before the claim, so that a wake-up during the claim is not lost.
         since = node.clock.elapsed()
-        self._look_at = since + self._poll
+        self._claim_at = since + self._poll
         held = [delivery.message.id for delivery in self._held.values() if delivery.node == incarnation]
         try:
             claim = await node.store.claim_messages(node.app, incarnation, room, held)
         except Exception:
-            self._look_at = 0.0  # not looked at
+            self._claim_at = 0.0
             raise
         if log.isEnabledFor(TRACE):
             found = tally(message.channel for message in claim.messages)
             trace(log, node.clock.elapsed() - since, "claimed %d messages (%s)", len(claim.messages), found)
         self._begin_all([Delivery(message, node.senders[message.channel], incarnation) for message in claim.messages])
         if node.is_draining:
-            self.cut_off()  # a stop has begun meanwhile
+            self.cut_off()  # a stop began during the claim
         return self._rest_after(claim, room)
 
     def _rest_after(self, claim: MessageClaim, room: dict[str, int]) -> float | None:
@@ -214,26 +213,26 @@ class OutboxDelivery:
         full = {channel for channel, most in room.items() if taken[channel] == most}
         self._has_more = self._has_more.difference(room) | full
         if full:
-            self._look_at = 0.0  # the next due one was perhaps one of theirs; the next look is at the others
+            self._claim_at = 0.0  # the next due message may be of a full channel; claim for the others at once
             return 0.0
         if claim.next_due_at is not None:
             seconds = max((claim.next_due_at - claim.now) / 1e6, _SOON_SECONDS)
-            self._look_at = min(self._look_at, self._node.clock.elapsed() + seconds)
-        return max(self._look_at - self._node.clock.elapsed(), 0.0)
+            self._claim_at = min(self._claim_at, self._node.clock.elapsed() + seconds)
+        return max(self._claim_at - self._node.clock.elapsed(), 0.0)
 
     async def _hasten(self, channels: set[str]) -> bool:
-        """Whether some of their messages are due now."""
-        is_any = False
+        """Make waiting messages of these channels due now. Returns whether there were any."""
+        has_hastened = False
         for channel in sorted(channels):
-            hastened = some = await self._node.store.hasten_messages(self._node.app, channel, BATCH)
-            while some == BATCH:
-                some = await self._node.store.hasten_messages(self._node.app, channel, BATCH)
-                hastened += some
-            if hastened:
-                is_any, self._look_at = True, 0.0
-                what = "1 message goes" if hastened == 1 else f"{hastened} messages go"
-                log.info("%s is back: %s at once", channel, what)
-        return is_any
+            total = count = await self._node.store.hasten_messages(self._node.app, channel, BATCH)
+            while count == BATCH:
+                count = await self._node.store.hasten_messages(self._node.app, channel, BATCH)
+                total += count
+            if total:
+                has_hastened, self._claim_at = True, 0.0
+                messages = "1 message" if total == 1 else f"{total} messages"
+                log.info("channel %s: available again; retrying %s now", channel, messages)
+        return has_hastened
 
     # --- delivering
 
@@ -243,33 +242,33 @@ class OutboxDelivery:
             message = delivery.message
             self._held[message.id, message.fence] = delivery
             if message.attempts >= delivery.sender.retry.attempts:
-                # The nodes that tried have died of it, or beside it: enough is enough.
-                error = message.error or "every try was lost"
+                # Nodes that tried died during the delivery, perhaps because of it.
+                error = message.error or "the node died at every try"
                 dead = _outcome(message, "dead", error=error, remember=self._keep_dead, is_tried=False)
-                self._give(delivery, dead)
+                self._set_outcome(delivery, dead)
             else:
                 by_channel.setdefault(message.channel, []).append(delivery)
-        for those in by_channel.values():
-            most = _most_of(those[0].sender)
-            for first in range(0, len(those), most):
-                self._begin(DeliveryBatch(those[first : first + most]))
+        for group in by_channel.values():
+            most = _most_of(group[0].sender)
+            for first in range(0, len(group), most):
+                self._begin(DeliveryBatch(group[first : first + most]))
 
     def _begin(self, batch: DeliveryBatch) -> None:
         channel, loop = batch.sender.channel, asyncio.get_running_loop()
         self._busy[channel] += 1
         self._batches.add(batch)
         batch.task = loop.create_task(self._deliver(batch), name=f"evertick {channel}")
-        batch.task.add_done_callback(functools.partial(self._came_back, batch))
-        batch.timer = loop.call_later(batch.sender.timeout / 1e6, self._time_is_over, batch)
+        batch.task.add_done_callback(functools.partial(self._call_ended, batch))
+        batch.timer = loop.call_later(batch.sender.timeout / 1e6, self._timed_out, batch)
         batch.begun_at = self._node.clock.elapsed()
 
-    async def _deliver(self, batch: DeliveryBatch) -> Came:
-        """Answers errors instead of raising them: a `sys.exit()` that leaves its task ends the whole event loop."""
+    async def _deliver(self, batch: DeliveryBatch) -> Results:
+        """Returns errors instead of raising them: a SystemExit raised in a task ends the event loop."""
         sender, deliveries = batch.sender, batch.deliveries
         try:
             if sender.deliver_many is not None:
-                came = await sender.deliver_many([each.message for each in deliveries])
-                return _one_each(came, len(deliveries))
+                results = await sender.deliver_many([each.message for each in deliveries])
+                return _checked(results, len(deliveries))
             assert sender.deliver is not None, "a sender delivers one, or many"
             await sender.deliver(_shown(deliveries[0].message, self._node.app, deliveries[0].node))
             return (None,)
@@ -278,7 +277,7 @@ class OutboxDelivery:
         except BaseException as error:
             return [error] * len(deliveries)
 
-    def _came_back(self, batch: DeliveryBatch, task: asyncio.Task[Came]) -> None:
+    def _call_ended(self, batch: DeliveryBatch, task: asyncio.Task[Results]) -> None:
         self._busy[batch.sender.channel] -= 1
         self._batches.discard(batch)
         if task.cancelled():
@@ -287,35 +286,33 @@ class OutboxDelivery:
             self._judge(batch, [raised] * len(batch.deliveries))
         else:
             self._judge(batch, task.result())
-        self.on_change()  # its place is free
+        self.on_change()  # there is room for another call
 
-    def _time_is_over(self, batch: DeliveryBatch) -> None:
-        seconds = batch.sender.timeout / 1e6
-        error = TimeoutError(f"the delivery took longer than its timeout of {seconds:g} s")
+    def _timed_out(self, batch: DeliveryBatch) -> None:
+        error = TimeoutError(f"the delivery timed out after {batch.sender.timeout / 1e6:g} s")
         self._judge(batch, [error] * len(batch.deliveries))
 
-    def _judge(self, batch: DeliveryBatch, came: Came) -> None:
-        """Of those of which it is not known yet what came of them."""
+    def _judge(self, batch: DeliveryBatch, results: Results) -> None:
+        """Set the outcomes of messages that have none yet."""
         if log.isEnabledFor(TRACE) and not batch.is_settled:
-            words, arrived = "%s: %d messages of %d arrived,", sum(error is None for error in came)
-            trace(log, self._node.clock.elapsed() - batch.begun_at, words, batch.sender.channel, arrived, len(came))
-        # Drawn once: what failed together is tried again together.
+            words, arrived = "channel %s: delivered %d of %d messages", sum(error is None for error in results)
+            trace(log, self._node.clock.elapsed() - batch.begun_at, words, batch.sender.channel, arrived, len(results))
+        # One draw per call: messages that failed together are retried together.
         uniform = self._node.clock.uniform()
-        for delivery, error in zip(batch.deliveries, came, strict=True):
+        for delivery, error in zip(batch.deliveries, results, strict=True):
             if delivery.outcome is None:
                 outcome = judge_delivery(delivery.message, delivery.sender, error, uniform, self._keep_dead)
-                self._give(delivery, outcome)
+                self._set_outcome(delivery, outcome)
                 if outcome.kind == "retry" and batch.begun_at <= self._back_at.get(_line_of(batch.sender), -1.0):
-                    self._to_hasten.add(batch.sender.channel)  # it set out while the other side was still away
+                    self._to_hasten.add(batch.sender.channel)  # the call began before the line recovered
         self._stop(batch)
 
-    def _give(self, delivery: Delivery, outcome: MessageOutcome) -> None:
-        """Keep the outcome, to be written."""
+    def _set_outcome(self, delivery: Delivery, outcome: MessageOutcome) -> None:
         delivery.outcome = outcome
         self.on_change()
 
     def _stop(self, batch: DeliveryBatch) -> None:
-        """If it is still under way it is told to stop, where that is possible."""
+        """Cancel the call if it is still running, where that is possible."""
         if batch.timer is not None:
             batch.timer.cancel()
         if batch.task is not None and not batch.task.done() and batch.sender.can_be_cancelled:
@@ -324,7 +321,7 @@ class OutboxDelivery:
     # --- settling
 
     async def _settle(self) -> None:
-        """Write what has gathered. What cannot be written stays where it is, and is written again."""
+        """Record outcomes. Those that cannot be written stay, and the next step repeats them."""
         while batch := self._next_batch():
             await self._report(batch)
             outcomes = [outcome for _, outcome in batch]
@@ -332,17 +329,14 @@ class OutboxDelivery:
             answers = await self._node.store.settle_messages(self._node.app, batch[0][0].node, outcomes)
             if log.isEnabledFor(TRACE):
                 kinds = tally(outcome.kind for outcome in outcomes)
-                trace(
-                    log, self._node.clock.elapsed() - since, "wrote what came of %d messages (%s)", len(outcomes), kinds
-                )
+                trace(log, self._node.clock.elapsed() - since, "wrote %d outcomes (%s)", len(outcomes), kinds)
             for (delivery, outcome), answer in zip(batch, answers, strict=True):
-                self._let_go(delivery, outcome, answer)
-            await _log_failures(
-                self._node, [told for told, answer in zip(batch, answers, strict=True) if answer != "lost"]
-            )
+                self._remove(delivery, outcome, answer)
+            recorded = [each for each, answer in zip(batch, answers, strict=True) if answer != "lost"]
+            await _log_failures(self._node, recorded)
 
     async def _report(self, batch: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
-        """Tell the runs that these messages dispatch what became of that."""
+        """Update the runs that these messages dispatch."""
         reports = [
             report
             for delivery, outcome in batch
@@ -353,25 +347,24 @@ class OutboxDelivery:
 
     def _next_batch(self) -> list[tuple[Delivery, MessageOutcome]]:
         """Outcomes of one incarnation."""
-        given = [(delivery, delivery.outcome) for delivery in self._held.values() if delivery.outcome is not None]
-        return [(delivery, outcome) for delivery, outcome in given if delivery.node == given[0][0].node][:BATCH]
+        pairs = [(delivery, delivery.outcome) for delivery in self._held.values() if delivery.outcome is not None]
+        return [(delivery, outcome) for delivery, outcome in pairs if delivery.node == pairs[0][0].node][:BATCH]
 
-    def _let_go(self, delivery: Delivery, outcome: MessageOutcome, answer: FinishAnswer) -> None:
+    def _remove(self, delivery: Delivery, outcome: MessageOutcome, answer: FinishAnswer) -> None:
         del self._held[outcome.id, outcome.fence]
         if outcome.kind == "retry":
             due = self._node.clock.elapsed() + outcome.delay / 1e6
-            self._look_at = min(self._look_at, due)
+            self._claim_at = min(self._claim_at, due)
         if answer == "lost":
-            what = "%s: what came of message %s was not taken: its claim is lost"
-            say = functools.partial(log.warning, what, delivery.message.channel, delivery.message.key)
-            about = delivery.message.channel
-            self._node.summary.tell("messages", "lost", log, logging.WARNING, say, _lost_words, about=about)
+            channel, what = delivery.message.channel, "message %s (channel %s): outcome %r rejected; its claim was lost"
+            say = functools.partial(log.warning, what, delivery.message.key, channel, outcome.kind)
+            self._node.summary.tell("messages", "lost", log, logging.WARNING, say, _lost_words, about=channel)
 
 
 def judge_delivery(
     message: ClaimedMessage, sender: Sender, error: BaseException | None, uniform: float, keep_dead: int
 ) -> MessageOutcome:
-    """The outcome of a message by the end of its delivery."""
+    """The outcome of a message after its delivery."""
     if error is None:
         return _outcome(message, "sent", remember=sender.remember)
     attempt, text = message.attempts + 1, error_text(error)
@@ -381,7 +374,7 @@ def judge_delivery(
     if isinstance(error, Retry) and error.after is not None:
         try:
             delay = duration_us(error.after, what="Retry(after=…)")
-        except InvalidDuration as invalid:  # the message must end up somewhere: the policy's delay holds
+        except InvalidDuration as invalid:  # the message still needs an outcome: the delay of the policy applies
             text = f"{text}\n{invalid}"
     return _outcome(message, "retry", error=text, delay=delay)
 
@@ -425,7 +418,7 @@ def _shown(message: ClaimedMessage, app: str, node: str) -> Message:
 
 
 def _most_of(sender: Sender) -> int:
-    """Messages of one call."""
+    """The most messages per call."""
     return 1 if sender.deliver_many is None else sender.batch
 
 
@@ -433,14 +426,15 @@ def _line_of(sender: Sender) -> str:
     return sender.line or sender.channel
 
 
-def _one_each(came: Came, count: int) -> Came:
-    if len(came) != count:
-        return [RuntimeError(f"deliver_many answered {len(came)} times for {count} messages; answer for each")] * count
-    return came
+def _checked(results: Results, count: int) -> Results:
+    if len(results) != count:
+        what = f"deliver_many returned {len(results)} results for {count} messages; return one for each"
+        return [RuntimeError(what)] * count
+    return results
 
 
 def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | None:
-    """The report for the run that a message dispatches; None: nothing yet."""
+    """The report for the run that a message dispatches; None if nothing is decided yet."""
     kind: ReportKind
     match outcome.kind:
         case "sent":
@@ -457,28 +451,36 @@ def _report_of(message: ClaimedMessage, outcome: MessageOutcome) -> Report | Non
 
 
 async def _log_failures(node: LocalNode, settled: Sequence[tuple[Delivery, MessageOutcome]]) -> None:
-    """A delivery that fails must not do so in silence; its error is in the outbox, and here. What failed together is
-    told together: a queue that is away is one trouble, not a thousand."""
-    alike: dict[tuple[str, str, str, int], list[tuple[Delivery, MessageOutcome]]] = {}
+    """One line for messages that failed together: an unavailable queue is one problem, not a thousand."""
+    groups: dict[tuple[str, str, str, int], list[tuple[Delivery, MessageOutcome]]] = {}
     for delivery, outcome in settled:
         if outcome.kind in ("retry", "dead"):
-            place = (delivery.message.channel, outcome.kind, what_was_raised(outcome.error), outcome.attempts)
-            alike.setdefault(place, []).append((delivery, outcome))
-    for (channel, kind, what, tries), those in alike.items():
-        delivery, outcome = those[0]
-        key = f"message {delivery.message.key}" if len(those) == 1 else f"{len(those)} messages"
-        jobs, extra = await _told_of_runs(node, [delivery.message for delivery, _ in those])
-        key += jobs
+            group = (delivery.message.channel, outcome.kind, what_was_raised(outcome.error), outcome.attempts)
+            groups.setdefault(group, []).append((delivery, outcome))
+    for (channel, kind, error, tries), failed in groups.items():
+        delivery, outcome = failed[0]
+        messages = f"message {delivery.message.key}" if len(failed) == 1 else f"{len(failed)} messages"
+        jobs, extra = await _runs_of(node, [delivery.message for delivery, _ in failed])
+        messages += jobs
         if kind == "retry":
-            later = duration_rounded(outcome.delay)
-            log.warning("%s: %s failed at try %d (%s); again in %s", channel, key, tries, what, later, extra=extra)
+            delay, what = duration_rounded(outcome.delay), "channel %s: try %d failed for %s (%s); retrying in %s"
+            say = functools.partial(log.warning, what, channel, tries, messages, error, delay, extra=extra)
+            level = logging.WARNING
         else:
-            after, was = "1 try" if tries == 1 else f"{tries} tries", "was" if len(those) == 1 else "were"
-            log.error("%s: %s %s given up after %s: %s", channel, key, was, after, outcome.error, extra=extra)
+            after, what = "1 try" if tries == 1 else f"{tries} tries", "channel %s: %s failed for good after %s: %s"
+            say = functools.partial(log.error, what, channel, messages, after, outcome.error, extra=extra)
+            level = logging.ERROR
+        words = functools.partial(_failures_words, channel, kind)
+        node.summary.tell(f"{kind} {channel}", "", log, level, say, words, count=len(failed))
 
 
-async def _told_of_runs(node: LocalNode, messages: Sequence[ClaimedMessage]) -> tuple[str, dict[str, str | None]]:
-    """Of messages that dispatch runs: whose these are, in words; and of a single one what its line is about."""
+def _failures_words(channel: str, kind: str, count: int, names: list[str], seconds: float | None) -> str:
+    what = "messages failed for good" if kind == "dead" else "tries of messages failed; retrying"
+    return f"channel {channel}: {count} more {what}{such_as(names, seconds)}"
+
+
+async def _runs_of(node: LocalNode, messages: Sequence[ClaimedMessage]) -> tuple[str, dict[str, str | None]]:
+    """The jobs of dispatched runs, in words, and the log fields if there is a single run."""
     ids = [each.caused_by for each in messages if each.dispatches is not None and each.caused_by is not None]
     runs = (await runs_told_of(node, ids[:_LOOKED_UP_MOST])).values()
     names = sorted({run.schedule_key or run.task for run in runs})
@@ -489,4 +491,4 @@ async def _told_of_runs(node: LocalNode, messages: Sequence[ClaimedMessage]) -> 
 
 
 def _lost_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"what came of {count} more messages{such_as(names, seconds)} was not taken: their claims are lost"
+    return f"{count} more outcomes of messages{such_as(names, seconds)} rejected; their claims were lost"

@@ -1,7 +1,7 @@
-"""Carrying what running jobs say (progress, phases, log lines) to the store, off the hot path.
+"""Writes progress, phases and log lines of running jobs to the store, off the hot path.
 
-Once in a while for all runs together, and once more before a run's outcome is written, which has the phases itself.
-Words that the store did not take in time are kept and sent again; the numbers of the lines make that harmless.
+At an interval for all runs together, and once more before the outcome of a run, which carries the phases itself. Notes
+that could not be written are kept and sent again; log lines are numbered, so that a repetition changes nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from evertick.store.base import Note
 
 __all__ = ["ProgressWriter", "log_capture"]
 
-# While the store is away jobs may go on talking; beyond this the oldest words go.
+# While the store is unavailable, at most this many notes are kept; the oldest are dropped.
 _PENDING_MAX = 4 * LINES_MAX
 
 
 class ProgressWriter:
-    """Progress and log lines on their way to the store."""
+    """Progress and log lines that are not stored yet."""
 
     def __init__(self, node: LocalNode, every_seconds: float) -> None:
         self._node = node
         self.every_seconds = every_seconds
         self._pending: list[tuple[Attempt, Note]] = []
         self._sending = asyncio.Lock()
-        # Nothing is held, and the loop rests until something is.
+        # No run is held; the loop waits until one is.
         self.is_idle = False
         self.on_held: Callable[[], None] = lambda: None
         self.on_lost: Callable[[Attempt], None] = lambda attempt: None
@@ -41,16 +41,16 @@ class ProgressWriter:
         return None if self.is_idle else self.every_seconds
 
     async def carry(self, attempts: Iterable[Attempt], *, with_phases: bool = False) -> None:
-        """Send what these attempts have said. Raises when the store is away; nothing is forgotten then."""
+        """Write the news of these attempts. Raises and keeps them if the store is unavailable."""
         async with self._sending:
-            notes = [(attempt, note) for attempt in attempts if (note := _taken_from(attempt, with_phases)) is not None]
+            notes = [(attempt, note) for attempt in attempts if (note := _note_of(attempt, with_phases)) is not None]
             self._pending.extend(notes)
             del self._pending[:-_PENDING_MAX]
             while self._pending:
                 await self._send_first()
 
     async def _send_first(self) -> None:
-        """Send the oldest notes of one incarnation; they are forgotten once the store has answered."""
+        """Send the oldest notes of one incarnation; they are kept until the store answers."""
         node = self._pending[0][0].node
         sending = list(itertools.takewhile(lambda pending: pending[0].node == node, self._pending))
         lost = set(await self._node.store.note(self._node.app, node, [note for _, note in sending]))
@@ -60,14 +60,14 @@ class ProgressWriter:
                 self.on_lost(attempt)
 
 
-def _taken_from(attempt: Attempt, with_phases: bool) -> Note | None:
-    said = attempt.record.buffer
-    if said is None:
+def _note_of(attempt: Attempt, with_phases: bool) -> Note | None:
+    buffer = attempt.record.buffer
+    if buffer is None:
         return None
-    taken, phases = said.take(), said.take_phases() if with_phases else None
-    if taken is None and phases is None:
+    news, phases = buffer.take(), buffer.take_phases() if with_phases else None
+    if news is None and phases is None:
         return None
-    seq, lines, progress = taken if taken is not None else (0, (), None)
+    seq, lines, progress = news if news is not None else (0, (), None)
     fraction, text = progress if progress is not None else (None, None)
     return Note(
         id=attempt.run.id,
@@ -81,10 +81,10 @@ def _taken_from(attempt: Attempt, with_phases: bool) -> Note | None:
 
 
 class NodeLogCapture:
-    """Keeps what a job says through `logging` with its run, bounded like everything else in its notebook.
+    """Copies the `logging` records of a job into the log of its run. One for all engines of the process.
 
-    It listens where records are made, not as a handler: a handler on the root logger would silence the last resort of a
-    program that has set up no logging, and make a later `basicConfig` do nothing. One for all engines of the process.
+    It hooks the record factory, not the root logger: a root handler would disable Python's last-resort handler in a
+    program that has not configured logging, and make a later `basicConfig` do nothing.
     """
 
     def __init__(self) -> None:
@@ -99,12 +99,12 @@ class NodeLogCapture:
 
     def remove(self) -> None:
         self._engines -= 1
-        # A factory that was put over ours keeps ours below it, where it only passes records on.
+        # If the program has wrapped our factory, ours stays in place and only passes records on.
         if self._engines == 0 and logging.getLogRecordFactory() == self._listen:
             logging.setLogRecordFactory(self._make_record)
 
     def remove_all(self) -> None:
-        """For engines that ended without a word, as killed ones do in a simulation."""
+        """For engines that ended without `remove`, such as nodes killed in a simulation."""
         self._engines = min(self._engines, 1)
         if self._engines:
             self.remove()

@@ -1,10 +1,9 @@
-"""Applying what is said of dispatched runs from outside: by workers, through the sources of the drivers, and by our own
-relay.
+"""Applies reports on dispatched runs: from workers, through the sources of the drivers, and from the outbox delivery.
 
-A report is confirmed to its source when the ledger has it, and not before: a node that dies in between leaves it to
-another, and the ledger knows it already. What cannot be written because the store is away is kept and written again; a
-source that is away is asked again later, and holds up no other. Each reader knows how long it has heard all that was
-said: only by that may a worker be called silent.
+A report is confirmed to its source only when it is stored. If the node dies before, another node gets the report, and
+the store recognises it. Reports that the store did not take are kept and written again. An unavailable source is
+retried and does not delay the others. Each reader knows since when it has read every report; a worker is declared
+silent only on that basis.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from evertick.clock import Clock
 from evertick.driver.base import Received, ReportSource
 from evertick.engine.finish import about
 from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
-from evertick.errors import StoreUnavailable
+from evertick.errors import BrokerUnavailable, StoreUnavailable
 from evertick.model import Report, Run, Verdict, hearing_tick
 from evertick.model.hooks import EventKind
 from evertick.store.base import ReportAnswer, RunFilter
@@ -33,33 +32,31 @@ __all__ = ["Reporter"]
 
 log = logging.getLogger("evertick.report")
 
-# Reports that are asked for and applied at once.
+# Reports per read.
 _BATCH = 1_000
 _FIRST_WAIT_SECONDS = 0.1
 _PAUSE_FIRST, _PAUSE_MOST = 0.1, 5.0
-# Ends that the hooks have not heard of, because the store could not be read.
-_UNTOLD_MOST = 10_000
+# Events whose hooks were not called yet, because the store could not be read.
+_PENDING_MOST = 10_000
 # How long a read waits for the first report.
 WAIT_SECONDS = 5.0
-# How much longer it may take, and how long what it brought may take to be written: a node that was stopped for a while,
-# or whose line hangs, has not heard what was said meanwhile.
+# How much longer a read, or the write after it, may take. Beyond that, reports may have been missed: the node was
+# suspended, or the connection hung.
 _SLACK_SECONDS = 5.0
 
 
 class ReportWatch:
-    """Since when, and until when, a node has heard every word of the workers behind one source, by `clock.elapsed`.
+    """From when to when this node has read every report of one source, by `clock.elapsed`.
 
-    A node that cannot read reports never declares a worker silent. While a queue is away its workers are as well as
-    they were, and what they say waits; when it is back it brings what waited, and they need their time to be heard
-    again. So hearing begins when all that waited has been read and written, and ends with the first read, or write,
-    that fails. A connection that was made anew in silence, between two reads, had no more time for it than may pass
-    between two reads that count as one hearing.
+    A node that cannot read reports never declares a worker silent: in an outage of the queue, workers may be healthy
+    and their reports wait. So the window starts when all waiting reports were read and written, and ends with the first
+    read or write that fails. A reconnect between two reads is covered by the slack between reads.
     """
 
     __slots__ = ("_read_at", "_since", "_until")
 
     def __init__(self) -> None:
-        # When the last read was over.
+        # When the last read ended.
         self._read_at: float | None = None
         self._since: float | None = None
         self._until = 0.0
@@ -69,14 +66,14 @@ class ReportWatch:
         return self._since is not None
 
     def has_read(self, began: float, ended: float) -> None:
-        """A read has succeeded; what it brought is not written yet."""
+        """A read succeeded; its reports are not written yet."""
         before, self._read_at = self._read_at, ended
         is_late = ended - began > WAIT_SECONDS + _SLACK_SECONDS
         if is_late or (before is not None and began - before > _SLACK_SECONDS):
             self._since = None
 
     def has_written(self, *, has_more: bool) -> None:
-        """What the last read brought is in the ledger. If there was more than it could bring, that may be anything."""
+        """The reports of the last read are written. `has_more`: the source has others, so not everything is known."""
         if self._read_at is None or has_more:
             return
         self._since = self._read_at if self._since is None else self._since
@@ -86,20 +83,20 @@ class ReportWatch:
         self._read_at = self._since = None
 
     def stretch(self, now: float) -> tuple[float, float] | None:
-        """Since and until when everything was heard, if it still is."""
+        """The start and end of the window; None if it is over."""
         if self._since is None or now - self._until > WAIT_SECONDS + _SLACK_SECONDS:
             return None
         return self._since, self._until
 
 
 class Reader:
-    """One source, what was received from it and is not confirmed yet, and how long it has been away."""
+    """One source, its reports that are not confirmed yet, and its failures."""
 
     __slots__ = ("_clock", "failures", "on_back", "received", "source", "task", "watch")
 
     def __init__(self, source: ReportSource, clock: Clock, on_back: Callable[[str], None]) -> None:
         self.source = source
-        # It was away and can be read again; with its channel.
+        # The source of this channel can be read again.
         self.on_back = on_back
         self._clock = clock
         self.watch = ReportWatch()
@@ -109,7 +106,7 @@ class Reader:
 
     @property
     def name(self) -> str:
-        """For the log. One that cannot say where it reads is still asked."""
+        """For log lines; a source whose `name` fails is still read."""
         try:
             return self.source.name
         except Exception:
@@ -120,11 +117,11 @@ class Reader:
         return min(_PAUSE_FIRST * 2.0 ** (self.failures - 1), _PAUSE_MOST) if self.failures else 0.0
 
     async def receive(self) -> Received | None:
-        """None: the source is away."""
+        """None: the source is unavailable."""
         if self.failures:
             await asyncio.sleep(self.pause)
         began = self._clock.elapsed()
-        # Whether anything waits is known soon, and with it whether we hear all.
+        # A short first read shows soon whether reports wait, so that the window can start.
         seconds = WAIT_SECONDS if self.watch.hears else _FIRST_WAIT_SECONDS
         try:
             received = await self.source.receive(_BATCH, seconds)
@@ -133,13 +130,13 @@ class Reader:
             return None
         self.watch.has_read(began, self._clock.elapsed())
         if self.failures:
-            log.info("%s: reports can be read again", self.name)
+            log.info("reports of workers: reading recovered (%s)", self.name)
             self.on_back(self.source.channel)
         self.failures = 0
         return received
 
     async def confirm(self) -> None:
-        """What was received is in the ledger."""
+        """Confirm the received reports, which are stored now."""
         received, self.received = self.received, None
         if received is None:
             return
@@ -147,39 +144,39 @@ class Reader:
         try:
             await self.source.confirm(received)
         except Exception as error:
-            # They come again, and are known.
+            # The source delivers the reports again, and the store recognises them.
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         self.watch.is_interrupted()
         if not self.failures:
-            # Errors of a broker name it by themselves.
-            what = str(error).removeprefix(f"{self.name}: ")
-            log.warning("%s: reports of workers cannot be read: %s; it is tried again", self.name, what)
+            # Errors of a broker name it.
+            what = str(error) if isinstance(error, BrokerUnavailable) else f"{self.name}: {error}"
+            log.warning("reports of workers: reading failed, retrying: %s", what)
         self.failures = min(self.failures + 1, 16)
 
 
 class Reporter:
-    """Applies reports, and reads those of workers."""
+    """Reads and applies reports."""
 
     def __init__(self, node: LocalNode, *, poll: float) -> None:
         self._node = node
         self._poll = poll
         self._readers: list[Reader] = []
-        # What runs have come to that the hooks have not heard of.
-        self._untold: deque[tuple[Report, EventKind]] = deque(maxlen=_UNTOLD_MOST)
-        # Reports of dispatches that were over.
+        # Events whose hooks were not called yet.
+        self._pending: deque[tuple[Report, EventKind]] = deque(maxlen=_PENDING_MOST)
+        # Reports of earlier dispatches.
         self.refused = 0
-        # Runs have ended as failed, of whichever schedules.
+        # Runs failed.
         self.on_failed: Callable[[], None] = lambda: None
-        # What brings the reports of a channel was away, and is back.
+        # The source of a channel can be read again.
         self.on_back: Callable[[str], None] = lambda channel: None
-        # Something may have become due.
+        # Runs may have become due.
         self.on_freed: Callable[[], None] = lambda: None
 
     async def step(self) -> float | None:
-        """Apply what has come since. Waits for the first of it."""
-        # Those of tasks that have come since, too.
+        """Wait for reports and apply them."""
+        # A reload may have added sources.
         new = self._node.sources[len(self._readers) :]
         self._readers += [Reader(source, self._node.clock, lambda channel: self.on_back(channel)) for source in new]
         if not self._readers or self._node.is_draining:
@@ -191,71 +188,68 @@ class Reporter:
         waiting = {reader.task for reader in self._readers if reader.task is not None}
         if len(waiting) == len(self._readers):
             await asyncio.wait(waiting, timeout=self._poll, return_when=asyncio.FIRST_COMPLETED)
-        await self._take_all()
+        await self._apply_all()
         return 0.0
 
-    async def _take_all(self) -> None:
-        """What one source brings, and what is wrong with it, holds up no other; the first trouble is told by the
-        loop."""
-        troubles: list[Exception] = []
+    async def _apply_all(self) -> None:
+        """Apply the reports of each source, also if another source fails; then raise the first error."""
+        errors: list[Exception] = []
         for reader in self._readers:
             try:
-                await self._take(reader)
+                await self._apply_from(reader)
             except Exception as error:
-                troubles.append(error)
-        if troubles:
-            raise troubles[0]
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
-    async def _take(self, reader: Reader) -> None:
+    async def _apply_from(self, reader: Reader) -> None:
         if reader.task is not None and reader.task.done():
             task, reader.task = reader.task, None
             reader.received = None if task.cancelled() else task.result()
-        if reader.received is not None:
-            await self._take_in(reader, reader.received)
-
-    async def _take_in(self, reader: Reader, received: Received) -> None:
+        received = reader.received
+        if received is None:
+            return
         try:
             if received.reports:
                 await self.apply(received.reports)
         except Exception:
-            # What they say is not known to the ledger, however well the source is heard.
+            # Reports that are not stored do not count as read.
             reader.watch.is_interrupted()
             raise
         await reader.confirm()
 
     def heard(self) -> dict[str, tuple[float, float]]:
-        """Since and until when all was heard that workers said, by channel: of those that are heard now."""
+        """By channel, from when to when all reports were read; only channels that are readable now."""
         now = self._node.clock.elapsed()
         found: dict[str, tuple[float, float] | None] = {}
         for reader in self._readers:
             stretch, channel = reader.watch.stretch(now), reader.source.channel
-            if channel in found:  # what one of several brings alone is heard by those who hear all
+            if channel in found:  # with several sources, all of them have to be readable
                 other = found[channel]
                 stretch = None if stretch is None or other is None else _both(stretch, other)
             found[channel] = stretch
         return {channel: stretch for channel, stretch in found.items() if stretch is not None}
 
     def ticks(self) -> dict[str, tuple[int, None]]:
-        """By whom it is told to people that a channel is heard. May be asked from another thread."""
+        """The channels that this node reads, for the heartbeat. Thread-safe."""
         now = self._node.clock.elapsed()
         return {
             hearing_tick(channel): (round((now - until) * 1e6), None) for channel, (_, until) in self.heard().items()
         }
 
     async def stop(self, seconds: float) -> None:
-        """Unconfirmed reports come to others. None reads any more after it: that would open a connection anew that is
-        being closed."""
+        """Stop all reads, which would reopen connections; unconfirmed reports go to other nodes."""
         tasks = [reader.task for reader in self._readers if reader.task is not None]
         await cancel_until_over(tasks, seconds=seconds)
 
     async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
-        """Write reports down, and wake what may start by that."""
+        """Write reports, log failures, call hooks and wake the loops."""
         since = self._node.clock.elapsed()
         answers = await self._node.store.apply_reports(self._node.app, reports)
         if log.isEnabledFor(TRACE):
-            kinds, told = tally(report.kind for report in reports), tally(answer.answer for answer in answers)
-            words = "wrote %d reports of dispatched runs (%s; answered: %s)"
-            trace(log, self._node.clock.elapsed() - since, words, len(reports), kinds, told)
+            kinds, results = tally(report.kind for report in reports), tally(answer.answer for answer in answers)
+            words = "wrote %d reports of dispatched runs (%s; answers: %s)"
+            trace(log, self._node.clock.elapsed() - since, words, len(reports), kinds, results)
         self._count_refused(answers)
         moved = [
             (report, answer)
@@ -265,14 +259,13 @@ class Reporter:
         if moved:
             self.on_freed()
             await self._log_failures(moved)
-            self._untold.extend((report, kind) for report, answer in moved if (kind := self._wanted(report, answer)))
+            self._pending.extend((report, kind) for report, answer in moved if (kind := self._event(report, answer)))
             if any(answer.verdict is Verdict.FAILED for _, answer in moved):
                 self.on_failed()
-        await self._tell()
+        await self._call_hooks()
         return answers
 
     async def _log_failures(self, moved: Sequence[tuple[Report, ReportAnswer]]) -> None:
-        """A job that fails must not do so in silence; its error is in the ledger, and here."""
         failed = [
             (report, answer)
             for report, answer in moved
@@ -283,58 +276,58 @@ class Reporter:
             run, is_over = runs.get(report.id), answer.verdict is Verdict.FAILED
             task, level = "" if run is None else run.task, logging.ERROR if is_over else logging.WARNING
             say = functools.partial(_log_failure, report, run, is_over)
-            words = functools.partial(_failures_words, task or "jobs", is_over)
+            words = functools.partial(_failures_words, task, is_over)
             self._node.summary.tell(f"reported {is_over} {task}", "", log, level, say, words, about=report.id)
 
     def _count_refused(self, answers: Sequence[ReportAnswer]) -> None:
         refused = sum(answer.answer == "stale" for answer in answers)
         if refused:
             self.refused += refused
-            what = "%d reports of workers were refused: their runs were dispatched again since, or are over"
+            what = "%d reports of workers rejected: the runs were dispatched again or are over"
             say = functools.partial(log.warning, what, refused)
             summary = self._node.summary
             summary.tell("refused", "", log, logging.WARNING, say, _refused_words, count=refused, lines=1)
 
-    async def _tell(self) -> None:
-        """The hooks. That the ledger cannot be read must not undo that it is written."""
-        node, untold = self._node, list(self._untold)
-        if not untold:
+    async def _call_hooks(self) -> None:
+        """Does not raise if the runs cannot be read, since the reports are written."""
+        node, pending = self._node, list(self._pending)
+        if not pending:
             return
-        self._untold.clear()
-        ids = tuple({report.id: None for report, _ in untold})
+        self._pending.clear()
+        ids = tuple({report.id: None for report, _ in pending})
         try:
             runs = {run.id: run for run in await node.store.runs(node.app, RunFilter(ids=ids, limit=len(ids)))}
         except StoreUnavailable:
-            self._untold.extendleft(reversed(untold))
+            self._pending.extendleft(reversed(pending))
             return
-        for report, kind in untold:
+        for report, kind in pending:
             if report.id in runs:
                 run = msgspec.structs.replace(runs[report.id], reason=report.reason, error=report.error)
                 node.hooks.tell(event_of(kind, run, node.now()))
 
-    def _wanted(self, report: Report, answer: ReportAnswer) -> EventKind | None:
-        """What the hooks are to hear of it."""
+    def _event(self, report: Report, answer: ReportAnswer) -> EventKind | None:
+        """The event of a report, if a hook wants it."""
         kind: EventKind = "retrying" if answer.verdict is None else EVENT_OF[answer.verdict]
         return kind if report.kind != "release" and kind in self._node.hooks.wanted else None
 
 
 def _log_failure(report: Report, run: Run | None, is_over: bool) -> None:
-    name, extra = ("a job", {"run": report.id}) if run is None else (run.schedule_key or run.task, about(run))
+    name = report.id if run is None else f"{report.id} ({run.schedule_key or run.task})"
+    extra = {"run": report.id} if run is None else about(run)
     if is_over:
-        what = "%s: run %s failed where it was dispatched to: %s"
-        log.error(what, name, report.id, error_for_log(report.error), extra=extra)
+        log.error("run %s: failed on a worker: %s", name, error_for_log(report.error), extra=extra)
     else:
-        what = "%s: run %s failed where it was dispatched to (%s); it is tried again"
-        log.warning(what, name, report.id, what_was_raised(report.error), extra=extra)
+        what = "run %s: failed on a worker (%s); it will be retried"
+        log.warning(what, name, what_was_raised(report.error), extra=extra)
 
 
 def _failures_words(task: str, is_over: bool, count: int, names: list[str], seconds: float | None) -> str:
-    then = "`evertick failed` has them" if is_over else "they are tried again"
-    return f"{task}: {count} more runs failed where they were dispatched to{such_as(names, seconds)}; {then}"
+    prefix, then = f"task {task}: " if task else "", "list them with `evertick failed`" if is_over else "retrying"
+    return f"{prefix}{count} more runs failed on workers{such_as(names, seconds)}; {then}"
 
 
 def _refused_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"{count} more reports of workers were refused{such_as(names, seconds)}"
+    return f"{count} more reports of workers rejected{such_as(names, seconds)}"
 
 
 def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

@@ -1,8 +1,8 @@
-"""Upkeep, in small bites.
+"""Periodic upkeep, in small batches.
 
-The sweep of every node parks what no node can run, pauses what no code declares any more or what has failed too often,
-and resumes what was paused though our code declares it. Every bite is idempotent, so that any number of nodes may sweep
-at once. Pruning old history is the duty of one node of the app.
+Every node sweeps: it parks runs whose task no live node knows, pauses schedules that are no longer declared or failed
+too often, and resumes schedules that were paused although this node declares them. Each batch is idempotent, so nodes
+may sweep at the same time. Pruning history is the duty of one node per app.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from evertick.ledger.editor import Editor
 from evertick.model import Pause
 from evertick.model.duty import DutyContext, DutyWork, Interval
 from evertick.store.base import StoredSchedule
+from evertick.text.log_level import such_as
 
 __all__ = ["BITE", "Sweeper", "in_bites"]
 
 log = logging.getLogger("evertick.sweep")
 
 BITE = 500
-# Enough to keep up with 30,000 finished runs a minute; the rest waits for the next sweep rather than hold the store.
+# Enough for 30,000 finished runs a minute; the rest waits for the next sweep, so that the store is not kept busy.
 BITES_MAX = 60
 
 
 async def in_bites(bite: Callable[[], Awaitable[int]]) -> None:
-    """Until a bite comes back short, or it is enough for now."""
+    """Repeat a batch until it comes back short, up to a limit."""
     for _ in range(BITES_MAX):
         if await bite() < BITE:
             return
 
 
 class Sweeper:
-    """Keeps the store tidy."""
+    """The sweep of one node."""
 
     def __init__(
         self, node: LocalNode, editor: Editor, look_at_clock: Callable[[], Awaitable[None]] | None = None
@@ -50,11 +51,11 @@ class Sweeper:
 
     async def step(self) -> float | None:
         if not self._has_refreshed:
-            # Zone rules come with the machine: they change with an update and a restart, never while we run.
+            # Zone rules change with an update of the machine, so once per start is enough.
             refreshed = await self._editor.refresh_cursors()
             if refreshed:
-                log.warning("zone rules have changed: %d schedules were planned anew", refreshed)
-            # For a node that died between a verdict and its look; while we live we look ourselves.
+                log.warning("time zone rules changed: replanned %d schedules", refreshed)
+            # For failures of a node that died before it could check them.
             await pause_failing(self._node, self._editor, None)
             self._has_refreshed = True
         if self._look_at_clock is not None:
@@ -69,36 +70,36 @@ class Sweeper:
 
         await in_bites(park)
         if parked:
-            those = "1 run is" if parked == 1 else f"{parked} runs are"
-            log.warning("%s parked: no live node knows what to do (`evertick doctor` names the tasks)", those)
+            runs = "1 run" if parked == 1 else f"{parked} runs"
+            log.warning("%s parked: no live node knows the task (`evertick doctor` names the tasks)", runs)
         declared = await self._node.store.declared_schedules(self._node.app)
         await self._resume_declared(declared)
         await self._pause_undeclared([schedule for schedule in declared if not schedule.pause])
         return None
 
     async def _resume_declared(self, declared: Sequence[StoredSchedule]) -> None:
-        """Resume what was paused as no longer declared, and is declared here.
+        """Resume schedules that were paused as undeclared although this node declares them.
 
-        The node that paused it did not know of us yet: our schedules are stored before we join, and others may have
-        looked in between; or we had been declared dead. Those that a configuration has disabled stay so.
+        The other node did not see this one: schedules are stored before the node joins, or the node had been declared
+        dead. Schedules that a configuration disabled stay paused.
         """
         for schedule in declared:
-            if schedule.pause is None or self._is_rightly_paused(schedule.key, schedule.pause):
+            if schedule.pause is None or self._is_paused_rightly(schedule.key, schedule.pause):
                 continue
-            # Looked at once more when it is written: a reload that drops it pauses it, too.
-            rightly = functools.partial(self._is_rightly_paused, schedule.key)
-            with contextlib.suppress(NotFound):  # while it was paused, it could be removed
-                if await self._editor.resume(schedule.key, unless=rightly):
-                    log.warning("%r is declared here, and was paused as if it were not: resumed", schedule.key)
+            # Checked again with the write, since a reload may have dropped the schedule meanwhile.
+            unless = functools.partial(self._is_paused_rightly, schedule.key)
+            with contextlib.suppress(NotFound):  # it was removed meanwhile
+                if await self._editor.resume(schedule.key, unless=unless):
+                    self._log("resumed", schedule.key, "paused as undeclared, but this node declares it; resumed")
 
-    def _is_rightly_paused(self, key: str, pause: Pause) -> bool:
+    def _is_paused_rightly(self, key: str, pause: Pause) -> bool:
         return not pause.is_left_over or key not in self._node.declares
 
     async def _pause_undeclared(self, declared: Sequence[StoredSchedule]) -> None:
-        """Pause schedules whose code is running and no longer declares them.
+        """Pause schedules that their running program no longer declares.
 
-        The code counts as running while a node of the name that declared the schedule is alive. A service that is down
-        for a while has not changed its mind: its schedules keep their moments until it is back.
+        A program is running while a node with the name that declared the schedule is alive. The schedules of a program
+        that is down stay active.
         """
         if not declared:
             return
@@ -110,7 +111,17 @@ class Sweeper:
             source = "code" if schedule.declared is None else schedule.declared.source
             if is_undeclared and await self._editor.pause_undeclared(schedule.key, _declarer(schedule), source):
                 where = "declared by" if source == "code" else "in the configuration of"
-                log.warning("%r is no longer %s %s: paused", schedule.key, where, _declarer(schedule))
+                self._log("paused", schedule.key, f"no longer {where} {_declarer(schedule)}; paused")
+
+    def _log(self, kind: str, key: str, what: str) -> None:
+        say = functools.partial(log.warning, "schedule %r: %s", key, what)
+        words = functools.partial(_undeclared_words, kind)
+        self._node.summary.tell(f"sweep {kind}", kind, log, logging.WARNING, say, words, about=key)
+
+
+def _undeclared_words(kind: str, count: int, names: list[str], seconds: float | None) -> str:
+    what = "were no longer declared; paused" if kind == "paused" else "were paused although they are declared; resumed"
+    return f"{count} more schedules{such_as(names, seconds)} {what}"
 
 
 async def _always(now: int) -> bool:
@@ -118,7 +129,7 @@ async def _always(now: int) -> bool:
 
 
 class Pruner:
-    """Deletes what is older than is kept."""
+    """Deletes history that is older than the retention."""
 
     def __init__(
         self,
@@ -131,7 +142,7 @@ class Pruner:
         self._node = node
         self._retention = retention
         self._keep_per_schedule = keep_per_schedule
-        # Whether what is old by this time of the store may be deleted for good.
+        # Whether history that is old by this time of the store may be deleted.
         self._may_prune = may_prune
 
     def duty(self, every: float) -> DutyWork:
@@ -140,7 +151,7 @@ class Pruner:
     async def _act(self, context: DutyContext) -> None:
         async def bite() -> int:
             context.check()
-            # By the store's time: a node whose clock is a year ahead must not forget a year.
+            # The store's time: a node whose clock is a year ahead must not delete a year of history.
             now = await self._node.store.now()
             if not await self._may_prune(now):
                 return 0

@@ -1,7 +1,7 @@
-"""Claiming runs and carrying them out.
+"""Claims runs and executes them.
 
-`step` fills free slots. `_live` is the life of one run: execute, judge, hand over to the finisher. A run is started
-once per claim, and only after the claim was answered.
+`Worker.step` fills free slots. `_execute` runs one attempt: execute, judge, pass the outcome to the finisher. A run
+starts once per claim, and only after the store has answered the claim.
 """
 
 from __future__ import annotations
@@ -27,101 +27,99 @@ from evertick.job.transaction import Holder
 from evertick.model import Claimed, Verdict
 from evertick.model.message import dispatch_message
 from evertick.store.base import Claim, RunFilter, TaskTerms
-from evertick.text.log_level import TRACE, trace
+from evertick.text.log_level import TRACE, such_as, trace
 
 __all__ = ["Worker"]
 
 log = logging.getLogger("evertick.work")
 
-# How long the last in the queue is expected to wait, and how long it may wait.
+# How long a run claimed ahead is expected to wait for a slot, and how long it may wait.
 _AHEAD_SECONDS, _WAIT_MOST_SECONDS = 0.02, 0.2
-# How long a told-to-stop attempt may take to end before the ledger goes on without it.
+# How long a stopped attempt may take to end before it is abandoned.
 PATIENCE_SECONDS = 5.0
-# Claims of one step at most.
+# Claims per step, at most.
 _CLAIMS_OF_A_STEP = 8
 
 
-class _Question(NamedTuple):
-    """A claim, and what it was asked for."""
-
+class _PendingClaim(NamedTuple):
     answer: Awaitable[Claim]
     most: int
-    # When it was asked.
+    # Whether the node had its lease when it asked.
     had_lease: bool
 
 
 class Worker:
-    """Fills this node's slots with due runs."""
+    """Fills the slots of this node with due runs."""
 
     def __init__(self, node: LocalNode, finisher: Finisher, progress: ProgressWriter) -> None:
         self._node = node
         self._progress = progress
         self._finisher = finisher
         self._timeouts = Timeouts(lambda attempt: self.stop(attempt, Stop.TIMEOUT))
-        # Whether nothing waits ahead of a new run: the last claim found fewer than there was room for, and nothing has
-        # been put into the queue since. While it does not hold, slots that come free look for work.
+        # No run waits ahead of a new one: the last claim found fewer than it asked for, and nothing was enqueued since.
+        # While it is False, each slot that becomes free looks for work.
         self.queue_is_short = False
-        # Slots that come free while a claim is under way are looked at when it is answered.
+        # Slots that become free during a claim are checked when it is answered.
         self._is_claiming = False
         self._gathering: asyncio.TimerHandle | None = None
         self._queue = RunQueue(node, self._begin, lambda attempt: self.stop(attempt, Stop.NO_SLOT))
         self.claimed_at: float | None = None
-        # Runs that claims have found to be too old, of which the hooks have not heard.
+        # Runs that expired at a claim, and whose hooks were not called yet.
         self._expired: list[str] = []
         self.on_slot_free: Callable[[], None] = lambda: None
 
     async def step(self) -> float | None:
-        """Claim as many due runs as there are free slots, or soon will be, and start them. While a whole batch begins,
-        the store looks for the next, if there is room for it."""
+        """Claim due runs for the slots that are free or soon will be, and start them. Claims overlap with starts."""
         node = self._node
         async with node.claiming:
-            # Counted under the lock: while we wait for it, a fused claim may take the slots.
+            # Counted under the lock: until we have it, a fused claim may take slots.
             room = node.hold.room + self._queue.look()
             if room <= 0 or node.is_draining or self._finisher.holds_up_claims():
-                self.queue_is_short = False  # not looked at: the next free slot does, or the next written outcome
+                self.queue_is_short = False  # unknown: the next free slot or written outcome wakes this loop
                 return None
-            claim = await self._claim_and_start(self._ask(room))
-        # The next step tells those that could not be told.
+            claim = await self._claim_and_start(self._request(room))
+        # If this fails, the next step repeats it.
         await node.tell_ended(self._expired)
         self._expired.clear()
         return self._rest_after(claim)
 
-    async def _claim_and_start(self, asked: _Question) -> Claim:
-        """One claim after the other while each fills its batch; not for ever, since others wait for the lock. Answers
-        the last."""
+    async def _claim_and_start(self, pending: _PendingClaim) -> Claim:
+        """Claim batch after batch while each comes back full, up to a limit, since other loops wait for the lock.
+
+        Returns the last claim.
+        """
         claims = 1
         while True:
-            claim = await asked.answer
+            claim = await pending.answer
             self._expired += claim.expired
-            # Before anything is started: what ends at once must not look for more where there is none.
-            self.queue_is_short = len(claim.runs) < asked.most
+            # Set before the start: a run that ends at once must not look for more work if there is none.
+            self.queue_is_short = len(claim.runs) < pending.most
             self._node.rates.started(claim.runs)
-            ahead = self._ask_ahead(len(claim.runs)) if claims < _CLAIMS_OF_A_STEP else None
+            ahead = self._request_ahead(len(claim.runs)) if claims < _CLAIMS_OF_A_STEP else None
             if ahead is None:
-                self._start(claim.runs, had_lease=asked.had_lease)
+                self._start(claim.runs, had_lease=pending.had_lease)
                 return claim
-            # On its way to the store first: a thousand runs take milliseconds to begin.
+            # Let the request leave first: starting a thousand runs takes milliseconds.
             await asyncio.sleep(0)
-            self._start(claim.runs, had_lease=asked.had_lease)
-            asked, claims = ahead, claims + 1
+            self._start(claim.runs, had_lease=pending.had_lease)
+            pending, claims = ahead, claims + 1
 
-    def _ask(self, room: int, *, is_ahead: bool = False) -> _Question:
-        """Only what is asked ahead has a task: who waits for a single run to start waits for every turn of the loop."""
+    def _request(self, room: int, *, is_ahead: bool = False) -> _PendingClaim:
+        """Only a claim ahead gets a task: for a single run, each extra turn of the event loop is latency."""
         self._stop_gathering()
         node = self._node
         tasks, most = node.rates.admit(node.terms, min(room, node.batch_size))
         claim = self._claim(tasks, most)
         answer = asyncio.get_running_loop().create_task(claim, name="evertick claim") if is_ahead else claim
-        return _Question(answer, most, node.has_lease)
+        return _PendingClaim(answer, most, node.has_lease)
 
-    def _ask_ahead(self, begin: int) -> _Question | None:
-        """The next batch, while so many runs are about to begin that are not in their slots yet; unless there is no
-        room, nothing more to find, or another that waits for the lock."""
+    def _request_ahead(self, starting: int) -> _PendingClaim | None:
+        """The next claim, if there is room beside the runs that are starting and no other loop waits for the lock."""
         node = self._node
-        room = node.hold.room - begin
-        is_in_vain = self.queue_is_short or room < node.batch_size or self._finisher.holds_up_claims()
-        is_ours = not (is_in_vain or node.is_draining or node.claiming.is_wanted)
-        return self._ask(room, is_ahead=True) if is_ours else None
+        room = node.hold.room - starting
+        is_useless = self.queue_is_short or room < node.batch_size or self._finisher.holds_up_claims()
+        may_claim = not (is_useless or node.is_draining or node.claiming.is_wanted)
+        return self._request(room, is_ahead=True) if may_claim else None
 
     async def _claim(self, tasks: Mapping[str, TaskTerms], most: int) -> Claim:
         node, since = self._node, self._node.clock.elapsed()
@@ -131,15 +129,15 @@ class Worker:
         finally:
             self._is_claiming = False
         if log.isEnabledFor(TRACE):
-            words = "claimed %d runs of %d at most, under fence %d; %d were too old;"
+            words = "claimed %d runs (limit %d), fence %d, %d expired,"
             trace(log, node.clock.elapsed() - since, words, len(claim.runs), most, claim.fence, len(claim.expired))
         return claim
 
     def start(self, runs: Sequence[Claimed], *, had_lease: bool) -> None:
-        """Begin the life of each run. Their claim must have been answered. `had_lease`: when it was asked for.
+        """Start claimed runs. `had_lease`: whether the node had its lease when it sent the claim.
 
-        A process that was frozen in between, or whose machine slept, hears of claims that others may have by now. It
-        does not start them: the next beat gives them back, or tells us that we are dead.
+        If the process or the machine was suspended since, another node may have the runs, so they are not started: the
+        next heartbeat releases them, or returns that this node was declared dead.
         """
         assert len(runs) <= self._node.hold.free, "runs are started into free slots"
         self._start(runs, had_lease=had_lease)
@@ -149,7 +147,7 @@ class Worker:
         if not runs:
             return
         if had_lease and not node.has_lease:
-            log.warning("the lease ran out while a claim was under way: %d runs are not started here", len(runs))
+            log.warning("node %s: lease expired during a claim; %d claimed runs not started", node.name, len(runs))
             return
         if self._progress.is_idle:
             self._progress.is_idle = False
@@ -169,22 +167,22 @@ class Worker:
             self._queue.put(attempts)
 
     def _carry_progress(self) -> None:
-        """For runs that take longer than a moment: most are over before there is anything to carry."""
+        """Delayed, since most runs end before they have progress to write."""
         if len(self._node.hold):
             self._progress.on_held()
         else:
             self._progress.is_idle = True
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
-        """Their work, each in a slot and a task of its own."""
+        """Execute each attempt in its own slot and task."""
         loop = asyncio.get_running_loop()
         if "started" in self._node.hooks.wanted:
-            # After what the caller has to tell of them.
+            # Later: the caller may have "scheduled" to emit first.
             loop.call_soon(self._tell_started, [attempt.run for attempt in attempts])
         if log.isEnabledFor(logging.DEBUG):
             for run in (attempt.run for attempt in attempts):
-                log.debug("%s: run %s begins", run.schedule_key or run.task, run.id, extra=about(run))
-        # All of them first: where a job begins within this call, it may stop another of them before that one has begun.
+                log.debug("run %s (%s): started", run.id, run.schedule_key or run.task, extra=about(run))
+        # All slots first: a job that starts within this call may stop another attempt that has not started.
         for attempt in attempts:
             self._node.hold.give_slot(attempt)
             timeout = attempt.work.timeout
@@ -193,7 +191,7 @@ class Worker:
         begin = _task_maker(loop)
         for attempt in attempts:
             if attempt.why is None:
-                attempt.task = begin(self._live(attempt), name=f"evertick {attempt.run.task}")
+                attempt.task = begin(self._execute(attempt), name=f"evertick {attempt.run.task}")
             else:
                 self._end(attempt, StoppedBy(attempt.why))
 
@@ -202,7 +200,7 @@ class Worker:
             self._node.tell("started", run)
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
-        """Tell a running attempt to stop. A lost claim outranks every other reason; else the first one counts."""
+        """Stop an attempt. The first reason counts, but a lost claim overrides it."""
         if attempt.is_over or (attempt.why is not None and why is not Stop.LOST):
             return
         is_first = attempt.why is None
@@ -220,35 +218,35 @@ class Worker:
             asyncio.get_running_loop().call_later(patience, self.abandon, attempt)
 
     async def has_ended_itself(self, attempt: Attempt) -> bool:
-        """Whether a run that the store says we do not hold was ended by its own job, which may still be at work."""
+        """Whether the job finished its own run in a transaction; the job may still be running."""
         record, claim = attempt.record, (attempt.node, attempt.run.fence)
         if record.own_end == "written":
             runs = await self._node.store.runs(self._node.app, RunFilter(ids=(attempt.run.id,)))
-            # No other word makes a run of this claim succeed.
+            # Only the job can have made a run of this claim succeed.
             if any(run.verdict is Verdict.SUCCEEDED and (run.node, run.fence) == claim for run in runs):
                 record.own_end = "committed"
         return record.own_end == "committed"
 
     @property
     def may_take_fires(self) -> bool:
-        """Whether a run may begin as it is recorded: nothing waits ahead of it, and what was done before is written."""
+        """Whether fused claims are allowed: no run waits ahead, and the finisher keeps up."""
         return self.queue_is_short and not self._finisher.holds_up_claims()
 
     def queue_has_grown(self) -> None:
-        """A run was put into the queue, unclaimed."""
+        """Unclaimed runs were enqueued."""
         self.queue_is_short = False
         self.on_slot_free()
 
     def stop_schedules(self, schedule_ids: Collection[int]) -> None:
-        """Newer fires replace what runs of these schedules; the beat would bring the request later."""
+        """Stop runs that newer fires replace, without waiting for the heartbeat to return the request."""
         for attempt in self._node.hold if schedule_ids else ():
             if attempt.run.schedule_id in schedule_ids:
                 self.stop(attempt, Stop.REPLACED)
 
-    # --- the life of one run
+    # --- one run
 
-    async def _live(self, attempt: Attempt) -> None:
-        if attempt.task is None:  # begun at once: `start` does not know it yet
+    async def _execute(self, attempt: Attempt) -> None:
+        if attempt.task is None:  # an eager task runs before `create_task` returns
             attempt.task = asyncio.current_task()
         driver = attempt.work.driver
         try:
@@ -261,23 +259,22 @@ class Worker:
         except asyncio.CancelledError as error:
             ending = self._judge_cancel(attempt, error)
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not _is_at_its_step(attempt):
-                raise  # this coroutine is closed, for its event loop has ended
-            # Whatever it is, the run must not be left without an outcome. What a job raises on its way out, once it was
-            # told to stop, is no failure of its own.
+            if isinstance(error, GeneratorExit) and not _is_current(attempt):
+                raise  # the event loop has ended and closes this coroutine
+            # Every run needs an outcome, also after SystemExit. An error raised after a stop is not a failure.
             ending = self._judge_raise(attempt, error) if attempt.why is None else _stopped(attempt, attempt.why)
         self._end(attempt, ending)
 
     def _ending_of(self, attempt: Attempt, result: object) -> Ending:
-        """Of a job that has returned."""
+        """The ending of a job that has returned."""
         if attempt.why is not None:
-            # A job that saw that it was to stop, and returned, has stopped; one that did not look has done its work.
+            # A job that checked for the stop and returned has stopped; one that never checked has completed.
             if attempt.record.has_seen_stop:
                 return _stopped(attempt, attempt.why)
             if attempt.why is Stop.TIMEOUT:
                 attempt.record.log(
-                    f"it took longer than its timeout of {(attempt.work.timeout or 0) / 1e6:g} s and never looked at "
-                    "ctx.cancelled, so it could not be stopped: its work is done, and counts",
+                    f"exceeded its timeout of {(attempt.work.timeout or 0) / 1e6:g} s without checking ctx.cancelled, "
+                    "so it could not be stopped; its result counts",
                     level="warning",
                 )
         if isinstance(result, Dispatch):
@@ -300,7 +297,7 @@ class Worker:
         if attempt.why is not None:
             return _stopped(attempt, attempt.why)
         task = asyncio.current_task()
-        # Cancelled from outside (the program ends its loop), or by something the job itself awaited.
+        # Cancelled from outside (the program ends its loop), or by code that the job awaited.
         return _stopped(attempt, Stop.SHUTDOWN) if task is not None and task.cancelling() else Raised(error)
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
@@ -311,16 +308,15 @@ class Worker:
             self._queue.run_ended()
         if attempt.is_abandoned:
             if not _is_cut_off(attempt):
-                run = attempt.run
-                what = "run %s of %r, which was given up, has ended: its slot is free again, its outcome is dropped"
-                log.warning(what, run.id, run.task, extra=about(run))
+                what = "run %s (%s): ended after it was abandoned; its slot is free, its outcome is dropped"
+                self._log("returned", logging.WARNING, what, attempt.run)
         else:
             self._give_outcome(attempt, ending)
         if not self.queue_is_short and not self._is_claiming:
             self._look_for_more()
 
     def _look_for_more(self) -> None:
-        """A slot has come free while more is waiting."""
+        """A slot is free while runs wait."""
         if self._queue.is_worth_a_claim:
             self.on_slot_free()
         elif self._gathering is None:
@@ -337,48 +333,49 @@ class Worker:
 
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.why is not None and attempt.why is Stop.LOST:
-            # A run that has ended itself is no loss; the store knows its end, and is only asked to confirm it.
+            # A run that its job finished is not lost; the store only has to confirm it.
             ending = Returned(None) if attempt.record.own_end == "committed" else StoppedBy(Stop.LOST)
         record, draw = attempt.record, self._node.clock.uniform
         try:
             outcome = judge(attempt.run, attempt.work, ending, draw, record.phases)
-        except Exception as error:  # whatever a job raises, its run must not be left without an outcome
-            run = attempt.run
-            log.exception("the ending of run %s of %r makes no sense", run.id, run.task, extra=about(run))
+        except Exception as error:  # for example an error whose str() fails: the run still needs an outcome
+            run, what = attempt.run, "run %s (%s): judging its outcome failed; recorded as failed"
+            log.exception(what, run.id, run.schedule_key or run.task, extra=about(run))
             work = msgspec.structs.replace(attempt.work, retry_on=())
             outcome = judge(attempt.run, work, Raised(error), draw, record.phases)
         if record.buffer is not None and outcome is not None and outcome.verdict is Verdict.SUCCEEDED:
             outcome = msgspec.structs.replace(outcome, messages=record.messages)
         if outcome is None:
-            run = attempt.run
-            log.warning(
-                "run %s of %r is no longer ours; what came of it is dropped", run.id, run.task, extra=about(run)
-            )
+            what = "run %s (%s): claim lost; its outcome is dropped"
+            self._log("lost", logging.WARNING, what, attempt.run)
             self._node.hold.let_go(attempt)
         else:
             self._finisher.put(attempt, outcome)
 
     def abandon(self, attempt: Attempt) -> None:
-        """Go on without an attempt that was told to stop and did not: its outcome is given now."""
+        """Record the outcome of an attempt that did not stop, without waiting for it."""
         if attempt.is_over or attempt.is_abandoned or attempt.why is None:
             return
-        log.error(
-            "run %s of %r did not stop when asked to (%s): given up; its slot stays in use until it returns. A plain "
-            "function stops at ctx.check(); with process=True it is killed",
-            attempt.run.id,
-            attempt.run.task,
-            attempt.why,
-            extra=about(attempt.run),
+        what = (
+            "run %s (%s): did not stop when asked (%s); abandoned, its slot stays in use until it returns (a plain "
+            "function stops at ctx.check(); with process=True it is killed)"
         )
+        self._log("abandoned", logging.ERROR, what, attempt.run, attempt.why)
         self._node.hold.abandon(attempt)
         self._give_outcome(attempt, StoppedBy(attempt.why))
 
+    def _log(self, kind: str, level: int, what: str, run: Claimed, *values: object) -> None:
+        """Many runs may be stopped at once, so the lines of each kind are limited."""
+        say = functools.partial(log.log, level, what, run.id, run.schedule_key or run.task, *values, extra=about(run))
+        words = functools.partial(_stopped_words, kind)
+        self._node.summary.tell(f"stopped {kind}", kind, log, level, say, words, about=run.id)
+
     def end_unlived(self, attempt: Attempt) -> None:
-        """A task that is cancelled before its first step never runs a line of `_live`; its run gets an end, too."""
+        """End an attempt whose task was cancelled before its first step, so that `_execute` never ran."""
         if attempt.is_over or attempt.task is None or not attempt.task.done():
             return
         if attempt.is_abandoned:
-            self._node.hold.work_ended(attempt)  # the program ends its loop, and with it what did not stop
+            self._node.hold.work_ended(attempt)  # the event loop ends, and the job with it
         else:
             self._end(attempt, StoppedBy(attempt.why or Stop.SHUTDOWN))
 
@@ -391,70 +388,66 @@ class Worker:
 
 
 class RunQueue:
-    """Runs that are claimed, and wait for a slot of this node: first come, first served.
+    """Claimed runs that wait for a slot of this node, in order of arrival.
 
-    A claim takes the store a millisecond or two. Where runs are over in less, a node that claims for its free slots
-    alone waits for the store most of the time. So where all slots are taken anew within a moment, it claims more than
-    they are: as many as end here in such a moment, which is how long the last of them will wait. A run that waits
-    longer is given back.
+    A claim takes a millisecond or two. If runs end faster than that, a node that claims only for free slots spends most
+    of its time waiting for the store. So a node whose slots all turn over within _AHEAD_SECONDS claims ahead: as many
+    runs as end in that time. A run that waits longer than _WAIT_MOST_SECONDS is released.
 
-    Never where a claim must be a start: a run that is to be started at most once, or that counts under a limit. When a
-    node dies, what it has claimed has lost a claim, begun or not: one more reason to bound the queue by time. A node
-    that has just started has ended nothing yet, and claims for its slots alone; so what kills its node at each start
-    takes no more with it than before.
+    A node does not claim ahead where a claim counts as a start (at most once, limits), or right after its own start, so
+    that a job which kills its node takes few other runs with it: the death of a node costs each claimed run a loss.
     """
 
     def __init__(
-        self, node: LocalNode, begin: Callable[[Sequence[Attempt]], None], give_back: Callable[[Attempt], None]
+        self, node: LocalNode, begin: Callable[[Sequence[Attempt]], None], release: Callable[[Attempt], None]
     ) -> None:
         self._node = node
         self._begin = begin
-        self._give_back = give_back
+        self._release = release
         self._attempts: deque[Attempt] = deque()
-        # How many may be claimed ahead, as of the last look; how many runs have ended since.
+        # How many may be claimed ahead, as of `look`; how many runs ended since.
         self._most = 0
         self._ended = 0
-        self._looked_at = node.clock.elapsed()
+        self._checked_at = node.clock.elapsed()
         self._is_filling = False
 
     def look(self) -> int:
-        """How many may be in line, or on their way into it."""
+        """How many runs may be claimed ahead now."""
         now, ended = self._node.clock.elapsed(), self._ended
-        seconds, self._looked_at, self._ended = max(now - self._looked_at, 0.001), now, 0
-        coming = min(int(ended / seconds * _AHEAD_SECONDS), self._node.batch_size)
-        is_worth_it = self._node.may_claim_ahead and self._node.has_lease and coming >= self._node.hold.capacity
-        self._most = coming if is_worth_it else 0
+        seconds, self._checked_at, self._ended = max(now - self._checked_at, 0.001), now, 0
+        ending = min(int(ended / seconds * _AHEAD_SECONDS), self._node.batch_size)
+        is_worth_it = self._node.may_claim_ahead and self._node.has_lease and ending >= self._node.hold.capacity
+        self._most = ending if is_worth_it else 0
         return self._most
 
     @property
     def is_worth_a_claim(self) -> bool:
-        """Whether the slots that are free, and the places in line, are worth a statement."""
+        """Whether the free slots and places in this queue are worth a statement."""
         room = self._node.hold.room + self._most
         return self._node.is_batch(room) and 2 * room >= self._most
 
     def put(self, attempts: Sequence[Attempt]) -> None:
-        """Nearly all of them find a free slot."""
         self._attempts.extend(attempts)
         self._fill_slots()
-        if left := [attempt for attempt in attempts if not attempt.has_slot and not attempt.is_over]:
-            asyncio.get_running_loop().call_later(_WAIT_MOST_SECONDS, self._lose_patience, left)
+        if waiting := [attempt for attempt in attempts if not attempt.has_slot and not attempt.is_over]:
+            asyncio.get_running_loop().call_later(_WAIT_MOST_SECONDS, self._release_waiting, waiting)
 
     def leave(self, attempt: Attempt) -> None:
         self._attempts.remove(attempt)
 
     def run_ended(self) -> None:
-        """Its slot is for the next in line. Not at once: one that begins may end at once, and so on."""
+        """Start the next run soon. Not in this call: that run may end at once, and the recursion would not end."""
         self._ended += 1
         if self._attempts and not self._is_filling:
             self._is_filling = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._start_next)
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         self._is_filling = False
         if not self._node.has_lease:
-            self._forget_all()
+            self._drop_all()
         elif self._node.is_draining:
-            self._lose_patience(list(self._attempts))
+            self._release_waiting(list(self._attempts))
         else:
             self._fill_slots()
 
@@ -462,63 +455,65 @@ class RunQueue:
         count = min(self._node.hold.idle, len(self._attempts))
         self._begin([self._attempts.popleft() for _ in range(count)])
 
-    def _forget_all(self) -> None:
-        """We were frozen, and others may have them. The next beat gives them back, or tells us that we are dead."""
-        log.warning("the lease ran out while %d runs waited for a slot: they are not started here", len(self._attempts))
+    def _drop_all(self) -> None:
+        """After a suspend, when other nodes may have these runs; the next heartbeat releases them if not."""
+        log.warning(
+            "node %s: lease expired; %d runs that waited for a slot not started", self._node.name, len(self._attempts)
+        )
         for attempt in self._attempts:
             self._node.hold.work_ended(attempt)
             self._node.hold.let_go(attempt)
         self._attempts.clear()
 
-    def _lose_patience(self, attempts: Sequence[Attempt]) -> None:
+    def _release_waiting(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
             if not attempt.has_slot and not attempt.is_over:
-                self._give_back(attempt)
+                self._release(attempt)
 
 
 class Timeouts:
-    """Which running attempts run out of time next: one timer for all of them. Times are the event loop's.
+    """The timeouts of all running attempts, with one timer. Times are the event loop's.
 
-    Attempts of one timeout run out in the order in which they began. So each timeout has a queue of its own, and only
-    the heads are looked at, whenever the timer rings; an attempt that ends in time costs two changes of a dict. A timer
-    for each attempt costs ten times as much.
+    Attempts with the same timeout expire in the order in which they started, so each timeout has its own queue and only
+    the heads are checked. An attempt that ends in time costs two changes of a dict; a timer for each attempt would cost
+    ten times as much.
     """
 
     def __init__(self, on_timeout: Callable[[Attempt], None]) -> None:
         self._on_timeout = on_timeout
-        # By timeout in microseconds, in the order of their beginning: when each of them has had its time.
+        # When each attempt expires, by timeout in microseconds, in order of start.
         self._queues: dict[int, dict[Attempt, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, attempt: Attempt, timeout: int) -> None:
-        """The attempt begins now."""
+        """The attempt starts now."""
         loop = asyncio.get_running_loop()
-        over_at = loop.time() + timeout / 1e6
-        self._queues.setdefault(timeout, {})[attempt] = over_at
-        self._ring_at(loop, over_at)
+        expires_at = loop.time() + timeout / 1e6
+        self._queues.setdefault(timeout, {})[attempt] = expires_at
+        self._set_timer(loop, expires_at)
 
     def forget(self, attempt: Attempt, timeout: int) -> None:
-        """The attempt is over. The timer may ring for nothing once: that is cheaper than setting it anew each time."""
+        """The attempt is over. The timer stays: one useless call is cheaper than setting it again each time."""
         self._queues[timeout].pop(attempt, None)
 
-    def _ring_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+    def _set_timer(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._ring, when)
+        self._timer = loop.call_at(when, self._expire, when)
 
-    def _ring(self, when: float) -> None:
+    def _expire(self, when: float) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        # Loops ring a little early (uvloop up to half a millisecond). Who then waits for the rest spins, and where time
-        # is virtual and stands still meanwhile, for ever.
+        # Loops call a little early (uvloop up to half a millisecond). Waiting for the rest would spin, for ever if the
+        # time is virtual.
         now = max(when, loop.time())
         for timeout, queue in list(self._queues.items()):
             while queue:
-                attempt, over_at = next(iter(queue.items()))
-                if over_at > now:
-                    self._ring_at(loop, over_at)
+                attempt, expires_at = next(iter(queue.items()))
+                if expires_at > now:
+                    self._set_timer(loop, expires_at)
                     break
                 self.forget(attempt, timeout)
                 self._on_timeout(attempt)
@@ -529,13 +524,24 @@ def _stopped(attempt: Attempt, why: Stop) -> StoppedBy:
 
 
 def _is_cut_off(attempt: Attempt) -> bool:
-    """Whether its event loop ends before its thread has: only the waiting for the thread is over."""
+    """Whether the event loop ended first: the thread of the job is still running."""
     task = attempt.task
     return task is not None and task.cancelling() > 0 and not attempt.work.driver.can_be_cancelled
 
 
-def _is_at_its_step(attempt: Attempt) -> bool:
-    """Whether it is the attempt's own task that takes a step now."""
+def _stopped_words(kind: str, count: int, names: list[str], seconds: float | None) -> str:
+    match kind:
+        case "abandoned":
+            what = "did not stop when asked and were abandoned"
+        case "returned":
+            what = "ended after they were abandoned"
+        case _:
+            what = "lost their claims; their outcomes are dropped"
+    return f"{count} more runs{such_as(names, seconds)} {what}"
+
+
+def _is_current(attempt: Attempt) -> bool:
+    """Whether the attempt's own task is the current one."""
     try:
         return asyncio.current_task() is attempt.task
     except RuntimeError:
@@ -543,9 +549,8 @@ def _is_at_its_step(attempt: Attempt) -> bool:
 
 
 def _task_maker(loop: asyncio.AbstractEventLoop) -> Callable[..., asyncio.Task[None]]:
-    """Makes the task of a run. Where Python can (3.12), the task takes its first step at once: for a
-    job that never waits, its turn in the event loop is saved. A program that makes its own kind of tasks is asked.
-    """
+    """The constructor for tasks of runs: the program's task factory, or eager tasks (Python 3.12), which save a job
+    that never waits one turn of the event loop."""
     if loop.get_task_factory() is not None:
         return loop.create_task
     if sys.version_info >= (3, 12):

@@ -1,4 +1,4 @@
-"""Which of the known names was meant by one that is not known."""
+"""Suggestions for unknown names: "did you mean"."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from difflib import get_close_matches
 
 __all__ = ["alike", "nearest"]
 
-# Two words that share fewer letters are not meant for each other.
+# The least share of common letters.
 _ALIKE = 0.65
 
 
 def alike(name: str, known: Iterable[str], share: float = _ALIKE) -> str | None:
-    """The one that was meant, if it shares so many letters with one of them."""
+    """The known name that is most similar, if it is similar enough."""
     return next(iter(get_close_matches(name, list(known), 1, share)), None)
 
 
 def nearest(name: str, known: Iterable[str], *, what: str, also: Iterable[str] = ()) -> str:
-    """What to say of a name that is not known: the one that was meant, or all there are, but for those in `also`."""
+    """The suggestion for an unknown name: a similar one of `known` or `also`, or else the list of `known`."""
     names = list(known)
     meant = alike(name, [*names, *also])
     return f"it is called {meant!r}" if meant else f"{what}: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""An error as it is kept in the ledger."""
+"""The text of an error, as the ledger stores it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ERROR_MAX_CHARS = 16_384
 
 
 def error_text(error: BaseException) -> str:
-    """The error with its traceback, cut in the middle when it is long: both ends say the most. It goes into logs, files
-    and messages, so it has no half of a letter, as names of files may have."""
+    """The error with its traceback, cut in the middle if it is long. Surrogates, as in names of files, are replaced:
+    logs and messages cannot hold them."""
     own = _without_our_frames(error)
     if isinstance(error, JobFailed) or (isinstance(error, EvertickError | Retry) and own is None and str(error)):
-        text = str(error)  # what we say on purpose, and no line of a job has to do with it
+        text = str(error)  # a full sentence, and no frame is the job's
     else:
         text = "".join(traceback.format_exception(type(error), error, own)).rstrip()
     if not text.isascii():
@@ -32,9 +32,9 @@ def error_text(error: BaseException) -> str:
 
 
 def _without_our_frames(error: BaseException) -> TracebackType | None:
-    """The traceback from the job's own first frame on: how Evertick came to call it helps nobody."""
+    """The traceback from the job's first frame on, without the frames of Evertick that call it."""
     own = error.__traceback__
     while own is not None and own.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
         own = own.tb_next
-    # Frames that are all ours show where a fault of ours is; what we raise on purpose says everything by its message.
+    # If all frames are Evertick's, they locate a bug, unless the error was raised on purpose.
     return error.__traceback__ if own is None and not isinstance(error, EvertickError | Retry) else own

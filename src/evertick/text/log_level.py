@@ -1,11 +1,11 @@
-"""How much is logged: a level below DEBUG, and a summary of lines that would come once per run or message.
+"""The level TRACE, below DEBUG, and a limit for log lines that repeat.
 
-TRACE is for every step of every loop and every batch that it asks of the store, with counts and times. It costs one
-look at the logger per batch: nothing is counted or put into words unless it is logged.
+TRACE logs every step of every loop and every batch, with counts and times. If it is off, it costs one check of the
+logger per batch.
 
-A node that is behind, or whose jobs fail, would fill its log with lines of one kind while an operator looks for
-another. So a group of lines has its first ones in an interval logged one by one. Further ones are counted, and logged
-in one line for each kind: at once where a batch ends, and after that once per interval, for as long as it goes on.
+`LogSummary` keeps a node that is behind, or whose jobs fail, from filling the log with lines of one kind. The first
+lines of a group in an interval are logged one by one. The others are counted, and the count of each kind is logged: at
+the end of the first batch, and then once per interval while it lasts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INTERVAL_SECONDS = 60.0
 _LINES = 10
 _NAMED_MOST = 3
 
-# How many there were, which for example, and in how many seconds (None: in this batch): the line that tells of them.
+# Makes the line with the count from: the count, a few names, and the seconds (None: within one batch).
 Words = Callable[[int, list[str], float | None], str]
 
 
@@ -33,12 +33,12 @@ def trace(log: logging.Logger, seconds: float, words: str, *values: object) -> N
 
 
 def tally(kinds: Iterable[str]) -> str:
-    """How many of each: "3 done, 1 retry"."""
+    """Counts by kind: "3 done, 1 retry"."""
     return ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(kinds).items())) or "none"
 
 
-class _More:
-    """Those of one kind that have no line of their own."""
+class _Count:
+    """The lines of one kind that were not logged."""
 
     __slots__ = ("count", "level", "log", "names", "words")
 
@@ -48,18 +48,18 @@ class _More:
 
 
 class _Group:
-    __slots__ = ("has_told", "left", "more", "since", "timer")
+    __slots__ = ("counts", "has_logged_batch", "left", "since", "timer")
 
     def __init__(self, since: float, left: int) -> None:
         self.since, self.left = since, left
-        self.more: dict[str, _More] = {}
-        # Whether the first batch with more than its lines was told.
-        self.has_told = left == 0
+        self.counts: dict[str, _Count] = {}
+        # Whether the counts of the first batch were logged.
+        self.has_logged_batch = left == 0
         self.timer: asyncio.TimerHandle | None = None
 
 
 class LogSummary:
-    """The lines of one node, worker or broker. `elapsed`: seconds of a clock that does not jump."""
+    """Limits the lines of one node, worker or broker. `elapsed`: seconds of a monotonic clock."""
 
     def __init__(self, elapsed: Callable[[], float]) -> None:
         self._elapsed = elapsed
@@ -78,54 +78,54 @@ class LogSummary:
         count: int = 1,
         lines: int = _LINES,
     ) -> None:
-        """`say` logs the line; it is called only if there is room for it. `about`: what it concerns. `lines`: how many
-        of the group have a line in an interval."""
+        """Log a line with `say`, or only count it. `about`: a name for the count. `lines`: how many lines the group has
+        in an interval."""
         if not log.isEnabledFor(level):
             return
-        now, told = self._elapsed(), self._groups.get(group)
-        if told is None or (now - told.since >= INTERVAL_SECONDS and not told.more):
-            told = self._groups[group] = _Group(now, lines)
-        if told.left > 0:
-            told.left -= 1
+        now, found = self._elapsed(), self._groups.get(group)
+        if found is None or (now - found.since >= INTERVAL_SECONDS and not found.counts):
+            found = self._groups[group] = _Group(now, lines)
+        if found.left > 0:
+            found.left -= 1
             say()
             return
-        more = told.more.setdefault(kind, _More(log, level, words))
-        more.count += count
-        if about and len(more.names) < _NAMED_MOST and about not in more.names:
-            more.names.append(about)
-        if told.timer is None:
-            wait = max(told.since + INTERVAL_SECONDS - now, 0.0)
-            told.timer = asyncio.get_running_loop().call_later(wait, self._over, group)
+        counted = found.counts.setdefault(kind, _Count(log, level, words))
+        counted.count += count
+        if about and len(counted.names) < _NAMED_MOST and about not in counted.names:
+            counted.names.append(about)
+        if found.timer is None:
+            wait = max(found.since + INTERVAL_SECONDS - now, 0.0)
+            found.timer = asyncio.get_running_loop().call_later(wait, self._interval_over, group)
 
     def batch_over(self, group: str) -> None:
-        """The first batch is logged with its totals; later ones are counted until the interval is over."""
-        told = self._groups.get(group)
-        if told is not None and told.more and not told.has_told:
-            told.has_told = True
-            _say_more(told, None)
+        """Log the counts of the first batch; later batches are counted until the interval ends."""
+        found = self._groups.get(group)
+        if found is not None and found.counts and not found.has_logged_batch:
+            found.has_logged_batch = True
+            _log_counts(found, None)
 
     def flush(self) -> None:
-        """Log what was counted; called when its owner ends."""
+        """Log all counts; called when the owner stops."""
         for group in list(self._groups):
-            self._over(group)
+            self._interval_over(group)
         self._groups.clear()
 
-    def _over(self, group: str) -> None:
-        told, now = self._groups.pop(group), self._elapsed()
-        if told.timer is not None:
-            told.timer.cancel()
-        _say_more(told, now - told.since)
-        # While it goes on, a line per kind and interval is enough.
+    def _interval_over(self, group: str) -> None:
+        found, now = self._groups.pop(group), self._elapsed()
+        if found.timer is not None:
+            found.timer.cancel()
+        _log_counts(found, now - found.since)
+        # No single lines in the next interval: while it lasts, the count is enough.
         self._groups[group] = _Group(now, 0)
 
 
-def _say_more(told: _Group, seconds: float | None) -> None:
-    more, told.more = told.more, {}
-    for each in more.values():
+def _log_counts(group: _Group, seconds: float | None) -> None:
+    counts, group.counts = group.counts, {}
+    for each in counts.values():
         each.log.log(each.level, "%s", each.words(each.count, each.names, seconds))
 
 
 def such_as(names: list[str], seconds: float | None) -> str:
-    """How a line goes on that tells of several: which for example, and since when."""
+    """The part of a line with a count that gives the interval and examples."""
     since = "" if seconds is None else f" in the last {seconds:.0f} s"
     return since + (f", such as {', '.join(names)}" if names and seconds is not None else "")

@@ -1,5 +1,5 @@
-"""Text of others, safe to be shown: a terminal obeys control characters, and marks of writing direction (as U+202E)
-make a line read otherwise than it is."""
+"""Makes foreign text safe to print: terminals obey control characters, and direction marks such as U+202E change how a
+line reads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 
 __all__ = ["CONTROLS", "escaped", "printable"]
 
-# For a class of a regular expression: control characters but tab and line break, what ends a line in Unicode, marks of
-# direction, and other characters that are not seen. The joiners of scripts and emoji stay: they
-# change nothing around them.
+# For a class of a regular expression: control characters except tab and line feed, Unicode line ends, direction marks,
+# and other invisible characters. The joiners of scripts and emoji are harmless and stay.
 CONTROLS = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     r"\U000e0000-\U000e0fff"
@@ -18,12 +17,12 @@ _CONTROLS = re.compile(f"[{CONTROLS}]")
 
 
 def printable(text: str) -> str:
-    """On one line, with a space in place of each character that is not printed as itself."""
+    """One line, with a space in place of each character that is not printable."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def escaped(text: str, *, is_toml: bool = False) -> str:
-    """JSON or TOML that says the same, with what is not seen in it written out. Nothing of it stands outside quotes."""
+    """The same JSON or TOML with invisible characters escaped; they occur only inside quotes."""
     return _CONTROLS.sub(lambda found: _escape(found[0], is_toml), text)
 
 

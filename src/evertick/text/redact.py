@@ -1,7 +1,7 @@
-"""The URL of a database as it may be shown: in logs, errors and reprs. The one place that hides passwords.
+"""Hides passwords in URLs for logs, errors and reprs.
 
-Nothing here relies on a URL that is well written, for those that are not end up in errors: where it cannot be told
-which part is the password, all between the scheme and the last "@" is hidden.
+Malformed URLs end up in errors, so nothing here relies on a correct form: if the password cannot be located, everything
+between the scheme and the last "@" is hidden.
 """
 
 from __future__ import annotations
@@ -12,37 +12,37 @@ __all__ = ["masked", "masked_within", "shown_value", "without_listen"]
 
 _HIDDEN = "***"
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*:/*")
-# Whose users are no secrets: elsewhere what stands alone before the "@" may be a token, as with NATS.
+# Schemes whose user is no secret; with others, for example NATS, a name alone before the "@" may be a token.
 _NAMES_USERS = re.compile(r"(?i)postgres(ql)?(\+\w+)?://")
-# A user, a password, and a host that follows at once.
-_WELL_WRITTEN = re.compile(r"(?P<user>[\w.~-]*)(?P<password>:[^@/?#]*)?@(?P<where>[^@]*)")
-# Hosts with ports. Anything else in their place may be a user and a password whose host was forgotten.
+# A user, a password and a host.
+_WELL_FORMED = re.compile(r"(?P<user>[\w.~-]*)(?P<password>:[^@/?#]*)?@(?P<where>[^@]*)")
+# Hosts with ports. Anything else in this place may be a user and a password without a host.
 _HOST = r"(\[[^\]]*\]|[^:,]*)(:\d{1,5})?"
 _HOSTS = re.compile(rf"{_HOST}(,{_HOST})*")
-# A whole URL as a parameter: its "@" is not that of the address.
+# A second URL as a parameter, whose "@" is not that of the address.
 _LISTEN = re.compile(r"(?<=[?&])listen=[^&]*&?")
-# Whole, or not at all: half a name is another one.
+# The whole name only: a part of it is a different schema.
 _SCHEMA = re.compile(r"(?<=[?&])schema=\w+(?![^&#])")
-# As other libraries write what leads to a database: words with their values.
-_SPELLED_OUT = re.compile(r"(?is)(pass\w*|pwd)\s*=.*")
+# Connection strings of other libraries: "host=db password=…".
+_KEY_VALUE = re.compile(r"(?is)(pass\w*|pwd)\s*=.*")
 _ADDRESS_IN_TEXT = re.compile(r"([A-Za-z][\w+.-]*://)(\S*)")
 _SAYS_PASSWORD = re.compile(r"(?i)pass|pwd|secret")
 
 
 def masked(url: str) -> str:
-    """The URL without what is or may be secret. Of its parameters it has the schema, which says which ledger it is."""
+    """The URL without possible secrets. Of its parameters only the schema stays, which identifies the ledger."""
     beginning = _SCHEME.match(url)
     scheme = "" if beginning is None else beginning[0]
     rest = without_listen(url.removeprefix(scheme))
-    well_written = _WELL_WRITTEN.fullmatch(rest) if scheme.endswith("://") else None
+    well_formed = _WELL_FORMED.fullmatch(rest) if scheme.endswith("://") else None
     if scheme.startswith("sqlite:"):
-        shown = rest  # a file: an "@" in it is one in the name of a folder
-    elif _SPELLED_OUT.search(url) and not scheme:
-        shown = _SPELLED_OUT.sub(rf"\1={_HIDDEN}", url)
-    elif well_written is not None:
-        is_token = not well_written["password"] and not _NAMES_USERS.match(scheme)
-        password = f":{_HIDDEN}" if well_written["password"] else ""
-        shown = f"{_HIDDEN if is_token else well_written['user'] + password}@{well_written['where']}"
+        shown = rest  # a path: an "@" belongs to the name of a folder
+    elif _KEY_VALUE.search(url) and not scheme:
+        shown = _KEY_VALUE.sub(rf"\1={_HIDDEN}", url)
+    elif well_formed is not None:
+        is_token = not well_formed["password"] and not _NAMES_USERS.match(scheme)
+        password = f":{_HIDDEN}" if well_formed["password"] else ""
+        shown = f"{_HIDDEN if is_token else well_formed['user'] + password}@{well_formed['where']}"
     elif "@" in rest:
         shown = f"{_HIDDEN}@{rest.rpartition('@')[2]}"
     else:
@@ -52,30 +52,30 @@ def masked(url: str) -> str:
 
 
 def masked_within(text: str) -> str:
-    """A text that holds URLs among other words, like a command: nothing but who signs in by them is hidden."""
-    return _ADDRESS_IN_TEXT.sub(lambda found: found[1] + _unsigned(found[2]), text)
+    """A text with URLs, such as a command: only the credentials in the URLs are hidden."""
+    return _ADDRESS_IN_TEXT.sub(lambda found: found[1] + _without_credentials(found[2]), text)
 
 
-def _unsigned(rest: str) -> str:
-    """What follows a scheme. An "@" behind the hosts is one of a path or a question, if hosts is what stands there."""
+def _without_credentials(rest: str) -> str:
+    """The part of a URL after its scheme. An "@" after well-formed hosts belongs to the path or the query."""
     hosts = re.split("[/?#]", rest, maxsplit=1)[0]
-    is_signed = "@" in rest and ("@" in hosts or not _HOSTS.fullmatch(hosts))
-    return f"{_HIDDEN}@{rest.rpartition('@')[2]}" if is_signed else rest
+    has_credentials = "@" in rest and ("@" in hosts or not _HOSTS.fullmatch(hosts))
+    return f"{_HIDDEN}@{rest.rpartition('@')[2]}" if has_credentials else rest
 
 
 def shown_value(value: object) -> str:
-    """What was given in place of something else, in at most 200 letters: it may be a URL, or hold a password."""
+    """An invalid value for an error, at most 200 characters, hidden if it may hold a password."""
     if isinstance(value, str):
         return f"{masked(value)!r:.200}"
-    said = f"{value!r:.200}"
-    is_told = "@" not in said and "://" not in said and not _SAYS_PASSWORD.search(said)
-    return said if is_told else f"this {type(value).__name__}"
+    text = f"{value!r:.200}"
+    is_safe = "@" not in text and "://" not in text and not _SAYS_PASSWORD.search(text)
+    return text if is_safe else f"this {type(value).__name__}"
 
 
 def without_listen(rest: str) -> str:
-    """What follows the scheme, less the second URL that it may have as a parameter."""
+    """The part of a URL after its scheme, without the `listen` parameter, which is a second URL."""
     address, question, parameters = rest.partition("?")
-    # Before the first slash or "@" a question mark is one in a password.
+    # A question mark before the first slash or "@" belongs to a password.
     return address + _LISTEN.sub("", question + parameters) if "/" in address or "@" in address else rest
 
 

@@ -1,7 +1,7 @@
-"""Files that a user names: opened without waiting, and only if they are regular files.
+"""Opens files that a user names, only if they are regular files, and without waiting.
 
-Opening a named pipe waits until another process opens its other end, and opening a device may act on it: a tape
-rewinds, a watchdog starts. So the kind is looked at before the file is opened, and again on what was opened.
+Opening a named pipe waits for another process, and opening a device may act on it: a tape rewinds, a watchdog starts.
+So the type is checked before the file is opened, and again on the open file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 __all__ = ["NotRegular", "kind_of", "open_regular", "read_regular"]
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-# What the caller has opened for this process, like <(command) of a shell; and what is always empty.
+# Streams that the caller opened for this process, like <(command) of a shell, and /dev/null.
 _STREAM = re.compile(r"/dev/(?:null|stdin|fd/\d+)|/proc/self/fd/\d+")
 
 
@@ -27,7 +27,7 @@ class NotRegular(OSError):
 
 
 def kind_of(mode: int) -> str:
-    """What kind of file has this mode, in words."""
+    """The type of a file with this mode, in words."""
     kinds = {
         stat.S_IFIFO: "a named pipe",
         stat.S_IFSOCK: "a socket",
@@ -40,7 +40,7 @@ def kind_of(mode: int) -> str:
 
 
 def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = True) -> int:
-    """A descriptor to read from. Raises OSError, and NotRegular for what is no regular file."""
+    """Open a file for reading. Raises OSError, and NotRegular if it is not a regular file."""
     _refuse(os.stat(path, dir_fd=dir_fd, follow_symlinks=follow).st_mode)
     opened = os.open(path, _FLAGS | (0 if follow else os.O_NOFOLLOW), dir_fd=dir_fd)
     try:
@@ -52,9 +52,9 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = 
 
 
 def read_regular(path: str | Path, most: int, *, may_be_stream: bool = False) -> bytes:
-    """The content, at most one byte more than `most`, by which the caller sees that it is too long.
+    """The content, up to one byte more than `most`, so that the caller sees that it is too long.
 
-    `may_be_stream`: /dev/stdin and /dev/fd/N, which are open already, and /dev/null are read, too.
+    `may_be_stream`: /dev/stdin, /dev/fd/N and /dev/null are allowed.
     """
     is_stream = may_be_stream and _STREAM.fullmatch(str(path)) is not None
     with open(path if is_stream else open_regular(path), "rb") as file:

@@ -1,7 +1,7 @@
-"""Halves of surrogate pairs: texts that no UTF-8 can hold, as programs and other languages make them.
+"""Replaces unpaired surrogates, which UTF-8 cannot encode, by U+FFFD.
 
-JavaScript cuts an emoji in two, Java writes the halves as bytes, Python has them in names of files. What comes from
-outside is read with U+FFFD in their place: a broken letter must not cost the message that it is in.
+JavaScript cuts an emoji in two, Java writes the halves as bytes, Python has them in file names. Input with such
+characters is still read: a broken character must not cost the message.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import msgspec
 
 __all__ = ["json_bytes", "mended_json", "mended_text"]
 
-# An escaped backslash is one, too, so that what follows it is not taken for an escape.
+# Matches escaped backslashes as well, so that the text after one is not taken for an escape.
 _ESCAPE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
 
 def mended_text(text: str) -> str:
-    """The text with U+FFFD for each half; two halves that follow each other become their letter."""
+    """The text with U+FFFD for each unpaired surrogate; a pair becomes its character."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def mended_json(data: bytes) -> bytes:
-    """JSON in which no half is left, neither as bytes nor as an escape; for data that was refused as it is."""
+    """JSON without unpaired surrogates, as bytes or escapes; for data that msgspec rejected."""
     try:
         text = data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
@@ -36,8 +36,7 @@ def mended_json(data: bytes) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """The value as JSON. Only where it holds halves it is copied; raises like `msgspec.json.encode` for what is no
-    JSON-like data."""
+    """The value as JSON; it is copied only if it has surrogates. Raises like `msgspec.json.encode`."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

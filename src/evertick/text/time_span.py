@@ -1,4 +1,4 @@
-"""Lengths of time as people read them."""
+"""Durations for people."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import timedelta
 __all__ = ["span"]
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-# From so many of the larger unit on the smaller one is noise.
+# The smaller unit is shown only below this many of the larger one.
 _FEW = 10
 
 
 def span(duration: timedelta) -> str:
-    """In its largest units: "3 d 4 h", "12 min", "1.2 s", "8 ms"."""
+    """The duration in its largest units: "3 d 4 h", "12 min", "1.2 s", "8 ms"."""
     seconds = duration.total_seconds()
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -1,4 +1,4 @@
-"""Values from outside: encoded as JSON that decodes to the same value, checked, and shortened for an error message."""
+"""Values from outside: encoded as JSON without loss, and shortened for error messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["bytes_in", "check_whole", "encode_data", "has_control", "shown"]
 
 _SHOWN = 80
 _LEVELS = 3
-# Control characters and halves of surrogate pairs: PostgreSQL refuses some, terminals obey others, and none is UTF-8.
+# PostgreSQL rejects some control characters, terminals obey others, and UTF-8 cannot encode surrogates.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CONTROL_IN_LINES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-# Raw: JSON already, from a child process.
+# Types that JSON keeps. Raw: already JSON, from a child process.
 _PLAIN = frozenset({str, int, bool, type(None), msgspec.Raw})
 _FLOAT = frozenset({float})
 _BYTES = (bytes, bytearray, memoryview)
@@ -40,13 +40,13 @@ _short = _Short()
 
 
 def shown(value: object) -> str:
-    """The value as an error names it: whole if it is short, else its beginning and its size."""
+    """The value for an error message: whole if it is short, else its beginning and its size."""
     if isinstance(value, (str, bytes, bytearray)) and len(value) > _SHOWN:
         unit = "characters" if isinstance(value, str) else "bytes"
         return f"{value[:_SHOWN]!r}… ({len(value):,} {unit})"
     try:
         text = _short.repr(value)
-    except Exception:  # a number of more digits than Python prints, or a repr that fails
+    except Exception:  # a number with more digits than Python prints, or a repr that fails
         return f"this {type(value).__name__}"
     return text if len(text) <= 4 * _SHOWN else f"{text[: 4 * _SHOWN]}…"
 
@@ -60,15 +60,15 @@ def check_whole(value: Any, setting: str, least: int, most: int) -> int:
 
 
 def has_control(text: str, *, in_lines: bool = False) -> bool:
-    """Whether it holds control characters or surrogates. `in_lines`: line breaks and tabs are allowed."""
+    """Whether the text has control characters or surrogates. `in_lines`: line breaks and tabs are allowed."""
     return (_CONTROL_IN_LINES if in_lines else _CONTROL).search(text) is not None
 
 
 def encode_data(value: Any, root: str = "", *, allows_bytes: bool = False, mends_halves: bool = False) -> bytes:
     """The value as JSON. Raises ValueError or TypeError for a value that JSON would drop or change.
 
-    root: what the value is, in the error; empty for arguments, which are named by their own names. allows_bytes: the
-    caller checks bytes itself, by what they are decoded to. mends_halves: surrogates are replaced, not refused.
+    root: the name of the value for the error; empty for arguments, which have names. allows_bytes: the caller checks
+    bytes itself. mends_halves: surrogates are replaced, not rejected.
     """
     try:
         data = (json_bytes if mends_halves else msgspec.json.encode)(value)
@@ -82,8 +82,7 @@ def encode_data(value: Any, root: str = "", *, allows_bytes: bool = False, mends
                 )
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"the text {shown(error.object)} holds half a character (an unpaired surrogate); decode it anew, like "
-            "data.decode(errors='replace')"
+            f"the text {shown(error.object)} has an unpaired surrogate; decode it with data.decode(errors='replace')"
         ) from None
     except RecursionError:
         raise ValueError(f"{root or 'the value'} is nested too deeply, or contains itself; make it flatter") from None
@@ -91,12 +90,12 @@ def encode_data(value: Any, root: str = "", *, allows_bytes: bool = False, mends
 
 
 def bytes_in(value: Any, root: str = "") -> list[tuple[str, bytes]]:
-    """All bytes in the value, each with its place."""
+    """All bytes in the value, each with its path."""
     return [(path, bytes(odd)) for path, odd in _odd_parts(value, root) if not isinstance(odd, float)]
 
 
 def _odd_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What JSON changes without an error: nan and infinities become null, bytes become text."""
+    """Parts that JSON changes without an error: nan and infinities become null, bytes become text."""
     if _is_plain(value):
         return
     if isinstance(value, (float, *_BYTES)):
@@ -112,13 +111,13 @@ def _odd_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             if not _is_plain(part):
                 yield from _odd_parts(part, f"{path}[{number}]")
     else:
-        plain = msgspec.to_builtins(value, builtin_types=_BYTES)
-        if isinstance(plain, (dict, list, float)):  # of a dataclass, a struct or an enum
-            yield from _odd_parts(plain, path)
+        builtin = msgspec.to_builtins(value, builtin_types=_BYTES)
+        if isinstance(builtin, (dict, list, float)):  # of a dataclass, a struct or an enum
+            yield from _odd_parts(builtin, path)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a look at its types shows that nothing is odd: most values are small and plain."""
+    """Whether the types show that JSON keeps the value; a fast path, since most values are small."""
     kind = type(value)
     if kind is dict:
         return _PLAIN.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values()))

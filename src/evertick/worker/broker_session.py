@@ -1,6 +1,6 @@
-"""A worker's session with its broker: the protocol, and the retries while the broker is away.
+"""A worker's session with its broker: the protocol, and the retries during an outage.
 
-The node's end is `Broker` in `driver/queue/driver.py`.
+The node's side is `Broker` in `driver/queue/driver.py`.
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ T = TypeVar("T")
 
 _AGAIN_FIRST, _AGAIN_MOST = 0.1, 5.0
 
-# taken: it is ours. duplicate: another worker has it, or had it. killed: it is not wanted any more.
+# taken: by this worker. duplicate: another worker has taken it. killed: it was cancelled.
 Take = Literal["taken", "duplicate", "killed"]
 
 
 class QueueMessage(msgspec.Struct, frozen=True):
-    """A message out of the queue. It is taken, dropped or given back."""
+    """A message from the queue. It is taken, dropped or returned."""
 
     data: bytes
-    # Names it to the broker.
+    # The broker's handle of the message.
     token: Any = None
-    # Unique, and taken with: a second try to take it shows whether the first went through.
+    # Unique per fetch; a repeated take recognises by it that the first one succeeded.
     mark: str = ""
 
 
 class BrokerSession(Protocol):
-    """One worker's access to its queue. An operation that fails raises `BrokerUnavailable`, and may be tried again."""
+    """One worker's access to its queue. Operations that fail raise `BrokerUnavailable` and may be repeated."""
 
-    # Called for each dispatch of any worker that is not wanted any more; perhaps late, or not at all.
+    # Called for each cancelled dispatch of any worker; perhaps late, or not at all.
     on_kill: Callable[[Kill], None]
 
     @property
     def shown(self) -> str:
-        """Its queue for people, without a password."""
+        """The queue for log lines, without a password."""
         ...
 
     async def open(self) -> None: ...
 
     async def fetch(self, most: int, seconds: float) -> list[QueueMessage]:
-        """At most so many messages. Waits so long for the first."""
+        """At most `most` messages. Waits up to `seconds` for the first."""
         ...
 
     async def take(self, message: QueueMessage, dispatched: DispatchMessage) -> Take:
-        """Make the dispatch ours, once among all workers. Whatever the answer, the queue has it no more."""
+        """Take the dispatch, which one worker can do once. In any case the message leaves the queue."""
         ...
 
     async def drop(self, message: QueueMessage) -> None:
-        """It is unreadable, or too late."""
+        """Remove an unreadable or late message."""
         ...
 
     async def give_back(self, message: QueueMessage) -> None:
-        """It is for another worker."""
+        """Return the message to the queue."""
         ...
 
     async def report(self, dispatched: DispatchMessage, report: WorkerReport) -> bool:
-        """Send it. Answers whether the dispatch is still wanted, as far as the broker knows."""
+        """Send a report. Returns whether the dispatch is still wanted, as far as the broker knows."""
         ...
 
     async def close(self) -> None: ...
 
 
 class BrokerRetry:
-    """Retries of one worker's session; an outage is logged at its start and at its end."""
+    """Retries operations of one session, and logs the start and the end of an outage."""
 
     def __init__(self, shown: str, clock: Clock) -> None:
         self._shown, self._clock = shown, clock
@@ -91,8 +91,8 @@ class BrokerRetry:
         *,
         most_seconds: float = math.inf,
     ) -> T | None:
-        """Until it works; None where it is not worth another try. `hurry` ends the pause between two tries, which is
-        about `most_seconds` at most."""
+        """Repeat `act` until it succeeds; None if it is not worth another try. `hurry` ends the pause between two
+        tries, which is at most about `most_seconds`."""
         again = _AGAIN_FIRST
         while True:
             try:
@@ -104,7 +104,7 @@ class BrokerRetry:
                 return answer
             if not is_worth_it():
                 return None
-            # Many lose a broker at one moment; they must not come back at one moment.
+            # Many workers lose a broker at the same moment; their retries must not coincide.
             await _wait(again * (0.5 + self._clock.uniform()), hurry)
             again = min(again * 2, most_seconds, _AGAIN_MOST)
             if not is_worth_it():
@@ -113,21 +113,15 @@ class BrokerRetry:
     def _failed(self, error: BrokerUnavailable) -> None:
         if self._since is None:
             self._since = self._clock.elapsed()
-            log.warning(
-                "%s cannot be used: %s; everything is tried again until it can", self._shown, self._words(error)
-            )
+            # The error names the broker.
+            log.warning("queue unavailable, retrying: %s", error)
         else:
-            log.debug("%s", error)
+            log.debug("queue unavailable: %s", error)
 
     def _worked(self) -> None:
         if self._since is not None:
-            log.info("%s can be used again after %.1f s", self._shown, self._clock.elapsed() - self._since)
+            log.info("queue %s: available again after %.1f s", self._shown, self._clock.elapsed() - self._since)
             self._since = None
-
-    def _words(self, error: BrokerUnavailable) -> str:
-        """The error without the name of the broker, where the log line has that already."""
-        broker, _, what = str(error).partition(": ")
-        return what if what and self._shown.endswith(broker) else str(error)
 
 
 async def _wait(seconds: float, hurry: asyncio.Event | None) -> None:

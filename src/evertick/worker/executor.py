@@ -1,13 +1,12 @@
-"""The executors of a worker: they answer the driver that carries out a message, as on a node.
+"""The executors of a worker choose the driver for a message.
 
-A command reads the whole message as JSON on its standard input, has the variables of a shell job, and is judged by its
-exit code as one: it is one, under the same keeper.
+A command runs as a shell job, with the same variables, exit codes and supervision, and gets the message as JSON on its
+standard input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -21,6 +20,8 @@ from evertick.driver.secret import Secrets
 from evertick.driver.shell.spec import Shell
 from evertick.driver.spec import DriverParts
 from evertick.errors import NotFound
+from evertick.text.did_you_mean import alike
+from evertick.text.values import shown
 
 if TYPE_CHECKING:
     from evertick.scheduler.scheduler import Scheduler
@@ -32,14 +33,14 @@ class Executor(Protocol):
     """Finds the driver for each message."""
 
     def driver_for(self, dispatched: DispatchMessage) -> Driver:
-        """Raises `NotFound` where this worker cannot carry it out."""
+        """Raises `NotFound` if this worker cannot execute the task."""
         ...
 
     async def close(self) -> None: ...
 
 
 class CommandExecutor:
-    """One command, in any language, for all tasks; the message names the task."""
+    """One command, in any language, for all tasks. The message names the task."""
 
     def __init__(
         self,
@@ -92,11 +93,12 @@ class TasksExecutor:
     def driver_for(self, dispatched: DispatchMessage) -> Driver:
         driver = self._drivers.get(dispatched.task)
         if driver is None:
-            alike = get_close_matches(dispatched.task, self._drivers, 1)
-            meant = f"; {alike[0]!r} is meant?" if alike else ""
+            similar = alike(dispatched.task, self._drivers)
+            name = shown(dispatched.task)
             raise NotFound(
-                f"this worker has no task {dispatched.task!r}{meant}; define it with "
-                f"@scheduler.task(name={dispatched.task!r}) in the module that the worker was started with"
+                f"this worker has no task {name}" + (f" (did you mean {similar!r}?)" if similar else ""),
+                value=name,
+                fix=f"define it with @scheduler.task(name={name}) in the module that the worker was started with",
             )
         return driver
 

@@ -24,12 +24,12 @@ __all__ = ["NatsBrokerSession"]
 
 log = logging.getLogger("evertick.worker")
 
-# The server's error for a message that is not the first on its subject.
+# The server's error code for a message that is not the first on its subject.
 _NOT_THE_FIRST = 10071
 
 
 class NatsBrokerSession:
-    """One queue, as one worker reads it."""
+    """One worker's session with one queue."""
 
     def __init__(
         self, connection: NatsConnection, queue: str, *, clock: Clock, resolve_secret: Callable[[str], str]
@@ -67,12 +67,12 @@ class NatsBrokerSession:
 
     async def take(self, message: QueueMessage, dispatched: DispatchMessage) -> Take:
         taken = await self._session.ask(lambda stream: self._take(stream, message, dispatched))
-        with suppress(nats.errors.Error, OSError):  # it comes again then, and is a duplicate
+        with suppress(nats.errors.Error, OSError):  # the message is delivered again and recognised as a duplicate
             await message.token.ack()
         return taken
 
     async def _take(self, stream: JetStreamContext, message: QueueMessage, dispatched: DispatchMessage) -> Take:
-        """The worker with the first message on the subject of the dispatch has it."""
+        """The worker that publishes the first message on the subject of the dispatch has it."""
         names = self._session.names
         if not await self._is_first(stream, names.taken(dispatched.run, dispatched.fence), message.mark.encode()):
             return "duplicate"
@@ -85,7 +85,7 @@ class NatsBrokerSession:
         except APIError as error:
             if error.err_code != _NOT_THE_FIRST:
                 raise
-            # Perhaps we were, and have not heard of it.
+            # An earlier try of this worker may have been the first, without an answer.
             return await self._last(stream, subject) == mark
         return True
 
@@ -119,4 +119,4 @@ class NatsBrokerSession:
         try:
             self.on_kill(decode_kill(message.data))
         except InvalidInput as error:
-            log.warning("on %s: %s", message.subject, error)
+            log.warning("subject %s: unreadable cancel message ignored: %s", message.subject, error)

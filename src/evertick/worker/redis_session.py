@@ -41,7 +41,7 @@ _CANCEL_SECONDS = 5.0
 
 
 class RedisBrokerSession:
-    """One queue, as one worker reads it."""
+    """One worker's session with one queue."""
 
     def __init__(
         self,
@@ -89,23 +89,23 @@ class RedisBrokerSession:
 
     @contextmanager
     def _wrong_kind_errors(self) -> Iterator[None]:
-        """A queue of the other kind is no outage, and the words of Redis do not name the fix."""
+        """Name the fix if the queue is of the other kind, which the error of Redis does not."""
         try:
             yield
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
             if self._stream is None:
-                what = 'a list is wanted, and the key is none; where its jobs have kind = "stream", say --stream'
+                what = f'key {self._key} is not a list; if its jobs have kind = "stream", add --stream'
             else:
-                what = 'a stream is wanted, and the key is none; where its jobs have kind = "list", leave out --stream'
+                what = f'key {self._key} is not a stream; if its jobs have kind = "list", remove --stream'
             raise ResponseError(what) from error
 
     async def _pop(self, most: int, seconds: float) -> list[QueueMessage]:
         first: Any = await self._client.brpop([self._key], timeout=seconds)
         if first is None:
             return []
-        # Messages lost to an error here are dispatched again by the ledger; the first must not be lost.
+        # If this fails, the ledger dispatches the lost messages again; the first one is kept.
         found = [self._marked(first[1])]
         if most > 1:
             with contextlib.suppress(RedisError, OSError):
@@ -141,14 +141,14 @@ class RedisBrokerSession:
         with unavailable_errors(self._connection):
             async with self._client.pipeline(transaction=True) as pipe:
                 if self._stream is None:
-                    pipe.rpush(self._key, message.data)  # the next to be popped
+                    pipe.rpush(self._key, message.data)  # at the end that is popped
                 else:
                     pipe.xadd(self._key, {FIELD: message.data})
                 self._forget(pipe, message)
                 await pipe.execute()
 
     def _forget(self, pipe: Any, message: QueueMessage) -> None:
-        """A list has forgotten it already."""
+        """Remove the message from a stream; a list no longer has it."""
         if self._stream is not None:
             self._stream.settle(pipe, message.token)
 
@@ -166,7 +166,7 @@ class RedisBrokerSession:
     # --- kills
 
     async def _listen(self) -> None:
-        """Kills as they are published. Missing one costs time, no more: every report asks for the key."""
+        """Receive cancels. A missed one is only noticed later, by the answer to the next report."""
         while True:
             try:
                 async with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -176,11 +176,11 @@ class RedisBrokerSession:
                         if message is not None:
                             self._on_message(message["data"])
             except (RedisError, OSError) as error:
-                log.debug("kills are not heard: %s", error)
+                log.debug("channel %s: receiving cancels failed, retrying: %s", KILL_CHANNEL, error)
                 await asyncio.sleep(_LISTEN_AGAIN_SECONDS)
 
     def _on_message(self, data: bytes) -> None:
         try:
             self.on_kill(decode_kill(data))
         except InvalidInput as error:
-            log.warning("on %s: %s", KILL_CHANNEL, error)
+            log.warning("channel %s: unreadable cancel message ignored: %s", KILL_CHANNEL, error)

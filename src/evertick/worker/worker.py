@@ -1,9 +1,9 @@
-"""The worker: keeps its slots filled from one queue until it is stopped.
+"""The worker: fills its slots from one queue until it is stopped.
 
-A message is fetched only when there is a slot for it. Then the worker takes the run, which one worker alone can: a
-message that arrived twice is recognised there, and dropped. A taken run is reported, carried out with reports of its
-progress, and reported with its end. Reports that an outage of the broker delays are sent when it is back. A run whose
-taking could not be reported in time is not begun: the ledger may have dispatched it again by then.
+It fetches a message only if a slot is free, and then takes the run. Only one worker can take a run, so a message that
+arrives twice is dropped. The worker reports that it took the run, its progress and its end. During an outage of the
+broker it repeats reports until they are sent. A run whose `taken` report could not be sent in time is not started,
+because the ledger may have dispatched it again.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ log = logging.getLogger("evertick.worker")
 
 T = TypeVar("T")
 
-# Short, since a stop does not interrupt it: a message on its way would be lost.
+# Short, since a stop does not interrupt a fetch: a message in transit would be lost.
 FETCH_SECONDS = 1.0
-# After the stop time, for work that was cut off to end.
+# How long cancelled work gets to end after the stop time.
 _CUT_OFF_SECONDS = 5.0
-# New log lines and progress are not held back for longer.
+# The interval of reports with new log lines and progress.
 _REPORT_SECONDS = 2.0
-# How long stopped work that cannot be cancelled may take before its end is reported without it.
+# How long stopped work that cannot be cancelled gets before its end is reported without it.
 _ABANDON_SECONDS = 5.0
 _ENDS: tuple[WorkerReportKind, ...] = ("finish", "fail", "skip")
 
 
 class Worker:
-    """Carries out the runs that are dispatched to one queue."""
+    """Executes the runs that are dispatched to one queue."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Worker:
         self._session, self._executor, self._clock = session, executor, clock
         self._parallelism, self._name, self._stop_seconds = parallelism, name, stop_seconds
         self._retry = BrokerRetry(session.shown, clock)
-        self._unreadable = LogSummary(clock.elapsed)
+        self._summary = LogSummary(clock.elapsed)
         self._runs: dict[str, _WorkerRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -86,7 +86,7 @@ class Worker:
         session.on_kill = self._on_kill
 
     def stop(self) -> None:
-        """Take nothing more, and end after the runs under way. A second call does not wait for them."""
+        """Take no more runs, and end after the current ones. A second call does not wait for them."""
         if self._stopping.is_set():
             self._hurry.set()
         self._stopping.set()
@@ -95,15 +95,16 @@ class Worker:
         try:
             await self._until_done(self._session.open)
             if not self._stopping.is_set():
-                log.info("worker %s takes from %s, %d at a time", self._name, self._session.shown, self._parallelism)
+                what = "worker %s: started; queue %s, parallelism %d"
+                log.info(what, self._name, self._session.shown, self._parallelism)
             while not self._stopping.is_set():
                 await self._fill()
             await self._drain()
         finally:
             await self._session.close()
             await self._executor.close()
-        self._unreadable.flush()
-        log.info("worker %s has stopped", self._name)
+        self._summary.flush()
+        log.info("worker %s: stopped", self._name)
 
     # --- filling the slots
 
@@ -126,7 +127,7 @@ class Worker:
         self._tasks.discard(task)
         self._freed.set()
         if not task.cancelled() and task.exception() is not None:
-            log.error("a message could not be worked on", exc_info=task.exception())
+            log.error("worker %s: handling a message failed", self._name, exc_info=task.exception())
 
     async def _begin(self, message: QueueMessage) -> None:
         dispatched = self._read(message)
@@ -136,29 +137,36 @@ class Worker:
             return
         taken = await self._until_done(lambda: self._session.take(message, dispatched))
         if taken is None:
-            return  # stopping: the ledger dispatches it again
+            return  # the worker stops; the ledger dispatches the run again
         self._count(taken, dispatched)
         if taken == "taken":
-            await self._do(dispatched)
+            await self._execute(dispatched)
 
-    async def _do(self, dispatched: DispatchMessage) -> None:
+    async def _execute(self, dispatched: DispatchMessage) -> None:
         pair = pair_of(dispatched.run, dispatched.fence)
         self._runs[pair] = run = _WorkerRun(
-            dispatched, self._session, self._executor, self._retry, clock=self._clock, worker=self._name
+            dispatched,
+            self._session,
+            self._executor,
+            self._retry,
+            clock=self._clock,
+            worker=self._name,
+            summary=self._summary,
         )
         try:
-            await run.carry_out()
+            await run.execute()
         finally:
             del self._runs[pair]
 
     def _read(self, message: QueueMessage) -> DispatchMessage | None:
         try:
             dispatched = decode_dispatch(message.data)
-            _is_late(dispatched, self._clock)  # whether its times can be read
+            _is_late(dispatched, self._clock)  # raises if its times are unreadable
         except InvalidInput as error:
-            why = f"{self._session.shown}: {error}"
-            say = functools.partial(log.warning, "a message of the queue cannot be read, and is dropped: %s", why)
-            self._unreadable.tell("dropped", "", log, logging.WARNING, say, _dropped_words, about=why, lines=1)
+            shown = self._session.shown
+            say = functools.partial(log.warning, "queue %s: unreadable message dropped: %s", shown, error)
+            words = functools.partial(_dropped_words, shown)
+            self._summary.tell("dropped", "", log, logging.WARNING, say, words, about=str(error), lines=1)
             return None
         return dispatched
 
@@ -167,51 +175,55 @@ class Worker:
         if dispatched is None or what == "taken":
             return
         why = {
-            "duplicate": "it was taken before",
-            "killed": "it is not wanted any more",
-            "late": f"it was to be taken by {dispatched.take_by}, and is dispatched again (is the clock here right?)",
+            "duplicate": "already taken by a worker",
+            "killed": "cancelled meanwhile",
+            "late": f"expired at {dispatched.take_by} and dispatched again (check the clock of this machine)",
         }
-        log.info("run %s (fence %d) is dropped: %s", dispatched.run, dispatched.fence, why[what])
+        line = "run %s (%s): message with fence %d dropped: %s"
+        log.info(line, dispatched.run, _name(dispatched), dispatched.fence, why[what])
 
     def _on_kill(self, kill: Kill) -> None:
         run = self._runs.get(pair_of(kill.run, kill.fence))
         if run is not None:
-            log.info("run %s is stopped: %s", kill.run, kill.why)
+            log.info("run %s (%s): stopping (%s)", kill.run, _name(run.dispatched), kill.why)
             run.stop(kill.why)
 
-    # --- the end
+    # --- stop
 
     async def _drain(self) -> None:
         if self._tasks:
-            log.info("waiting up to %.0f s for %d runs under way", self._stop_seconds, len(self._tasks))
+            what = "worker %s: stopping; waiting up to %.0f s for %d runs"
+            log.info(what, self._name, self._stop_seconds, len(self._tasks))
             hurry = asyncio.ensure_future(self._hurry.wait())
             work = asyncio.ensure_future(asyncio.wait(self._tasks))
             await asyncio.wait({hurry, work}, timeout=self._stop_seconds, return_when=asyncio.FIRST_COMPLETED)
             hurry.cancel()
             work.cancel()
         for run in list(self._runs.values()):
-            log.warning("run %s is cut off, and given back", run.dispatched.run)
+            what = "run %s (%s): interrupted (shutdown); released, it will run again"
+            log.warning(what, run.dispatched.run, _name(run.dispatched))
             run.stop("shutdown")
         if self._tasks:
             _, left = await asyncio.wait(self._tasks, timeout=_CUT_OFF_SECONDS)
             for task in left:
                 task.cancel()
 
-    # --- a broker that is away
+    # --- outages of the broker
 
     async def _until_done(self, act: Callable[[], Awaitable[T]]) -> T | None:
-        """Retried until it works; None when this worker stops."""
+        """Retry until it succeeds; None if this worker stops."""
         return await self._retry.until_done(act, lambda: not self._stopping.is_set(), self._stopping)
 
     async def _give_back(self, message: QueueMessage) -> None:
-        """Without a retry: the ledger dispatches it again."""
+        """No retry: the ledger dispatches the run again."""
         try:
             await self._session.give_back(message)
         except BrokerUnavailable as error:
-            log.warning("a message could not be given back: %s", error)
+            what = "worker %s: returning a message to the queue failed; its run is dispatched again later: %s"
+            log.warning(what, self._name, error)
 
     async def _either(self, other: Coroutine[Any, Any, Any]) -> None:
-        """Until the other is over, or this worker stops."""
+        """Wait for `other`, or for the stop of this worker."""
         tasks = {asyncio.ensure_future(other), asyncio.ensure_future(self._stopping.wait())}
         _, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in left:
@@ -219,7 +231,7 @@ class Worker:
 
 
 class _WorkerRun:
-    """One dispatch, from its taking to the report of its end."""
+    """One dispatched run on this worker, from the `taken` report to the report of its end."""
 
     def __init__(
         self,
@@ -230,25 +242,25 @@ class _WorkerRun:
         *,
         clock: Clock,
         worker: str,
+        summary: LogSummary,
     ) -> None:
         self.dispatched = dispatched
         self._session, self._executor, self._retry = session, executor, retry
-        self._clock, self._worker = clock, worker
+        self._clock, self._worker, self._summary = clock, worker, summary
         self._context = Context(JobRecord(_claimed(dispatched, clock), clock, self._deadline()))
         self._driver: Driver | None = None
         self._work: asyncio.Task[Any] | None = None
         self._stop_reason = ""
         self._taken_at = self._reported_at = clock.elapsed()
 
-    async def carry_out(self) -> None:
+    async def execute(self) -> None:
         if not await self._report_taken():
-            log.warning(
-                "run %s is left alone: it was killed, or its taking could not be reported in time", self.dispatched.run
-            )
+            what = "run %s (%s): not started; it was cancelled, or the broker was unavailable for too long"
+            log.warning(what, self.dispatched.run, _name(self.dispatched))
             return
         reporting = asyncio.get_running_loop().create_task(self._report_progress(), name="evertick worker progress")
         try:
-            end = await self._do()
+            end = await self._work_to_end()
         finally:
             reporting.cancel()
         if self.dispatched.mode == "finish":
@@ -257,17 +269,21 @@ class _WorkerRun:
         await self._wait_for_abandoned()
 
     def _log_end(self, end: WorkerReport) -> None:
-        run, task = self.dispatched.run, self.dispatched.task
+        run, name = self.dispatched.run, _name(self.dispatched)
         match end.kind:
             case "fail":
-                log.warning("run %s of %r failed: %s", run, task, error_for_log(end.error) or end.reason)
+                error = error_for_log(end.error) or end.reason
+                say = functools.partial(log.warning, "run %s (%s): failed: %s", run, name, error)
+                words = functools.partial(_failures_words, self.dispatched.task)
+                group = f"failed {self.dispatched.task}"
+                self._summary.tell(group, "", log, logging.WARNING, say, words, about=run)
             case "skip" | "release":
-                log.info("run %s of %r: %s (%s)", run, task, end.kind, end.reason)
+                log.info("run %s (%s): %s (%s)", run, name, end.kind, end.reason)
             case _:
-                log.info("run %s of %r: %s", run, task, end.kind)
+                log.info("run %s (%s): %s", run, name, end.kind)
 
     def stop(self, why: str) -> None:
-        """End the work: it was killed, is out of time, or the worker ends."""
+        """Stop the work: it was cancelled, timed out, or the worker stops."""
         if self._stop_reason or self._work is None or self._work.done():
             return
         self._stop_reason = record_of(self._context).stopped = why
@@ -276,9 +292,9 @@ class _WorkerRun:
 
     # --- the work
 
-    async def _do(self) -> WorkerReport:
+    async def _work_to_end(self) -> WorkerReport:
         loop = asyncio.get_running_loop()
-        self._work = loop.create_task(self._execute(), name=f"evertick {self.dispatched.task}")
+        self._work = loop.create_task(self._call_driver(), name=f"evertick {self.dispatched.task}")
         timeout = self.dispatched.timeout
         timer = None if timeout is None else loop.call_later(timeout, self.stop, "timeout")
         try:
@@ -287,7 +303,7 @@ class _WorkerRun:
             if timer is not None:
                 timer.cancel()
 
-    async def _execute(self) -> Any:
+    async def _call_driver(self) -> Any:
         self._driver = driver = self._executor.driver_for(self.dispatched)
         return await driver.execute(self._context, driver.prepare(record_of(self._context).run.args))
 
@@ -296,11 +312,11 @@ class _WorkerRun:
             patience = _ABANDON_SECONDS if self._stop_reason and not self._can_be_cancelled else _REPORT_SECONDS
             await asyncio.wait({work}, timeout=patience)
             if self._stop_reason and not self._can_be_cancelled and not work.done():
-                return self._stopped()  # a thread that does not look: its end is reported without it
+                return self._stopped()  # a thread that does not check for the stop
         if self._stop_reason and (work.cancelled() or record_of(self._context).has_seen_stop or self._can_be_cancelled):
             return self._stopped()
         if work.cancelled():
-            return self._report("fail", error="the work was cancelled from inside")
+            return self._report("fail", error="the job cancelled itself")
         error = work.exception()
         if error is not None:
             return self._raised(error)
@@ -311,9 +327,10 @@ class _WorkerRun:
         return self._driver is None or self._driver.can_be_cancelled
 
     async def _wait_for_abandoned(self) -> None:
-        """Its slot stays taken until it returns."""
+        """The slot stays in use until the job returns."""
         if self._work is not None and not self._work.done():
-            log.error("run %s did not stop when told to: its slot stays taken until it does", self.dispatched.run)
+            what = "run %s (%s): did not stop when asked (%s); its slot stays in use until it returns"
+            log.error(what, self.dispatched.run, _name(self.dispatched), self._stop_reason)
             await asyncio.wait({self._work})
 
     def _encoded(self, result: object) -> msgspec.Raw | None:
@@ -324,19 +341,19 @@ class _WorkerRun:
         if isinstance(error, Skip):
             return self._report("skip", reason=mended_text(str(error.reason)) or "skipped by the job")
         text = error.text if isinstance(error, RemoteError) else error_text(error)
-        asked = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
-        if asked is None:
+        retry = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
+        if retry is None:
             result = self._encoded(error.result) if isinstance(error, JobFailed) else None
             return self._report("fail", error=text, result=result)
         try:
-            after = None if asked.after is None else duration_us(asked.after, what="Retry(after=…)") / 1e6
+            after = None if retry.after is None else duration_us(retry.after, what="Retry(after=…)") / 1e6
         except EvertickError as invalid:
             text, after = f"{text}\n{invalid}", None
         return self._report("fail", error=text, retry=True, after=after)
 
     def _stopped(self) -> WorkerReport:
         if self._stop_reason == "timeout":
-            error = f"the attempt took longer than its timeout of {self.dispatched.timeout:g} s"
+            error = f"the attempt timed out after {self.dispatched.timeout:g} s"
             return self._report("fail", error=error, reason="timeout")
         if self._stop_reason == "shutdown":
             return self._report("release", reason="its worker was stopped")
@@ -354,7 +371,7 @@ class _WorkerRun:
         return bool(is_wanted)
 
     async def _report_progress(self) -> None:
-        """News soon, and a sign of life in any case. The answer says whether the run is still wanted."""
+        """Report news soon, and without news before the worker counts as silent. Stops the run if it was cancelled."""
         every = self.dispatched.progress_every
         if self.dispatched.mode != "finish" or every is None:
             return
@@ -369,7 +386,7 @@ class _WorkerRun:
             self._reported_at = self._clock.elapsed()
 
     async def _send(self, report: WorkerReport) -> bool | None:
-        """Retried without end, and often enough that a broker that is back has it before we count as silent."""
+        """Retry without end, often enough that the report arrives before this worker counts as silent."""
         every = self.dispatched.progress_every
         return await self._retry.until_done(
             lambda: self._session.report(self.dispatched, report), lambda: True, most_seconds=every or math.inf
@@ -377,8 +394,8 @@ class _WorkerRun:
 
     def _report(self, kind: WorkerReportKind, **more: Any) -> WorkerReport:
         buffer = record_of(self._context).buffer
-        said = None if buffer is None else buffer.take()
-        seq, lines, progress = said if said is not None else (None, (), None)
+        news = None if buffer is None else buffer.take()
+        seq, lines, progress = news if news is not None else (None, (), None)
         fraction, text = progress if progress is not None else (None, None)
         return WorkerReport(
             v=VERSION,
@@ -400,8 +417,12 @@ class _WorkerRun:
 
 
 def _is_late(dispatched: DispatchMessage, clock: Clock) -> bool:
-    """Whether the time to take it is over."""
+    """Whether it is too late to take the run."""
     return dispatched.take_by is not None and clock.now_us() > moment_of(dispatched.take_by, what="take_by")
+
+
+def _name(dispatched: DispatchMessage) -> str:
+    return dispatched.schedule or dispatched.task
 
 
 def _claimed(dispatched: DispatchMessage, clock: Clock) -> Claimed:
@@ -419,5 +440,9 @@ def _claimed(dispatched: DispatchMessage, clock: Clock) -> Claimed:
     )
 
 
-def _dropped_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"{count} more messages of the queue could not be read, and were dropped{such_as(names, seconds)}"
+def _dropped_words(queue: str, count: int, names: list[str], seconds: float | None) -> str:
+    return f"queue {queue}: {count} more unreadable messages dropped{such_as(names, seconds)}"
+
+
+def _failures_words(task: str, count: int, names: list[str], seconds: float | None) -> str:
+    return f"task {task}: {count} more runs failed{such_as(names, seconds)}"
