@@ -16,8 +16,7 @@ FILES = sorted(CLI.rglob("*.py"))
 # By file, what it may have of `scheduler.runtime`, and why.
 RUNTIME = {
     "command/run.py": {"run_process(scheduler.runtime)"},  # the process of a node
-    "database.py": {"scheduler.runtime.actor"},  # names the user who asks; set before anything is asked
-    "named.py": {"scheduler.runtime.tasks"},  # the task of a disabled job in the file, to enqueue it once
+    "database.py": {"scheduler.runtime.configure"},  # names the user who asks, before the first operation
 }
 # By file, what it may import of evertick.store, and why.
 STORE = {
@@ -26,19 +25,14 @@ STORE = {
     "command/apply.py": {"location_of"},
     "command/completion.py": {"location_of"},
     # Maintenance also of a database that cannot be opened, and of all its apps.
-    "command/db.py": {
-        *("Maintainable", "Maintenance", "Store", "StoreStatus", "TableOptions", "TableRows"),
-        "open_store",
-    },
+    "command/db.py": {"Maintainable", "Maintenance", "StoreStatus", "TableOptions", "TableRows", "open_store"},
     "command/health.py": {"Maintenance"},
     "command/top.py": {"ChannelPulse"},  # a row that operations answer
 }
-# By file, what it may call with a store: it goes through all apps of a database, and has no scheduler of one.
-WITH_STORE = {"command/db.py": {"repair_clock"}}
 
 
 def findings(file: str, source: str) -> Iterator[str]:
-    """What the file has that goes around operations."""
+    """The places in the file that go around operations."""
     tree = ast.parse(source)
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
     for node in ast.walk(tree):
@@ -47,14 +41,14 @@ def findings(file: str, source: str) -> Iterator[str]:
                 used = ast.unparse(parents[node])
                 if used not in RUNTIME.get(file, ()):
                     yield f"{file}:{node.lineno}: {used}"
-            case ast.Call(func=ast.Attribute(attr="store" | "context" | "in_context" | "call_plain")):
+            case ast.Call(func=ast.Attribute(attr="store" | "context" | "in_context" | "call_sync")):
                 yield f"{file}:{node.lineno}: {ast.unparse(node)}"
             case ast.Import(names=names) if any(each.name.startswith("evertick.store") for each in names):
                 yield f"{file}:{node.lineno}: {ast.unparse(node)}"
             case ast.ImportFrom(module=str(module), names=names) if module.startswith("evertick"):
                 for each in names:
                     is_store = module.startswith("evertick.store") and each.name not in STORE.get(file, ())
-                    if is_store or (takes_store(module, each.name) and each.name not in WITH_STORE.get(file, ())):
+                    if is_store or takes_store(module, each.name):
                         yield f"{file}:{node.lineno}: from {module} import {each.name}"
             case _:
                 pass
@@ -71,7 +65,7 @@ def test_a_file_of_the_command_line_reaches_the_ledger_by_operations_alone(path:
     assert list(findings(str(path.relative_to(CLI)), path.read_text())) == []
 
 
-@pytest.mark.parametrize("allowed", [RUNTIME, STORE, WITH_STORE])
+@pytest.mark.parametrize("allowed", [RUNTIME, STORE])
 def test_everything_that_is_allowed_is_used(allowed: dict[str, set[str]]) -> None:
     for file, uses in allowed.items():
         code = ast.unparse(ast.parse((CLI / file).read_text()))

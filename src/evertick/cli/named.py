@@ -19,6 +19,7 @@ from evertick.operations.context import Actor
 from evertick.operations.outbox import messages_with_prefix
 from evertick.operations.runs import runs_with_prefix
 from evertick.operations.schedules import Namesake, namesake, similar_keys
+from evertick.operations.tasks import enqueue
 from evertick.operations.timeline import Question, timeline
 from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
@@ -195,8 +196,7 @@ async def try_disabled(name: str, args: Mapping[str, Any] | None) -> Run:
         raise Refused(f"{_disabled(name, job.places.get('enabled', job.place))}; as it is, it cannot be tried")
     scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     try:
-        has, task = job.definition, scheduler.runtime.tasks[name]
-        options = task.options(queue=has.queue, priority=has.priority, labels=has.labels)
-        return await options.enqueue(**(has.args if args is None else args))
+        has, given = job.definition, job.definition.args if args is None else args
+        return await call(scheduler, enqueue, name, given, queue=has.queue, priority=has.priority, labels=has.labels)
     finally:
         await scheduler.close()

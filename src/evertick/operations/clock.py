@@ -34,12 +34,18 @@ class ClockRepair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def repair_clock(
-    context: Context, *, dry_run: bool = False, on_step: Callable[[int], None] = lambda _: None
+    context: Context,
+    app: str | None = None,
+    *,
+    dry_run: bool = False,
+    on_step: Callable[[int], None] = lambda _: None,
 ) -> ClockRepair:
     """Restart cursors that are far ahead, and make runs due that wait for a wrong time. Nodes may be running.
 
     Schedules come first, because rows show which of them count from a wrong time. After an interruption, call it again.
+    `app`: another app of the database.
     """
+    context = context if app is None else context.for_app(app)
     repairer = ClockRepairer(context.store, context.app, context.clock, context.settings.tz)
     traces = await repairer.traces()
     found, rows = [each async for each in repairer.schedules(traces)], dict(traces.rows)

@@ -19,6 +19,8 @@ from evertick.clock import system_clock
 from evertick.errors import Refused, StoreError
 from evertick.operations.clock import ClockRepair
 from evertick.operations.clock import repair_clock as repair
+from evertick.operations.health import store_time
+from evertick.scheduler.operation import call
 from evertick.store.base import Maintainable, Maintenance, StoreStatus, TableOptions, TableRows
 from evertick.store.url import open_store
 from evertick.text.time_span import span
@@ -351,10 +353,9 @@ def repair_clock(dry_run: bool, yes: bool, as_json: bool, database: str | None, 
 async def _repair_clock(ledger: Ledger, dry_run: bool, yes: bool, as_json: bool) -> None:
     scheduler = ledger.scheduler()
     try:
-        context = await scheduler.runtime.context()
-        _refuse_wrong_clock(from_us(await context.store.now()), now())
-        apps = [context.for_app(app) for app in await context.store.apps(limit=_APPS_MOST)]
-        found = [each for app in apps if not (each := await repair(app, dry_run=True)).is_empty]
+        _refuse_wrong_clock(await call(scheduler, store_time), now())
+        apps = await scheduler.apps(limit=_APPS_MOST)
+        found = [each for app in apps if not (each := await call(scheduler, repair, app, dry_run=True)).is_empty]
         if not as_json:
             for each in found:
                 _print_repair(each)
@@ -363,7 +364,7 @@ async def _repair_clock(ledger: Ledger, dry_run: bool, yes: bool, as_json: bool)
                 ask(f"repair {_repair_words(found)}?", "repair them")
             with progress("repaired", is_quiet=as_json) as report:
                 found = [
-                    await repair(context.for_app(each.app), on_step=lambda count: report(count, None)) for each in found
+                    await call(scheduler, repair, each.app, on_step=lambda count: report(count, None)) for each in found
                 ]
     finally:
         await scheduler.close()
