@@ -64,7 +64,7 @@ def test_start_status_restart_and_stop(site: Site, init: Init) -> None:
     running = init("status")
     assert (running.returncode, running.stdout) == (0, f"evertick.init: is running as process {first}\n")
     again = init("start")
-    assert (again.returncode, again.stdout) == (0, f"evertick.init: is running already, as process {first}\n")
+    assert (again.returncode, again.stdout) == (0, f"evertick.init: is already running as process {first}\n")
     assert pid_of(site) == first
 
     restarted = init("restart")
@@ -87,7 +87,7 @@ def test_a_killed_daemon_is_dead_and_starts_again_over_its_pidfile(site: Site, i
     os.kill(killed, signal.SIGKILL)
     until(lambda: init("status").returncode != 0, "the killed one is gone")
     dead = init("status")
-    assert (dead.returncode, dead.stdout) == (1, f"evertick.init: is dead, and has left {site.pidfile} behind\n")
+    assert (dead.returncode, dead.stdout) == (1, f"evertick.init: is dead, but {site.pidfile} exists\n")
     assert init("stop").returncode == 0
     assert init("start").returncode == 0
     assert pid_of(site) != killed
@@ -155,7 +155,7 @@ def test_a_job_that_takes_longer_than_a_stop_may_is_not_waited_for(site: Site, i
     until((site.folder / "state/begun").exists, "the job has begun")
     stopped = init("stop")
     assert stopped.returncode == 0
-    assert "still drains after 2 s; running jobs are not waited for any longer" in stopped.stderr
+    assert "is still draining after 2 s; interrupting running jobs" in stopped.stderr
     assert "a second signal: stopping now, without waiting for what is running" in site.logged()
     assert not site.pidfile.exists()
 
