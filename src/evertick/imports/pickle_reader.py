@@ -4,9 +4,9 @@ A pickle is a program that names functions and calls them. Here a small interpre
 becomes a `PickledObject`, which only records the calls. Only dates, times and time zones become real values, because
 they have no side effects. A pickle of any origin can be read safely, and errors can name unknown classes.
 
-A small pickle can describe a huge value: nested lists that double, a tuple ten thousand levels deep, an index beyond the
-memo. Opcodes and copies are therefore counted, no value is hashed or compared before its size is known, and the
-result is measured before other code walks it.
+A small pickle can describe a huge value: nested lists that double, a tuple ten thousand levels deep. Opcodes and copies
+are therefore counted, no value is hashed or compared before its size is known, and the result is measured before other
+code walks it.
 """
 
 from __future__ import annotations

@@ -396,8 +396,7 @@ class ChildProcess:
             case FunctionMissing(error):
                 raise ProcessDied(f"task {task!r}: a child process cannot import the function:\n{error}")
             case Ending():
-                fault = f" ({self._fault})" if self._fault else ""
-                raise ProcessDied(f"task {task!r}: the child process ended before the job: {answer}{fault}")
+                raise ProcessDied(f"task {task!r}: the child process ended before the job: {self._fault or answer}")
 
     # --- messages from the child
 

@@ -373,7 +373,7 @@ class _CredentialsFile:
         try:
             text = read_regular(self._file, _FILE_MAX_BYTES)
         except OSError as error:
-            raise self._error(f"cannot be read: {error.strerror}", "create the file, or correct the path") from None
+            raise self._error(f"cannot be read: {error.strerror}", "make it, or correct the path") from None
         jwt, seed = _JWT.search(text), _SEED.search(text)
         if jwt is None:
             raise self._error("is not a NATS credentials file: it has no user JWT", _FILE_FIX)

@@ -316,8 +316,8 @@ def _read_stuck(report: bytes) -> str | None:
     for line in report.splitlines(keepends=True):
         if line.startswith(b"stuck") and line.endswith(b"\n"):
             pids = ", ".join(line.decode(errors="replace").split()[1:])
-            which = f"processes {pids}" if pids else "some processes"
-            return f"{which} are stuck: they survived KILL, have more rights than the node or hang in the kernel"
+            which = f"these processes survived KILL: {pids}" if pids else "some processes survived KILL"
+            return f"{which}; they have more rights than the node, or hang in the kernel"
     return None
 
 
