@@ -225,8 +225,16 @@ class JobFailed(EvertickError):
     result: what is kept as the result of the run all the same, like an exit code.
     """
 
-    def __init__(self, message: str, *, result: object = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: object = None,
+        setting: str | None = None,
+        value: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(message, setting=setting, value=value, fix=fix)
         self.result = result
 
 

@@ -147,15 +147,15 @@ async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
         assert dispatched.reply is not None
         await bench.report(dispatched.reply, [b"no report"] * 200)
         async with asyncio.timeout(20):
-            while not [text for text in caplog.messages if "more reports of workers could not be read" in text]:
+            while not [text for text in caplog.messages if "more unreadable worker reports dropped" in text]:
                 await asyncio.sleep(0.05)
         end = f'{{"v":1,"run":"{dispatched.run}","fence":{dispatched.fence},"kind":"finish"}}'
         await bench.report(dispatched.reply, [end.encode()])
         assert (await ended(node, run)).verdict is Verdict.SUCCEEDED
-    first, *others = [text for text in caplog.messages if "report" in text and "cannot be read" in text]
-    assert "a report of a worker cannot be read, and is dropped: " in first
+    first, *others = [text for text in caplog.messages if "unreadable worker report dropped" in text]
+    assert ": unreadable worker report dropped: report: " in first
     assert others == []
-    more = [text for text in caplog.messages if "more reports of workers could not be read" in text]
+    more = [text for text in caplog.messages if "more unreadable worker reports dropped" in text]
     assert sum(int(text.split(" ")[0]) for text in more) == 199
     assert len(more) <= 5
 
@@ -572,15 +572,15 @@ async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (Redis(""), "redis: queue: '' is no name of a queue"),
-        (Redis("a.b"), "redis: queue: 'a.b' is no name of a queue"),
+        (Redis(""), "redis: queue: '' is not a valid queue name"),
+        (Redis("a.b"), "redis: queue: 'a.b' is not a valid queue name"),
         (Redis("q", mode="later"), "mode"),  # type: ignore[arg-type]
         (Redis("q", kind="set"), "kind"),  # type: ignore[arg-type]
         (Redis("q", ack_timeout="13h"), "ack_timeout: '13h' must be from 1s to 12h"),
         (Redis("q", progress_timeout="10ms"), "progress_timeout: '10ms' must be from 1s to 12h"),
         (Redis("q", ack_timeout="soon"), "ack_timeout: 'soon' is not a duration"),
-        (Redis("q", prefix="with space"), "prefix: 'with space' must be"),
-        (Nats("q q"), "nats: queue: 'q q' is no name of a queue"),
+        (Redis("q", prefix="with space"), "prefix: 'with space' is not a valid prefix"),
+        (Nats("q q"), "nats: queue: 'q q' is not a valid queue name"),
     ],
 )
 def test_what_cannot_be_is_refused_where_it_is_written(spec: Spec, message: str) -> None:
@@ -593,11 +593,11 @@ def test_what_cannot_be_is_refused_where_it_is_written(spec: Spec, message: str)
 @pytest.mark.parametrize(
     ("driver", "where", "message"),
     [
-        ("redis", "localhost:6379", "redis: url: 'localhost:6379' is no URL of a Redis; write it like"),
+        ("redis", "localhost:6379", "redis: url: 'localhost:6379' is not a Redis URL; write it like"),
         ("redis", "redis://host:port", "redis: url: "),
         ("redis", 7, "redis: this int is neither a URL nor a RedisConnection"),
-        ("nats", "http://host", "nats: url: 'http://host' is no URL of a NATS; write it like"),
-        ("nats", None, "nats: it is not said where it is"),
+        ("nats", "http://host", "nats: url: 'http://host' is not a NATS URL; write it like"),
+        ("nats", None, "nats: the address of the server is not set"),
     ],
 )
 def test_a_wrong_address_is_refused_where_it_is_written(driver: str, where: object, message: str) -> None:

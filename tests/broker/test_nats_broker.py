@@ -146,10 +146,10 @@ async def test_streams_that_somebody_deletes_are_made_anew(own: str) -> None:
             assert await broker.push([envelope(own, reply=None)]) == [None]
             await stream.delete_stream(NAMES.jobs_stream)
             [error] = await broker.push([envelope(own, reply=None)])
-            assert "the stream is gone, and is made anew with the next try" in str(error)
+            assert "the stream was deleted; the next attempt creates it again" in str(error)
             assert await broker.push([envelope(own, reply=None)]) == [None]
             await stream.delete_stream(NAMES.reports_stream)
-            with pytest.raises(BrokerUnavailable, match="the stream is gone"):
+            with pytest.raises(BrokerUnavailable, match="the stream was deleted"):
                 await broker.read(1, 5.0)
             assert await broker.read(1, 0.05) == []
             await stream.publish(NAMES.reports(own), b"report")
@@ -263,7 +263,7 @@ async def test_a_bus_in_plain_text_elsewhere_is_warned_of_once_when_it_is_opened
         broker = NatsBroker(NatsConnection(url=f"nats://{host}:{nats.port}"), own, system_clock, no_secret)
         assert await broker.push([envelope(own, reply=None)]) == [None]
         await broker.close()
-    said = f"nats at {elsewhere} is not encrypted: arguments and results can be read on the way; use tls://"
+    said = f"nats at {elsewhere} is not encrypted: the network can read arguments and results; use tls://"
     assert [each for each in caplog.record_tuples if "encrypted" in each[2]] == [
         ("evertick.nats", logging.WARNING, said)
     ]

@@ -119,7 +119,7 @@ async def test_credentials_of_another_operator_are_told_with_their_file_and_the_
 ) -> None:
     file = Operator().give(tmp_path / "stranger.creds")
     said = await refusal(guarded, file, own)
-    assert f"the server does not take the credentials in {file}; ask its operator for a file of an account" in said
+    assert f"credentials: {file} was rejected by the server: " in said
     assert "Authorization" in said
 
 
@@ -127,7 +127,7 @@ async def test_credentials_that_have_run_out_are_told_with_their_file(
     guarded: Broker, operator: Operator, own: str, tmp_path: Path
 ) -> None:
     file = operator.give(tmp_path / "old.creds", until=time.time() - 60)
-    assert f"the server does not take the credentials in {file}; " in await refusal(guarded, file, own)
+    assert f"credentials: {file} was rejected by the server: " in await refusal(guarded, file, own)
 
 
 async def test_an_account_without_jetstream_is_told_with_the_fix(own: str, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ async def test_an_account_without_jetstream_is_told_with_the_fix(own: str, tmp_p
     with nats_server(conf=operator.conf()) as server:
         said = await refusal(server, operator.give(tmp_path / "worker.creds"), own)
     assert said.endswith(
-        "the server has no JetStream for us; start it with -js, or ask its operator to enable JetStream for the account"
+        "JetStream is not enabled; start the server with -js, or ask its operator to enable JetStream for the account"
     )
 
 
@@ -156,10 +156,10 @@ async def test_a_file_that_was_exchanged_counts_from_the_next_line_on(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is no file of NATS credentials, for it has no JWT of a user"),
-        ("-----BEGIN NATS USER JWT-----\n", "is no file of NATS credentials, for it has no JWT of a user"),
-        ("no key", "has the JWT of a user and not its key; take the whole file"),
-        ("damaged key", "has a key that is damaged; copy the file once more"),
+        ("", "is not a NATS credentials file: it has no user JWT"),
+        ("-----BEGIN NATS USER JWT-----\n", "is not a NATS credentials file: it has no user JWT"),
+        ("no key", "has a user JWT without its key; use the complete file"),
+        ("damaged key", "has a damaged key; copy the file from its operator again"),
     ],
 )
 async def test_a_wrong_file_is_told_with_what_is_wrong(
@@ -185,5 +185,5 @@ async def test_without_the_package_that_signs_it_is_said_what_to_install(
     guarded: Broker, creds: Path, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "nkeys", None)
-    told = "cannot be used without the package nkeys; install evertick[nats]"
+    told = "needs the package nkeys; pip install 'evertick[nats]'"
     assert await refusal(guarded, creds, own) == f"nats at {guarded.url}: credentials: {creds} {told}"

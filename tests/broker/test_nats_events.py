@@ -26,8 +26,8 @@ NAMES = NatsNames("evertick")
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nats_events, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(nats_events, "_AWAY_SECONDS", 0.05)
+    monkeypatch.setattr(nats_events, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(nats_events, "_RETRY_SECONDS", 0.05)
 
 
 async def until_logged(caplog: pytest.LogCaptureFixture, words: str) -> None:
@@ -127,8 +127,8 @@ def test_no_kind_of_event_is_called_like_a_verdict() -> None:
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        (["run.finishd"], "nats: events: 'run.finishd' is no event of a run; it is called 'run.finished'"),
-        (["gap.recorded"], "nats: events: 'gap.recorded' is no event of a run; "),
+        (["run.finishd"], "nats: events: 'run.finishd' is not an event of a run; it is called 'run.finished'"),
+        (["gap.recorded"], "nats: events: 'gap.recorded' is not an event of a run; "),
         ("run.finished", "nats: events: 'run.finished' must be true, false, or a list of kinds"),
     ],
 )
@@ -158,6 +158,7 @@ async def test_after_a_stop_it_goes_on_behind_the_last_one(nats: Broker, own: st
 async def test_a_bus_that_is_away_delays_events_and_loses_none(
     own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "evertick.nats")
     with nats_server() as server:
         node = node_at(server, f"sqlite:///{tmp_path}/ledger.db", own)
         async with node:
@@ -165,9 +166,10 @@ async def test_a_bus_that_is_away_delays_events_and_loses_none(
             await published(server, own, 1)
             server.kill()
             runs += await do(node, "fails", "works")
-            await until_logged(caplog, "not published for now")
+            await until_logged(caplog, "run events are not published")
             server.start()
             events = await published(server, own, 3)
+            await until_logged(caplog, "run events are published on NATS again")
     assert [event["run_id"] for _, event in events] == [run.id for run in runs]
 
 

@@ -214,7 +214,7 @@ async def test_a_password_in_plain_text_to_elsewhere_is_warned_of_once(
             broker = RedisBroker(connection, own, system_clock, no_secret)
             assert await broker.push([envelope(own, reply=None)]) == [None]
             await broker.close()
-    said = f"redis at {elsewhere} is not encrypted: its password can be read on the way; use rediss://"
+    said = f"redis at {elsewhere} is not encrypted: the network can read its password; use rediss://"
     told = [each for each in caplog.record_tuples if "encrypted" in each[2]]
     assert told == [("evertick.redis", logging.WARNING, said)]
 

@@ -53,8 +53,8 @@ def test_what_is_lost_is_told_on_stderr_in_the_file_and_by_the_exit_code(evertic
     crontab.write_text("MAILTO=me\n@reboot date\n0 1 * * * tidy\n")
     result = evertick("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(output))
     assert result.exit_code == 1
-    assert "note: line 1: not carried over: MAILTO=me: cron mails what jobs print" in result.stderr
-    assert "note: line 2: not carried over: @reboot 'date': it is no moment" in result.stderr
+    assert "note: line 1: not carried over: MAILTO=me: cron mails the output of jobs" in result.stderr
+    assert "note: line 2: not carried over: @reboot 'date': Evertick has no boot trigger" in result.stderr
     assert result.stdout == (
         f"1 job written to {output}; with enabled = false: look it over, and take that away where cron does not run "
         "the job any more\n"
@@ -143,13 +143,13 @@ def test_a_column_of_users_is_noticed_in_other_files_whatever_the_user(evertick,
     lines = ("daemon tidy --all", "cat /etc/hosts", "tidy --all", "root tidy", "backup --all")
     path.write_text("".join(f"1 * * * * {line}\n" for line in lines))
     notes = evertick("import", "crontab", str(path), "--tz", "UTC").stderr.splitlines()
-    assert [note.partition(": it runs")[0] for note in notes] == [
+    assert [note.partition(": the program")[0] for note in notes] == [
         "note: line 1: 'daemon tidy --all'",
         "note: line 4: 'root tidy'",
     ]
     assert notes[0].endswith(
-        "it runs a program called daemon, which is the name of a user; a crontab of the system, in which each line "
-        "names its user, is imported with --system"
+        "the program daemon has the name of a user; import a system crontab, in which each line names its user, with "
+        "--system"
     )
 
 
@@ -161,17 +161,17 @@ def test_a_second_import_into_a_folder_of_jobs_keeps_the_names_of_the_first(ever
         (tmp_path / name).write_text(f"1 2 * * * backup --{name}\n0 9 * * * report\n")
     result = evertick("import", "crontab", "one", "--tz", "UTC", "--output", "jobs.d/one.toml")
     assert result.stderr == (
-        f"note: line 2: {tmp_path}/evertick.toml has a job 'report' already; this one is called 'report-2'\n"
+        f"note: line 2: {tmp_path}/evertick.toml already has a job 'report'; this one is called 'report-2'\n"
     )
     first = (tmp_path / "jobs.d/one.toml").read_text()
     result = evertick("import", "crontab", "two", "--tz", "UTC", "--output", "jobs.d/two.toml")
     assert result.stderr.splitlines() == [
-        "note: line 1: jobs.d/one.toml has a job 'backup' already; this one is called 'backup-2'",
-        f"note: line 2: {tmp_path}/evertick.toml has a job 'report' already; this one is called 'report-3'",
+        "note: line 1: jobs.d/one.toml already has a job 'backup'; this one is called 'backup-2'",
+        f"note: line 2: {tmp_path}/evertick.toml already has a job 'report'; this one is called 'report-3'",
     ]
     second = (tmp_path / "jobs.d/two.toml").read_text()
     assert (tmp_path / "jobs.d/one.toml").read_text() == first
-    assert "# Notes of the import:\n#   line 1: jobs.d/one.toml has a job 'backup' already" in second
+    assert "# Notes of the import:\n#   line 1: jobs.d/one.toml already has a job 'backup'" in second
     result = evertick("config", "check")
     assert (result.exit_code, "evertick.toml is right: 5 jobs" in result.stdout) == (0, True), result.stdout
     # What is imported anew keeps the names that it has.
@@ -238,7 +238,7 @@ def test_a_store_of_apscheduler_becomes_a_module(evertick, job_store, tmp_path):
     output = tmp_path / "schedules.py"
     result = evertick("import", "apscheduler", job_store, "--output", str(output))
     assert result.exit_code == 1
-    assert "note: job 'weekly': not carried over: its cron trigger names weeks of the year" in result.stderr
+    assert "note: job 'weekly': not carried over: the cron trigger has weeks of the year" in result.stderr
     assert result.stdout == f"1 job written to {output}; look it over before you use it\n"
     assert "scheduler.cron('0 3 * * *', key='nightly', tz='UTC')(tidy)" in output.read_text()
     found = json.loads(evertick("import", "apscheduler", job_store, "--json").stdout)
@@ -250,19 +250,19 @@ def test_a_job_of_apscheduler_leaves_a_name_to_the_job_that_has_it(evertick, job
     evertick("import", "apscheduler", job_store, "--output", str(first))
     (tmp_path / "broken.py").write_text("from evertick import (")
     result = evertick("import", "apscheduler", job_store, "--output", str(second))
-    note = f"note: job 'nightly': {first} has a job 'nightly' already; this one is called 'nightly-2'"
+    note = f"note: job 'nightly': {first} already has a job 'nightly'; this one is called 'nightly-2'"
     assert note in result.stderr.splitlines()
     assert "key='nightly'," in first.read_text()
     assert "key='nightly-2'," in second.read_text()
     (tmp_path / "crontab").write_text("1 2 * * * nightly\n")
     result = evertick("import", "crontab", str(tmp_path / "crontab"), "--output", str(tmp_path / "jobs.toml"))
-    assert f"{first} has a job 'nightly' already; this one is called 'nightly-3'" in result.stderr
+    assert f"{first} already has a job 'nightly'; this one is called 'nightly-3'" in result.stderr
 
 
 def test_a_store_that_is_not_there_is_told_without_its_password(evertick):
     result = evertick("import", "apscheduler", "postgresql+psycopg://me:geheim@127.0.0.1:1/none")
     assert result.exit_code == 1
-    assert "the jobs cannot be read from 'apscheduler_jobs'" in result.stderr
+    assert "table 'apscheduler_jobs' of " in result.stderr
     assert "geheim" not in result.stderr
 
 
@@ -271,7 +271,7 @@ def test_a_file_in_place_of_a_url_is_told_with_its_url(evertick, tmp_path, monke
     (tmp_path / "aps.sqlite").touch()
     result = evertick("import", "apscheduler", "aps.sqlite")
     assert result.exit_code == 2
-    assert "as a URL it is sqlite:///aps.sqlite" in result.stderr
+    assert "write it as sqlite:///aps.sqlite" in result.stderr
 
 
 def test_an_empty_crontab_is_told(evertick, tmp_path):

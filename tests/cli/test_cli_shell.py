@@ -54,7 +54,7 @@ def test_logs_has_the_output_by_its_stream_and_what_the_command_took(url: str, e
     *written, last = lines_of(evertick("logs", "good", "--database", url))
     # In the order of its streams; between two streams nobody knows it. Control characters reach no terminal.
     assert sorted(written) == ["stderr   a  [31mred [0m word", "stdout   ***", "stdout   hello"]
-    took = r"info     it ended with exit code 0; \d+\.\d\d s of processor time, at most \d+\.\d MiB in one process"
+    took = r"info     exit code 0; CPU time \d+\.\d\d s, peak memory \d+\.\d MiB in one process"
     assert re.fullmatch(took, last)
 
 
@@ -64,7 +64,7 @@ def test_show_has_the_error_and_the_result_of_a_failed_command(url: str, evertic
     manager.sync.close()
     text = evertick("show", run.id, "--database", url).stdout
     assert re.search(r'^Result +\{"exit_code": 2, "cpu_seconds": [\d.]+, "max_rss_bytes": \d+\}$', text, re.MULTILINE)
-    assert "Error\n  it ended with exit code 2: tar: /x: No such file\n" in text
+    assert "Error\n  exit code 2: tar: /x: No such file\n" in text
     assert re.search(r"stderr   tar: /x: No such file$", text, re.MULTILINE)
     told = json.loads(evertick("show", run.id, "--json", "--database", url).stdout)
     assert told["run"]["result"]["exit_code"] == 2
@@ -73,7 +73,7 @@ def test_show_has_the_error_and_the_result_of_a_failed_command(url: str, evertic
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("bad", r"ended as failed: .*\(it ended with exit code 2: tar: /x: No such file\)"),
+        ("bad", r"ended as failed: .*\(exit code 2: tar: /x: No such file\)"),
         ("idle", r"ended as skipped: exit code 3: nothing to do"),
         ("hangs", r"ended as failed: it took longer than its timeout"),
         ("good", r"succeeded"),
@@ -86,12 +86,12 @@ def test_why_says_how_the_last_command_ended(url: str, evertick: Evertick, key: 
 def test_a_command_that_was_stopped_says_so_in_its_log(url: str, evertick: Evertick) -> None:
     first, last = lines_of(evertick("logs", "hangs", "--database", url))
     assert first == "stdout   begun"
-    assert last.startswith("info     it was stopped (timeout), and is gone with all that came of it; ")
+    assert last.startswith("info     stopped (timeout) with all its processes; ")
 
 
 def test_failed_lists_the_last_words_of_a_command(url: str, evertick: Evertick) -> None:
     text = evertick("failed", "--database", url).stdout
-    assert re.search(r"bad .*it ended with exit code 2: tar: /x: No such file$", text, re.MULTILINE)
+    assert re.search(r"bad .*exit code 2: tar: /x: No such file$", text, re.MULTILINE)
 
 
 def test_why_of_a_run_says_that_no_node_is_alive_and_what_it_needs(tmp_path: Path, evertick: Evertick) -> None:

@@ -56,7 +56,7 @@ def test_events_for_others_are_chosen_by_a_file_or_the_environment(
     assert kinds("events = ['run.started', 'run.finished']") == chosen
     assert kinds("", EVERTICK_NATS_EVENTS="run.started, run.finished") == chosen
     assert problems("[nats]\naddress = 'n'\nevents = ['run.startd']\n") == [
-        "evertick.toml:3: nats.events: 'run.startd' is no event of a run; it is called 'run.started'"
+        "evertick.toml:3: nats.events: 'run.startd' is not an event of a run; it is called 'run.started'"
     ]
     [wrong] = problems("[nats]\naddress = 'n'\nevents = 7\n")
     assert wrong.startswith("evertick.toml:3: nats.events: 7 cannot be; write true or false, without quotes, or a list")
@@ -77,9 +77,9 @@ def test_a_job_for_a_broker_that_is_nowhere_is_told_where_it_stands(
     ("text", "line"),
     [
         ("[nats]\naddress = 'a'\nreplicas = 99", "evertick.toml:3: nats.replicas: 99 must be a number from 1 to "),
-        ("[nats]\naddress = 'a'\nprefix = 'A B'", "evertick.toml:3: nats.prefix: 'A B' must be "),
-        ("[redis]\naddress = 'a'\nnamespace = 'A B'", "evertick.toml:3: redis.namespace: 'A B' must be "),
-        ("[redis]\nurl = 'redis://a:port'", "evertick.toml:2: redis.url: 'redis://***' is no URL of a Redis"),
+        ("[nats]\naddress = 'a'\nprefix = 'A B'", "evertick.toml:3: nats.prefix: 'A B' is not a valid prefix"),
+        ("[redis]\naddress = 'a'\nnamespace = 'A B'", "evertick.toml:3: redis.namespace: 'A B' is not a valid prefix"),
+        ("[redis]\nurl = 'redis://a:port'", "evertick.toml:2: redis.url: 'redis://***' is not a Redis URL"),
     ],
 )
 def test_settings_of_a_broker_that_cannot_be_are_told(problems: Callable[..., list[str]], text: str, line: str) -> None:

@@ -82,13 +82,13 @@ def test_all_that_is_wrong_with_a_command_is_told_at_once(problems: Callable[...
         "5: jobs.a.shell.kill_after: '10 seconds' is not a duration",
         "6: jobs.a.shell.memory_limit: '5m' is not a size",
         "7: jobs.a.shell.nice: 40 must be from -20 to 19",
-        "8: jobs.a.shell.user: -1 is no number of a user",
-        "9: jobs.a.shell.cwd: 'data' is not absolute",
-        "10: jobs.a.shell.success_codes: 300 is no exit code",
-        "11: jobs.a.shell.skip_codes: 0 is in success_codes, too",
+        "8: jobs.a.shell.user: -1 is not a user id",
+        "9: jobs.a.shell.cwd: 'data' is not an absolute path",
+        "10: jobs.a.shell.success_codes: 300 is not an exit code",
+        "11: jobs.a.shell.skip_codes: 0 is also in success_codes",
         "12: jobs.a.shell.clean_env: 'yes' is not true or false",
-        "14: jobs.a.shell.env.A-B: 'A-B' is no name of a variable",
-        "15: jobs.a.shell.env.EVERTICK_X: 'EVERTICK_X': names with 'EVERTICK_' are set by Evertick",
+        "14: jobs.a.shell.env.A-B: 'A-B' is not a valid variable name",
+        "15: jobs.a.shell.env.EVERTICK_X: 'EVERTICK_X': the prefix 'EVERTICK_' is reserved for Evertick",
         "16: jobs.a.shell.env.C.secrt: no such field 'secrt'",
     ]
 
@@ -102,23 +102,23 @@ def test_all_that_is_wrong_with_a_request_is_told_at_once(problems: Callable[...
         "[jobs.a.http.expect]\nstatus = '6xx'\nmatches = '('\njson = { state = 1 }\n"
     )
     assert told(found) == [
-        "3: jobs.a.http: bearer and basic both say who asks",
-        "3: jobs.a.http: json and body both say what is sent",
-        "4: jobs.a.http.url: 'ftp://host' is no address of a web server",
-        "5: jobs.a.http.method: 'GE T' is no method of a job",
+        "3: jobs.a.http: bearer and basic both set credentials",
+        "3: jobs.a.http: json and body both set the request body",
+        "4: jobs.a.http.url: 'ftp://host' is not an http or https URL",
+        "5: jobs.a.http.method: 'GE T' is not an allowed HTTP method",
         "6: jobs.a.http.timeout: '1 week' is not a duration",
         "7: jobs.a.http.redirects: 99 must be a whole number from 0 to 20",
         "8: jobs.a.http.read_limit: '1GB' is more than 16MiB",
-        "9: jobs.a.http.allow: '1.2.3' is neither a network like '10.0.0.0/8', an address, nor the name of a host",
-        "9: jobs.a.http.allow: 'a!' is neither a network like '10.0.0.0/8', an address, nor the name of a host",
-        "10: jobs.a.http.bearer: 'a b' cannot be the name of a secret",
-        "11: jobs.a.http.basic.user: 'a:b' must be printable, without ':'",
-        "15: jobs.a.http.headers.Host: 'Host' is not for you to set: it follows from the url",
-        "16: jobs.a.http.headers.Bad Name: 'Bad Name' is no name of a header",
-        "18: jobs.a.http.expect.status: '6xx' is no status",
-        "19: jobs.a.http.expect.matches: '(' is no regular expression: missing ), unterminated subpattern at "
+        "9: jobs.a.http.allow: '1.2.3' is not a network, an address or a host name",
+        "9: jobs.a.http.allow: 'a!' is not a network, an address or a host name",
+        "10: jobs.a.http.bearer: 'a b' is not a valid name of a secret",
+        "11: jobs.a.http.basic.user: 'a:b' must be printable and without ':'",
+        "15: jobs.a.http.headers.Host: 'Host' cannot be set: it is taken from the url",
+        "16: jobs.a.http.headers.Bad Name: 'Bad Name' is not a valid header name",
+        "18: jobs.a.http.expect.status: '6xx' is not a status",
+        "19: jobs.a.http.expect.matches: '(' is not a valid regular expression: missing ), unterminated subpattern at "
         "position 0",
-        "20: jobs.a.http.expect.json.state: 'state' is no JSON pointer",
+        "20: jobs.a.http.expect.json.state: 'state' is not a JSON pointer",
     ]
 
 
@@ -147,7 +147,7 @@ def test_nothing_is_said_of_what_only_looks_wrong_since_something_else_was_refus
     [line] = problems(f"{text}[jobs.a.shell]\ncommand = 'x'\nsuccess_codes = ['a']\nskip_codes = [0]\n")
     assert "jobs.a.shell.success_codes.0: 'a' is not a whole number" in line
     [line] = problems(f"{text}[jobs.a.http]\nmethod = 'PUT'\n")
-    assert line == "evertick.toml:3: jobs.a.http: url is missing; give it"
+    assert line == "evertick.toml:3: jobs.a.http: url is missing; add it"
 
 
 def test_a_check_that_stops_at_the_first_is_heard_when_all_types_are_right(
@@ -160,7 +160,7 @@ def test_a_check_that_stops_at_the_first_is_heard_when_all_types_are_right(
     monkeypatch.setattr(Echo, "check", check)
     text = "[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntimes = 10\n"
     assert problems(f"{text}text = 'x'\n") == ["evertick.toml:4: jobs.a.echo.times: 10 is too often; write less"]
-    assert problems(text) == ["evertick.toml:3: jobs.a.echo: text is missing; give it"]
+    assert problems(text) == ["evertick.toml:3: jobs.a.echo: text is missing; add it"]
 
 
 def test_what_a_scheduler_refuses_is_told_beside_what_is_wrong_with_other_jobs(

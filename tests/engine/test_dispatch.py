@@ -546,7 +546,7 @@ async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pyte
     lost = shop.scheduler.job("first", Redis("docker"))
     async with shop.scheduler:
         nowhere = await shop.ended(await lost.enqueue())
-        assert "it is not said where it is" in (nowhere.error or "")
+        assert "the address of the server is not set" in (nowhere.error or "")
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         shop.queue.tell(job, "finish")

@@ -139,9 +139,9 @@ def test_neither_hidden_processes_nor_keepers_outlive_a_killed_node(site: Site) 
 def test_what_cannot_be_ended_is_named_and_looked_at_less_and_less_often(site: Site) -> None:
     site.start("setuid", "setgid")  # but not the right to signal others
     run = site.enqueue("stuck")
-    site.wait(lambda: "cannot be ended" in site.log.read_text())
+    site.wait(lambda: "survived KILL" in site.log.read_text())
     [keeper] = [pid for pid, command in marked(site.token).items() if "keeper.py" in command]
-    [process] = re.findall(r"see the processes (\d+)\)", site.log.read_text())
+    [process] = re.findall(r"processes survived KILL: (\d+);", site.log.read_text())
     assert site.manager.sync.get_run(run.id).verdict is None
     # It goes to sleep after every look: some times, where it had time for two hundred.
     before = switches(keeper)
@@ -153,8 +153,7 @@ def test_what_cannot_be_ended_is_named_and_looked_at_less_and_less_often(site: S
     assert ended.verdict == "succeeded", ended.error
     [said] = [line for line in site.manager.sync.log(run) if line.level == "warning"]
     assert said.text == (
-        f"something of it cannot be ended (see the processes {process}): it has more rights than the node, or hangs in "
-        "the kernel"
+        f"these processes survived KILL: {process}; they have more rights than the node, or hang in the kernel"
     )
     assert f"run {run.id} of 'stuck': {said.text}" in site.log.read_text()
 

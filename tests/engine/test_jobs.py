@@ -211,7 +211,7 @@ async def test_a_secret_is_looked_up_when_the_run_needs_it() -> None:
         variables["EVERTICK_SECRET_ECHO"] = "open sesame"
         run = await ended(scheduler, await job.enqueue())
     assert failed.error is not None
-    assert "secret 'ECHO' is not there; set the environment variable EVERTICK_SECRET_ECHO" in failed.error
+    assert "secret 'ECHO' is not set; set the environment variable EVERTICK_SECRET_ECHO" in failed.error
     assert run.result["password"] == "open sesame"  # type: ignore[index]
 
 
@@ -298,10 +298,13 @@ def test_a_function_is_refused_where_functions_are_not_run() -> None:
 @pytest.mark.parametrize(
     ("drivers", "told"),
     [
-        ("echo", "drivers: 'echo' is one text; pass a list of names, e.g. drivers=['echo']"),
-        ([], r"drivers: [] must be a list of names, like ['function', 'process']"),
-        (["function", "ecco"], "drivers: no driver 'ecco' is known here; 'echo' is meant? known are function, process"),
-        ([7], "drivers: no driver 7 is known here; known are function, process"),
+        ("echo", "drivers: 'echo' is text, not a list; pass a list of names, e.g. drivers=['echo']"),
+        ([], r"drivers: [] is not a list of driver names; pass a list like ['function', 'process']"),
+        (
+            ["function", "ecco"],
+            "drivers: driver 'ecco' is not installed; did you mean 'echo'? installed are function, process",
+        ),
+        ([7], "drivers: driver 7 is not installed; installed are function, process"),
     ],
 )
 def test_the_setting_names_drivers_that_are_known(drivers: Any, told: str) -> None:
@@ -332,7 +335,7 @@ def test_a_job_cannot_be_called_nor_put_into_a_process() -> None:
         ),
         (lambda s: s.job(" x", Echo(word="b")), InvalidKey, "task: ' x' must not begin or end with space"),
         (lambda s: s.job("x", Echo(word=1)), InvalidSetting, "task 'x': echo: word: 1 is not text; write it in quotes"),
-        (lambda s: s.job("x", "echo hello"), InvalidSetting, "task 'x': 'echo hello' is no specification"),
+        (lambda s: s.job("x", "echo hello"), InvalidSetting, "task 'x': 'echo hello' is not a specification"),
         (
             lambda s: s.job("x", Echo(word="b"), retires=3),
             InvalidSetting,
@@ -356,7 +359,7 @@ async def test_arguments_without_a_name_or_that_are_no_data_are_refused() -> Non
     for arguments, told in (
         ((("Ada",), {}), r"shout\(\*\*arguments\): 'Ada' has no name; pass arguments by name"),
         (((), {"to": object()}), "arguments must be JSON-like data"),
-        (((), {"to": "x" * 300_000}), "arguments take 300009 bytes, more than 262144"),
+        (((), {"to": "x" * 300_000}), "arguments have 300009 bytes, more than 262144"),
     ):
         with pytest.raises(InvalidArguments, match=told):
             await job.enqueue(*arguments[0], **arguments[1])

@@ -342,7 +342,7 @@ async def test_messages_go_with_the_transaction_of_a_job(tmp_path: Path) -> None
             ctx.send("mail", is_sound)
             if not is_sound:
                 raise RuntimeError("rolled back")
-        with pytest.raises(Refused, match="has finished already"):
+        with pytest.raises(Refused, match="has already finished"):
             ctx.send("mail", "too late")
 
     async with scheduler, asyncio.timeout(PATIENCE):

@@ -245,9 +245,9 @@ async def test_a_job_in_a_child_can_say_itself_how_it_ends(bench: Bench) -> None
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("exit", "it ended with exit code 3"),
-        ("segfault", "it was ended by signal SIGSEGV"),
-        ("kill", "it was ended by signal SIGKILL; the kernel does that when memory runs out"),
+        ("exit", "exit code 3"),
+        ("segfault", "killed by signal SIGSEGV"),
+        ("kill", "killed by signal SIGKILL (possibly out of memory: check the kernel log)"),
     ],
 )
 async def test_a_child_that_dies_by_itself_fails_the_attempt_with_how_it_died(
@@ -273,7 +273,7 @@ async def test_a_child_that_sends_no_sense_is_ended_and_its_attempt_has_failed(b
     async with bench.scheduler:
         run = await bench.ended(await task.enqueue())
     assert run.verdict == "failed"
-    assert "it sent a frame of 4294967295 bytes; 1048576 is the most" in (run.error or "")
+    assert "the child sent a frame of 4294967295 bytes, more than 1048576" in (run.error or "")
 
 
 async def test_what_a_job_leaves_running_ends_with_its_run(bench: Bench, mark: str, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ async def test_a_child_whose_keeper_is_killed_ends_as_well(bench: Bench, mark: s
         [keeper] = [pid for pid, command in marked(mark).items() if "keeper.py" in command]
         os.kill(keeper, signal.SIGKILL)
         ended = await bench.ended(run)
-    assert "its keeper was killed" in (ended.error or "")
+    assert "the keeper process was killed" in (ended.error or "")
     assert child not in marked(mark)
     # Without a keeper nobody finds who made a session of his own.
     for pid in marked(mark):
@@ -577,8 +577,8 @@ def test_a_program_that_starts_its_scheduler_without_a_main_guard_is_refused_in_
         "scheduler.run()\n"
     )
     done = run_program(tmp_path, "program.py")
-    assert "the module starts a scheduler while it is imported" in done.stdout, done.stderr
-    assert "put that under `if __name__ == '__main__':`" in done.stdout
+    assert "this module starts a scheduler while a child process imports it" in done.stdout, done.stderr
+    assert "start it under `if __name__ == '__main__':`" in done.stdout
 
 
 def test_a_module_that_uses_its_store_while_it_is_imported_is_refused_in_the_child(tmp_path: Path) -> None:
@@ -586,7 +586,7 @@ def test_a_module_that_uses_its_store_while_it_is_imported_is_refused_in_the_chi
     text = SCRIPT.replace("async def main():", enqueues).replace("runs[0].result,", "runs[0].error,")
     (tmp_path / "program.py").write_text(text)
     done = run_program(tmp_path, "program.py", "jobs.db")
-    assert "the module uses the store while it is imported" in done.stdout, done.stderr
+    assert "this module uses the store while a child process imports it" in done.stdout, done.stderr
 
 
 def run_program(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

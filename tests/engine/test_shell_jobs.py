@@ -78,7 +78,7 @@ class Bench:
     async def lines(self, run: Run) -> list[tuple[str, str]]:
         """What it has written."""
         found = [(line.level, line.text) for line in await self.scheduler.log(run, limit=10_000)]
-        return [line for line in found if " of processor time, at most " not in line[1]]
+        return [line for line in found if "; CPU time " not in line[1]]
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_a_command_runs_and_its_output_and_what_it_took_are_kept(url: str)
     assert ("stdout", "no end") in lines
     async with bench.scheduler:
         last = (await bench.scheduler.log(run))[-1]
-    assert last.text.startswith("it ended with exit code 0; ")
+    assert last.text.startswith("exit code 0; ")
     assert last.text.endswith(" MiB in one process")
 
 
@@ -192,7 +192,7 @@ async def test_another_shell_runs_the_text(bench: Bench) -> None:
         'echo "${BASH_VERSION:+bash}"; false | true', shell=["/bin/bash", "-o", "pipefail", "-c"]
     )
     assert lines == [("stdout", "bash")]
-    assert run.error == "it ended with exit code 1: bash"
+    assert run.error == "exit code 1: bash"
 
 
 async def test_a_command_has_its_folder_and_its_text_to_read(bench: Bench, tmp_path: Path) -> None:
@@ -288,18 +288,18 @@ async def test_nice_and_the_limit_of_memory_hold_for_the_command(bench: Bench) -
     )
     assert lines[:2] == [("stdout", str(min(19, os.nice(0) + 7))), ("stdout", str(256 * 1024))]
     assert run.verdict == "failed"
-    assert run.error == "it ended with exit code 1: MemoryError"
+    assert run.error == "exit code 1: MemoryError"
     assert run.result["exit_code"] == 1  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
     ("command", "fields", "error"),
     [
-        (["no-such-program"], {}, "it could not be started: no-such-program: No such file or directory"),
-        (["/etc/passwd"], {}, "it could not be started: /etc/passwd: Permission denied"),
-        ("true", {"shell": "/bin/nosh"}, "it could not be started: /bin/nosh: No such file or directory"),
-        ("true", {"cwd": "/no/where"}, "it could not be started: cwd: /no/where: No such file or directory"),
-        ("true", {"user": "no-such-user"}, "user: there is no user 'no-such-user' on this machine"),
+        (["no-such-program"], {}, "the command could not be started: no-such-program: No such file or directory"),
+        (["/etc/passwd"], {}, "the command could not be started: /etc/passwd: Permission denied"),
+        ("true", {"shell": "/bin/nosh"}, "the command could not be started: /bin/nosh: No such file or directory"),
+        ("true", {"cwd": "/no/where"}, "the command could not be started: cwd: /no/where: No such file or directory"),
+        ("true", {"user": "no-such-user"}, "user: 'no-such-user' does not exist on this machine"),
     ],
 )
 async def test_what_cannot_be_started_says_why(
@@ -317,7 +317,9 @@ async def test_arguments_that_no_variable_holds_fail_with_the_fix(bench: Bench) 
     async with bench.scheduler:
         run = await bench.ended(await job.enqueue(data="x" * 150_000))
         fits = await bench.ended(await job.enqueue(data="x" * 90_000))
-    assert run.error == "the arguments take more than the 102400 bytes of a variable; pass a reference"
+    assert (
+        run.error == "the arguments have 150011 bytes, more than the 102400 of a variable; pass a reference to the data"
+    )
     assert fits.verdict == "succeeded"
 
 
@@ -350,14 +352,14 @@ async def test_a_user_may_be_a_number_and_reads_the_text_it_is_given(bench: Benc
     run, lines = await bench.run("id -u; cat", user=65534, cwd="/", stdin="for you")
     assert [text for _, text in lines] == ["65534", "for you"]
     run, _ = await Bench(f"sqlite:///{tmp_path}/other.db").run("true", user=65534, cwd=str(tmp_path))
-    assert run.error == f"it could not be started: cwd: {tmp_path}: Permission denied"
+    assert run.error == f"the command could not be started: cwd: {tmp_path}: Permission denied"
 
 
 @as_root
 async def test_the_home_that_a_folder_is_said_from_is_that_of_the_other_user(bench: Bench) -> None:
     run, _ = await bench.run("true", user="nobody", cwd="~/no-such-folder")
     home = pwd.getpwnam("nobody").pw_dir
-    assert run.error == f"it could not be started: cwd: {home}/no-such-folder: No such file or directory"
+    assert run.error == f"the command could not be started: cwd: {home}/no-such-folder: No such file or directory"
 
 
 @as_root
@@ -383,8 +385,8 @@ async def test_a_node_that_is_not_root_refuses_another_user_and_takes_its_own(
         monkeypatch.setattr(shell_spec.os, "geteuid", lambda: 4711)
         run = await bench.ended(await other.enqueue())
     assert run.error == (
-        "user: only root may run commands as 'nobody', and this node runs as user 4711; start the node as root, or "
-        "leave user out"
+        "user: only root can run commands as 'nobody', and this node runs as user 4711; run the node as root, or "
+        "remove user"
     )
 
 
@@ -411,8 +413,8 @@ async def test_exit_codes_mean_what_the_job_says(url: str) -> None:
     for code in (3, 75):
         assert runs[code].result["exit_code"] == code  # type: ignore[index]
         assert runs[code].result["max_rss_bytes"] > 1_000_000  # type: ignore[index]
-    assert attempts[0].error == "it ended with exit code 75, which asks for another try: code for 1"
-    assert (runs[4].verdict, runs[4].attempts, runs[4].error) == ("failed", 3, "it ended with exit code 4: code for 3")
+    assert attempts[0].error == "exit code 75, which is in retry_codes: code for 1"
+    assert (runs[4].verdict, runs[4].attempts, runs[4].error) == ("failed", 3, "exit code 4: code for 3")
     assert runs[4].result["exit_code"] == 4  # type: ignore[index]
 
 
@@ -429,7 +431,7 @@ async def test_a_code_that_asks_for_a_retry_gets_some_without_a_policy(bench: Be
 
 async def test_a_command_that_dies_by_a_signal_has_failed_by_it(bench: Bench) -> None:
     run, _ = await bench.run("echo last words; kill -SEGV $$")
-    assert run.error == "it was ended by signal SIGSEGV: last words"
+    assert run.error == "killed by signal SIGSEGV: last words"
     assert run.result["exit_code"] is None  # type: ignore[index]
 
 
@@ -459,7 +461,7 @@ async def test_a_stubborn_command_that_is_stopped_leaves_no_process(bench: Bench
             assert ended.verdict == ("cancelled" if how == "cancel" else "failed")
             last = (await bench.scheduler.log(run))[-1].text
             why = "requested" if how == "cancel" else "timeout"
-            assert last.startswith(f"it was stopped ({why}), and is gone with all that came of it; ")
+            assert last.startswith(f"stopped ({why}) with all its processes; ")
     if how == "stop":
         assert marked(mark) == {}, "the node has stopped, and something of its run is alive"
         released = await bench.scheduler.get_run(run.id)
@@ -536,7 +538,7 @@ async def test_a_hundred_megabytes_of_output_stay_bounded_in_ledger_and_memory(
     assert run.verdict == "succeeded"
     assert lines[0] == ("stdout", "the head")
     assert lines[-1] == ("stdout", "the tail")
-    [cut] = [text for level, text in lines if level == "info" and "left out" in text]
+    [cut] = [text for level, text in lines if level == "info" and "omitted" in text]
     assert int(cut.split()[1]) > 99_000_000
     assert sum(len(text) + 1 for level, text in lines if level == "stdout") <= HEAD_BYTES + TAIL_BYTES
     assert grown < 8_000, "the node has grown with the output of a job"
@@ -546,7 +548,7 @@ async def test_a_flood_does_not_keep_the_node_from_its_other_work(bench: Bench) 
     flood, other = bench.job("yes"), bench.job("echo here")
     async with bench.scheduler:
         flooding = await flood.enqueue()
-        await until_line(bench, flooding, "… there is more output; its end follows when the command has ended …")
+        await until_line(bench, flooding, "… output limit reached; the last lines follow when the command ends …")
         run = await bench.ended(await other.enqueue())
         await bench.scheduler.cancel(flooding)
         await bench.ended(flooding)
@@ -583,7 +585,7 @@ async def test_a_secret_reaches_the_command_and_nobody_else(
     assert (tmp_path / "got").read_text() == "open sesame\nswordfish"
     assert "not for it" not in (tmp_path / "env").read_text()
     assert sorted(lines) == sorted([("stdout", "it is ***!"), ("stderr", "***"), ("stdout", "0")])
-    assert run.error == "it ended with exit code 3: ***"
+    assert run.error == "exit code 3: ***"
     shown = repr(run) + repr(lines) + caplog.text
     assert not any(secret in shown for secret in ("open sesame", "swordfish"))
     for file in (tmp_path / "jobs.db", tmp_path / "jobs.db-wal"):
@@ -622,13 +624,13 @@ async def test_a_flood_of_a_secret_does_not_keep_the_event_loop(bench: Bench, mo
     assert time.thread_time() - began < 5
     assert longest < 0.1
     assert {text for level, text in lines if level == "stdout"} <= {"***", "**", "*"}
-    assert any("24996000 lines of output left out" in text for _, text in lines)
+    assert any("24996000 lines of output omitted" in text for _, text in lines)
 
 
 async def test_a_secret_that_is_missing_fails_the_run_and_starts_nothing(bench: Bench, tmp_path: Path) -> None:
     run, _ = await bench.run(f"touch {tmp_path}/ran", env={"PW": Secret("NOWHERE")})
     assert run.verdict == "failed"
-    assert "secret 'NOWHERE' is not there; set the environment variable EVERTICK_SECRET_NOWHERE" in (run.error or "")
+    assert "secret 'NOWHERE' is not set; set the environment variable EVERTICK_SECRET_NOWHERE" in (run.error or "")
     assert not (tmp_path / "ran").exists()
 
 
@@ -665,7 +667,7 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
         await until_line(bench, run, "begun")
         kill_keeper(mark)
         ended = await bench.ended(run)
-    assert ended.error == f"its keeper was killed, so it was ended, too{but_for_the_hidden()}: begun"
+    assert ended.error == f"the keeper process was killed, so the command was killed, too{but_for_the_hidden()}: begun"
     await until(lambda: not marked(token, "OWN_MARK"))
 
 
@@ -685,7 +687,10 @@ async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
         ended = await bench.ended(run)
         assert marked(token, "OWN_MARK") == {}
     # A shell that sees the end of its child before its own says "Killed" after that.
-    told = [f"its keeper was killed, so it was ended, too{but_for_the_hidden()}: {last}" for last in ("deaf", "Killed")]
+    told = [
+        f"the keeper process was killed, so the command was killed, too{but_for_the_hidden()}: {last}"
+        for last in ("deaf", "Killed")
+    ]
     assert ended.error in told
 
 
@@ -700,8 +705,8 @@ async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left
         kill_keeper(mark)
         ended = await bench.ended(run)
     assert ended.error == (
-        "its keeper was killed, so it was ended, too, but for processes that hide their environment (ssh-agent, sudo, "
-        "processes of other users): begun"
+        "the keeper process was killed, so the command was killed, too, except processes that hide their environment "
+        "(ssh-agent, sudo, processes of other users): begun"
     )
 
 
@@ -709,11 +714,11 @@ async def test_what_a_killed_keeper_has_left_and_nobody_can_end_is_named(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervised, "end_marked", lambda _: [4711])
-    monkeypatch.setattr(supervised, "_LOOKS_MOST", 2)
+    monkeypatch.setattr(supervised, "_SCANS_MAX", 2)
     job = bench.job("echo begun; exec sleep 1000")
     async with bench.scheduler:
         run = await job.enqueue()
         await until_line(bench, run, "begun")
         kill_keeper(mark)
         ended = await bench.ended(run)
-    assert ended.error == "its keeper was killed, and not all of it could be ended: see the processes 4711: begun"
+    assert ended.error == "the keeper process was killed, and these processes are still running: 4711: begun"

@@ -231,15 +231,15 @@ async def test_a_run_ends_once(office: Office) -> None:
     def job(ctx: Context) -> None:
         with closing(office.connect()) as connection:
             ctx.finish(connection=connection)
-            with pytest.raises(Refused, match="has finished already") as refusal:
+            with pytest.raises(Refused, match="has already finished") as refusal:
                 ctx.finish(connection=connection)
             refusals.append(refusal.value)
             connection.commit()
-            with pytest.raises(Refused, match="has finished already") as refusal:
+            with pytest.raises(Refused, match="has already finished") as refusal:
                 ctx.finish(connection=connection)
             refusals.append(refusal.value)
             connection.rollback()
-        with pytest.raises(Refused, match="has finished already") as refusal, ctx.transaction() as own:
+        with pytest.raises(Refused, match="has already finished") as refusal, ctx.transaction() as own:
             pay(own)
         refusals.append(refusal.value)
 
@@ -439,7 +439,7 @@ async def test_a_job_that_has_lost_its_claim_is_told_and_its_rows_are_not_there(
             error = await ended
         stored = await office.scheduler.get_run(run.id)
     assert isinstance(error, Lost)
-    assert "is no longer held under fence" in str(error)
+    assert "lost its claim (fence " in str(error)
     assert office.paid() == []
     assert (stored.state, stored.node) == (State.RUNNING, "another")  # as the other node has it
     assert office.heard == []
@@ -740,7 +740,7 @@ async def test_a_block_is_entered_once(office: Office) -> None:
             async with transaction as connection:
                 pay(connection)
                 raise ZeroDivisionError
-        with pytest.raises(Refused, match="entered before"):
+        with pytest.raises(Refused, match="entered already"):
             async with transaction as connection:
                 pay(connection)
 

@@ -243,7 +243,7 @@ def test_one_of_several_triggers_becomes_several_schedules() -> None:
         ("one-1", "0 6 * * *", "UTC"),
         ("one-2", "0 7 * * *", "Europe/Berlin"),
     ]
-    assert "its trigger is one of 2; each is a schedule of its own" in [note.text for note in imported.notes]
+    assert "the trigger joins 2 triggers; each becomes a schedule" in [note.text for note in imported.notes]
 
 
 class OwnTrigger(BaseTrigger):  # type: ignore[misc]
@@ -254,14 +254,17 @@ class OwnTrigger(BaseTrigger):  # type: ignore[misc]
 @pytest.mark.parametrize(
     ("trigger", "words"),
     [
-        (CronTrigger(week=5, timezone="UTC"), "names weeks of the year, for which there is no rule"),
-        (CronTrigger(day="2nd fri", day_of_week="fri", timezone="UTC"), "joins places of weekdays in the month"),
-        (CronTrigger(day="*/5,2nd fri", timezone="UTC"), "joins places of weekdays in the month"),
-        (CronTrigger(hour=1, timezone=timezone(timedelta(hours=5, minutes=30))), "its zone UTC+05:30 has no name"),
-        (CronTrigger(month=2, day=30, timezone="UTC"), "its trigger makes no rule: '30' in the day-of-month field"),
-        (AndTrigger([CronTrigger(hour=6, timezone="UTC")]), "combining.AndTrigger', for which there is no rule"),
-        (CalendarIntervalTrigger(months=1, timezone="UTC"), "CalendarIntervalTrigger', for which there is no rule"),
-        (OwnTrigger(), "test_apscheduler.OwnTrigger', which is none of APScheduler's own; write a rule for it"),
+        (CronTrigger(week=5, timezone="UTC"), "has weeks of the year, which no rule supports"),
+        (CronTrigger(day="2nd fri", day_of_week="fri", timezone="UTC"), "combines days like '2nd fri' with other days"),
+        (CronTrigger(day="*/5,2nd fri", timezone="UTC"), "combines days like '2nd fri' with other days"),
+        (
+            CronTrigger(hour=1, timezone=timezone(timedelta(hours=5, minutes=30))),
+            "the time zone UTC+05:30 has no IANA name",
+        ),
+        (CronTrigger(month=2, day=30, timezone="UTC"), "the trigger has no valid rule: '30' in the day-of-month field"),
+        (AndTrigger([CronTrigger(hour=6, timezone="UTC")]), "combining.AndTrigger' has no equivalent rule"),
+        (CalendarIntervalTrigger(months=1, timezone="UTC"), "CalendarIntervalTrigger' has no equivalent rule"),
+        (OwnTrigger(), "test_apscheduler.OwnTrigger', which is not part of APScheduler; write a rule for it"),
     ],
 )
 def test_a_trigger_that_no_rule_can_be_is_told(trigger: BaseTrigger, words: str) -> None:
@@ -278,7 +281,7 @@ def test_options_of_a_job_become_those_of_a_schedule() -> None:
     imported = read(trigger, misfire_grace_time=None, max_instances=4)
     assert imported.jobs[0].options == {"overlap": "allow", "concurrency": 4}
     assert imported.notes[0].text == (
-        "max_instances=4: it has a task of its own, whose limit it is; what is too much waits here, and is not dropped"
+        "max_instances=4 becomes concurrency=4 of a separate task; further runs wait and are not dropped"
     )
 
 
@@ -290,8 +293,10 @@ def test_what_a_job_had_and_has_no_more_is_told() -> None:
         ("all jobs", "dropped"),
     ]
     said = [note.text for note in imported.notes]
-    assert "for a process of its own give its task process=True" in said[0]
-    assert said[1] == "it is paused there and would run here; after the first start: `evertick pause one`"
+    assert "for child processes, set process=True in the task" in said[0]
+    assert (
+        said[1] == "paused in APScheduler, active in Evertick; to pause it after the first start: `evertick pause one`"
+    )
     assert said[2].startswith("misfire_grace_time=1 of 1 job is APScheduler's default")
 
 
@@ -302,7 +307,7 @@ def test_functions_that_cannot_be_imported_are_told() -> None:
     trigger = CronTrigger(hour=6, timezone="UTC")
     row = stored(trigger)
     for function, words in (
-        ("__main__:tidy", "its function 'tidy' is in the program itself; move it into a module"),
+        ("__main__:tidy", "function 'tidy' is in the program itself; move it to a module"),
         ("shop:tidy(); import os", "cannot be imported by its name"),
         ("shop:class", "cannot be imported by its name"),
         ("shop", "cannot be imported by its name"),
@@ -317,7 +322,7 @@ def test_arguments_that_only_a_pickle_can_keep_are_told_with_their_class() -> No
     trigger = CronTrigger(hour=6, timezone="UTC")
     text = lost(trigger, shop_jobs.remind, args=[{"who": [shop_jobs.Customer()]}])
     assert (
-        "its arguments hold an object of shop_jobs.Customer, and arguments here are JSON-like data; pass an id" in text
+        "an argument contains an object of shop_jobs.Customer, but arguments must be JSON-like data; pass an id" in text
     )
     assert "an object of shop_jobs.Stock" in lost(trigger, shop_jobs.Stock().move, args=["right"])
 
@@ -326,7 +331,7 @@ def test_arguments_beyond_json_are_written_and_told() -> None:
     when = datetime(2026, 1, 1, tzinfo=BERLIN)
     kwargs = {"a": when, "b": timedelta(hours=1), "c": {3}, "d": date(2026, 1, 1), "e": time(9), "f": b"x", "g": 1.5}
     imported = read(CronTrigger(hour=6, timezone="UTC"), lambda_free, kwargs=kwargs)
-    assert "annotate the parameters, so that they come back" in imported.notes[0].text
+    assert "annotate the parameters, so that Evertick restores them" in imported.notes[0].text
     text = to_python(imported, [])
     assert "'a': datetime.datetime.fromisoformat('2026-01-01T00:00:00+01:00')" in text
     assert "'b': datetime.timedelta(days=0, seconds=3600, microseconds=0), 'c': [3]" in text
@@ -373,7 +378,7 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path, protocol: int) -> None:
     assert mark.exists(), "the bomb goes off where it can"
     mark.unlink()
     [note] = read_jobs([StoredJob(id="one", state=data)]).lost
-    assert re.search(r"its trigger is '(posix|os|nt)\.system', which is none of APScheduler's own", note.text)
+    assert re.search(r"the trigger is '(posix|os|nt)\.system', which is not part of APScheduler", note.text)
     assert not mark.exists()
 
 
@@ -393,7 +398,7 @@ def test_nothing_is_imported_by_the_name_of_a_trigger(tmp_path: Path, monkeypatc
         [sys.executable, "-c", code, str(tmp_path), data.hex()], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.splitlines() == [
-        "its trigger is 'evil.Trigger', which is none of APScheduler's own; write a rule for it",
+        "the trigger is 'evil.Trigger', which is not part of APScheduler; write a rule for it",
         "[]",
     ], done.stderr
     assert not (tmp_path / "mark").exists()
@@ -427,7 +432,7 @@ def test_zones_of_other_libraries_are_seen_and_not_made() -> None:
 
 
 def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="there is no file"):
+    with pytest.raises(NotFound, match="does not exist"):
         read_table(f"sqlite:///{tmp_path}/missing.db", "apscheduler_jobs")
     with closing(sqlite3.connect(tmp_path / "empty.db")) as connection:
         connection.execute("CREATE TABLE t (x)")
@@ -435,7 +440,7 @@ def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="no such table: apscheduler_jobs; name the table with --table"):
         read_table(url, "apscheduler_jobs")
     for table in ("jobs; DROP TABLE t", 'a"b', "", "a.b.c"):
-        with pytest.raises(InvalidInput, match="is no name of a table"):
+        with pytest.raises(InvalidInput, match="is not a table name"):
             read_table(url, table)
 
 
@@ -453,7 +458,7 @@ def test_a_table_in_postgresql_is_read(postgres_dsn: str) -> None:
             store.add_job(made("hourly", IntervalTrigger(hours=1)))
             [row] = read_table(url, "public.aps_import_test")
             assert read_jobs([row]).jobs[0].name == "hourly"
-            with pytest.raises(Refused, match="the jobs cannot be read from 'no_such_table'"):
+            with pytest.raises(Refused, match=r"table 'no_such_table' of .* cannot be read"):
                 read_table(url, "no_such_table")
         finally:
             store.jobs_t.drop(store.engine)

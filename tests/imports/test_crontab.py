@@ -85,7 +85,7 @@ def test_a_user_that_the_machine_does_not_have_is_told_with_its_line() -> None:
         ("line 3", "dropped"),
         ("line 4", "lost"),
     ]
-    assert "there is no user 'nobody-of-this-name' on this machine" in imported.notes[0].text
+    assert "user 'nobody-of-this-name' does not exist on this machine" in imported.notes[0].text
     assert imported.notes[1].text.startswith("'root:adm': a job runs with the groups of its user")
 
 
@@ -93,7 +93,7 @@ def test_a_user_that_the_machine_does_not_have_is_told_with_its_line() -> None:
 def test_a_line_of_the_system_without_a_command_is_told(line: str) -> None:
     [(where, kind, text)] = notes(line, has_users=True)
     assert (where, kind) == ("line 1", "lost")
-    assert text == f"{line!r}: a user and a command must follow the time; cron refuses it, too"
+    assert text == f"{line!r}: a user and a command must follow the time; cron rejects it, too"
 
 
 # --- variables
@@ -134,12 +134,12 @@ def test_mail_is_not_carried_over_and_a_note_says_what_to_do_instead() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("MAILFROM=x", "cron mails what jobs print"),
-        ("RANDOM_DELAY=10", 'give them jitter, e.g. jitter = "10m"'),
+        ("MAILFROM=x", "cron mails the output of jobs"),
+        ("RANDOM_DELAY=10", 'set jitter, e.g. jitter = "10m"'),
         ("START_HOURS_RANGE=3-22", "it is for anacron"),
-        ("LOGNAME=x", "cron, too, has the name of the user there"),
-        ("MY-VAR=x", "a shell cannot use a variable of this name"),
-        ("EVERTICK_X=x", "a shell cannot use a variable of this name"),
+        ("LOGNAME=x", "cron also ignores it and sets the name of the user"),
+        ("MY-VAR=x", "not a valid variable name for a job"),
+        ("EVERTICK_X=x", "not a valid variable name for a job"),
     ],
 )
 def test_variables_that_are_not_carried_over_are_told(line: str, words: str) -> None:
@@ -157,9 +157,7 @@ def test_cron_tz_is_the_zone_of_what_follows_and_a_note_says_that_debian_ignores
     imported = read(text)
     assert [job.rule["tz"] for job in imported.jobs] == ["Europe/Berlin", "America/New_York", "Europe/Berlin"]
     assert [note.kind for note in imported.notes] == ["check", "check"]
-    assert (
-        "Debian's cron ignores this line; to have what it does, import with --ignore-cron-tz" in imported.notes[0].text
-    )
+    assert "Debian's cron ignores this line; to ignore it, too, import with --ignore-cron-tz" in imported.notes[0].text
     as_debian = read(text, honours_cron_tz=False)
     assert {job.rule["tz"] for job in as_debian.jobs} == {"Europe/Berlin"}
     assert as_debian.notes[0].text.startswith("CRON_TZ=America/New_York is ignored, as Debian's cron does")
@@ -167,7 +165,7 @@ def test_cron_tz_is_the_zone_of_what_follows_and_a_note_says_that_debian_ignores
 
 def test_a_zone_that_there_is_not_is_told() -> None:
     assert notes("CRON_TZ=Mars/North") == [
-        ("line 1", "dropped", "CRON_TZ=Mars/North: no such zone; the times below stay in Europe/Berlin")
+        ("line 1", "dropped", "CRON_TZ=Mars/North: unknown time zone; the times below stay in Europe/Berlin")
     ]
 
 
@@ -325,8 +323,8 @@ def test_a_line_that_is_commented_out_is_told_and_no_description() -> None:
     imported = read("#0 1 * * * old\n# @daily older\n0 2 * * * new\n")
     assert [job.description for job in imported.jobs] == [""]
     assert [(note.where, note.text) for note in imported.notes] == [
-        ("line 1", "left out, as cron does: '#0 1 * * * old'"),
-        ("line 2", "left out, as cron does: '# @daily older'"),
+        ("line 1", "commented out, not imported: '#0 1 * * * old'"),
+        ("line 2", "commented out, not imported: '# @daily older'"),
     ]
 
 
@@ -336,23 +334,23 @@ def test_a_line_that_is_commented_out_is_told_and_no_description() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("what is this", "'what is this': neither a time with a command nor NAME=value; cron refuses it, too"),
-        ("0 0 * * *", "'0 0 * * *': a command must follow the time; cron refuses it, too"),
+        ("what is this", "'what is this': neither a time with a command nor NAME=value; cron rejects it, too"),
+        ("0 0 * * *", "'0 0 * * *': a command must follow the time; cron rejects it, too"),
         ("61 * * * * x", "'61' in the minute field: allowed are 0-59"),
-        ("0 0 * * fri-mon x", "cron refuses 'fri-mon', which ends before it begins; write two ranges"),
-        ("0 22-2 * * * x", "cron refuses '22-2', which ends before it begins"),
-        ("H 0 * * * x", "cron knows no 'H'"),
-        ("0 0 L * * x", "cron knows no 'L'"),
-        ("0 0 ? * * x", "cron knows no '?'"),
-        ("0 0 * * 5#2 x", "cron knows no '5#2'"),
+        ("0 0 * * fri-mon x", "cron rejects 'fri-mon', because its end is before its start; write two ranges"),
+        ("0 22-2 * * * x", "cron rejects '22-2', because its end is before its start"),
+        ("H 0 * * * x", "cron does not support 'H'"),
+        ("0 0 L * * x", "cron does not support 'L'"),
+        ("0 0 ? * * x", "cron does not support '?'"),
+        ("0 0 * * 5#2 x", "cron does not support '5#2'"),
         ("0 0 30 2 * x", "never comes"),
-        ("@every 5m x", "there is no nickname '@every'"),
-        ("@sometimes x", "there is no nickname '@sometimes'"),
+        ("@every 5m x", "unknown nickname '@every'"),
+        ("@sometimes x", "unknown nickname '@sometimes'"),
         (
             "@reboot x",
-            "@reboot 'x': it is no moment, and the start of a daemon is no boot; have the system start it once",
+            "@reboot 'x': Evertick has no boot trigger, and the start of a daemon is not a boot; use a systemd unit",
         ),
-        ("@reboot x", 'by a systemd unit of Type=oneshot, as shown under "At every boot" in how-to "Come from cron"'),
+        ("@reboot x", 'use a systemd unit of Type=oneshot, as shown under "At every boot" in how-to "Come from cron"'),
     ],
 )
 def test_what_cannot_be_a_job_is_told_with_its_line(line: str, words: str) -> None:
@@ -364,12 +362,12 @@ def test_what_cannot_be_a_job_is_told_with_its_line(line: str, words: str) -> No
 
 
 def test_what_crons_disagree_about_is_told() -> None:
-    assert "here n/m goes from n to the maximum" in notes("5/10 * * * * x")[0][2]
-    assert "some crons make one backslash of two" in notes(r"0 0 * * * echo \\ x")[0][2]
-    assert "is imported with --system" in notes("0 0 * * * root tidy")[0][2]
-    assert "is imported with --system" in notes("0 0 * * *\troot\t/usr/sbin/tidy")[0][2]
+    assert "in Evertick n/m begins at n" in notes("5/10 * * * * x")[0][2]
+    assert "some crons read two backslashes as one" in notes(r"0 0 * * * echo \\ x")[0][2]
+    assert "with --system" in notes("0 0 * * * root tidy")[0][2]
+    assert "with --system" in notes("0 0 * * *\troot\t/usr/sbin/tidy")[0][2]
     [note] = read("0 0 * * * x").notes
-    assert "no line break follows" in note.text
+    assert "has no line break" in note.text
 
 
 def test_a_crontab_without_bounds_is_refused() -> None:
@@ -399,6 +397,6 @@ def test_what_is_written_is_read_back_as_it_was() -> None:
 
 def test_notes_stand_at_the_head_of_the_file() -> None:
     written = to_toml(read("@reboot x\nMAILTO=me\n"), ["head"])
-    assert "#   line 1: not carried over: @reboot 'x': it is no moment" in written
+    assert "#   line 1: not carried over: @reboot 'x': Evertick has no boot trigger" in written
     assert "#   line 2: not carried over: MAILTO=me: " in written
     assert tomllib.loads(written) == {}

@@ -189,14 +189,14 @@ def test_a_table_of_much_data_is_refused_before_it_is_all_in_memory(
         connection.execute("CREATE TABLE apscheduler_jobs (id TEXT, job_state BLOB)")
         connection.executemany("INSERT INTO apscheduler_jobs VALUES (?, zeroblob(400))", [("a",), ("b",), ("c",)])
         connection.commit()
-    with pytest.raises(InvalidInput, match="'apscheduler_jobs' holds more than 1000 bytes; import them in parts"):
+    with pytest.raises(InvalidInput, match="'apscheduler_jobs' has more than 1000 bytes; import it in parts"):
         read_table(f"sqlite:///{tmp_path}/jobs.db", "apscheduler_jobs")
 
 
 def test_a_trigger_of_many_is_refused() -> None:
     many = stored(OrTrigger([IntervalTrigger(minutes=n, timezone="UTC") for n in range(1, 102)]))
     [note] = read_jobs([StoredJob(id="x", state=many)]).lost
-    assert note.text == "its trigger is one of more than 100; write them anew"
+    assert note.text == "the trigger joins more than 100 triggers; write schedules for them"
 
 
 def test_thousands_of_mutations_of_jobs_end_in_time_as_a_job_or_as_a_note() -> None:

@@ -40,8 +40,8 @@ def test_public_addresses_are_talked_to(address: str) -> None:
 )
 def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(address: str, words: str) -> None:
     assert told("inside.test", address) == (
-        f"'inside.test', which is {address} ({words}), may not be called; if it is meant, allow it: allow = "
-        f"['{address}'] of the task or allow_private of the node"
+        f"connections to 'inside.test' ({address}, {words}) are not allowed; to allow it, set allow = "
+        f"['{address}'] in the task, or allow_private in the node"
     )
     for allowed in (PRIVATE, allowed_of([address], "allow"), allowed_of(["Inside.TEST."], "allow")):
         assert list(map(str, permitted("inside.test", [address], allowed))) == [address]
@@ -51,28 +51,28 @@ def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(a
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("169.254.169.254", "where a cloud gives out credentials"),
-        ("168.63.129.16", "where a cloud gives out credentials"),
-        ("100.100.100.200", "where a cloud gives out credentials"),
-        ("fd00:ec2::254", "where a cloud gives out credentials"),
+        ("169.254.169.254", "a cloud metadata service"),
+        ("168.63.129.16", "a cloud metadata service"),
+        ("100.100.100.200", "a cloud metadata service"),
+        ("fd00:ec2::254", "a cloud metadata service"),
         ("169.254.1.1", "a link-local address"),
         ("fe80::1", "a link-local address"),
         ("224.0.0.1", "a multicast address"),
         ("ff02::1", "a multicast address"),
         ("0.0.0.0", "an address of this host itself"),
         ("255.255.255.255", "a reserved address"),
-        ("192.0.2.1", "an address for documentation"),
-        ("198.18.0.1", "an address for benchmarks"),
-        ("2002:7f00:1::", "an address of 6to4"),
-        ("2001:0:53aa:64c::1", "an address of a tunnel"),
-        ("64:ff9b:1::1", "no public address"),
-        ("::", "no public address"),
-        ("::127.0.0.1", "no public address"),
+        ("192.0.2.1", "a documentation address"),
+        ("198.18.0.1", "a benchmark address"),
+        ("2002:7f00:1::", "a 6to4 address"),
+        ("2001:0:53aa:64c::1", "a tunnel address"),
+        ("64:ff9b:1::1", "not a public address"),
+        ("::", "not a public address"),
+        ("::127.0.0.1", "not a public address"),
     ],
 )
 def test_what_is_worse_than_private_is_opened_by_its_network_alone(address: str, words: str) -> None:
     for allowed in (NOTHING, PRIVATE, allowed_of(["inside.test", "10.0.0.0/8"], "allow")):
-        assert f" ({words}), may not be called" in told("inside.test", address, allowed=allowed)
+        assert f", {words}) are not allowed" in told("inside.test", address, allowed=allowed)
     assert "allow_private" not in told("inside.test", address)
     assert permitted("inside.test", [address], allowed_of([address], "allow"))
 
@@ -103,18 +103,18 @@ def test_a_name_without_an_address_is_refused() -> None:
 
 
 def test_an_address_in_place_of_a_name_is_told_once() -> None:
-    assert told("10.0.0.1", "10.0.0.1").startswith("10.0.0.1 (a private address) may not")
+    assert told("10.0.0.1", "10.0.0.1").startswith("connections to 10.0.0.1 (a private address) are not allowed")
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("10.0.0.0/8", "allow: '10.0.0.0/8' is no list; write it like"),
+        ("10.0.0.0/8", "allow: '10.0.0.0/8' is not a list; write it like"),
         ([5], "allow: 5 is not text; write a network like '10.0.0.0/8'"),
-        (["10.0.0.1/8"], "allow: '10.0.0.1/8' is an address within a network; write '10.0.0.0/8' or the address alone"),
-        (["10.0.0"], "allow: '10.0.0' is neither a network like '10.0.0.0/8', an address, nor the name of a host"),
-        (["*.example.org"], "allow: '*.example.org' is neither a network"),
-        (["http://x"], "allow: 'http://x' is neither a network"),
+        (["10.0.0.1/8"], "allow: '10.0.0.1/8' is an address within a network; write '10.0.0.0/8', or the address "),
+        (["10.0.0"], "allow: '10.0.0' is not a network, an address or a host name"),
+        (["*.example.org"], "allow: '*.example.org' is not a network"),
+        (["http://x"], "allow: 'http://x' is not a network"),
         (["x.test"] * 101, "allow: 101 entries are more than 100"),
     ],
 )

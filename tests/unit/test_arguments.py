@@ -131,7 +131,9 @@ def test_a_first_parameter_annotated_as_context_is_not_an_argument() -> None:
 def test_a_context_that_is_not_first_is_refused() -> None:
     def job(a: int, ctx: Context) -> None: ...
 
-    with pytest.raises(InvalidArguments, match="task 'job': the Context must be the first parameter, not 'ctx'"):
+    with pytest.raises(
+        InvalidArguments, match="task 'job': parameter 'ctx' is a Context; make the Context the first parameter"
+    ):
         Signature(job, "job")
 
 
@@ -144,7 +146,7 @@ def test_parameters_without_a_name_are_refused() -> None:
     def several(*values: int) -> None: ...
 
     for function in (positional, several):
-        with pytest.raises(InvalidArguments, match="cannot be passed by name; arguments are kept by name"):
+        with pytest.raises(InvalidArguments, match="cannot be passed by name; arguments are stored by name"):
             Signature(function, "job")
 
 
@@ -155,7 +157,7 @@ def test_a_type_that_cannot_be_kept_as_json_is_refused(hint: Any) -> None:
     def job(a: Any) -> None: ...
 
     job.__annotations__["a"] = hint
-    with pytest.raises(InvalidArguments, match="cannot be kept as JSON; use plain data, a dataclass or a msgspec"):
+    with pytest.raises(InvalidArguments, match="cannot be stored as JSON; use plain data, a dataclass or a msgspec"):
         Signature(job, "job")
 
 
@@ -209,7 +211,7 @@ def test_too_large_arguments_are_refused() -> None:
     def job(a: str) -> None: ...
 
     Signature(job, "job").encode(("x" * (ARGUMENTS_MAX_BYTES - 8),), {})
-    with pytest.raises(InvalidArguments, match=f"more than {ARGUMENTS_MAX_BYTES}; pass a reference instead"):
+    with pytest.raises(InvalidArguments, match=f"more than {ARGUMENTS_MAX_BYTES}; pass a reference to the data"):
         Signature(job, "job").encode(("x" * ARGUMENTS_MAX_BYTES,), {})
 
 

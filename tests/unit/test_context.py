@@ -70,7 +70,7 @@ def test_a_run_without_a_timeout_has_no_deadline() -> None:
 
 
 def test_outside_of_a_job_there_is_no_current_run() -> None:
-    with pytest.raises(NotFound, match=r"evertick\.current\(\) answers only inside a job"):
+    with pytest.raises(NotFound, match=r"evertick\.current\(\) only inside a job"):
         current()
 
 
@@ -161,7 +161,7 @@ def test_a_chatty_job_is_cut_off_with_a_line_that_says_so() -> None:
     lines = lines_of(ctx)
     assert len(lines) == LINES_MAX + 1
     assert lines[-2][2] == str(LINES_MAX - 1)
-    assert lines[-1][2].startswith("the log of this attempt is full")
+    assert lines[-1][2].startswith("log limit of the attempt reached")
 
 
 def test_the_characters_of_a_log_are_bounded_too() -> None:
@@ -170,7 +170,7 @@ def test_the_characters_of_a_log_are_bounded_too() -> None:
         ctx.log("x" * LINE_MAX_CHARS)
     lines = lines_of(ctx)
     assert sum(len(text) for _, _, text in lines[:-1]) <= LOG_MAX_CHARS
-    assert lines[-1][2].startswith("the log of this attempt is full")
+    assert lines[-1][2].startswith("log limit of the attempt reached")
 
 
 def test_a_log_that_was_taken_stays_full() -> None:
@@ -251,7 +251,7 @@ def test_a_phase_keeps_what_is_known_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("metadata", "why"),
-    [({"text": "x" * METADATA_MAX_BYTES}, "more than 1024"), ({"what": object()}, "no JSON-like object")],
+    [({"text": "x" * METADATA_MAX_BYTES}, "more than 1024"), ({"what": object()}, "not a JSON-like object")],
 )
 def test_metadata_that_cannot_be_kept_costs_a_line_and_not_the_job(metadata: dict[str, object], why: str) -> None:
     ctx = context()
@@ -261,12 +261,12 @@ def test_metadata_that_cannot_be_kept_costs_a_line_and_not_the_job(metadata: dic
     assert (phase.metadata, phase.is_failed) == ({}, False)
     [(_, level, text)] = lines_of(ctx)
     assert level == "warning"
-    assert text.startswith("the metadata of phase 'download' is not kept: ")
+    assert text.startswith("phase 'download': metadata dropped: ")
     assert why in text
 
 
 def test_metadata_that_is_no_mapping_is_refused_at_once() -> None:
-    with pytest.raises(InvalidInput, match="phase 'download': metadata: 512 is no mapping"):
+    with pytest.raises(InvalidInput, match="phase 'download': metadata: 512 is not a mapping"):
         context().phase("download", 512).__enter__()  # type: ignore[arg-type]
 
 

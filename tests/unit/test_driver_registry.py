@@ -79,8 +79,8 @@ def test_an_installed_package_brings_its_drivers() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("telex", "its entry point names the Spec of the driver 'morse'; rename one"),
-        ("number", "7 is no Spec; its entry point must name a class of one"),
+        ("telex", "its entry point names the Spec of driver 'morse'; give"),
+        ("number", "its entry point names 7, which is not a Spec class; name a subclass"),
         ("gone", "'gone' (office_drivers:Missing) cannot be loaded"),
         ("away", "'away' (no_such_module_of_drivers:Fax) cannot be loaded: No module named"),
     ],
@@ -96,14 +96,16 @@ def test_an_unknown_driver_is_answered_with_the_nearest_and_all_that_are_known()
     with pytest.raises(InvalidSetting) as refused:
         spec_class("shel")
     assert str(refused.value).startswith(
-        "driver: no driver 'shel' is known here; 'shell' is meant? known are function, process, shell, http, redis, "
-        "nats, "
+        "driver: driver 'shel' is not installed; did you mean 'shell'? installed are function, process, shell, http, "
+        "redis, nats, "
     )
     assert "fax" in str(refused.value)
 
 
 def test_a_function_has_no_specification() -> None:
-    with pytest.raises(InvalidSetting, match=r"'process' runs functions of a program; .* @scheduler.task"):
+    with pytest.raises(
+        InvalidSetting, match=r"'process' calls Python functions and has no specification; .* @scheduler.task"
+    ):
         spec_class("process")
 
 
@@ -117,10 +119,10 @@ def test_a_table_becomes_a_specification() -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ("Ada", "letter: 'Ada' is no table; write its fields: to, copies, headers"),
+        ("Ada", "letter: 'Ada' is not a table; write a table with its fields: to, copies, headers"),
         ({"too": "Ada"}, "letter: no such field 'too'; it is called 'to'"),
-        ({"to": "Ada", "colour": 1}, "letter: no such field 'colour'; known are to, copies, headers"),
-        ({}, "letter: to is missing; give it"),
+        ({"to": "Ada", "colour": 1}, "letter: no such field 'colour'; the fields are to, copies, headers"),
+        ({}, "letter: to is missing; add it"),
         ({"to": 7}, "letter: to: 7 is not text; write it in quotes"),
         (
             {"to": "Ada", "headers": {"A": {"secrt": "B"}}},
@@ -139,9 +141,9 @@ def test_a_specification_from_code_is_looked_at_as_closely() -> None:
         check_spec("post", Letter(to=7))  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match=r"task 'post': letter: copies: 101 is more than 100"):
         check_spec("post", Letter(to="Ada", copies=101))
-    with pytest.raises(InvalidSetting, match=r"task 'post': letter: it must be plain data"):
+    with pytest.raises(InvalidSetting, match=r"task 'post': letter: it holds a value that is not plain data"):
         check_spec("post", Letter(to=object()))  # type: ignore[arg-type]
-    with pytest.raises(InvalidSetting, match=r"task 'post': 'backup.sh' is no specification; pass one like Shell"):
+    with pytest.raises(InvalidSetting, match=r"task 'post': 'backup.sh' is not a specification; pass one like Shell"):
         check_spec("post", "backup.sh")
 
 

@@ -54,40 +54,43 @@ def test_a_body_makes_it_a_post_unless_it_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"url": "example.org"}, "url: 'example.org' is no address of a web server; write it like 'https://host/path'"),
-        ({"url": "ftp://example.org"}, "url: 'ftp://example.org' is no address of a web server"),
-        ({"url": "https://:80/"}, "url: 'https://:80/' is no address of a web server"),
-        ({"url": "https://x:99999/"}, "url: 'https://x:99999/' is no address: "),
-        ({"url": "https://u:pw@x/"}, "url: an address with a password in it is shown wherever it is listed"),
-        ({"url": "https://x/a b"}, "url: 'https://x/a b' holds the character ' '; write it as %20"),
-        ({"url": "https://x/#top"}, "url: 'https://x/#top': leave out what follows #"),
-        ({"url": "https://{args.host}/"}, "url: 'https://{args.host}/': arguments of a run do not choose the server"),
-        ({"url": "https://x/{run}"}, "url: {run} is nothing that a run knows; it is called {run_id}"),
+        ({"url": "example.org"}, "url: 'example.org' is not an http or https URL; write it like 'https://host/path'"),
+        ({"url": "ftp://example.org"}, "url: 'ftp://example.org' is not an http or https URL"),
+        ({"url": "https://:80/"}, "url: 'https://:80/' is not an http or https URL"),
+        ({"url": "https://x:99999/"}, "url: 'https://x:99999/' is not a valid URL: "),
+        ({"url": "https://u:pw@x/"}, "url: a password in the URL would be shown in listings"),
+        ({"url": "https://x/a b"}, "url: 'https://x/a b' contains the character ' '; write it as %20"),
+        ({"url": "https://x/#top"}, "url: 'https://x/#top' has a fragment (#…); remove it"),
+        ({"url": "https://{args.host}/"}, "url: 'https://{args.host}/' has a placeholder in its host"),
+        ({"url": "https://x/{run}"}, "url: {run} is not a value of a run; it is called {run_id}"),
         ({"url": "https://x/" + "y" * 8000}, "has more than 8000 characters"),
-        ({"url": Secret("a b")}, "url: 'a b' cannot be the name of a secret"),
-        ({"method": "GET IT"}, "method: 'GET IT' is no method of a job; write one like 'POST'"),
-        ({"method": "CONNECT"}, "method: 'CONNECT' is no method of a job"),
-        ({"headers": {"A B": "x"}}, "headers: 'A B' is no name of a header"),
-        ({"headers": {"Host": "x"}}, "headers: 'Host' is not for you to set: it follows from the url; leave it out"),
-        ({"headers": {"X-A": "x", "x-a": "y"}}, "headers: 'x-a' is there twice, in other letters"),
-        ({"headers": {"X-A": "a\r\nX-B: b"}}, r"headers: 'X-A': the character '\r' cannot be in a header"),
-        ({"headers": {"X-A": "{nothing}"}}, "headers: 'X-A': {nothing} is nothing that a run knows"),
+        ({"url": Secret("a b")}, "url: 'a b' is not a valid name of a secret"),
+        ({"method": "GET IT"}, "method: 'GET IT' is not an allowed HTTP method; write one like 'POST'"),
+        ({"method": "CONNECT"}, "method: 'CONNECT' is not an allowed HTTP method"),
+        ({"headers": {"A B": "x"}}, "headers: 'A B' is not a valid header name"),
+        ({"headers": {"Host": "x"}}, "headers: 'Host' cannot be set: it is taken from the url; remove it"),
+        ({"headers": {"X-A": "x", "x-a": "y"}}, "headers: 'x-a' is given twice (header names are case-insensitive)"),
+        ({"headers": {"X-A": "a\r\nX-B: b"}}, r"headers: 'X-A': the character '\r' is not allowed in a header"),
+        ({"headers": {"X-A": "{nothing}"}}, "headers: 'X-A': {nothing} is not a value of a run"),
         ({"headers": {"X-A": 5}}, "headers"),
         (
             {"headers": {"authorization": "x"}, "bearer": Secret("T")},
-            "bearer and headers: Authorization both say who asks; give one of them",
+            "bearer and headers: Authorization both set credentials; keep one of them",
         ),
-        ({"basic": HttpBasic(user="a:b", password=Secret("P"))}, "basic: user: 'a:b' must be printable, without ':'"),
-        ({"json": {}, "body": ""}, "json and body both say what is sent; give one of them"),
-        ({"json": {"a": ["{what}"]}}, "json: {what} is nothing that a run knows"),
-        ({"body": "{what}"}, "body: {what} is nothing that a run knows"),
-        ({"body": '{"a": "{run_id}"}'}, "body: it is JSON, and nothing says so; write it as json = …"),
+        (
+            {"basic": HttpBasic(user="a:b", password=Secret("P"))},
+            "basic: user: 'a:b' must be printable and without ':'",
+        ),
+        ({"json": {}, "body": ""}, "json and body both set the request body; keep one of them"),
+        ({"json": {"a": ["{what}"]}}, "json: {what} is not a value of a run"),
+        ({"body": "{what}"}, "body: {what} is not a value of a run"),
+        ({"body": '{"a": "{run_id}"}'}, "body: it is JSON without a Content-Type; write it as json = …"),
         (
             {"body": '{"a": {run_id}', "headers": {"Content-Type": "application/json"}},
-            "body: it is not JSON, although its Content-Type is 'application/json'",
+            "body: it is not JSON, but its Content-Type is 'application/json'",
         ),
-        ({"body": "x" * (1024 * 1024 + 1)}, "body: it takes more than 1048576 bytes"),
-        ({"sign": ()}, "sign: 0 secrets; give 1 to 5"),
+        ({"body": "x" * (1024 * 1024 + 1)}, "body: it has more than 1048576 bytes"),
+        ({"sign": ()}, "sign: 0 secrets are not allowed; give 1 to 5"),
         ({"timeout": "0s"}, "timeout: '0s' must be between 10ms and 1d"),
         ({"timeout": "soon"}, "timeout"),
         ({"redirects": 21}, "redirects: 21 must be a whole number from 0 to 20"),
@@ -95,11 +98,17 @@ def test_a_body_makes_it_a_post_unless_it_says_otherwise() -> None:
         ({"read_limit": "17MiB"}, "read_limit: '17MiB' is more than 16MiB"),
         ({"read_limit": "64K"}, "read_limit: '64K' is not a size; write it as '64KiB'"),
         ({"allow": ("10.0.0.1/8",)}, "allow: '10.0.0.1/8' is an address within a network"),
-        ({"expect": HttpExpect(status="ok")}, "expect: status: 'ok' is no status; write 204, '2xx' or '200-204'"),
-        ({"expect": HttpExpect(status=())}, "expect: status: no status at all is no answer"),
-        ({"expect": HttpExpect(contains="")}, "expect: contains: a text of 1 to 1000 characters is looked for"),
-        ({"expect": HttpExpect(matches="(")}, "expect: matches: '(' is no regular expression: "),
-        ({"expect": HttpExpect(json={"state": 1})}, "expect: json: 'state' is no JSON pointer; write it like '/state'"),
+        (
+            {"expect": HttpExpect(status="ok")},
+            "expect: status: 'ok' is not a status; write it like 204, '2xx' or '200-204'",
+        ),
+        ({"expect": HttpExpect(status=())}, "expect: status: the list is empty; write ['2xx']"),
+        ({"expect": HttpExpect(contains="")}, "expect: contains: '' must have 1 to 1000 characters"),
+        ({"expect": HttpExpect(matches="(")}, "expect: matches: '(' is not a valid regular expression: "),
+        (
+            {"expect": HttpExpect(json={"state": 1})},
+            "expect: json: 'state' is not a JSON pointer; write it like '/state'",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_task_the_field_and_the_fix(fields: dict[str, Any], words: str) -> None:
@@ -128,7 +137,7 @@ def test_a_status_is_a_code_a_class_or_a_range(given: Any, codes: set[int]) -> N
 
 def test_the_settings_of_a_node_are_checked() -> None:
     HttpSettings(allow=("10.0.0.0/8",)).check()
-    with pytest.raises(InvalidInput, match=r"^http: allow: 'x/y' is neither a network"):
+    with pytest.raises(InvalidInput, match=r"^http: allow: 'x/y' is not a network"):
         HttpSettings(allow=("x/y",)).check()
 
 

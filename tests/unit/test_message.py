@@ -133,7 +133,7 @@ async def _generates(message: Message) -> AsyncIterator[int]:
         (_takes_nothing, r"'mail': its function takes \(\) -> .*, but gets one Message"),
         (_takes_two, "takes .*other: .*write `\\(message: Message\\)`"),
         (_takes_by_name, "takes .*but gets one Message"),
-        (_generates, "a generator does nothing"),
+        (_generates, "is a generator function, which does nothing when it is called"),
         (7, "is no function"),
     ],
 )

@@ -161,14 +161,14 @@ def test_of_a_long_output_head_and_tail_are_kept_and_the_cut_is_counted() -> Non
     written = [b"line %07d\n" % number for number in range(100_000)]
     for number in range(0, len(written), 1_000):
         log.captured.take("stdout", b"".join(written[number : number + 1_000]))
-    assert log.texts("info") == ["… there is more output; its end follows when the command has ended …"]
+    assert log.texts("info") == ["… output limit reached; the last lines follow when the command ends …"]
     log.captured.close()
     kept, whole = log.texts("stdout"), b"".join(written)
     assert kept[:HEAD_LINES] == [f"line {number:07d}" for number in range(HEAD_LINES)]
     assert kept[-1] == "line 0099999"
     assert len(kept) == HEAD_LINES + TAIL_LINES
     gone = len(written) - len(kept)
-    assert log.texts("info")[1] == f"… {gone * 13} bytes, {gone} lines of output left out here …"
+    assert log.texts("info")[1] == f"… {gone * 13} bytes, {gone} lines of output omitted …"
     assert sum(len(text) + 1 for text in kept) + gone * 13 == len(whole)
     # Between the two, and at the moments when they came.
     assert [level for _, level, _ in log.lines].index("info") == HEAD_LINES
@@ -192,9 +192,7 @@ def test_a_flood_without_lines_is_bounded_too() -> None:
         log.captured.take("stdout", b"\xff" * 65_536)
     log.captured.close()
     assert sum(map(len, log.texts("stdout"))) == HEAD_BYTES + TAIL_BYTES
-    assert (
-        log.texts("info")[-1] == f"… {100 * 65_536 - HEAD_BYTES - TAIL_BYTES} bytes, 0 lines of output left out here …"
-    )
+    assert log.texts("info")[-1] == f"… {100 * 65_536 - HEAD_BYTES - TAIL_BYTES} bytes, 0 lines of output omitted …"
     assert sum(len(text) for text in log.texts()) < LOG_MAX_CHARS
 
 
@@ -207,7 +205,7 @@ def test_a_flood_of_empty_lines_on_both_streams_is_bounded_too() -> None:
     assert len(log.lines) <= HEAD_LINES + TAIL_LINES + 2
     assert log.captured.last_words == ""
     kept = len(log.texts("stdout")) + len(log.texts("stderr"))
-    assert log.texts("info")[-1] == f"… {100_000 - kept} bytes, {100_000 - kept} lines of output left out here …"
+    assert log.texts("info")[-1] == f"… {100_000 - kept} bytes, {100_000 - kept} lines of output omitted …"
 
 
 def test_the_memory_does_not_grow_with_the_output() -> None:
@@ -245,7 +243,7 @@ def test_no_secret_is_shown_in_head_or_tail_however_the_output_is_cut(
     secrets: list[str], chunks: list[tuple[str, str]], is_cut: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"HEAD_BYTES": 20, "TAIL_BYTES": 20, "_SLICE_BYTES": 7, "_LOOKED_THROUGH_MOST": 50}.items():
+        for name, value in {"HEAD_BYTES": 20, "TAIL_BYTES": 20, "_SLICE_BYTES": 7, "_SEARCHED_MAX_BYTES": 50}.items():
             patch.setattr(output, name, value)
         log = Log(secrets)
         for stream, text in chunks:

@@ -320,7 +320,7 @@ async def test_a_result_that_would_come_back_otherwise_is_not_kept_and_the_log_s
         kept = await scheduler.get_run(run.id)
         [line] = await scheduler.log(run.id)
     assert (kept.verdict, kept.result) == ("succeeded", None)
-    assert line.text.startswith("the result is not kept: ")
+    assert line.text.startswith("result dropped: ")
     assert told in line.text
 
 

@@ -143,7 +143,7 @@ def test_a_task_that_wants_a_context_cannot_be_called_outside_of_a_job_without_o
     def job(ctx: Context, x: int) -> int:
         return x
 
-    with pytest.raises(NotFound, match="there is no current run here"):
+    with pytest.raises(NotFound, match="there is no current run"):
         job(1)
 
 
@@ -1007,7 +1007,7 @@ async def test_a_job_that_swallows_its_cancel_and_returns_has_succeeded(schedule
 
 @pytest.mark.parametrize(
     ("result", "words"),
-    [(object(), "it is no JSON-like data"), ("x" * 70_000, "it takes 70002 bytes, more than 65536")],
+    [(object(), "it is not JSON-like data"), ("x" * 70_000, "it has 70002 bytes, more than 65536")],
 )
 async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
     scheduler: Scheduler, result: object, words: str
@@ -1024,7 +1024,7 @@ async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
         run, [line] = await scheduler.get_run(run_id), await scheduler.log(run_id)
     assert (run.verdict, run.result) == (Verdict.SUCCEEDED, None)
     assert line.level == "warning"
-    assert line.text.startswith("the result is not kept: ")
+    assert line.text.startswith("result dropped: ")
     assert words in line.text
 
 
@@ -1081,7 +1081,7 @@ async def test_a_chatty_job_is_cut_off(scheduler: Scheduler) -> None:
         await heard.until("succeeded")
         lines = await scheduler.log(run_id, limit=10_000)
     assert len(lines) == LINES_MAX + 1
-    assert lines[-1].text.startswith("the log of this attempt is full")
+    assert lines[-1].text.startswith("log limit of the attempt reached")
 
 
 async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:

@@ -50,12 +50,10 @@ def test_a_changed_secret_counts_from_the_next_look_on(tmp_path: Path) -> None:
 def test_a_missing_secret_says_where_it_was_looked_for(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as without_folder:
         Secrets(None, {}).resolve("db.pw")
-    assert (
-        str(without_folder.value) == "secret 'db.pw' is not there; set the environment variable EVERTICK_SECRET_DB_PW"
-    )
+    assert str(without_folder.value) == "secret 'db.pw' is not set; set the environment variable EVERTICK_SECRET_DB_PW"
     with pytest.raises(NotFound) as with_folder:
         Secrets(tmp_path, {}).resolve("S")
-    assert str(with_folder.value).endswith(f"or put it into the file {tmp_path / 'S'} (mode 0600)")
+    assert str(with_folder.value).endswith(f"or write the value to {tmp_path / 'S'} (mode 0600)")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o777])
@@ -63,7 +61,7 @@ def test_a_file_that_others_may_read_is_refused_with_the_command_that_mends_it(t
     path = put(tmp_path, "S", b"value", mode)
     with pytest.raises(Refused) as refused:
         Secrets(tmp_path, {}).resolve("S")
-    assert str(refused.value) == f"secret 'S': others may read {path} (mode {mode:04o}); run `chmod 600 {path}`"
+    assert str(refused.value) == f"secret 'S': other users can read {path} (mode {mode:04o}); run `chmod 600 {path}`"
     assert "value" not in str(refused.value)
 
 
@@ -83,8 +81,8 @@ def test_what_is_no_text_of_a_sane_size_is_refused(tmp_path: Path) -> None:
     for value, told in (
         (b"", "is empty"),
         (b"\n", "is empty"),
-        (b"a\0b", "holds a zero"),
-        (b"\xff", "no UTF-8 text"),
+        (b"a\0b", "contains a zero"),
+        (b"\xff", "not UTF-8 text"),
         (b"x" * 65_537, "more than 65536 bytes"),
     ):
         put(tmp_path, "S", value)
@@ -96,11 +94,11 @@ def test_a_pipe_or_folder_of_that_name_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
-        with pytest.raises(Refused, match="is no file"):
+        with pytest.raises(Refused, match="is not a regular file"):
             Secrets(tmp_path, {}).resolve(name)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "x" * 101, "a\n", "ß"])
 def test_what_cannot_be_a_name_never_becomes_a_path(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidSetting, match="cannot be the name of a secret"):
+    with pytest.raises(InvalidSetting, match="is not a valid name of a secret"):
         Secrets(tmp_path, {}).resolve(name)

@@ -41,39 +41,39 @@ def test_a_file_may_give_the_command_alone_or_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"command": ""}, "command: '' is empty; write something, or leave it out"),
-        ({"command": []}, "command: a list of 0 words; it must have 1 to 1000"),
+        ({"command": ""}, "command: '' is empty; write a value, or remove it"),
+        ({"command": []}, "command: a list of 0 words must have 1 to 1000"),
         ({"command": ["", "x"]}, "command: '' is empty"),
-        ({"command": "a\0b"}, "command: it holds a zero character"),
-        ({"command": "x" * 200_000}, "command: it has more than 102400 bytes; put it into a file"),
-        ({"command": "x \ud800"}, "command: 'x \\ud800' holds half a character; write it anew"),
-        ({"stdin": "\ud800"}, "stdin: '\\ud800' holds half a character"),
+        ({"command": "a\0b"}, "command: it contains a zero character"),
+        ({"command": "x" * 200_000}, "command: it has more than 102400 bytes; write it to a file"),
+        ({"command": "x \ud800"}, "command: 'x \\ud800' contains an unpaired surrogate; replace the character"),
+        ({"stdin": "\ud800"}, "stdin: '\\ud800' contains an unpaired surrogate"),
         ({"command": 7}, "command: 7 is neither text nor a list; write it in quotes, or in brackets, like ["),
         ({"command": ["ls", 7]}, "command.1: 7 is not text; write it in quotes"),
         (
             {"command": ["ls"], "shell": "/bin/bash"},
-            "shell: '/bin/bash' has nothing to do with a command that is a list",
+            "shell: '/bin/bash' is not used for a command that is a list",
         ),
         ({"shell": ""}, "shell: '' is empty"),
-        ({"cwd": "data"}, "cwd: 'data' is not absolute; write the whole path"),
-        ({"cwd": "~ada/data"}, "cwd: '~ada/data' is not absolute; write the whole path, or '~/…'"),
-        ({"env": {"1A": "x"}}, "env: '1A' is no name of a variable; use letters, digits and '_', no digit first"),
-        ({"env": {"A": "x\0"}}, "env: A: it holds a zero character"),
-        ({"env": {"A": Secret("../x")}}, "env: A: '../x' cannot be the name of a secret; use up to 100 letters"),
-        ({"env": {"EVERTICK_TASK": "x"}}, "env: 'EVERTICK_TASK': names with 'EVERTICK_' are set by Evertick"),
-        ({"env": {"A": 7}}, "env.A: 7 is neither text nor a secret; write it in quotes, or as a secret"),
-        ({"stdin": Secret("a b")}, "stdin: 'a b' cannot be the name of a secret"),
-        ({"stdin": "x" * 1_100_000}, "stdin: it has more than 1048576 bytes; put it into a file"),
+        ({"cwd": "data"}, "cwd: 'data' is not an absolute path; write the full path"),
+        ({"cwd": "~ada/data"}, "cwd: '~ada/data' is not an absolute path; write the full path, or '~/…'"),
+        ({"env": {"1A": "x"}}, "env: '1A' is not a valid variable name; use letters, digits and '_', and no digit"),
+        ({"env": {"A": "x\0"}}, "env: A: it contains a zero character"),
+        ({"env": {"A": Secret("../x")}}, "env: A: '../x' is not a valid name of a secret; use up to 100 letters"),
+        ({"env": {"EVERTICK_TASK": "x"}}, "env: 'EVERTICK_TASK': the prefix 'EVERTICK_' is reserved for Evertick"),
+        ({"env": {"A": 7}}, "env.A: 7 is neither text nor a secret; write it in quotes, or as the name of a secret"),
+        ({"stdin": Secret("a b")}, "stdin: 'a b' is not a valid name of a secret"),
+        ({"stdin": "x" * 1_100_000}, "stdin: it has more than 1048576 bytes; read it from a file"),
         ({"user": ""}, "user: '' is empty"),
-        ({"user": -1}, "user: -1 is no number of a user"),
-        ({"success_codes": [0, 256]}, "success_codes: 256 is no exit code; they go from 0 to 255"),
-        ({"skip_codes": [0]}, "skip_codes: 0 is in success_codes, too; an exit code has one meaning"),
-        ({"retry_codes": [7], "skip_codes": [7]}, "retry_codes: 7 is in skip_codes, too"),
+        ({"user": -1}, "user: -1 is not a user id"),
+        ({"success_codes": [0, 256]}, "success_codes: 256 is not an exit code; write numbers from 0 to 255"),
+        ({"skip_codes": [0]}, "skip_codes: 0 is also in success_codes; keep it in one of them"),
+        ({"retry_codes": [7], "skip_codes": [7]}, "retry_codes: 7 is also in skip_codes"),
         ({"kill_after": "soon"}, "kill_after: 'soon'"),
         ({"kill_after": "1h"}, "kill_after: '1h' is more than 5m"),
-        ({"memory_limit": "1MiB"}, "memory_limit: '1MiB' is less than 16MiB, in which hardly a program starts"),
+        ({"memory_limit": "1MiB"}, "memory_limit: '1MiB' is less than 16MiB, too little to start a program"),
         ({"memory_limit": "much"}, "memory_limit: 'much' is not a size"),
-        ({"nice": 20}, "nice: 20 must be from -20 to 19; 19 stands back the most"),
+        ({"nice": 20}, "nice: 20 must be from -20 to 19; 19 is the lowest priority"),
     ],
 )
 def test_what_cannot_be_is_refused_where_it_is_written(fields: dict[str, Any], told: str) -> None:
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_where_it_is_written(fields: dict[str, Any], t
 def test_an_unknown_field_of_a_file_is_told_the_nearest() -> None:
     with pytest.raises(InvalidSetting, match="shell: no such field 'comand'; it is called 'command'"):
         spec_from("shell", {"comand": "x"})
-    with pytest.raises(InvalidSetting, match="shell: command is missing; give it"):
+    with pytest.raises(InvalidSetting, match="shell: command is missing; add it"):
         spec_from("shell", {"cwd": "/"})
 
 

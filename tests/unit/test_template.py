@@ -55,16 +55,15 @@ def test_in_data_a_place_alone_becomes_the_value_itself() -> None:
 def test_an_argument_that_the_run_has_not_is_told(text: str) -> None:
     with pytest.raises(InvalidArguments) as refused:
         filled(text)
-    assert str(refused.value) == f"body: {text} is not among the arguments of this run; give it a value there"
+    assert str(refused.value) == f"body: {text} is not an argument of this run; pass it in args"
 
 
 def test_a_place_that_no_run_knows_is_refused_with_the_nearest_and_all() -> None:
     with pytest.raises(InvalidSetting) as refused:
         list(places_in("{runid}", "body"))
     assert str(refused.value) == (
-        "body: {runid} is nothing that a run knows; it is called {run_id}; there are {run_id}, {task}, {schedule}, "
-        "{app}, {fire_at}, {due_at}, {attempt}, {fence}, {args} and {args.NAME}; for braces as they are, "
-        "write {{runid}}"
+        "body: {runid} is not a value of a run; it is called {run_id}; use {run_id}, {task}, {schedule}, {app}, "
+        "{fire_at}, {due_at}, {attempt}, {fence}, {args} or {args.NAME}; for literal braces write {{runid}}"
     )
     for wrong in ("{run_id.x}", "{args.}", "{args..x}", "{other}"):
         with pytest.raises(InvalidSetting):

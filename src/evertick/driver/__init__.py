@@ -1,1 +1,1 @@
-"""Drivers carry out a task: `function` calls Python. `base` is what the engine knows of them."""
+"""Drivers carry out tasks: `function` calls Python, `shell` runs a command. `base` is their interface to the engine."""

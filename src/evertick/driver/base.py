@@ -1,9 +1,9 @@
 """The interface between the engine and the drivers, which carry out tasks and deliver messages.
 
-`Driver` carries out one kind of task. A `DispatchingDriver` leaves the work to the workers of an external queue: its
-`execute` returns a `Dispatch`, which the engine writes in one guarded transaction with the message that dispatches the
-run. From then on the run belongs to no node; the `Sender` of the channel delivers the message from the outbox, and the
-report loop applies the reports of a `ReportSource`.
+A `Driver` carries out one kind of task. A `DispatchingDriver` leaves the work to the workers of an external queue: its
+`execute` returns a `Dispatch`, which the engine writes to the outbox in the transaction that makes the run a dispatched
+one. After that no node owns the run: the `Sender` of the channel delivers the message, and the report loop applies the
+reports of a `ReportSource`.
 """
 
 from __future__ import annotations
@@ -48,28 +48,29 @@ class Driver(Protocol):
     """Carries out one kind of task."""
 
     name: str
-    # True: cancelling the asyncio task that awaits `execute` ends the work. False: it can only be asked, like a thread.
+    # True: cancelling the asyncio task that awaits `execute` ends the work. False: the work is only asked to stop, as
+    # with a thread.
     can_be_cancelled: bool
-    # How long it takes itself, in microseconds, to end work that does not stop when asked to.
+    # Microseconds that the driver needs to end work that does not stop when asked.
     kill_after: int
 
     def prepare(self, args: bytes) -> dict[str, Any]:
-        """Arguments as the work wants them. Raises InvalidArguments when the stored ones no longer fit."""
+        """Decode the stored arguments. Raises InvalidArguments if they no longer fit."""
         ...
 
     def execute(self, context: Context, arguments: dict[str, Any]) -> Awaitable[Any]:
-        """Do the work; what it returns is the result, what it raises the error."""
+        """Do the work. The return value is the result of the run, an exception is its error."""
         ...
 
 
 class RemoteError(Exception):
-    """The error of a job in another process: its text with the traceback, and its types by name."""
+    """An error that a job raised in another process: its text with the traceback, and the names of its types."""
 
     def __init__(self, text: str, *, types: frozenset[str], retry: Retry | None = None) -> None:
         super().__init__(text)
         self.text = text
         self.types = types
-        # The `Retry` that the job raised, if it did.
+        # Set if the job raised `Retry`.
         self.retry = retry
 
     def is_a(self, kinds: tuple[type[BaseException], ...]) -> bool:
@@ -77,12 +78,12 @@ class RemoteError(Exception):
 
 
 def type_name(kind: type) -> str:
-    """A class by name, as it travels between processes."""
+    """The name of a class as processes send it to each other."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as a node knows it: how to carry it out and how to judge it. Durations in microseconds."""
+    """A task as a node knows it: its driver, and the rules that judge its attempts. Durations in microseconds."""
 
     task: str
     driver: Driver
@@ -104,7 +105,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self) -> TaskTerms:
         return TaskTerms(
             hash=self.hash,
-            # Others may take a run that is long past its deadline. While it is being killed it is not past it yet.
+            # Other nodes may take over a run that is past its deadline. The time to kill it belongs to the run.
             timeout=None if self.timeout is None else self.timeout + self.kill_after,
             at_most_once=self.on_lost == "fail",
             concurrency=self.concurrency,
@@ -112,14 +113,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# --- delivering messages of the outbox
+# --- delivery of outbox messages
 
 Deliver = Callable[[Message], Awaitable[object]]
-# One answer per message, in their order: None, or why it could not be delivered. Bodies are not decoded: messages sent
-# by the thousand are mostly forwarded as they are.
+# Returns one entry per message, in order: None, or the error. Bodies are not decoded, because senders of thousands of
+# messages mostly forward them unchanged.
 DeliverMany = Callable[[Sequence[ClaimedMessage]], Awaitable[Sequence[BaseException | None]]]
 
-# About nine hours until a message is given up, so that an evening's outage of the other side costs none.
+# Gives up after about nine hours, so that an outage of one evening loses no message.
 RETRY = Exponential("5s", factor=2, limit="1h", attempts=18, jitter=0.1)
 TIMEOUT = 30 * SECOND
 REMEMBER = DAY
@@ -129,87 +130,89 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True):
     """How messages of a channel are delivered. Durations in microseconds."""
 
     channel: str
-    # The connection that it shares with other channels, if any: where one of them gets through again, all do.
+    # The connection that channels share, if any: once one of them delivers again, all of them are retried.
     line: str | None = None
-    # Returns when the message is delivered; raises why it could not be.
+    # Returns when the message is delivered; raises the reason if it is not.
     deliver: Deliver | None = None
-    # True: cancelling the task that awaits `deliver` ends the delivery. False: it can only be waited for.
+    # True: cancelling the task that awaits `deliver` ends the delivery. False: the node can only wait for its end.
     can_be_cancelled: bool = True
     retry: RetryPolicy = RETRY
     give_up_on: tuple[type[BaseException], ...] = ()
     timeout: int = TIMEOUT
-    # Delivers a batch in one round trip, in place of `deliver`. Raises where none of it could be delivered.
+    # Delivers a batch in one round trip, instead of `deliver`. Raises if no message of the batch was delivered.
     deliver_many: DeliverMany | None = None
-    # The most messages of a batch.
+    # The maximum of messages in a batch.
     batch: int = 1_000
-    # Deliveries at once on one node; batches, where there are such.
+    # Concurrent deliveries on one node; with `deliver_many`, concurrent batches.
     concurrency: int = 10
-    # How long the key of a delivered message is known.
+    # How long the key of a delivered message rejects duplicates.
     remember: int = REMEMBER
 
 
-# --- dispatching runs to an external queue
+# --- dispatch to an external queue
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Returned by `execute` instead of a result: where the work goes. Durations in microseconds; None: no bound."""
+    """Returned by `execute` instead of a result: the message for the queue. Durations in microseconds; None: no
+    limit."""
 
-    # The channel of the outbox whose sender brings it to the queue.
+    # The outbox channel whose sender delivers the message to the queue.
     channel: str
     # JSON-like: the body of the message.
     payload: Any
-    # For people: the name of the queue behind the channel, and the command that starts a worker of it.
+    # For display: the name of the queue behind the channel, and the command that starts a worker for it.
     queue: str | None = None
     served_by: str | None = None
-    # When it has succeeded: when the queue has it (forget), when a worker took it (ack), when that says so (finish).
+    # The run has succeeded when the queue has the message (forget), when a worker took it (ack), or when the worker
+    # reports its end (finish).
     mode: DispatchMode = "finish"
-    # From its delivery to the queue until a worker took it, and between two reports of that: then it is dispatched
-    # again.
+    # The run is dispatched again if no worker takes it within `ack_timeout` after the delivery, or if its worker sends
+    # no report for `progress_timeout`.
     ack_timeout: int | None = None
     progress_timeout: int | None = None
-    # The channel of messages that tell a worker to stop; None: there is no such channel.
+    # The channel of messages that ask a worker to stop; None: there is no such channel.
     kill_channel: str | None = None
     headers: dict[str, str] = {}
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports as they came from a source, in order, and what the source needs to confirm them."""
+    """Reports in the order of their source, and the token that confirms them."""
 
     reports: Sequence[Report]
     token: Any = None
-    # Whether there may have been more than this read could bring: until that has come, no worker is called silent.
+    # The source may have more reports. Until they are read, the node declares no worker silent.
     has_more: bool = False
 
 
 class ReportSource(Protocol):
-    """Where reports of workers come from. Several nodes may read one; each report is for one of them at a time."""
+    """A source of workers' reports. Several nodes may read it; each report goes to one of them at a time."""
 
     @property
     def name(self) -> str:
-        """For the log: what and where it is, without a password."""
+        """Kind and address for the log, without a password."""
         ...
 
     @property
     def channel(self) -> str:
-        """The channel of the runs that it reports on: only nodes that read it may call their workers silent."""
+        """The channel of the reported runs: only nodes that read this source may declare their workers silent."""
         ...
 
     async def receive(self, most: int, seconds: float) -> Received:
-        """About so many unconfirmed reports at most; waits so long for the first. The source itself logs and confirms
-        messages that are no reports."""
+        """Return about `most` unconfirmed reports; wait up to `seconds` for the first. The source itself logs and
+        confirms messages that are not reports."""
         ...
 
     async def confirm(self, received: Received) -> None:
-        """They are in the ledger, and need not come again. Unconfirmed reports come again, to any node."""
+        """Confirm reports that are in the ledger. Unconfirmed reports are delivered again, to any node."""
         ...
 
 
 @runtime_checkable
 class DispatchingDriver(Protocol):
-    """A driver that dispatches its runs. Drivers of several tasks may give the very same senders and sources."""
+    """A driver that dispatches its runs. Drivers of several tasks may share their senders and sources."""
 
     def senders(self) -> Sequence[Sender]:
-        """How its messages get to the queue, and those that tell workers to stop."""
+        """The senders of its dispatches and of its kill messages."""
         ...
 
     def sources(self) -> Sequence[ReportSource]: ...

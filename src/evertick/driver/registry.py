@@ -1,7 +1,7 @@
-"""The kinds of drivers that are known here, and specifications from what people write in files.
+"""The installed drivers, and specifications read from configuration files or code.
 
-The built-in ones are found without a search, as stores are. Others register the class of their specification under the
-entry point group `evertick.drivers`, by the name of the driver.
+Built-in drivers are found without a search. Third-party drivers register their `Spec` class under their name in the
+entry point group `evertick.drivers`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _GROUP = "evertick.drivers"
-# Tasks of these are Python functions, and have no specification.
+# Their tasks are Python functions and have no specification.
 IN_PYTHON = ("function", "process")
 _BUILT_IN = {
     "shell": "evertick.driver.shell.spec:Shell",
@@ -42,29 +42,33 @@ _BUILT_IN = {
     "redis": "evertick.driver.queue.spec:Redis",
     "nats": "evertick.driver.queue.spec:Nats",
 }
-
-
-# The checks of connections, in the module of the queues' specifications.
+# Functions of queue/spec.py that check a connection.
 _CONNECTIONS = {"redis": "redis_connection", "nats": "nats_connection"}
-# In place of a required field that is missing, so that the others can be checked.
-_STAND_INS: tuple[str | int, ...] = ("x", 1)
+# Placeholders for a missing required field, so that the other fields can be checked.
+_PLACEHOLDERS: tuple[str | int, ...] = ("x", 1)
 
 
 def known_drivers() -> tuple[str, ...]:
-    """The names of all drivers that are installed, the built-in ones first."""
+    """The names of all installed drivers, built-in ones first."""
     return (*IN_PYTHON, *_BUILT_IN, *sorted(_registered().keys() - {*IN_PYTHON, *_BUILT_IN}))
 
 
 def check_drivers(names: Any) -> tuple[str, ...]:
-    """The setting: which drivers a node runs."""
+    """Check the setting `drivers` of a node."""
     if isinstance(names, str):
         raise InvalidSetting(
-            f"drivers: {shown(names)} is one text; pass a list of names, e.g. drivers=[{shown(names)}]",
+            f"drivers: {shown(names)} is text, not a list",
             setting="drivers",
+            value=shown(names),
+            fix=f"pass a list of names, e.g. drivers=[{shown(names)}]",
         )
     if not isinstance(names, Sequence) or not names:
-        problem = f"drivers: {shown(names)} must be a list of names, like {list(IN_PYTHON)}"
-        raise InvalidSetting(problem, setting="drivers")
+        raise InvalidSetting(
+            f"drivers: {shown(names)} is not a list of driver names",
+            setting="drivers",
+            value=shown(names),
+            fix=f"pass a list like {list(IN_PYTHON)}",
+        )
     for name in names:
         _check_known(name, "drivers")
     return tuple(dict.fromkeys(names))
@@ -75,7 +79,10 @@ def spec_class(name: str) -> type[Spec]:
     _check_known(name, "driver")
     if name in IN_PYTHON:
         raise InvalidSetting(
-            f"driver: {shown(name)} runs functions of a program; make such a task with @scheduler.task"
+            f"driver: {shown(name)} calls Python functions and has no specification",
+            setting="driver",
+            value=shown(name),
+            fix="declare its tasks with @scheduler.task",
         )
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
@@ -84,77 +91,100 @@ def spec_class(name: str) -> type[Spec]:
         found = _load(_registered()[name])
     if not isinstance(found, type) or not issubclass(found, Spec):
         raise InvalidSetting(
-            f"driver: {shown(name)}: {found!r:.100} is no Spec; its entry point must name a class of one"
+            f"driver: {shown(name)}: its entry point names {shown(found)}, which is not a Spec class",
+            setting="driver",
+            value=shown(name),
+            fix="name a subclass of evertick.driver.spec.Spec",
         )
-    if getattr(found, "driver", None) != name:
-        given = getattr(found, "driver", None)
+    declared = getattr(found, "driver", None)
+    if declared != name:
         raise InvalidSetting(
-            f"driver: {shown(name)}: its entry point names the Spec of the driver {given!r}; rename one"
+            f"driver: {shown(name)}: its entry point names the Spec of driver {shown(declared)}",
+            setting="driver",
+            value=shown(name),
+            fix="give the entry point and the Spec the same name",
         )
     return found
 
 
 def spec_from(name: str, value: object) -> Spec:
-    """A specification from what stands in a file: a table of its fields, or the value of its short form."""
+    """Make a specification from a table of its fields, or from the value of its short form."""
     kind = spec_class(name)
     table = _table_of(kind, value)
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError:
-        raise InvalidSetting(f"{name}: {misfits(table, kind)[0]}") from None
+        raise InvalidSetting(f"{name}: {misfits(table, kind)[0]}", setting=name) from None
 
 
 def _table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
-    """The fields by their names, also where one value stands for all of them."""
+    """The fields by name, also if a single value is given for the short field."""
     if isinstance(value, Mapping):
         return value
     if kind.short is None:
         fields = ", ".join(kind.__struct_encode_fields__)
-        raise InvalidSetting(f"{kind.driver}: {shown_value(value)} is no table; write its fields: {fields}")
+        raise InvalidSetting(
+            f"{kind.driver}: {shown_value(value)} is not a table",
+            setting=kind.driver,
+            value=shown_value(value),
+            fix=f"write a table with its fields: {fields}",
+        )
     return {kind.short: value}
 
 
 def read_spec(name: str, value: object, task: str) -> tuple[Spec | None, list[str]]:
-    """The specification; or none, and all that is wrong, each sentence behind the path of its field.
+    """Return the specification, or None and all errors, each prefixed with the path of its field.
 
-    Types first, then the checks of the specification itself, made without the fields that have a wrong type.
+    Types are checked first. The checks of the specification then run without the fields whose type is wrong.
     """
     kind = spec_class(name)
     table = _table_of(kind, value)
-    wrong = misfits(table, kind)
-    fitting = _Fitting(table, kind) if wrong else None
+    errors = misfits(table, kind)
+    fields = _ValidFields(table, kind) if errors else None
     try:
-        made = msgspec.convert(table if fitting is None else fitting.kept, kind)
+        spec = msgspec.convert(table if fields is None else fields.values, kind)
     except msgspec.ValidationError:
-        # Nothing can stand in for what it must have.
-        return None, wrong
-    before = (f"task {task!r}: ", f"{name}: ")
-    wrong += [_without(before, each) for each in _refused(made, task, fitting)]
-    return None if wrong else made, wrong
+        # A required field has a type without a placeholder.
+        return None, errors
+    prefixes = (f"task {task!r}: ", f"{name}: ")
+    errors += [_without_prefixes(prefixes, each) for each in _check_errors(spec, task, fields)]
+    return None if errors else spec, errors
 
 
 def check_spec(task: str, spec: object) -> Spec:
-    """A specification from code: a struct does not look at the types of what it is made with."""
+    """Check a specification from code, also the types, which a struct does not check when it is made."""
     if not isinstance(spec, Spec):
         raise InvalidSetting(
-            f"task {task!r}: {shown_value(spec)} is no specification; pass one like Shell('…'), or make a task of a "
-            "function with @scheduler.task"
+            f"task {task!r}: {shown_value(spec)} is not a specification",
+            value=shown_value(spec),
+            fix="pass one like Shell('…'), or declare a function with @scheduler.task",
         )
     try:
         fields = msgspec.to_builtins(spec)
         msgspec.convert(fields, type(spec))
     except msgspec.ValidationError:
-        raise InvalidSetting(f"task {task!r}: {spec.driver}: {misfits(fields, type(spec))[0]}") from None
+        raise InvalidSetting(
+            f"task {task!r}: {spec.driver}: {misfits(fields, type(spec))[0]}", setting=spec.driver
+        ) from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidSetting(f"task {task!r}: {spec.driver}: it must be plain data; {error}") from None
+        raise InvalidSetting(
+            f"task {task!r}: {spec.driver}: it holds a value that is not plain data: {error}",
+            setting=spec.driver,
+            fix="use text, numbers, booleans, lists and dicts",
+        ) from None
     spec.check(task)
     return spec
 
 
 def connection_to(driver: str, where: object) -> object:
-    """Settings or a URL, checked. Those of a third party's driver are passed on as they are."""
+    """Check settings or a URL. Those of a third-party driver are returned unchanged."""
     if not isinstance(driver, str):
-        raise InvalidSetting(f"driver: {driver!r} is no name of one; write it like connect('redis', 'redis://host')")
+        raise InvalidSetting(
+            f"driver: {shown(driver)} is not the name of a driver",
+            setting="driver",
+            value=shown(driver),
+            fix="write it like connect('redis', 'redis://host')",
+        )
     if driver not in _CONNECTIONS:
         return where
     checked: object = getattr(import_module("evertick.driver.queue.spec"), _CONNECTIONS[driver])(where)
@@ -163,13 +193,16 @@ def connection_to(driver: str, where: object) -> object:
 
 def _check_known(name: object, what: str) -> None:
     if isinstance(name, str) and (name in IN_PYTHON or name in _BUILT_IN):
-        return  # without looking through all that is installed
+        return  # saves the search through all installed packages
     known = known_drivers()
     if name not in known:
         near = alike(name, known) if isinstance(name, str) else None
-        meant = f"; {near!r} is meant?" if near else ";"
-        problem = f"{what}: no driver {shown(name)} is known here{meant} known are {', '.join(known)}"
-        raise InvalidSetting(problem, setting=what)
+        raise InvalidSetting(
+            f"{what}: driver {shown(name)} is not installed",
+            setting=what,
+            value=shown(name),
+            fix=f"{f'did you mean {near!r}? ' if near else ''}installed are {', '.join(known)}",
+        )
 
 
 def _registered() -> dict[str, EntryPoint]:
@@ -181,66 +214,71 @@ def _registered() -> dict[str, EntryPoint]:
 def _load(entry: EntryPoint) -> object:
     try:
         found: object = entry.load()
-    except Exception as error:  # a third party's module may raise anything
-        raise InvalidSetting(f"driver: {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
+    except Exception as error:  # a third-party module may raise anything
+        raise InvalidSetting(
+            f"driver: {entry.name!r} ({entry.value}) cannot be loaded: {error}",
+            setting="driver",
+            value=repr(entry.name),
+            fix="repair the package that registers it, or uninstall it",
+        ) from error
     return found
 
 
-class _Fitting:
-    """As much of a table as fits."""
+class _ValidFields:
+    """The fields of a table whose type is right, and placeholders for required ones."""
 
     def __init__(self, table: Mapping[str, Any], kind: type[Spec]) -> None:
-        self.kept: dict[str, Any] = {}
-        # Fields that are not as the table has them, and those of which a part is missing.
-        self._left_out: set[str] = set()
+        self.values: dict[str, Any] = {}
+        # Fields without their value from the table, and fields with only some of their entries.
+        self._omitted: set[str] = set()
         self._partial: set[str] = set()
         for field in msgspec.structs.fields(kind):
             name = field.encode_name
             if name in table:
-                self._keep(name, table[name], field.type)
-            if field.required and name not in self.kept:
-                self.kept |= _stand_in(name, field.type)
-                self._left_out.add(name)
+                self._add(name, table[name], field.type)
+            if field.required and name not in self.values:
+                self.values |= _placeholder(name, field.type)
+                self._omitted.add(name)
 
-    def _keep(self, name: str, value: Any, kind: Any) -> None:
-        entries = _kind_of_entries(kind)
+    def _add(self, name: str, value: Any, kind: Any) -> None:
+        entries = _entry_type(kind)
         if not misfits(value, kind):
-            self.kept[name] = value
+            self.values[name] = value
         elif isinstance(value, Mapping) and entries is not None:
-            self.kept[name] = {key: each for key, each in value.items() if not misfits(each, entries)}
+            self.values[name] = {key: each for key, each in value.items() if not misfits(each, entries)}
             self._partial.add(name)
         else:
-            self._left_out.add(name)
+            self._omitted.add(name)
 
     def is_relevant(self, fields: tuple[str, ...]) -> bool:
-        """Whether an error about these fields is about the table, and not about a stand-in."""
+        """Whether an error about these fields is about the table, and not about a placeholder."""
         is_compared = len(fields) > 1
-        return not self._left_out & {*fields} and not (is_compared and self._partial & {*fields})
+        return not self._omitted & {*fields} and not (is_compared and self._partial & {*fields})
 
 
-def _kind_of_entries(kind: Any) -> Any:
-    """Of a table whose keys people choose, like the environment of a command."""
+def _entry_type(kind: Any) -> Any:
+    """The type of the values of a table with free keys, like the environment of a command; None for other types."""
     origin = get_origin(kind)
     return get_args(kind)[1] if isinstance(origin, type) and issubclass(origin, Mapping) else None
 
 
-def _stand_in(name: str, kind: Any) -> dict[str, Any]:
+def _placeholder(name: str, kind: Any) -> dict[str, Any]:
     possible = get_args(kind) or (kind,)
-    return next(({name: each} for each in _STAND_INS if type(each) in possible), {})
+    return next(({name: each} for each in _PLACEHOLDERS if type(each) in possible), {})
 
 
-def _refused(spec: Spec, task: str, fitting: _Fitting | None) -> list[str]:
+def _check_errors(spec: Spec, task: str, valid: _ValidFields | None) -> list[str]:
     try:
         spec.check(task)
-    except InvalidSpec as wrong:
-        return [text for text, fields in wrong.problems.items() if fitting is None or fitting.is_relevant(fields)]
-    except InvalidInput as wrong:
+    except InvalidSpec as error:
+        return [text for text, fields in error.problems.items() if valid is None or valid.is_relevant(fields)]
+    except InvalidInput as error:
         # A check that stops at the first error does not name its fields.
-        return [str(wrong)] if fitting is None else []
+        return [str(error)] if valid is None else []
     return []
 
 
-def _without(beginnings: tuple[str, ...], text: str) -> str:
-    for each in beginnings:
+def _without_prefixes(prefixes: tuple[str, ...], text: str) -> str:
+    for each in prefixes:
         text = text.removeprefix(each)
     return text

@@ -1,7 +1,7 @@
-"""Secrets by reference: a specification names one, its value is looked up when a run needs it.
+"""Secrets by reference: a specification names a secret, and the node reads its value when a run needs it.
 
-A value comes from the environment of the node (`EVERTICK_SECRET_<NAME>`) or from a file of its own in the folder of
-secrets, which other users must not be able to read. It is in no specification, and so in no listing, error or database.
+A value comes from the environment of the node (`EVERTICK_SECRET_<NAME>`) or from a file in the directory of secrets,
+which other users must not be able to read. A specification never holds a value, so no listing, error or database does.
 """
 
 from __future__ import annotations
@@ -15,84 +15,92 @@ from pathlib import Path
 import msgspec
 
 from evertick.errors import InvalidSetting, NotFound, Refused
+from evertick.text.values import shown
 
 __all__ = ["SECRET_VARIABLE", "Secret", "Secrets", "check_secret"]
 
-SECRET_VARIABLE = "EVERTICK_SECRET_"  # noqa: S105 - the beginning of a name
+SECRET_VARIABLE = "EVERTICK_SECRET_"  # noqa: S105 - the prefix of a name
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _MAX_BYTES = 64 * 1024
 
 
 class Secret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A secret by its name: `Secret("DB_PASSWORD")`, in a file `{ secret = "DB_PASSWORD" }`."""
+    """A reference to a secret: `Secret("DB_PASSWORD")`, in a file `{ secret = "DB_PASSWORD" }`."""
 
     name: str = msgspec.field(name="secret")
 
 
 class Secrets:
-    """Where this node finds the values. Looked up anew each time: a changed secret counts from the next run on."""
+    """The secrets of this node. Values are not cached, so the next run uses a changed secret."""
 
     def __init__(self, folder: Path | None = None, environ: Mapping[str, str] = os.environ) -> None:
         self._folder = folder
         self._environ = environ
 
     def resolve(self, name: str) -> str:
-        """The value. Raises `NotFound` where there is none, `Refused` where others could have read it."""
+        """The value. Raises `NotFound` if there is none, `Refused` if it is unusable or other users can read it."""
         check_secret(name, "secret")
         variable = variable_of(name)
         value = self._environ.get(variable)
         if value is None and self._folder is not None:
             value = _read(self._folder / name, name)
         if value is None:
-            place = f", or put it into the file {self._folder / name} (mode 0600)" if self._folder is not None else ""
-            raise NotFound(f"secret {name!r} is not there; set the environment variable {variable}{place}")
+            file = f", or write the value to {self._folder / name} (mode 0600)" if self._folder is not None else ""
+            raise NotFound(f"secret {name!r} is not set", fix=f"set the environment variable {variable}{file}")
         if not value or "\0" in value:
-            raise Refused(f"secret {name!r} is {'empty' if not value else 'no text: it holds a zero'}; set it anew")
+            reason = "is empty" if not value else "contains a zero character"
+            raise Refused(f"secret {name!r} {reason}", fix="set it to text without zero characters")
         return value
 
 
 def check_secret(name: object, what: str) -> None:
-    """Refuse what cannot be the name of a secret; it becomes the name of a variable and of a file."""
+    """Reject an invalid name: it becomes the name of a variable and of a file."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidSetting(
-            f"{what}: {name!r:.120} cannot be the name of a secret; use up to 100 letters, digits, '_', '-' and '.', "
-            "like 'DB_PASSWORD'"
+            f"{what}: {shown(name)} is not a valid name of a secret",
+            value=shown(name),
+            fix="use up to 100 letters, digits, '_', '-' and '.', like 'DB_PASSWORD'",
         )
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a secret: shells know no '-' and '.' in names."""
+    """The environment variable of a secret; shells do not allow '-' and '.' in names."""
     return SECRET_VARIABLE + re.sub(r"[.-]", "_", name).upper()
 
 
 def _read(path: Path, name: str) -> str | None:
     try:
-        # Not blocking: a pipe of that name must not hold up the node.
+        # Non-blocking, because opening a named pipe would block the node.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise Refused(
-            f"secret {name!r} cannot be read from {path}: {error.strerror}; give it to the user of this node"
+            f"secret {name!r}: {path} cannot be read: {error.strerror}", fix="make the user of this node its owner"
         ) from None
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"secret {name!r}: {path} is no file; put the value into one")
-        if found.st_mode & 0o077:
-            mode = stat.S_IMODE(found.st_mode)
-            raise Refused(f"secret {name!r}: others may read {path} (mode {mode:04o}); run `chmod 600 {path}`")
-        if found.st_uid not in (0, os.geteuid()):
+        info = os.fstat(file)
+        if not stat.S_ISREG(info.st_mode):
+            raise Refused(f"secret {name!r}: {path} is not a regular file", fix="write the value to a regular file")
+        if info.st_mode & 0o077:
+            mode = stat.S_IMODE(info.st_mode)
             raise Refused(
-                f"secret {name!r}: {path} belongs to another user ({found.st_uid}); run `chown {os.geteuid()} {path}`"
+                f"secret {name!r}: other users can read {path} (mode {mode:04o})", fix=f"run `chmod 600 {path}`"
+            )
+        if info.st_uid not in (0, os.geteuid()):
+            raise Refused(
+                f"secret {name!r}: {path} belongs to another user ({info.st_uid})",
+                fix=f"run `chown {os.geteuid()} {path}`",
             )
         data = os.read(file, _MAX_BYTES + 1)
     finally:
         os.close(file)
     if len(data) > _MAX_BYTES:
-        raise Refused(f"secret {name!r}: {path} has more than {_MAX_BYTES} bytes; a secret is a word, not a file")
+        raise Refused(f"secret {name!r}: {path} has more than {_MAX_BYTES} bytes", fix="store a shorter value")
     try:
-        # An editor ends the last line; that end is not part of the secret.
+        # Editors end a file with a line break, which is not part of the secret.
         return data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise Refused(f"secret {name!r}: {path} is no UTF-8 text; write it as text, e.g. in base64") from None
+        raise Refused(
+            f"secret {name!r}: {path} is not UTF-8 text", fix="write the value as text, e.g. in base64"
+        ) from None

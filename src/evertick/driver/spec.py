@@ -1,8 +1,8 @@
-"""Jobs without a function: a task is a name and a specification, and the specification makes its driver.
+"""Jobs without a function: the task is a name and a specification, which makes the driver.
 
-A specification is plain data that was checked where it was written. It is the node's own, from its code or its
-configuration: the database has the name of the task and the arguments of its runs, and never what to run. Its file is
-light to import; whatever the driver needs beyond that is imported by `make_driver`.
+A specification is plain data, checked where it is written. It comes from the code or configuration of the node; the
+database has only the name of the task and the arguments of its runs. Its module must be cheap to import: `make_driver`
+imports the libraries of the driver.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ __all__ = ["AbsentDriver", "DriverParts", "Spec"]
 class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a scheduler that its drivers use."""
 
-    # The name of the namespace that the runs are in.
+    # The namespace of the runs.
     app: str
-    # The app and the id of the ledger that it is in, known while that is open. Where fleets share a broker each needs
-    # reports of its own, also if they gave their apps one name.
+    # The app and the id of its ledger; available while the ledger is open. It separates the reports of fleets that
+    # share a broker and have apps of the same name.
     fleet: Callable[[], str]
-    # An attempt has the clock that it runs under in its context; this one is for what is beside attempts.
+    # For work outside of attempts; an attempt has its clock in its context.
     clock: Clock
     threads: Threads
     children: Children
-    # How to reach what a driver talks to, by the driver's name: settings, or a URL. Filled by the configuration, which
-    # may come later than the job; so look when it is needed.
+    # Connections by the name of the driver: settings, or a URL. The configuration may add them after the job, so read
+    # them when they are needed.
     connections: Mapping[str, object]
-    # The value of a secret by its name, at the time of the run. It must not be shown.
+    # Returns the current value of a secret by name. Never log or store it.
     resolve_secret: Callable[[str], str]
-    # Have something closed when the scheduler closes, or when another driver has taken the place of this one and
-    # nothing that it carries out is left. It may be used again after that.
+    # Registers a function that is called when the scheduler closes, or when another driver has replaced this one and
+    # its last run has ended. The driver may be used again after that.
     at_close: Callable[[Callable[[], Awaitable[None]]], None]
-    # Shared by the drivers of several tasks, by a name of their choice. Objects with an async `close` are closed
-    # when the scheduler closes; it, too, may be used again.
+    # Objects that drivers of several tasks share, by a name they choose. An object with an async `close` is closed when
+    # the scheduler closes, and may be used again after that.
     shared: dict[str, object]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The work of one job, by one kind of driver."""
+    """The work of one job, for one driver."""
 
-    # The name of the kind: "shell", "http", "redis", "nats", or a third party's own.
+    # The name of the driver: "shell", "http", "redis", "nats", or that of a third party.
     driver: ClassVar[str]
-    # The field that one value in place of a table stands for: `shell = "backup.sh"`.
+    # The field that a single value in place of a table sets: `shell = "backup.sh"`.
     short: ClassVar[str | None] = None
 
     def check(self, task: str) -> None:
-        """Refuse what cannot be, by an `InvalidSetting` that names the task, the field, the value and the fix."""
+        """Raise an `InvalidSetting` that names the task, the field, the value and the fix."""
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
-        """The driver of the task. It opens nothing yet: the task may never run here."""
+        """Make the driver of the task. It must not open connections yet: the task may never run on this node."""
         raise NotImplementedError(f"{type(self).__name__}.make_driver")
 
 
 class AbsentDriver:
-    """Stands for the driver of a task that this node does not run: it can be enqueued here, and runs elsewhere."""
+    """The driver of a task that this node only enqueues; other nodes run it."""
 
     can_be_cancelled = True
     kill_after = 0
@@ -77,4 +77,4 @@ class AbsentDriver:
         return self._arguments.decode(args)
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Never:
-        raise AssertionError(f"task {context.task!r} is claimed by a node that does not run {self.name!r}")
+        raise AssertionError(f"task {context.task!r} was claimed by a node that does not run driver {self.name!r}")

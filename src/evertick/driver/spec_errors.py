@@ -1,7 +1,7 @@
-"""Errors of specifications: those of their own checks (`Faults`), and those of types (`misfits`).
+"""Errors of specifications: `Faults` collects those of a specification's checks, `misfits` finds values of wrong types.
 
-msgspec finds that something does not fit; `misfits` looks along the types for the field, the value and the fix, in the
-words of configuration files. Where it finds nothing, as with the bounds of a field, the words of msgspec stand.
+msgspec reports only the first wrong type. `misfits` reports each with its field, value and fix, in the words of
+configuration files; for the bounds of a field it uses msgspec's text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from evertick.text.redact import shown_value
 
 __all__ = ["Faults", "misfits"]
 
-_DEEPEST = 20
-_MOST = 20
+_DEPTH_MAX = 20
+_MISFITS_MAX = 20
 # Names of fields in other tools.
 _OTHER_NAMES = {
     **dict.fromkeys(("cmd", "run", "script"), ("command",)),
@@ -30,18 +30,18 @@ _OTHER_NAMES = {
     **dict.fromkeys(("dir", "directory", "workdir", "working_directory"), ("cwd",)),
     **dict.fromkeys(("data", "payload"), ("body",)),
 }
-# A type in words, and how its values are written.
+# The name of a type, and how to write its values.
 _WORDS: dict[object, tuple[str, str]] = {
     str: ("text", "in quotes"),
     int: ("a whole number", "in digits without quotes"),
     float: ("a number", "in digits without quotes"),
     bool: ("true or false", "as one of them without quotes"),
-    Secret: ("a secret", 'as a secret by its name, like { secret = "NAME" }'),
+    Secret: ("a secret", 'as the name of a secret, like { secret = "NAME" }'),
 }
 
 
 class Faults:
-    """The errors of checks, in their order: all that is wrong with a specification is reported at once.
+    """Collects the errors of checks, so that all errors of a specification are reported at once.
 
         faults = Faults()
         with faults.of("kill_after"):
@@ -50,7 +50,7 @@ class Faults:
             check_codes(self.success_codes, self.skip_codes)
         faults.raise_any()
 
-    A check names the fields it goes by: where one of them was refused before, by its type, it adds nothing.
+    Each check names the fields that it reads. Its error is ignored if the type of one of them is wrong.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class Faults:
 
     @contextmanager
     def of(self, *fields: str) -> Iterator[None]:
-        """Around one check: its error is kept, and the next check is made."""
+        """Run one check and keep its error."""
         try:
             yield
-        except InvalidInput as wrong:
-            self._found[str(wrong)] = fields
+        except InvalidInput as error:
+            self._found[str(error)] = fields
 
     def raise_any(self) -> None:
         if self._found:
@@ -70,32 +70,32 @@ class Faults:
 
 
 def misfits(value: Any, kind: Any) -> list[str]:
-    """In words, behind the path of the field: "env.PATH: 3 is neither text nor a secret; write …"."""
-    return list(islice(_misfits(value, kind, ""), _MOST))
+    """Describe values of wrong types: "env.PATH: 3 is neither text nor a secret; write …"."""
+    return list(islice(_misfits(value, kind, ""), _MISFITS_MAX))
 
 
 def _misfits(value: Any, kind: Any, path: str) -> Iterator[str]:
     """Each misfit, in the order of the table."""
-    if _fits(value, kind):
+    if _has_type(value, kind):
         return
     is_reported = False
     for text in _misfits_inside(value, _inner(value, kind), path):
         is_reported = True
         yield text
     if not is_reported:
-        # It has no parts, or is wrong as a whole, like a list that is too long.
-        yield _prefixed(path, _unlike(value, kind))
+        # The value has no parts, or is wrong as a whole, like a list that is too long.
+        yield _prefixed(path, _type_error(value, kind))
 
 
 def _misfits_inside(value: Any, kind: Any, path: str) -> Iterator[str]:
-    if kind is None or path.count(".") > _DEEPEST:
+    if kind is None or path.count(".") > _DEPTH_MAX:
         return
     if _is_struct(kind):
         yield from _misfits_of_fields(value, kind, path)
         return
-    of = (get_args(kind) or (Any,))[-1 if isinstance(value, Mapping) else 0]
-    for name, one in value.items() if isinstance(value, Mapping) else enumerate(value):
-        yield from _misfits(one, of, _joined(path, name))
+    part_kind = (get_args(kind) or (Any,))[-1 if isinstance(value, Mapping) else 0]
+    for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _misfits(part, part_kind, _joined(path, name))
 
 
 def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], path: str) -> Iterator[str]:
@@ -104,19 +104,19 @@ def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], pat
     for name in value:
         if name not in fields:
             near = next((each for each in _OTHER_NAMES.get(str(name), ()) if each in fields), alike(str(name), fields))
-            fix = f"it is called {near!r}" if near else f"known are {', '.join(fields)}"
+            fix = f"it is called {near!r}" if near else f"the fields are {', '.join(fields)}"
             meant.update([near] if near else [])
             yield _prefixed(path, f"no such field {name!r}; {fix}")
     for name, field in fields.items():
         if name in value:
             yield from _misfits(value[name], field.type, _joined(path, name))
         elif field.required and name not in meant:
-            yield _prefixed(path, f"{name} is missing; give it")
+            yield _prefixed(path, f"{name} is missing; add it")
 
 
 def _inner(value: Any, kind: Any) -> Any:
-    """The type among those that are possible whose parts are to be looked at; None: none has such parts."""
-    for each in _possible(kind):
+    """The alternative of the type whose parts can be checked one by one; None: there is none."""
+    for each in _alternatives(kind):
         origin = get_origin(each) or each
         if isinstance(value, Mapping):
             if _is_struct(each) or _is_table(origin):
@@ -126,19 +126,19 @@ def _inner(value: Any, kind: Any) -> Any:
     return None
 
 
-def _unlike(value: Any, kind: Any) -> str:
-    possible = [each for each in _possible(kind) if each is not type(None)]
+def _type_error(value: Any, kind: Any) -> str:
+    possible = [each for each in _alternatives(kind) if each is not type(None)]
     choices = [repr(choice) for each in possible if get_origin(each) is Literal for choice in get_args(each)]
     if choices:
-        return f"{shown_value(value)} cannot be; write one of {', '.join(choices)}"
-    words = dict.fromkeys(_worded(each) for each in possible)
+        return f"{shown_value(value)} is not a valid value; write one of {', '.join(choices)}"
+    words = dict.fromkeys(_described(each) for each in possible)
     if None in words or not words:
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             return f"{shown_value(value)}: {_without_path(str(error))}"
     known = [each for each in words if each is not None]
-    # A secret that was written out where its name belongs.
+    # Only the name of a secret belongs here, so the text may be the secret itself.
     is_hidden = Secret in possible and str not in possible
     shown = "this" if is_hidden else shown_value(value)
     what = " nor ".join(word for word, _ in known)
@@ -146,7 +146,7 @@ def _unlike(value: Any, kind: Any) -> str:
     return f"{shown} is {'neither ' if len(known) > 1 else 'not '}{what}; write it {fixes}"
 
 
-def _worded(kind: Any) -> tuple[str, str] | None:
+def _described(kind: Any) -> tuple[str, str] | None:
     if kind in _WORDS:
         return _WORDS[kind]
     origin = get_origin(kind) or kind
@@ -160,7 +160,7 @@ def _worded(kind: Any) -> tuple[str, str] | None:
     return None
 
 
-def _possible(kind: Any) -> tuple[Any, ...]:
+def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
@@ -176,7 +176,7 @@ def _is_list(origin: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, Sequence) and not issubclass(origin, str | bytes)
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _has_type(value: Any, kind: Any) -> bool:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -184,8 +184,8 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def _without_path(words: str) -> str:
-    text = words.partition(" - at `")[0]
+def _without_path(message: str) -> str:
+    text = message.partition(" - at `")[0]
     return text[:1].lower() + text[1:]
 
 

@@ -1,4 +1,4 @@
-"""Jobs of other schedulers, as jobs of Evertick: read from a crontab or APScheduler's table, written as TOML or Python.
+"""Jobs of other schedulers as jobs of Evertick: read from a crontab or APScheduler's table, written as TOML or Python.
 
-Nothing is left out silently: a part of a line or row that a job here cannot have becomes a note.
+Nothing is dropped silently: each part of a line or row that Evertick cannot represent becomes a note.
 """

@@ -1,9 +1,9 @@
-"""Reads the jobs that APScheduler 3 keeps in a table, and makes jobs of them.
+"""Converts the jobs in a table of APScheduler 3.
 
-SQLite is read directly, other databases through SQLAlchemy, which every program with such a table has installed.
+SQLite is read directly, other databases through SQLAlchemy, which APScheduler needs for them, too.
 
-A job there is a pickle of a function's name, arguments and a trigger. It is read as data: neither APScheduler nor the
-program of the jobs is imported. A trigger that no rule here can express is reported, never guessed.
+APScheduler stores a pickle with the function's name, its arguments and a trigger. The pickle is read as data: neither
+APScheduler nor the program of the jobs is imported. A trigger without an equivalent rule is reported, never guessed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from evertick.imports.job_names import free_name
 from evertick.imports.pickle_reader import BYTES_MAX, PickledObject, objects_in, read_pickle
 from evertick.text.printable import printable
 from evertick.text.redact import masked
+from evertick.text.values import shown
 from evertick.when import Cron, Every, Once
 from evertick.when.duration import duration_text
 
@@ -41,12 +42,12 @@ _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///")
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)", re.ASCII)
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _LAST_POSITION = 5
-# Joined in one trigger.
+# Triggers joined in one.
 _RULES_MAX = 100
-# The default there: a run that starts a second late is dropped.
+# The default of APScheduler, which drops a run that starts a second late.
 _DEFAULT_GRACE = 1
 _TRIGGERS = "apscheduler.triggers."
-# The owner of a name that was given to a job before.
+# The owner of a name that another job of this import has.
 _HERE = "this store"
 
 
@@ -57,12 +58,12 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     state: bytes
 
 
-class _Refusal(Exception):
-    """Why a job cannot be carried over."""
+class _NotImported(Exception):
+    """The reason why a job is not imported."""
 
 
 def read_jobs(rows: Sequence[StoredJob], taken: Mapping[str, object] | None = None) -> ImportResult:
-    """`taken`: names that other jobs have, and where."""
+    """`taken`: the names of other jobs, with their places."""
     reader = _Reader(taken or {}, {row.id for row in rows})
     for row in rows:
         reader.read(row)
@@ -82,8 +83,8 @@ class _Reader:
             self._where = "all jobs"
             self._note(
                 "dropped",
-                f"misfire_grace_time=1 of {_jobs(self._with_default_grace)} is APScheduler's default, by which a run "
-                "that starts more than a second late is dropped; here it runs. To drop it, give it a grace",
+                f"misfire_grace_time=1 of {_jobs(self._with_default_grace)} is APScheduler's default, which drops a "
+                "run that starts more than a second late; Evertick runs it. To drop late runs, set grace",
             )
         return ImportResult(jobs=tuple(self._jobs), notes=tuple(self._notes))
 
@@ -92,22 +93,22 @@ class _Reader:
         try:
             state = read_pickle(row.state)
             if not isinstance(state, Mapping) or state.get("version", 1) != 1:
-                raise _Refusal("it is not what APScheduler 3 keeps for a job")
-            self._keep(row.id, state)
-        except (_Refusal, InvalidInput) as why:
+                raise _NotImported("the row is not a job of APScheduler 3")
+            self._add(row.id, state)
+        except (_NotImported, InvalidInput) as why:
             self._note("lost", str(why))
-        except Exception as error:  # an unforeseen error in one row must not cost the others
-            self._note("lost", f"it makes no sense: {type(error).__name__}: {str(error)[:200]}")
+        except Exception as error:  # an unexpected error in one row must not stop the import of the others
+            self._note("lost", f"the row cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
     def _note(self, kind: Any, text: str) -> None:
         self._notes.append(Note(where=self._where, kind=kind, text=printable(text)))
 
-    def _keep(self, id_: str, state: Mapping[str, Any]) -> None:
+    def _add(self, id_: str, state: Mapping[str, Any]) -> None:
         check_key(id_, what="id")
         spec = self._spec(state)
         rules = list(islice(_rules(state.get("trigger"), state.get("next_run_time")), _RULES_MAX + 1))
         if len(rules) > _RULES_MAX:
-            raise _Refusal(f"its trigger is one of more than {_RULES_MAX}; write them anew")
+            raise _NotImported(f"the trigger joins more than {_RULES_MAX} triggers; write schedules for them")
         options = self._options(state)
         for number, rule in enumerate(rules, 1):
             self._jobs.append(
@@ -124,16 +125,18 @@ class _Reader:
             )
         if state.get("next_run_time") is None:
             commands = ", ".join(f"`evertick pause {shlex.quote(job.name)}`" for job in self._jobs[-len(rules) :])
-            self._note("check", f"it is paused there and would run here; after the first start: {commands}")
+            self._note(
+                "check", f"paused in APScheduler, active in Evertick; to pause it after the first start: {commands}"
+            )
         if len(rules) > 1:
-            self._note("check", f"its trigger is one of {len(rules)}; each is a schedule of its own")
+            self._note("check", f"the trigger joins {len(rules)} triggers; each becomes a schedule")
         if any("jitter" in rule for rule in rules):
             self._note(
-                "check", "jitter: here it is the same on every node for a given moment, and less than the interval"
+                "check", "jitter: in Evertick it is the same on all nodes for a given moment, and below the interval"
             )
 
     def _name(self, id_: str, name: str) -> str:
-        """Other ids, and names given before, are taken, too."""
+        """A name that no other job has: ids of other rows are in use, too."""
         is_free = name not in self._taken and (name == id_ or name not in self._ids)
         free = name if is_free else free_name(name, self._taken.keys() | self._ids)
         if free != name:
@@ -143,27 +146,28 @@ class _Reader:
 
     def _spec(self, state: Mapping[str, Any]) -> dict[str, Any]:
         function, args, kwargs = state.get("func"), state.get("args") or (), state.get("kwargs") or {}
-        found = _FUNCTION.fullmatch(function) if isinstance(function, str) else None
-        if found is None or any(map(keyword.iskeyword, re.split("[.:]", found[0]))):
-            raise _Refusal(f"its function {function!r:.100} cannot be imported by its name; make it one of a module")
-        if found["module"] == "__main__":
-            raise _Refusal(
-                f"its function {found['name']!r} is in the program itself; move it into a module, and declare it there"
+        path = _FUNCTION.fullmatch(function) if isinstance(function, str) else None
+        if path is None or any(map(keyword.iskeyword, re.split("[.:]", path[0]))):
+            raise _NotImported(f"function {shown(function)} cannot be imported by its name; define it in a module")
+        if path["module"] == "__main__":
+            raise _NotImported(
+                f"function {path['name']!r} is in the program itself; move it to a module and declare it there"
             )
         if not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
-            raise _Refusal("its arguments are no list and no names with values")
+            raise _NotImported("the arguments are not a list and a dict")
         for seen in objects_in([args, kwargs]):
-            raise _Refusal(
-                f"of {function}: its arguments hold an object of {seen.kind}, and arguments here are JSON-like data; "
-                "pass an id, and look the object up in the job"
+            raise _NotImported(
+                f"function {function}: an argument contains an object of {seen.kind}, but arguments must be JSON-like "
+                "data; pass an id, and load the object in the job"
             )
         try:
             msgspec.json.encode([args, kwargs])
         except (TypeError, ValueError, RecursionError) as error:
-            raise _Refusal(f"of {function}: its arguments are no JSON-like data: {error}") from None
+            raise _NotImported(f"function {function}: the arguments are not JSON-like data: {error}") from None
         if any(isinstance(each, set | frozenset | datetime | timedelta | bytes) for each in _leaves([args, kwargs])):
             self._note(
-                "check", "its arguments hold more than JSON has; annotate the parameters, so that they come back"
+                "check",
+                "the arguments contain types that JSON lacks; annotate the parameters, so that Evertick restores them",
             )
         return {"function": function, "args": list(args), "kwargs": dict(kwargs)}
 
@@ -181,14 +185,14 @@ class _Reader:
             options["concurrency"] = instances
             self._note(
                 "check",
-                f"max_instances={instances}: it has a task of its own, whose limit it is; what is too much waits here, "
-                "and is not dropped",
+                f"max_instances={instances} becomes concurrency={instances} of a separate task; further runs wait and "
+                "are not dropped",
             )
         if state.get("executor") not in (None, "default"):
             self._note(
                 "dropped",
-                f"executor={state['executor']!r:.60}: coroutines run on the event loop, plain functions in threads; "
-                "for a process of its own give its task process=True",
+                f"executor={shown(state['executor'])}: coroutines run on the event loop, other functions in threads; "
+                "for child processes, set process=True in the task",
             )
         return options
 
@@ -217,9 +221,9 @@ def _kind(trigger: Any) -> str:
 
 
 def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
-    """A trigger as one rule or several."""
+    """The rules of a trigger."""
     if not isinstance(trigger, PickledObject) or not trigger.kind.startswith(_TRIGGERS):
-        raise _Refusal(f"its trigger is {_shown(trigger)}, which is none of APScheduler's own; write a rule for it")
+        raise _NotImported(f"the trigger is {_shown(trigger)}, which is not part of APScheduler; write a rule for it")
     state = trigger.state
     match trigger.kind.removeprefix(_TRIGGERS):
         case "cron.CronTrigger":
@@ -235,7 +239,7 @@ def _rules(trigger: Any, next_run: Any) -> Iterator[dict[str, Any]]:
                 yield from _rules(part, None)
             return
         case _:
-            raise _Refusal(f"its trigger is {_shown(trigger)}, for which there is no rule; see 'Come from APScheduler'")
+            raise _NotImported(f"trigger {_shown(trigger)} has no equivalent rule; see 'Come from APScheduler'")
     jitter = state.get("jitter")
     if isinstance(jitter, int | float) and jitter > 0:
         rule["jitter"] = duration_text(round(jitter * 1_000_000))
@@ -248,7 +252,7 @@ def _shown(trigger: Any) -> str:
 
 
 def _check(rule: Mapping[str, Any]) -> None:
-    """Raises _Refusal where the rule itself would raise."""
+    """Raises _NotImported if the rule is not valid."""
     given = dict(rule)
     try:
         if "cron" in given:
@@ -258,7 +262,7 @@ def _check(rule: Mapping[str, Any]) -> None:
         else:
             Once(given.pop("once"), **given)
     except EvertickError as error:
-        raise _Refusal(f"its trigger makes no rule: {error}") from None
+        raise _NotImported(f"the trigger has no valid rule: {error}") from None
 
 
 def _bounds(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,18 +273,18 @@ def _bounds(state: Mapping[str, Any]) -> dict[str, Any]:
 def _moment(value: Any) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None or isinstance(value.tzinfo, PickledObject):
         zone = value.tzinfo if isinstance(value, datetime) else None
-        of_zone = f" of the zone {zone.kind}" if isinstance(zone, PickledObject) else ""
-        raise _Refusal(f"its trigger holds a moment{of_zone} that cannot be read; write the rule anew")
+        in_zone = f" in the zone {zone.kind}" if isinstance(zone, PickledObject) else ""
+        raise _NotImported(f"the trigger has a time{in_zone} that cannot be read; write a new rule")
     return value
 
 
 def _interval(state: Mapping[str, Any], next_run: Any) -> dict[str, Any]:
     interval = state.get("interval")
     if not isinstance(interval, timedelta):
-        raise _Refusal("its interval cannot be read; write the rule anew")
+        raise _NotImported("the interval cannot be read; write a new rule")
     bounds = _bounds(state)
     if isinstance(next_run, datetime):
-        # It goes on from here, also where it was moved by hand.
+        # Continues from the next run, which may have been changed by hand.
         bounds["start"] = _moment(next_run)
     return {"every": duration_text(round(interval.total_seconds() * 1_000_000)), "since": "start", **bounds}
 
@@ -294,22 +298,22 @@ def _zone_name(zone: Any) -> str:
         if not offset:
             return "UTC"
         if not rest and -14 <= hours <= 12:
-            # Named by the other sign, as POSIX has it.
+            # POSIX names these zones with the opposite sign.
             return f"Etc/GMT{-hours:+d}"
     kind = zone.kind if isinstance(zone, PickledObject) else zone
     assert zone is None or isinstance(zone, tzinfo)
-    raise _Refusal(f"its zone {kind!s:.100} has no name that is known here; write the rule anew, with tz=")
+    raise _NotImported(f"the time zone {kind!s:.100} has no IANA name; write a new rule with tz=")
 
 
 def _cron(state: Mapping[str, Any]) -> dict[str, Any]:
     fields = {field.state["name"]: field.state["expressions"] for field in state.get("fields", ()) if _is_field(field)}
     if not {"year", "month", "day", "week", "day_of_week", "hour", "minute", "second"} <= fields.keys():
-        raise _Refusal("its cron trigger cannot be read; write the rule anew")
+        raise _NotImported("the cron trigger cannot be read; write a new rule")
     if not _is_any(fields["week"]):
-        raise _Refusal("its cron trigger names weeks of the year, for which there is no rule; test for it in the job")
+        raise _NotImported("the cron trigger has weeks of the year, which no rule supports; check the week in the job")
     days, weekdays, days_rule = _days(fields["day"], fields["day_of_week"])
-    text = [_plain(fields["minute"]), _plain(fields["hour"]), days, _plain(fields["month"]), weekdays]
-    second, year = _plain(fields["second"]), _plain(fields["year"])
+    text = [_field_text(fields["minute"]), _field_text(fields["hour"]), days, _field_text(fields["month"]), weekdays]
+    second, year = _field_text(fields["second"]), _field_text(fields["year"])
     if second != "0" or year != "*":
         text.insert(0, second)
     if year != "*":
@@ -332,8 +336,8 @@ def _expression(item: Any) -> str:
     return item.kind.rpartition(".")[2] if isinstance(item, PickledObject) else ""
 
 
-def _plain(expressions: list[Any]) -> str:
-    """A field whose numbers mean the same there and here."""
+def _field_text(expressions: list[Any]) -> str:
+    """A field whose numbers have the same meaning in both schedulers."""
     return "*" if _is_any(expressions) else ",".join(map(_item, expressions))
 
 
@@ -348,50 +352,48 @@ def _item(item: Any) -> str:
         case "LastDayOfMonthExpression":
             return "L"
         case _:
-            raise _Refusal(f"its cron trigger has {_shown(item)}, for which there is no rule")
+            raise _NotImported(f"the cron trigger has {_shown(item)}, which no rule supports")
 
 
 def _number(item: PickledObject, name: str) -> int:
     value = item.state.get(name)
     if not isinstance(value, int):
-        raise _Refusal("its cron trigger cannot be read; write the rule anew")
+        raise _NotImported("the cron trigger cannot be read; write a new rule")
     return value
 
 
 def _days(day: list[Any], weekday: list[Any]) -> tuple[str, str, str]:
-    """The day fields, and whether both must hold, as they always must there.
+    """The fields for days and weekdays, and whether a day must match both; APScheduler always requires both.
 
-    A weekday's place in the month, "2nd fri", stands in the first field there and in the second one here.
+    "2nd fri" is in the field for days there, and in the one for weekdays here.
     """
     places = [item for item in day if _expression(item) == "WeekdayPositionExpression"]
     numbers = [item for item in day if item not in places]
     weekdays = "*" if _is_any(weekday) else ",".join(_weekdays(weekday))
     if not places or _is_any(day):
-        return _plain(day), weekdays, "or" if _is_any(day) or weekdays == "*" else "and"
+        return _field_text(day), weekdays, "or" if _is_any(day) or weekdays == "*" else "and"
     if weekdays != "*" or any(_item(item).startswith("*") for item in numbers):
-        raise _Refusal(
-            "its cron trigger joins places of weekdays in the month with other days, for which there is no rule"
-        )
-    return _plain(numbers) if numbers else "*", ",".join(map(_place, places)), "or"
+        raise _NotImported("the cron trigger combines days like '2nd fri' with other days, which no rule supports")
+    return _field_text(numbers) if numbers else "*", ",".join(map(_nth_weekday, places)), "or"
 
 
-def _place(item: PickledObject) -> str:
+def _nth_weekday(item: PickledObject) -> str:
     position, name = _number(item, "option_num"), _WEEKDAYS[_number(item, "weekday") % 7]
     return f"{name}L" if position == _LAST_POSITION else f"{name}#{position + 1}"
 
 
 def _weekdays(expressions: list[Any]) -> list[str]:
-    """By their names: 0 is Monday there and Sunday here."""
-    found: set[int] = set()
+    """The names of the weekdays, because 0 is Monday there and Sunday here."""
+    numbers: set[int] = set()
     for item in expressions:
         state, is_all = item.state, _expression(item) == "AllExpression"
         first = 0 if is_all else _number(item, "first")
         last = 6 if is_all or state.get("last") is None else _number(item, "last")
         step = _number(item, "step") if state.get("step") else 1
         if not 0 <= first <= last < len(_WEEKDAYS) or step < 1:
-            raise _Refusal("its cron trigger names days that no week has; write the rule anew")
-        found |= set(range(first, last + 1, step))
-    return [_WEEKDAYS[number] for number in sorted(found)]
+            raise _NotImported("the cron trigger has invalid weekdays; write a new rule")
+        numbers |= set(range(first, last + 1, step))
+    return [_WEEKDAYS[number] for number in sorted(numbers)]
 
 
 # --- the table
@@ -399,24 +401,36 @@ def _weekdays(expressions: list[Any]) -> list[str]:
 
 def read_table(url: str, table: str) -> list[StoredJob]:
     if not _TABLE_NAME.fullmatch(table):
-        raise InvalidInput(f"table: {table!r:.100} is no name of a table; write it like 'apscheduler_jobs'")
+        raise InvalidInput(
+            f"table: {shown(table)} is not a table name",
+            setting="table",
+            value=shown(table),
+            fix="write it like 'apscheduler_jobs'",
+        )
     if "://" not in url and Path(url).is_file():
-        raise InvalidInput(f"{url!r:.200} is a file; as a URL it is sqlite:///{url:.200}")
-    return _from_sqlite(url, table) if _SQLITE.match(url) else _from_others(url, table)
+        raise InvalidInput(
+            f"url: {shown(url)} is a file", setting="url", value=shown(url), fix=f"write it as sqlite:///{url:.200}"
+        )
+    return _from_sqlite(url, table) if _SQLITE.match(url) else _from_other_database(url, table)
 
 
-def _kept(rows: Iterable[Sequence[Any]], table: str) -> list[StoredJob]:
-    """As much of each as is read. SQLite keeps in a column what it is given, so a state may be no bytes at all."""
-    kept: list[StoredJob] = []
+def _stored_jobs(rows: Iterable[Sequence[Any]], table: str) -> list[StoredJob]:
+    """The rows, with states up to the size limit. SQLite columns are untyped, so a state may not be bytes."""
+    jobs: list[StoredJob] = []
     size = 0
     for id_, state in rows:
-        found = bytes(state[: BYTES_MAX + 1]) if isinstance(state, bytes | bytearray | memoryview) else b""
-        size += len(found)
-        if len(kept) == _JOBS_MAX or size > _STATES_MAX_BYTES:
-            much = f"{_STATES_MAX_BYTES} bytes" if size > _STATES_MAX_BYTES else f"{_JOBS_MAX} jobs"
-            raise InvalidInput(f"{table!r} holds more than {much}; import them in parts")
-        kept.append(StoredJob(id=str(id_), state=found))
-    return kept
+        data = bytes(state[: BYTES_MAX + 1]) if isinstance(state, bytes | bytearray | memoryview) else b""
+        size += len(data)
+        if len(jobs) == _JOBS_MAX or size > _STATES_MAX_BYTES:
+            limit = f"{_STATES_MAX_BYTES} bytes" if size > _STATES_MAX_BYTES else f"{_JOBS_MAX} jobs"
+            raise InvalidInput(
+                f"table {table!r} has more than {limit}",
+                setting="table",
+                value=repr(table),
+                fix="import it in parts",
+            )
+        jobs.append(StoredJob(id=str(id_), state=data))
+    return jobs
 
 
 def _query(name: str) -> str:
@@ -426,36 +440,46 @@ def _query(name: str) -> str:
 def _from_sqlite(url: str, table: str) -> list[StoredJob]:
     path = Path(_SQLITE.sub("", url).partition("?")[0])
     if not path.is_file():
-        raise NotFound(f"there is no file {str(path)!r}")
+        raise NotFound(f"the database {str(path)!r} does not exist", setting="url", value=repr(str(path)))
     name = ".".join(f'"{part}"' for part in table.split("."))
     connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
-    # An id that is no text is reported; the other rows are read.
+    # An id that is not UTF-8 must not stop the import of other rows.
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")
     try:
-        return _kept(connection.execute(_query(name)), table)
+        return _stored_jobs(connection.execute(_query(name)), table)
     except sqlite3.Error as error:
         raise Refused(
-            f"the jobs cannot be read from {table!r} of {str(path)!r}: {error}; name the table with --table"
+            f"table {table!r} of {str(path)!r} cannot be read: {error}",
+            setting="table",
+            value=repr(table),
+            fix="name the table with --table",
         ) from None
     finally:
         connection.close()
 
 
-def _from_others(url: str, table: str) -> list[StoredJob]:
+def _from_other_database(url: str, table: str) -> list[StoredJob]:
     try:
         import sqlalchemy
     except ModuleNotFoundError:
         raise Refused(
-            f"to read {masked(url)!r} SQLAlchemy is needed, as APScheduler does; pip install sqlalchemy, and what it "
-            "needs for this database"
+            f"reading {masked(url)!r} needs SQLAlchemy",
+            setting="url",
+            value=repr(masked(url)),
+            fix="pip install sqlalchemy, and the driver for this database",
         ) from None
     try:
-        # Without a pool nothing stays open.
+        # No pool, so that no connection stays open.
         engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
         quote_name = engine.dialect.identifier_preparer.quote
         with engine.connect() as connection:
             query = sqlalchemy.text(_query(".".join(map(quote_name, table.split(".")))))
-            return _kept(connection.execution_options(stream_results=True).execute(query), table)
+            return _stored_jobs(connection.execution_options(stream_results=True).execute(query), table)
     except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
         text = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
-        raise Refused(f"the jobs cannot be read from {table!r} of {masked(url)!r}: {text}") from None
+        raise Refused(
+            f"table {table!r} of {masked(url)!r} cannot be read: {text}",
+            setting="table",
+            value=repr(table),
+            fix="name the table with --table",
+        ) from None

@@ -1,12 +1,12 @@
-"""Reads a crontab as Debian's cron does, and makes jobs of its lines.
+"""Reads a crontab as Debian's cron does, and converts its lines to jobs.
 
-A line sets a variable for the lines below it, or says when to run what. Of a command, what follows the first `%` is its
-input, with every further `%` the end of a line; `\\%` is a `%`. What cron itself would refuse is refused here, too, and
-not taken for something that only Evertick understands.
+A line sets a variable for the lines below it, or has a time and a command. In a command, the text after the first `%`
+is standard input, each further `%` is a line break, and `\\%` is a `%`. Lines that cron rejects are rejected here, even
+if Evertick supports their syntax.
 
-cron starts a job though the last one may still run, forgets what it missed while it was down, and never runs one again;
-its jobs see hardly any environment, and start in the home of their user. The jobs say all that: an import changes
-nothing by itself.
+cron starts a job while the last one is running, ignores moments it missed while it was down, and never retries; jobs
+get a minimal environment and start in the home of their user. The imported jobs set all of this explicitly, so an
+import does not change their behaviour.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"""[ \t]*("[^"]*"|'[^']*'|[^\s=]+)[ \t]*=[ \t]*(.*?)[ \t
 _FIELDS = re.compile(r"[ \t]*(@[^ \t]+|(?:[^ \t]+[ \t]+){4}[^ \t]+)(?:[ \t]+(.*))?")
 _USER = re.compile(r"([^ \t]+)(?:[ \t]+(.*))?")
 _HEADING = re.compile(r"(?i)m(in\w*)?\s+h(our)?\s+d\w*\s+m\w*\s+(d\w*|w\w*)\b")
-# An item of a field as cron knows it; Evertick knows more, which cron would refuse.
+# An item of a field in the syntax of cron, which is smaller than that of Evertick.
 _ITEM = re.compile(r"(?i)(\*|\d+|[a-z]{3})(?:-(\d+|[a-z]{3}))?(/\d+)?")
 _NAMES = {
     3: ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
@@ -46,42 +46,42 @@ _NAMES = {
 }
 _FIRST = {3: 1, 4: 0}
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
-# The behaviour of cron. A job has it whatever the defaults of its configuration are, as far as there is a key for it.
+# The behaviour of cron, set in each job, so that [defaults] of a configuration do not change it.
 _AS_CRON: Mapping[str, Any] = {
     "overlap": "allow",
     "catch_up": "skip",
     "retry": {"constant": "1h", "attempts": 1},
     "on_lost": "fail",
 }
-# The PATH that cron gives to commands.
+# The PATH of commands under cron.
 _PATH = "/usr/bin:/bin"
 
 _MAIL = (
-    "cron mails what jobs print; here it is kept with each run (`evertick logs RUN`), a monitor can ask "
+    "cron mails the output of jobs; Evertick stores it with each run (`evertick logs RUN`). Monitors can use "
     '`evertick status` and `evertick failed --json`, and in Python a hook on "failed" can send a mail'
 )
-# Variables by which cron does something that is not done here.
+# Variables that control cron, without effect in Evertick.
 _FOR_CRON = {
     "MAILTO": _MAIL,
     "MAILFROM": _MAIL,
-    "CONTENT_TYPE": "it describes mails, which are not sent",
-    "CONTENT_TRANSFER_ENCODING": "it describes mails, which are not sent",
-    "RANDOM_DELAY": 'to spread the jobs below over so many minutes, give them jitter, e.g. jitter = "10m"',
-    "START_HOURS_RANGE": "it is for anacron; name the hours in the rule",
+    "CONTENT_TYPE": "it is for mails, which are not sent",
+    "CONTENT_TRANSFER_ENCODING": "it is for mails, which are not sent",
+    "RANDOM_DELAY": 'to delay the jobs below at random, set jitter, e.g. jitter = "10m"',
+    "START_HOURS_RANGE": "it is for anacron; write the hours in the rule",
 }
 
 
 class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How to read it.
+    """Options for reading a crontab.
 
-    has_users: each line names its user, as in /etc/crontab and /etc/cron.d. user: whose crontab it is, else.
-    home: where its commands start, unless the user or a line HOME= says so.
-    tz: the zone that its times are in. honours_cron_tz: a line CRON_TZ= changes that for what follows it.
-    is_user: whether the machine that the jobs are for has a user of this name; default: not checked.
-    must_be_user: whether a word in place of a program can only be the user of a crontab of the system.
-    taken: names that other jobs have, and where.
-    file_name: that of a file in /etc/cron.d, for jobs whose command names no program that says what they do.
-    is_enabled: whether its jobs run as soon as the file is read; else each says that it is disabled.
+    has_users: each line names its user, as in /etc/crontab and /etc/cron.d. user: the owner of the crontab otherwise.
+    home: the working directory of commands, unless a user or a line HOME= sets it.
+    tz: the time zone of the crontab. honours_cron_tz: whether a line CRON_TZ= changes it for the lines below.
+    is_user: whether the target machine has a user with this name; by default not checked.
+    must_be_user: whether the first word of a command must be a user name, so that it is a crontab of the system.
+    taken: the names of other jobs, with their places.
+    file_name: the name of a file in /etc/cron.d, for jobs whose command has no telling program name.
+    is_enabled: whether the jobs run as soon as the file is read; otherwise each job is written as disabled.
     """
 
     tz: str
@@ -98,20 +98,20 @@ class CrontabOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_crontab(text: str, options: CrontabOptions) -> ImportResult:
     if len(text) > _TEXT_MAX:
-        raise InvalidInput(f"crontab: {len(text)} characters are more than {_TEXT_MAX}; import it in parts")
+        raise InvalidInput(f"crontab: {len(text)} characters are more than {_TEXT_MAX}", fix="import it in parts")
     lines = text.replace("\r\n", "\n").split("\n")
     if len(lines) > _LINES_MAX:
-        raise InvalidInput(f"crontab: {len(lines)} lines are more than {_LINES_MAX}; import it in parts")
+        raise InvalidInput(f"crontab: {len(lines)} lines are more than {_LINES_MAX}", fix="import it in parts")
     reader = _Reader(options)
     for number, line in enumerate(lines, 1):
         reader.read(number, line)
     if lines[-1].strip():
-        reader.note("check", "no line break follows; some crons leave such a last line out")
+        reader.note("check", "the last line has no line break; some crons ignore such a line")
     return ImportResult(jobs=tuple(reader.jobs), notes=tuple(reader.notes))
 
 
 class _Reader:
-    """Goes down the lines with the variables that the lines above have set."""
+    """Reads the lines in order and keeps the variables that they set."""
 
     def __init__(self, options: CrontabOptions) -> None:
         self._options = options
@@ -143,8 +143,8 @@ class _Reader:
     def _read_comment(self, line: str) -> None:
         text = line.lstrip("# \t").rstrip()
         found = _FIELDS.fullmatch(text)
-        if found is not None and found[2] and not _HEADING.match(text) and _wrong_in(found[1]) is None:
-            self.note("check", f"left out, as cron does: {_short(line)}")
+        if found is not None and found[2] and not _HEADING.match(text) and _time_problem(found[1]) is None:
+            self.note("check", f"commented out, not imported: {_short(line)}")
         elif text and not _HEADING.match(text):
             self._comments.append(text)
 
@@ -152,21 +152,21 @@ class _Reader:
 
     def _read_variable(self, name: str, value: str) -> None:
         if name == "LOGNAME":
-            self.note("dropped", f"LOGNAME={value}: cron, too, has the name of the user there, whatever a line says")
+            self.note("dropped", f"LOGNAME={value}: cron also ignores it and sets the name of the user")
             return
         if not _ENVIRONMENT_NAME.fullmatch(name) or name.startswith("EVERTICK_"):
-            self.note("dropped", f"{name}={value}: a shell cannot use a variable of this name; choose another")
+            self.note("dropped", f"{name}={value}: not a valid variable name for a job; use another name")
             return
-        # Commands see what is meant for cron, too.
+        # Commands also see the variables for cron.
         self._variables[name] = value
         if name == "CRON_TZ":
             self._read_zone(value)
         elif name in _FOR_CRON and (value or name != "MAILTO"):
-            # An empty MAILTO asks for no mails, which is what happens.
+            # No note for an empty MAILTO, which turns mails off.
             self.note("dropped", f"{name}={value}: {_FOR_CRON[name]}")
         elif name == "TZ":
             self.note(
-                "check", f"TZ={value} is what the commands below see; their times are in {self._zone}, as cron has it"
+                "check", f"TZ={value} is set for the commands below; their times are in {self._zone}, as under cron"
             )
 
     def _read_zone(self, value: str) -> None:
@@ -178,12 +178,12 @@ class _Reader:
         try:
             self._zone = zone_named(value).key if value else self._options.tz
         except InvalidWhen:
-            self.note("dropped", f"CRON_TZ={value}: no such zone; the times below stay in {self._zone}")
+            self.note("dropped", f"CRON_TZ={value}: unknown time zone; the times below stay in {self._zone}")
             return
         self.note(
             "check",
-            f"CRON_TZ={value}: the times below are in {self._zone}. Debian's cron ignores this line; to have what it "
-            "does, import with --ignore-cron-tz",
+            f"CRON_TZ={value}: the times below are in {self._zone}. Debian's cron ignores this line; to ignore it, "
+            "too, import with --ignore-cron-tz",
         )
 
     # --- jobs
@@ -191,7 +191,7 @@ class _Reader:
     def _read_entry(self, line: str) -> None:
         found = _FIELDS.fullmatch(line)
         if found is None:
-            self.note("lost", f"{_short(line)}: neither a time with a command nor NAME=value; cron refuses it, too")
+            self.note("lost", f"{_short(line)}: neither a time with a command nor NAME=value; cron rejects it, too")
             return
         when, rest = " ".join(found[1].split()), found[2] or ""
         user = self._options.user
@@ -200,33 +200,33 @@ class _Reader:
             user, rest = (self._owner(owner[1], owner[2]), owner[2] or "") if owner else (None, "")
         if not rest:
             missing = "a user and a command" if self._options.has_users else "a command"
-            self.note("lost", f"{_short(line)}: {missing} must follow the time; cron refuses it, too")
+            self.note("lost", f"{_short(line)}: {missing} must follow the time; cron rejects it, too")
             return
         command, stdin = _split_command(rest)
         if when.lower() == "@reboot":
-            self._lose_reboot(command)
-        elif (wrong := _wrong_in(when)) is not None:
-            self.note("lost", f"{_short(line)}: {wrong}")
+            self._note_reboot(command)
+        elif (problem := _time_problem(when)) is not None:
+            self.note("lost", f"{_short(line)}: {problem}")
         else:
-            self._keep(line, when, command, stdin, user)
-            self._look_closer(when, rest, command)
+            self._add(line, when, command, stdin, user)
+            self._note_doubts(when, rest, command)
 
     def _owner(self, written: str, command: str | None) -> str:
-        """The user that a line names; anything else there becomes a note."""
-        user, _, more = written.partition(":")
+        """The user that a line names, with notes about a group or an unknown user."""
+        user, _, group = written.partition(":")
         if not command:
             return user
-        if more:
-            self.note("dropped", f"{_short(written)}: a job runs with the groups of its user; cron refuses such a line")
+        if group:
+            self.note("dropped", f"{_short(written)}: a job runs with the groups of its user; cron rejects such a line")
         if not self._options.is_user(user):
             self.note(
                 "check",
-                f"there is no user {_short(user)} on this machine, so cron refuses the line, and its runs fail where "
-                "there is none; make the user, or name another",
+                f"user {_short(user)} does not exist on this machine: cron rejects the line, and runs of the job fail; "
+                "create the user, or name another",
             )
         return user
 
-    def _keep(self, line: str, when: str, command: str, stdin: str | None, user: str | None) -> None:
+    def _add(self, line: str, when: str, command: str, stdin: str | None, user: str | None) -> None:
         spec = self._spec(command, stdin, user)
         self.jobs.append(
             Job(
@@ -257,7 +257,7 @@ class _Reader:
             spec["shell"] = env["SHELL"]
         if user is not None:
             spec["user"] = user
-        # A job of another user starts in the home of that user by itself.
+        # A job of another user starts in that user's home by default.
         home = env.get("HOME") or (self._options.home if user is None else None)
         if home is not None and home.startswith("/"):
             spec["cwd"] = home
@@ -266,30 +266,29 @@ class _Reader:
             spec["stdin"] = stdin
         return {**spec, "clean_env": True, "env": env}
 
-    def _lose_reboot(self, command: str) -> None:
+    def _note_reboot(self, command: str) -> None:
         self.note(
             "lost",
-            f"@reboot {_short(command)}: it is no moment, and the start of a daemon is no boot; have the system start "
-            'it once at every boot, by a systemd unit of Type=oneshot, as shown under "At every boot" in how-to '
-            '"Come from cron"',
+            f"@reboot {_short(command)}: Evertick has no boot trigger, and the start of a daemon is not a boot; use a "
+            'systemd unit of Type=oneshot, as shown under "At every boot" in how-to "Come from cron"',
         )
 
-    def _look_closer(self, when: str, rest: str, command: str) -> None:
+    def _note_doubts(self, when: str, rest: str, command: str) -> None:
         if re.search(r"(?:^|[ ,])(?:\d+|[A-Za-z]{3})/\d", when):
             self.note(
-                "check", f"{when}: crons differ about a step without a range; here n/m goes from n to the maximum"
+                "check", f"{when}: cron versions differ about a step without a range; in Evertick n/m begins at n"
             )
         first, more = [*command.split(maxsplit=1), "", ""][:2]
-        # No command begins with an option.
+        # If an option follows the first word, that word is the program and not a user.
         is_command = bool(more) and not more.startswith("-")
         if not self._options.has_users and is_command and self._options.must_be_user(first):
             self.note(
                 "check",
-                f"{_short(command)}: it runs a program called {first}, which is the name of a user; a crontab of the "
-                "system, in which each line names its user, is imported with --system",
+                f"{_short(command)}: the program {first} has the name of a user; import a system crontab, in which "
+                "each line names its user, with --system",
             )
         if "\\\\" in rest:
-            self.note("check", f"{_short(command)}: some crons make one backslash of two; here they stay two")
+            self.note("check", f"{_short(command)}: some crons read two backslashes as one; Evertick keeps both")
 
 
 def _unquoted(text: str) -> str:
@@ -297,16 +296,16 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if is_quoted else text
 
 
-def _wrong_in(when: str) -> str | None:
-    """Why cron, or Evertick, would refuse this time; None where both know it."""
+def _time_problem(when: str) -> str | None:
+    """Why cron or Evertick rejects this time; None: both accept it."""
     if when.startswith("@"):
         known = when.lower() in NICKNAMES or when.lower() == "@reboot"
-        return None if known else f"there is no nickname {_short(when)}"
+        return None if known else f"unknown nickname {_short(when)}"
     for position, field in enumerate(when.split()):
         for item in field.split(","):
-            wrong = _wrong_item(position, item)
-            if wrong is not None:
-                return wrong
+            problem = _item_problem(position, item)
+            if problem is not None:
+                return problem
     try:
         Cron(when)
     except InvalidWhen as error:
@@ -314,14 +313,14 @@ def _wrong_in(when: str) -> str | None:
     return None
 
 
-def _wrong_item(position: int, item: str) -> str | None:
-    found = _ITEM.fullmatch(item)
-    if found is None or (found[1] == "*" and found[2]):
-        return f"cron knows no {_short(item)}"
+def _item_problem(position: int, item: str) -> str | None:
+    parts = _ITEM.fullmatch(item)
+    if parts is None or (parts[1] == "*" and parts[2]):
+        return f"cron does not support {_short(item)}"
     names = _NAMES.get(position, ())
-    low, high = (_number(text, names, _FIRST.get(position, 0)) for text in (found[1], found[2]))
+    low, high = (_number(text, names, _FIRST.get(position, 0)) for text in (parts[1], parts[2]))
     if low is not None and high is not None and low > high:
-        return f"cron refuses {_short(item)}, which ends before it begins; write two ranges"
+        return f"cron rejects {_short(item)}, because its end is before its start; write two ranges"
     return None
 
 
@@ -340,7 +339,7 @@ def _split_command(text: str) -> tuple[str, str | None]:
         if text.startswith("\\%", at):
             command.append("%")
             at += 2
-        elif text[at] == "\\":  # and whatever follows: a second backslash escapes nothing
+        elif text[at] == "\\":  # with the next character: a second backslash escapes nothing
             command.append(text[at : at + 2])
             at += 2
         elif text[at] == "%":
@@ -352,7 +351,7 @@ def _split_command(text: str) -> tuple[str, str | None]:
 
 
 def _input(text: str) -> str:
-    """The standard input; it ends with a line break."""
+    """The text for standard input, with a line break at its end."""
     lines = re.sub(r"\\%|%", lambda found: "%" if len(found[0]) == 2 else "\n", text)
     return lines if lines.endswith("\n") else lines + "\n"
 
@@ -362,7 +361,7 @@ def _short(text: str) -> str:
 
 
 def local_zone(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> str | None:
-    """The name of this machine's zone, which a crontab means: by TZ, the link of localtime, or /etc/timezone."""
+    """The time zone of this machine, from TZ, the link /etc/localtime, or /etc/timezone."""
     return next((name for name in _zone_names(root, environ) if _is_zone(name)), None)
 
 

@@ -13,9 +13,9 @@ __all__ = ["ImportResult", "Job", "Note", "header", "renamed_note"]
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A remark about the import.
+    """A note about the import.
 
-    lost: a job is not carried over. dropped: something about jobs is not. check: it is, and may not be what was meant.
+    lost: a job was not imported. dropped: a setting was not imported. check: it was imported, and may need a change.
     """
 
     # "line 12", "job 'report'"
@@ -25,8 +25,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def renamed_note(where: str, name: str, other: object, new: str) -> Note:
-    """A job that could not keep its name."""
-    text = f"{other} has a job {name!r} already; this one is called {new!r}"
+    """The note about a job that was renamed."""
+    text = f"{other} already has a job {name!r}; this one is called {new!r}"
     return Note(where=where, kind="check", text=text)
 
 
@@ -35,10 +35,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     where: str
-    # Its text in the source.
+    # The line or trigger in the source.
     source: str
     description: str = ""
-    # When: one of cron, every, once, with what goes with it.
+    # One of cron, every, once, with its options.
     rule: Mapping[str, Any]
     options: Mapping[str, Any] = {}
     driver: str
@@ -46,7 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, in the order in which it was found."""
+    """Jobs and notes, in the order of the source."""
 
     jobs: tuple[Job, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -57,7 +57,7 @@ class ImportResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def header(imported: ImportResult, head: Sequence[str]) -> list[str]:
-    """The comment at the head of a file of jobs; a reader sees there what was not carried over."""
+    """The comment at the head of a file of jobs, with the notes of the import."""
     lines = [f"# {printable(line)}".rstrip() for line in head]
     if imported.notes:
         lines += ["#", "# Notes of the import:"]

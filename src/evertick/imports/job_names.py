@@ -1,14 +1,14 @@
-"""Names for imported jobs: by the program that a command runs, and none that another job has.
+"""Names for imported jobs: the name of the program that a command runs, unique among all jobs.
 
-A command of a shell tests and waits before it does something, and pipes what a program says through others. The
-program that matters is the first that is neither such a step nor a tool that every system has. Where there is none, or
-where its name says nothing (`cron`, `update`), the name of the file in /etc/cron.d says more.
+A shell command may test and wait before it starts a program, and pipe its output through others. The name comes from
+the first program that is neither such a step nor a standard tool. If there is none, or its name is vague (`cron`,
+`update`), the name of the file in /etc/cron.d is used, too.
 
-The same command gets the same name in every import, whatever else is there: the name of a second job of a
-program depends on its line, not on its place.
+A command gets the same name in every import: the name of a second job of a program depends on its line, not on its
+position.
 
-A directory of jobs is read as a whole, and two jobs of one name in it are refused: so an import into it looks which
-names there are. Files that cannot be read have none; `evertick config check` reports those.
+Two jobs with one name in a directory of jobs are rejected, so an import reads the names in use there. Files that cannot
+be read have none; `evertick config check` reports them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from evertick.text.regular_file import read_regular
 
 __all__ = ["free_name", "name_for", "taken_beside"]
 
-_LONGEST = 60
-# So deep may commands stand in others: sudo nice sh -c "…".
+_NAME_MAX_CHARS = 60
+# The nesting of commands: sudo nice sh -c "…".
 _DEPTH_MAX = 16
-# A longer command is no line written by hand.
+# Only the beginning of a longer command is read.
 _READ_MAX_CHARS = 10_000
 _FILES_MAX = 1_000
 _FILE_MAX_BYTES = 4 * 1024 * 1024
-# The configuration of a directory of jobs, which stands above it.
-_ABOVE = "evertick.toml"
+# The main configuration, in the directory above that of the jobs.
+_MAIN_FILE = "evertick.toml"
 
-# They run another program, which is the one that matters; with their options that have a word behind them.
+# Commands that run another program, which gives the name; with their options that take a value.
 _RUNNERS = {
     **dict.fromkeys(
         ["command", "chronic", "cronic", "dbus-run-session", "eatmydata", "nocache", "nohup", "run-one"], ""
@@ -63,9 +63,9 @@ _RUNNERS = {
     "xargs": "-I -i -n -P -L -d -a -s -E",
     "xvfb-run": "-n -s -f -e -p",
 }
-# Of those, the ones with a word of their own before the program: a lock file, a user, a folder, a mask.
-_WITH_A_WORD = frozenset(("chroot", "flock", "lckdo", "setuidgid", "taskset"))
-# They run a script; -c and the like are followed by code in place of it.
+# Runners with an argument before the program: a lock file, a user, a directory, a mask.
+_WITH_ARGUMENT = frozenset(("chroot", "flock", "lckdo", "setuidgid", "taskset"))
+# They run a script, or the code after an option like -c.
 _SHELL = re.compile(r"(ba|da|k|mk|z|a)?sh")
 _INTERPRETER = re.compile(r"(?:(python|perl|php|ruby|node|lua)|(pypy))[\d.]*")
 _CODE = {"python": "c", "pypy": "c", "perl": "eE", "php": "r", "ruby": "e", "node": "ep", "lua": "e"}
@@ -78,8 +78,8 @@ _WITH_VALUE = {
     "node": "-r --require",
     "sh": "-o -O +o +O --rcfile --init-file",
 }
-# Steps on the way of a command.
-_ON_THE_WAY = frozenset(
+# Steps before or after the program of a command.
+_STEPS = frozenset(
     (
         *("test", "[", "[[", "cd", "pushd", "popd", "umask", "sleep", "usleep", "source", ".", "export", "set"),
         *("ulimit", "exit", "return", "break", "continue", "trap", "wait", "shift", "local", "declare", "readonly"),
@@ -88,8 +88,8 @@ _ON_THE_WAY = frozenset(
         *("on_ac_power", "systemd-detect-virt", "mountpoint"),
     )
 )
-# Tools that every system has: they say little about a job, those that only print or filter still less.
-_ACTING = frozenset(
+# Standard tools say little about a job; those that only print or filter say least.
+_TOOLS = frozenset(
     (
         *("chgrp", "chmod", "chown", "cp", "dd", "find", "install", "kill", "killall", "ln", "logger", "ls", "mail"),
         *("mailx", "mkdir", "mv", "pkill", "rm", "rmdir", "sendmail", "sync", "touch", "truncate"),
@@ -101,7 +101,7 @@ _FILTERS = frozenset(
         *("rev", "sed", "sort", "tac", "tail", "tee", "tr", "ts", "uniq", "wc"),
     )
 )
-# Names of programs that say what is done and not for whom.
+# Names of programs that do not say what they work on.
 _VAGUE = frozenset(
     (
         *("app", "check", "clean", "cleanup", "cli", "cron", "cron-job", "cronjob", "daily", "gc", "hourly", "index"),
@@ -109,10 +109,10 @@ _VAGUE = frozenset(
         *("tasks", "update", "weekly", "worker"),
     )
 )
-# Called like what they act on, which is that argument of theirs.
-_NAMED_BY = {"invoke-rc.d": 0, "run-parts": 0, "service": 0, "systemctl": 1}
+# Programs whose jobs are named after this argument.
+_NAMED_BY_ARGUMENT = {"invoke-rc.d": 0, "run-parts": 0, "service": 0, "systemctl": 1}
 _KEYWORDS = frozenset(("!", "if", "then", "elif", "else", "fi", "do", "done", "while", "until", "esac", "{", "}"))
-# After them come words up to the end of the command, and no program.
+# Words follow them up to the end of the command, but no program.
 _LISTS = frozenset(("for", "select", "function"))
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _SEPARATOR = re.compile(r"[;&|()\n]+")
@@ -122,19 +122,19 @@ _SUFFIXES = (".sh", ".py", ".pl", ".rb", ".php", ".bash", ".js", ".phar", ".jar"
 
 
 def name_for(command: str, identity: str, taken: Collection[str], file_name: str = "") -> str:
-    """A name that is still free. `file_name`: that of the file in /etc/cron.d."""
+    """An unused name. `file_name`: the name of the file in /etc/cron.d."""
     name = _name(command, _slug(file_name)) or "job"
     if name not in taken:
         return name
     digest = blake2b(identity.encode(errors="surrogatepass"), digest_size=3).hexdigest()
     candidate, count = f"{name}-{digest}", 2
-    while candidate in taken:  # the very same line once more
+    while candidate in taken:  # the same line again
         candidate, count = f"{name}-{digest}-{count}", count + 1
     return candidate
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """The name, with a number where another job has it."""
+    """The name, with a number if another job has it."""
     return next(
         each for each in itertools.chain((name,), (f"{name}-{n}" for n in itertools.count(2))) if each not in taken
     )
@@ -142,11 +142,11 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 def _name(command: str, file: str) -> str:
     programs = [each for each in map(_slug, _programs(command[:_READ_MAX_CHARS], _DEPTH_MAX)) if each]
-    tools = _ACTING | _FILTERS
-    if (found := next((each for each in programs if each not in tools), None)) is not None:
-        return _joined(file, found) if found in _VAGUE else found
-    if (found := next((each for each in programs if each in _ACTING), None)) is not None:
-        return _joined(file, found)
+    tools = _TOOLS | _FILTERS
+    if (program := next((each for each in programs if each not in tools), None)) is not None:
+        return _joined(file, program) if program in _VAGUE else program
+    if (tool := next((each for each in programs if each in _TOOLS), None)) is not None:
+        return _joined(file, tool)
     return file or next(iter(programs), "") or _slug(_first_word(command))
 
 
@@ -156,18 +156,18 @@ def _first_word(command: str) -> str:
 
 
 def _joined(file: str, program: str) -> str:
-    return program if program in file.split("-") or not file else f"{file}-{program}"[:_LONGEST].strip("-")
+    return program if program in file.split("-") or not file else f"{file}-{program}"[:_NAME_MAX_CHARS].strip("-")
 
 
 def _programs(command: str, depth: int) -> Iterator[str]:
-    """The programs of a command in their order, without steps on the way to them."""
+    """The programs of a command in order, without steps."""
     if depth:
         for words in _simple_commands(_words(_without_substitutions(command))):
             yield from _program(words, depth)
 
 
 def _simple_commands(words: list[str]) -> Iterator[list[str]]:
-    """Each without its redirections, and what belongs to the language of the shell."""
+    """The simple commands, without redirections and keywords of the shell."""
     current: list[str] = []
     is_target, is_pattern = False, False
     for word in words:
@@ -192,7 +192,7 @@ def _simple_commands(words: list[str]) -> Iterator[list[str]]:
 
 
 def _program(words: list[str], depth: int) -> Iterator[str]:
-    """That of one simple command; of one that runs another, that."""
+    """The program of a simple command; for a runner, the program that it runs."""
     rest = list(itertools.dropwhile(_ASSIGNMENT.match, words))
     if not rest or rest[0] in _LISTS or depth <= 0:
         return
@@ -206,21 +206,21 @@ def _program(words: list[str], depth: int) -> Iterator[str]:
         yield from _of_runner(name, rest, depth)
     elif _SHELL.fullmatch(name):
         yield from _of_shell(rest, depth)
-    elif (found := _INTERPRETER.fullmatch(name)) is not None:
-        yield from _of_interpreter(found[1] or found[2], rest)
-    elif name in _NAMED_BY:
-        given = [each for each in rest if not each.startswith("-")]
-        yield PurePosixPath((given[_NAMED_BY[name] :] or [name])[0]).name
+    elif (interpreter := _INTERPRETER.fullmatch(name)) is not None:
+        yield from _of_interpreter(interpreter[1] or interpreter[2], rest)
+    elif name in _NAMED_BY_ARGUMENT:
+        arguments = [each for each in rest if not each.startswith("-")]
+        yield PurePosixPath((arguments[_NAMED_BY_ARGUMENT[name] :] or [name])[0]).name
     elif name == "find" and "-exec" in rest and (inner := rest[rest.index("-exec") + 1 :]):
-        yield from _program(inner, depth - 1) if inner[0] not in _ACTING else (name,)
-    elif name not in _ON_THE_WAY and not name.startswith("-") and "$" not in name and not _NUMBER.fullmatch(name):
+        yield from _program(inner, depth - 1) if inner[0] not in _TOOLS else (name,)
+    elif name not in _STEPS and not name.startswith("-") and "$" not in name and not _NUMBER.fullmatch(name):
         yield name
 
 
 def _of_runner(name: str, words: list[str], depth: int) -> Iterator[str]:
     """`timeout 5m backup`, `flock -n /run/lock backup`, `sudo -u www-data backup`."""
     with_value, rest = _RUNNERS[name].split(), list(words)
-    is_word_next = name in _WITH_A_WORD
+    is_argument_next = name in _WITH_ARGUMENT
     while rest:
         word = rest[0]
         if word in ("-c", "--command") and name == "flock":
@@ -230,8 +230,8 @@ def _of_runner(name: str, words: list[str], depth: int) -> Iterator[str]:
             rest = rest[2:]
         elif word.startswith("-") or _ASSIGNMENT.match(word) or _NUMBER.fullmatch(word) or _is_variable(word):
             rest = rest[1:]
-        elif is_word_next:
-            is_word_next, rest = False, rest[1:]
+        elif is_argument_next:
+            is_argument_next, rest = False, rest[1:]
         else:
             break
     yield from _program(rest, depth - 1)
@@ -258,7 +258,7 @@ def _of_shell(words: list[str], depth: int) -> Iterator[str]:
 
 
 def _of_interpreter(name: str, words: list[str]) -> Iterator[str]:
-    """`php -q poller.php`, `python3 -m shop.tidy`; of code on the line nothing is known."""
+    """`php -q poller.php`, `python3 -m shop.tidy`; code in the command gives no name."""
     for at, word in _without_values(words, _WITH_VALUE.get(name, "")):
         if name in ("python", "pypy") and word == "-m":
             yield from words[at + 1 : at + 2]
@@ -271,7 +271,7 @@ def _of_interpreter(name: str, words: list[str]) -> Iterator[str]:
 
 
 def _without_values(words: list[str], with_value: str) -> Iterator[tuple[int, str]]:
-    """The words with their places, but for options with a value."""
+    """The words with their positions, without options that take a value."""
     is_value = False
     for at, word in enumerate(words):
         if is_value:
@@ -292,7 +292,7 @@ def _is_variable(word: str) -> bool:
 
 
 def _without_substitutions(command: str) -> str:
-    """The command with `$_` in place of what a `$(…)` or backticks run, whose output is a word."""
+    """The command with `$_` in place of `$(…)` and backticks."""
     kept, depth, is_backtick, is_quoted, at = [], 0, False, False, 0
     while at < len(command):
         letter = command[at]
@@ -329,21 +329,21 @@ def _words(command: str) -> list[str]:
     lexer.commenters = ""
     try:
         return list(lexer)
-    except ValueError:  # a quote that is never closed; the shell will say so
+    except ValueError:  # an unclosed quote, which the shell will report
         return command.split()
 
 
 def _slug(word: str) -> str:
     path = PurePosixPath(word)
     stem = path.stem if path.suffix in _SUFFIXES else path.name
-    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_LONGEST].strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:_NAME_MAX_CHARS].strip("-")
 
 
-# --- names that are taken
+# --- names in use
 
 
 def taken_beside(output: Path) -> dict[str, Path]:
-    """By name, the file beside the output that has the job: configurations, and modules that imports have written."""
+    """Names of jobs in the files beside the output: configurations, and modules written by imports."""
     taken: dict[str, Path] = {}
     for path in _files_beside(output):
         for name in _names_in(path):
@@ -353,12 +353,12 @@ def taken_beside(output: Path) -> dict[str, Path]:
 
 def _files_beside(output: Path) -> Iterator[Path]:
     folder = output.parent
-    found = (each for pattern in ("*.toml", "*.py") for each in sorted(folder.glob(pattern)))
+    files = (each for pattern in ("*.toml", "*.py") for each in sorted(folder.glob(pattern)))
     own = output.resolve()
-    yield from islice((each for each in found if each.resolve() != own), _FILES_MAX)
-    above = folder / ".." / _ABOVE
-    if above.is_file() and above.resolve() != own:
-        yield above.resolve()
+    yield from islice((each for each in files if each.resolve() != own), _FILES_MAX)
+    main = folder / ".." / _MAIN_FILE
+    if main.is_file() and main.resolve() != own:
+        yield main.resolve()
 
 
 def _names_in(path: Path) -> list[str]:
@@ -375,7 +375,7 @@ def _jobs_of(text: str) -> Iterator[str]:
 
 
 def _keys_of(text: str) -> Iterator[str]:
-    """Of schedules that a module declares, as imports write it: `scheduler.cron(…, key="backup")`."""
+    """Keys of the schedules in a module that an import has written: `scheduler.cron(…, key="backup")`."""
     if "from evertick import" not in text:
         return
     for node in ast.walk(ast.parse(text)):

@@ -1,12 +1,12 @@
-"""Pickles as data: nothing that they name is imported or called.
+"""Reads pickles as data, without importing or calling anything that they name.
 
-A pickle is a program that names functions and has them called. Here a small machine goes over its steps, and every
-name stands for a `PickledObject`, which only remembers what was done to it; only dates, times and zones, which have no
-effects, become what they are. So a pickle of any origin may be read, and objects of unknown classes can be named.
+A pickle is a program that names functions and calls them. Here a small interpreter runs its opcodes, and each name
+becomes a `PickledObject`, which only records the calls. Only dates, times and time zones become real values, because
+they have no side effects. A pickle of any origin can be read safely, and errors can name unknown classes.
 
-A few bytes can stand for more than fits into a computer: lists that hold the one before twice, a tuple ten thousand
-deep, a place far beyond the end of the memo. So steps and copies are counted, nothing is hashed or compared before its
-size is known, and the result is measured as it would be written, before other code walks it.
+A small pickle can describe a huge value: nested lists that double, a tuple ten thousand levels deep. Opcodes and copies
+are therefore counted, no value is hashed or compared before its size is known, and the result is measured before other
+code walks it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from evertick.when.zone import zone_named
 __all__ = ["BYTES_MAX", "PickledObject", "objects_in", "read_pickle"]
 
 BYTES_MAX = 1024 * 1024
-_STEPS_MAX = 200_000
-# As it would be written: what is held twice counts twice.
+_OPCODES_MAX = 200_000
+# Of the value as text: a part that is referenced twice counts twice.
 _PARTS_MAX = 100_000
 _CHARS_MAX = 1024 * 1024
-# Parts and characters that steps may copy, over and over.
+# Parts and characters that all opcodes together may copy.
 _COPIED_MAX = 4_000_000
-# A name of a zone that is not known is looked for in many files.
+# The lookup of an unknown zone searches many files.
 _ZONE_COST = 1_000
-# As deep as others can walk it by recursion.
+# Other code walks the result by recursion.
 _DEPTH_MAX = 50
 _INT_MAX_BITS = 64
-# Keys and members of sets that are more than text and numbers: how many, and how many parts each may have.
+# Keys and members of sets other than text and numbers: their number, and the parts of each.
 _KEYS_MAX, _KEY_PARTS_MAX = 1_000, 20
 _KIND_MAX_CHARS = 200
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
-# Steps that put a value onto the stack, which stands behind them.
+# Opcodes that push their argument onto the stack.
 _VALUES = frozenset(
     (
         *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
@@ -57,13 +57,13 @@ _NEW: Mapping[str, Callable[[], Any]] = {
     "EMPTY_DICT": dict,
     "EMPTY_SET": set,
 }
-_NOTHING = frozenset(("PROTO", "FRAME"))
+_IGNORED = frozenset(("PROTO", "FRAME"))
 
 
 class PickledObject(tzinfo):
-    """An object that was not made: what it is called, what it was called with, what was put into it.
+    """The description of an object: its class, the arguments of its call, its state and items.
 
-    It passes for a zone, because a datetime refuses anything else in that place.
+    A subclass of tzinfo, because a datetime accepts nothing else as its zone.
     """
 
     kind: str
@@ -73,14 +73,14 @@ class PickledObject(tzinfo):
     items: list[Any]
 
     def __new__(cls, kind: str = "", args: Iterable[Any] = (), named: Mapping[str, Any] | None = None) -> PickledObject:
-        made = super().__new__(cls)
-        made.kind = printable(kind[:_KIND_MAX_CHARS])
-        made.args, made.named, made.state = tuple(args), dict(named or {}), {}
-        made.items = []
-        return made
+        self = super().__new__(cls)
+        self.kind = printable(kind[:_KIND_MAX_CHARS])
+        self.args, self.named, self.state = tuple(args), dict(named or {}), {}
+        self.items = []
+        return self
 
     def __init__(self, *_: Any) -> None:
-        """Nothing more: `__new__` has kept them."""
+        """`__new__` has set all attributes."""
 
     def utcoffset(self, _: datetime | None, /) -> timedelta | None:
         return None
@@ -100,21 +100,22 @@ class _Name(PickledObject):
 
 
 def read_pickle(data: bytes) -> Any:
-    """Its content. Raises InvalidInput where it is no valid pickle, or holds too much."""
+    """The value of a pickle. Raises InvalidInput if it is not valid or too large."""
     if len(data) > BYTES_MAX:
-        raise InvalidInput(f"it has more than {BYTES_MAX} bytes")
+        raise InvalidInput(f"the pickle has more than {BYTES_MAX} bytes")
     try:
-        made = _Machine().run(data)
+        value = _Interpreter().run(data)
     except InvalidInput:
         raise
-    except Exception as error:  # a broken pickle may raise anything
-        raise InvalidInput(f"it cannot be read: {type(error).__name__}: {printable(str(error)[:200])}") from None
-    _measure(made)
-    return made
+    except Exception as error:  # a broken pickle may raise any error
+        text = f"{type(error).__name__}: {printable(str(error)[:200])}"
+        raise InvalidInput(f"the pickle cannot be read: {text}") from None
+    _measure(value)
+    return value
 
 
 def objects_in(data: Any) -> Iterator[PickledObject]:
-    """The objects in it that were not made."""
+    """All PickledObjects in the value."""
     match data:
         case PickledObject():
             yield data
@@ -130,23 +131,23 @@ def objects_in(data: Any) -> Iterator[PickledObject]:
 
 
 def _measure(data: Any, *, parts_max: int = _PARTS_MAX) -> None:
-    """Refuse a value that is too large to walk through."""
-    left: list[tuple[Any, int]] = [(data, 0)]
+    """Raise InvalidInput if the value is too large to walk."""
+    unmeasured: list[tuple[Any, int]] = [(data, 0)]
     parts, chars = 1, 0
-    while left:
-        value, depth = left.pop()
+    while unmeasured:
+        value, depth = unmeasured.pop()
         chars += len(value) if isinstance(value, str | bytes | bytearray) else 0
         inner = _inside(value)
         parts += sum(map(len, inner))
         if parts > parts_max or chars > _CHARS_MAX:
-            raise InvalidInput("it holds more than a job can, counting what it holds several times as often")
+            raise InvalidInput("the pickle holds more values than a job can (repeated references count each time)")
         if depth > _DEPTH_MAX:
-            raise InvalidInput(f"it is nested more than {_DEPTH_MAX} deep")
-        left += [(each, depth + 1) for some in inner for each in some]
+            raise InvalidInput(f"the pickle has more than {_DEPTH_MAX} levels of nesting")
+        unmeasured += [(each, depth + 1) for collection in inner for each in collection]
 
 
 def _inside(value: Any) -> tuple[Any, ...]:
-    """Its parts, as collections."""
+    """The collections that the value consists of."""
     match value:
         case PickledObject():
             return value.args, value.named.values(), value.state.keys(), value.state.values(), value.items
@@ -160,12 +161,12 @@ def _inside(value: Any) -> tuple[Any, ...]:
             return ()
 
 
-class _Machine:
-    """Goes over the steps of a pickle, as the module pickle does."""
+class _Interpreter:
+    """Runs the opcodes of a pickle; its methods are named after them."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
-        # The stacks below each mark.
+        # The stacks below the marks.
         self._below: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
         self._keys = 0
@@ -174,35 +175,35 @@ class _Machine:
     def _spend(self, count: int) -> None:
         self._copied += count
         if self._copied > _COPIED_MAX:
-            raise InvalidInput("it does more than the pickle of a job ever does")
+            raise InvalidInput("the pickle copies more values than that of a job")
 
     def run(self, data: bytes) -> Any:
-        for number, (step, argument, _) in enumerate(pickletools.genops(data)):
-            if number >= _STEPS_MAX:
-                raise InvalidInput(f"it has more than {_STEPS_MAX} steps")
-            if step.name == "STOP":
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if number >= _OPCODES_MAX:
+                raise InvalidInput(f"the pickle has more than {_OPCODES_MAX} opcodes")
+            if opcode.name == "STOP":
                 return self._stack.pop()
-            if step.name in _VALUES:
+            if opcode.name in _VALUES:
                 self._stack.append(_checked(argument))
-            elif step.name in _NEW:
-                self._stack.append(_NEW[step.name]())
-            elif step.name not in _NOTHING:
-                do = getattr(self, f"_{step.name.lower()}", None)
-                if do is None:
-                    raise InvalidInput(f"it has a step {step.name}, which the pickle of a job never has")
-                do(*(() if step.arg is None else (argument,)))
-        raise InvalidInput("it has no end")
+            elif opcode.name in _NEW:
+                self._stack.append(_NEW[opcode.name]())
+            elif opcode.name not in _IGNORED:
+                execute = getattr(self, f"_{opcode.name.lower()}", None)
+                if execute is None:
+                    raise InvalidInput(f"the pickle has the opcode {opcode.name}, which that of a job never has")
+                execute(*(() if opcode.arg is None else (argument,)))
+        raise InvalidInput("the pickle is incomplete")
 
-    # --- the stack, and what is remembered
+    # --- the stack and the memo
 
     def _mark(self) -> None:
         self._below.append(self._stack)
         self._stack = []
 
     def _marked(self) -> list[Any]:
-        """The values above the mark."""
-        found, self._stack = self._stack, self._below.pop()
-        return found
+        """Pop the values above the mark."""
+        values, self._stack = self._stack, self._below.pop()
+        return values
 
     def _pop(self) -> None:
         if self._stack:
@@ -219,42 +220,42 @@ class _Machine:
     def _memoize(self) -> None:
         self._memo[len(self._memo)] = self._stack[-1]
 
-    def _put(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+    def _put(self, index: int) -> None:
+        self._memo[index] = self._stack[-1]
 
     _binput = _long_binput = _put
 
-    def _get(self, place: int) -> None:
-        self._stack.append(self._memo[place])
+    def _get(self, index: int) -> None:
+        self._stack.append(self._memo[index])
 
     _binget = _long_binget = _get
 
     # --- collections
 
     def _tuple(self) -> None:
-        found = self._marked()
-        self._stack.append(tuple(found))
+        values = self._marked()
+        self._stack.append(tuple(values))
 
     def _tuple_of(self, count: int) -> None:
-        # One by one: a stack that is too short raises.
-        self._stack[-count:] = [tuple(self._stack[-place] for place in range(count, 0, -1))]
+        # By index, so that a stack that is too short raises an error.
+        self._stack[-count:] = [tuple(self._stack[-index] for index in range(count, 0, -1))]
 
     _tuple1 = partialmethod(_tuple_of, 1)
     _tuple2 = partialmethod(_tuple_of, 2)
     _tuple3 = partialmethod(_tuple_of, 3)
 
     def _list(self) -> None:
-        found = self._marked()
-        self._stack.append(found)
+        values = self._marked()
+        self._stack.append(values)
 
     def _dict(self) -> None:
-        found = self._marked()
+        items = self._marked()
         self._stack.append({})
-        self._set(found)
+        self._set(items)
 
     def _frozenset(self) -> None:
-        found = self._marked()
-        self._stack.append(self._members(found, frozenset))
+        values = self._marked()
+        self._stack.append(self._members(values, frozenset))
 
     def _append(self) -> None:
         item = self._stack.pop()
@@ -264,8 +265,8 @@ class _Machine:
         self._extend(self._marked())
 
     def _extend(self, items: list[Any]) -> None:
-        to = self._stack[-1]
-        (to.items if isinstance(to, PickledObject) else _of(list, to)).extend(items)
+        target = self._stack[-1]
+        (target.items if isinstance(target, PickledObject) else _of(list, target)).extend(items)
 
     def _setitem(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
@@ -275,31 +276,31 @@ class _Machine:
         self._set(self._marked())
 
     def _set(self, items: list[Any]) -> None:
-        to = self._stack[-1]
+        target = self._stack[-1]
         pairs = zip(items[::2], items[1::2], strict=True)
-        if isinstance(to, PickledObject):
-            to.items.extend(pairs)
+        if isinstance(target, PickledObject):
+            target.items.extend(pairs)
         else:
-            _of(dict, to).update((self._key(key), value) for key, value in pairs)
+            _of(dict, target).update((self._key(key), value) for key, value in pairs)
 
     def _additems(self) -> None:
-        found = self._marked()
-        _of(set, self._stack[-1]).update(map(self._key, found))
+        values = self._marked()
+        _of(set, self._stack[-1]).update(map(self._key, values))
 
-    def _members(self, found: Any, kind: type[set[Any]] | type[frozenset[Any]]) -> Any:
-        self._spend(len(_of((list, tuple, set, frozenset), found)))
-        return kind(map(self._key, found))
+    def _members(self, values: Any, kind: type[set[Any]] | type[frozenset[Any]]) -> Any:
+        self._spend(len(_of((list, tuple, set, frozenset), values)))
+        return kind(map(self._key, values))
 
     def _key(self, key: Any) -> Any:
-        """One that is hashed and compared within bounds."""
+        """The key, if hashing and comparing it is cheap."""
         if not isinstance(key, (*_PLAIN, PickledObject)):
             self._keys += 1
             if self._keys > _KEYS_MAX:
-                raise InvalidInput(f"it has more than {_KEYS_MAX} keys that are neither text nor numbers")
+                raise InvalidInput(f"the pickle has more than {_KEYS_MAX} keys that are neither text nor numbers")
             _measure(key, parts_max=_KEY_PARTS_MAX)
         return key
 
-    # --- classes, functions and what they make
+    # --- classes, functions and their calls
 
     def _global(self, named: str) -> None:
         module, _, name = named.partition(" ")
@@ -312,45 +313,46 @@ class _Machine:
 
     def _reduce(self) -> None:
         args, function = self._stack.pop(), self._stack.pop()
-        self._stack.append(self._made(function, _of(tuple, args)))
+        self._stack.append(self._called(function, _of(tuple, args)))
 
     _newobj = _reduce
 
     def _newobj_ex(self) -> None:
         named, args, function = self._stack.pop(), self._stack.pop(), self._stack.pop()
-        self._stack.append(self._made(function, _of(tuple, args), _of(dict, named)))
+        self._stack.append(self._called(function, _of(tuple, args), _of(dict, named)))
 
     def _inst(self, named: str) -> None:
         args = self._marked()
         module, _, name = named.partition(" ")
-        self._stack.append(self._made(_named(module, name), tuple(args)))
+        self._stack.append(self._called(_named(module, name), tuple(args)))
 
     def _obj(self) -> None:
         function, *args = self._marked()
-        self._stack.append(self._made(function, tuple(args)))
+        self._stack.append(self._called(function, tuple(args)))
 
-    def _made(self, function: Any, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> Any:
+    def _called(self, function: Any, args: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> Any:
+        """The result of a call: a real value for a safe function, else a description."""
         self._spend(len(args) + len(named or ()))
         if isinstance(function, PickledObject):
             return PickledObject(function.kind, args, named)
-        if named or function not in _CALLED:
-            raise InvalidInput("it calls what is no function")
+        if named or function not in _CALLABLE:
+            raise InvalidInput("the pickle calls a value that is not a function")
         if function in (set, frozenset):
             return self._members(args[0] if args else (), function)
         self._spend(_ZONE_COST if function is _zone else sum(len(each) for each in args if isinstance(each, str)))
-        made = function(*args)
-        # From the bytes of a pickle they are made unchecked, with an hour of 236, too; to replace nothing checks them.
-        return made.replace() if isinstance(made, datetime | date | time) else made
+        value = function(*args)
+        # Dates and times from the bytes of a pickle are not checked and may have an hour of 236; `replace` checks them.
+        return value.replace() if isinstance(value, datetime | date | time) else value
 
     def _build(self) -> None:
-        state, to = self._stack.pop(), self._stack[-1]
-        # With slots it is a pair: what was in the dictionary, and what was in the slots.
+        state, target = self._stack.pop(), self._stack[-1]
+        # A pair for a class with slots: the dictionary and the slots.
         parts = state if isinstance(state, tuple) else (state,)
         self._spend(len(parts))
         for part in parts:
-            if isinstance(part, dict) and isinstance(to, PickledObject):
+            if isinstance(part, dict) and isinstance(target, PickledObject):
                 self._spend(len(part))
-                to.state.update(part)
+                target.state.update(part)
 
     def _persid(self, named: str) -> None:
         self._stack.append(PickledObject("persistent", (named,)))
@@ -361,19 +363,19 @@ class _Machine:
 
 def _checked(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > _INT_MAX_BITS:
-        raise InvalidInput(f"it holds a number of more than {_INT_MAX_BITS} bits")
+        raise InvalidInput(f"the pickle has a number of more than {_INT_MAX_BITS} bits")
     if isinstance(value, str) and not value.isascii():
-        value.encode()  # half a character cannot be written anywhere
+        value.encode()  # raises for an unpaired surrogate, which cannot be written to a file
     return value
 
 
 def _of(kind: type | tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, kind):
-        raise InvalidInput(f"it puts {type(value).__name__} where that cannot be")
+        raise InvalidInput(f"the pickle has a value of type {type(value).__name__} in a wrong place")
     return value
 
 
-# --- values that are made
+# --- safe functions
 
 
 def _zone(name: Any = "UTC", *_: Any) -> tzinfo:
@@ -383,20 +385,20 @@ def _zone(name: Any = "UTC", *_: Any) -> tzinfo:
         return PickledObject("zone", (name,))
 
 
-def _attribute(of: Any, name: Any) -> Any:
-    """Stands for `getattr`, by which zones are pickled; of anything else there is nothing to be had."""
-    return _zone if of is _zone and name == "_unpickle" else _Name("builtins.getattr")
+def _attribute(owner: Any, name: Any) -> Any:
+    """Replaces `getattr`, which pickles of zones call. It gives access to nothing else."""
+    return _zone if owner is _zone and name == "_unpickle" else _Name("builtins.getattr")
 
 
 def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
-    """Stands for `_codecs.encode`, by which bytes are pickled in old protocols."""
+    """Replaces `_codecs.encode`, which pickles of old protocols call for bytes."""
     if encoding != "latin1":
-        raise InvalidInput("it encodes text in another way than pickles do")
+        raise InvalidInput("the pickle encodes text otherwise than as 'latin1'")
     return bytes(_of(str, text), "latin1")
 
 
 # By module and name.
-_HARMLESS: dict[tuple[str, str], Any] = {
+_SAFE: dict[tuple[str, str], Any] = {
     ("datetime", "datetime"): datetime,
     ("datetime", "date"): date,
     ("datetime", "time"): time,
@@ -416,8 +418,8 @@ _HARMLESS: dict[tuple[str, str], Any] = {
     ("pytz", "_UTC"): _zone,
     ("_codecs", "encode"): _encoded,
 }
-_CALLED = (*dict.fromkeys(_HARMLESS.values()),)
+_CALLABLE = (*dict.fromkeys(_SAFE.values()),)
 
 
 def _named(module: str, name: str) -> Any:
-    return _HARMLESS.get((module, name)) or _Name(f"{module}.{name}")
+    return _SAFE.get((module, name)) or _Name(f"{module}.{name}")

@@ -1,6 +1,6 @@
-"""Jobs that call functions of a program, as a module of that program.
+"""Writes imported jobs that call functions of a program as a Python module.
 
-The table goes into it as literals and checked names only: nothing in it can become code of its own.
+Values from the table are written only as literals and checked names, so none can become code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["to_python"]
 
 _NAMED = '''
 def named(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Arguments by their names, which is how they are kept."""
+    """Arguments by name, as Evertick stores them."""
     return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
 '''
 _METHODS = ("cron", "every", "once")
@@ -53,23 +53,23 @@ def _imports(jobs: Sequence[Job], modules: Sequence[str], has_positional: bool) 
 
 
 def _task_of(job: Job) -> tuple[str, str]:
-    """The function, and whose task of it: a job with a limit has one of its own, as the limit is that of a task."""
+    """The key of a job's task: its function. A job with a limit has its own task, because limits belong to tasks."""
     return job.spec["function"], job.where if "concurrency" in job.options else ""
 
 
 def _tasks(jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
-    """A name for every task."""
+    """A variable name for each task."""
     names: dict[tuple[str, str], str] = {}
     for task in dict.fromkeys(map(_task_of, jobs)):
-        taken = {*names.values(), "scheduler", "named", "inspect", "datetime", "Any", "Callable", "Scheduler"}
-        taken |= {each.partition(".")[0] for each in (job.spec["function"] for job in jobs)}
+        used = {*names.values(), "scheduler", "named", "inspect", "datetime", "Any", "Callable", "Scheduler"}
+        used |= {each.partition(".")[0] for each in (job.spec["function"] for job in jobs)}
         first = next((name for (function, _), name in names.items() if function == task[0]), None)
-        names[task] = next(each for each in _candidates(task[0], first) if each not in taken)
+        names[task] = next(each for each in _candidates(task[0], first) if each not in used)
     return names
 
 
 def _candidates(function: str, first: str | None) -> Iterator[str]:
-    """The name of the function, with as much of its path as tells it apart; for further tasks of it, a number."""
+    """The name of the function, with more and more of its path; for further tasks of it, with a number."""
     if first is None:
         parts = re.split("[.:]", function)
         yield from ("_".join(parts[-count:]) for count in range(1, len(parts) + 1))

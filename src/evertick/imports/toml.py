@@ -1,4 +1,4 @@
-"""Jobs as a configuration file: tables that people read and go on with."""
+"""Writes imported jobs as a configuration file that people can edit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from evertick.text.printable import escaped, printable
 __all__ = ["to_toml"]
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-# The reader of the file leaves these to the shell.
-_AS_THEY_ARE = (("shell", "command"), ("shell", "stdin"))
+# The configuration does not expand ${NAME} in these; the shell does.
+_NOT_EXPANDED = (("shell", "command"), ("shell", "stdin"))
 
 
 def to_toml(imported: ImportResult, head: Sequence[str]) -> str:
@@ -34,21 +34,21 @@ def _table(job: Job) -> list[str]:
         lines.append(f"{_key(name)} = {_value(value)}")
     lines += ["", f"[jobs.{_key(job.name)}.{_key(job.driver)}]"]
     for name, value in job.spec.items():
-        is_read = (job.driver, name) not in _AS_THEY_ARE
-        lines.append(f"{_key(name)} = {_value(value, is_read=is_read)}")
+        is_expanded = (job.driver, name) not in _NOT_EXPANDED
+        lines.append(f"{_key(name)} = {_value(value, is_expanded=is_expanded)}")
     return lines
 
 
-def _value(value: Any, *, is_read: bool = True) -> str:
-    """The value as the file has it. Read: the reader of the file looks for ${NAME} in it."""
+def _value(value: Any, *, is_expanded: bool = True) -> str:
+    """The value in TOML. `is_expanded`: whether the configuration expands ${NAME} in it."""
     match value:
         case bool():
             return "true" if value else "false"
         case int() | float():
             return repr(value)
         case str():
-            # For the job to see ${NAME}, the file has $${NAME}.
-            return _string(value.replace("${", "$${") if is_read else value)
+            # $${NAME} is a literal ${NAME}.
+            return _string(value.replace("${", "$${") if is_expanded else value)
         case datetime():
             return value.isoformat()
         case Mapping():
@@ -57,7 +57,7 @@ def _value(value: Any, *, is_read: bool = True) -> str:
         case list() | tuple():
             return f"[{', '.join(map(_value, value))}]"
         case _:
-            raise TypeError(f"{value!r} has no form in TOML")
+            raise TypeError(f"{value!r} cannot be written in TOML")
 
 
 def _string(text: str) -> str:

@@ -1,1 +1,1 @@
-"""What a running job sees: its arguments, its context, its transaction."""
+"""The job's side of a run: its arguments, its context, its transaction."""

@@ -1,6 +1,6 @@
-"""The arguments of a task: typed by the function's signature, kept as JSON, refused where they do not fit.
+"""The arguments of a task: checked against the function's signature and stored as JSON.
 
-Never pickled: what is stored is data under a registered name, readable by people and by later versions of the code.
+They are never pickled: the store holds plain data, which people and later versions of the code can read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from evertick.text.values import bytes_in, encode_data, shown
 
 __all__ = ["ARGUMENTS_MAX_BYTES", "FreeArguments", "Signature"]
 
-# Arguments are copied into every run that carries its own. Larger things belong in a table or a bucket, by reference.
+# Arguments are copied into each run that has its own. Store larger data elsewhere and pass a reference.
 ARGUMENTS_MAX_BYTES = 256 * 1024
 
 
 class Signature:
-    """What a task's function takes, apart from its context."""
+    """The parameters of a task's function, without its context."""
 
     __slots__ = ("_bind", "_decoder", "_is_open", "_required", "defaults", "hash", "takes_context", "task", "text")
 
@@ -38,52 +38,55 @@ class Signature:
         own = parameters[1:] if self.takes_context else parameters
         self._bind = inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in own])
         fields = [_field(p, hints.get(p.name, Any), task) for p in own if p.kind is not p.VAR_KEYWORD]
-        # By name; ... where one must be given.
+        # By name; `...` for a required parameter.
         self.defaults = {p.name: ... if p.default is p.empty else p.default for p in own if p.kind is not p.VAR_KEYWORD}
         self._required = {name for name, default in self.defaults.items() if default is ...}
-        # **kwargs: it takes any.
+        # Whether there is a **kwargs.
         self._is_open = any(p.kind is p.VAR_KEYWORD for p in own)
         shape = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=not self._is_open, kw_only=True)
         self._decoder = msgspec.json.Decoder(shape)
         self.text = ", ".join(_written(p, hints) for p in own)
-        # Not of the text for people: a run that is parked for its arguments waits for other types, not other words.
+        # From the types and not from `text`: a run parked for its arguments waits for other types.
         typed = ", ".join(_typed(p, hints.get(p.name, Any)) for p in own)
         self.hash = blake2b(typed.encode(), digest_size=8).hexdigest()
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The arguments of a call as JSON. Refused with the offending name when they do not fit."""
+        """The arguments of a call as JSON. Raises InvalidArguments with the name that does not fit."""
         named = self._named(args, kwargs)
         try:
             data = encode_data(named, allows_bytes=True)
         except (TypeError, ValueError) as error:
-            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
+            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data: {error}") from None
         self._check_bytes(named, self.decode(data))
         return data
 
     def _check_bytes(self, named: Mapping[str, Any], decoded: Mapping[str, Any]) -> None:
-        """JSON keeps bytes as text, and only a parameter that is annotated with bytes makes bytes of that again."""
+        """Reject bytes that are decoded as text, because no parameter is annotated with bytes."""
         given = bytes_in(named)
         if not given:
             return
-        back = Counter(value for _, value in bytes_in(decoded))
+        restored = Counter(value for _, value in bytes_in(decoded))
         for path, value in given:
-            if not back[value]:
+            if not restored[value]:
                 name = path.partition("[")[0]
-                fix = f"pass text, or write `{name}: bytes` in the function" if name.isidentifier() else "pass text"
                 raise InvalidArguments(
-                    f"{self.task}({self.text}): {path}: {shown(value)} would come back as text; {fix}"
+                    f"{self.task}({self.text}): {path}: {shown(value)} would come back as text",
+                    value=shown(value),
+                    fix=f"pass text, or write `{name}: bytes` in the function" if name.isidentifier() else "pass text",
                 )
-            back[value] -= 1
+            restored[value] -= 1
 
     def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not args and type(kwargs) is dict and self._required <= kwargs.keys() <= self.defaults.keys():
-            return kwargs  # as Python would bind it, at a tenth of the cost
+            return kwargs  # the result of `bind` at a tenth of its cost
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-            raise InvalidArguments(f"{self.task}({self.text}): {shown(kwargs)} must be a dict of arguments by name")
+            raise InvalidArguments(
+                f"{self.task}({self.text}): {shown(kwargs)} must be a dict of arguments by name", value=shown(kwargs)
+            )
         try:
             bound = self._bind.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidArguments(f"{self.task}({self.text}): {self._unknown(kwargs) or error}") from None
+            raise self._unknown_name(kwargs) or InvalidArguments(f"{self.task}({self.text}): {error}") from None
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():
             if self._bind.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
@@ -92,41 +95,42 @@ class Signature:
                 named[name] = value
         return named
 
-    def _unknown(self, kwargs: Mapping[str, Any]) -> str | None:
-        """About a name that no parameter has: `bind` would rather tell of the one that is missing instead."""
+    def _unknown_name(self, kwargs: Mapping[str, Any]) -> InvalidArguments | None:
+        """The error for an unknown name; `bind` may report a missing parameter instead."""
         name = next((name for name in kwargs if name not in self.defaults), None)
         if name is None or self._is_open:
             return None
         alike = get_close_matches(name, self.defaults, 1)
-        return f"got an unexpected keyword argument {name!r}" + (f"; it is called {alike[0]!r}" if alike else "")
+        return InvalidArguments(
+            f"{self.task}({self.text}): got an unexpected keyword argument {name!r}",
+            value=repr(name),
+            fix=f"it is called {alike[0]!r}" if alike else None,
+        )
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Typed keyword arguments from JSON. Raises InvalidArguments when they no longer fit."""
+        """Typed keyword arguments from JSON. Raises InvalidArguments if they no longer fit."""
         if data == b"{}" and not self.defaults:
             return {}
         if len(data) > ARGUMENTS_MAX_BYTES:
-            raise InvalidArguments(
-                f"{self.task}: arguments take {len(data)} bytes, more than {ARGUMENTS_MAX_BYTES}; "
-                "pass a reference instead"
-            )
+            raise _too_large(data, self.task)
         try:
             decoded = self._decoder.decode(data)
             named = msgspec.structs.asdict(decoded)
-            if self._is_open:  # and what the struct does not name
+            if self._is_open:  # the struct lacks the names of **kwargs
                 named = {**msgspec.json.decode(data), **named}
-        except Exception as error:  # also whatever the user's own types raise while they are made
+        except Exception as error:  # the user's types may raise any error
             raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
         return named
 
 
 class FreeArguments:
-    """What a job without a function takes: any JSON-like data by name. It has the face of a `Signature`."""
+    """The arguments of a job without a function: any JSON-like data by name. Same interface as `Signature`."""
 
     __slots__ = ("task",)
 
     takes_context = False
     text = "**arguments"
-    # They always fit, so no run is ever parked for its arguments and waits for another hash.
+    # Constant, because arguments always fit and no run is parked for them.
     hash = "free"
 
     def __init__(self, task: str) -> None:
@@ -139,34 +143,35 @@ class FreeArguments:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as JSON."""
         if args:
-            raise InvalidArguments(f"{self.task}({self.text}): {shown(args[0])} has no name; pass arguments by name")
+            raise InvalidArguments(
+                f"{self.task}({self.text}): {shown(args[0])} has no name",
+                value=shown(args[0]),
+                fix="pass arguments by name",
+            )
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-            raise InvalidArguments(f"{self.task}({self.text}): {shown(kwargs)} must be a dict of arguments by name")
+            raise InvalidArguments(
+                f"{self.task}({self.text}): {shown(kwargs)} must be a dict of arguments by name", value=shown(kwargs)
+            )
         try:
             data = encode_data(kwargs)
         except (TypeError, ValueError) as error:
-            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data; {error}") from None
-        self._check_size(data)
+            raise InvalidArguments(f"{self.task}({self.text}): arguments must be JSON-like data: {error}") from None
+        if len(data) > ARGUMENTS_MAX_BYTES:
+            raise _too_large(data, self.task)
         return data
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """The arguments from JSON. Raises InvalidArguments where they are none."""
-        self._check_size(data)
+        """The arguments from JSON. Raises InvalidArguments if it is not a JSON object."""
+        if len(data) > ARGUMENTS_MAX_BYTES:
+            raise _too_large(data, self.task)
         try:
             return msgspec.json.decode(data, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArguments(f"{self.task}({self.text}): {error}") from None
 
-    def _check_size(self, data: bytes) -> None:
-        if len(data) > ARGUMENTS_MAX_BYTES:
-            raise InvalidArguments(
-                f"{self.task}: arguments take {len(data)} bytes, more than {ARGUMENTS_MAX_BYTES}; "
-                "pass a reference instead"
-            )
-
 
 class _AnyName(Mapping[str, Any]):
-    """Every name is one of an argument, and none has a default."""
+    """Contains every name, each without a default."""
 
     def __contains__(self, name: object) -> bool:
         return bool(name)
@@ -187,45 +192,58 @@ def _parameters(function: Callable[..., Any], task: str) -> tuple[list[inspect.P
         hints = typing.get_type_hints(_annotated(function))
     except NameError as error:
         raise InvalidArguments(
-            f"task {task!r}: its signature cannot be read: {error}; annotations are needed at run time, "
-            "so import what they name outside of TYPE_CHECKING"
+            f"task {task!r}: its signature cannot be read: {error}",
+            fix="annotations are used at run time, so import their names outside of TYPE_CHECKING",
         ) from None
     except (TypeError, ValueError) as error:
         raise InvalidArguments(f"task {task!r}: its signature cannot be read: {error}") from None
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise InvalidArguments(
-                f"task {task!r}: parameter {parameter} cannot be passed by name; "
-                "arguments are kept by name, so give it one"
+                f"task {task!r}: parameter {parameter} cannot be passed by name",
+                value=str(parameter),
+                fix="arguments are stored by name, so use a keyword parameter",
             )
-    _refuse_likely_slip(parameters, hints, task)
+    _check_first_parameter(parameters, hints, task)
     return parameters, hints
 
 
 def _annotated(function: Any) -> Any:
-    """What holds the annotations: the function inside a partial, the method behind a callable object."""
+    """The object that has the annotations: the function inside a partial, the method of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
 
 
-def _refuse_likely_slip(parameters: list[inspect.Parameter], hints: dict[str, Any], task: str) -> None:
+def _check_first_parameter(parameters: list[inspect.Parameter], hints: dict[str, Any], task: str) -> None:
+    """Reject likely mistakes: a context without its annotation, and an unbound method."""
     first = parameters[0].name if parameters else None
     if first in ("ctx", "context") and first not in hints:
         raise InvalidArguments(
-            f"task {task!r}: {first!r} is not annotated; write `{first}: Context` to get the context"
+            f"task {task!r}: parameter {first!r} has no annotation",
+            value=repr(first),
+            fix=f"write `{first}: Context` to get the context",
         )
     if first == "self":
-        raise InvalidArguments(f"task {task!r} is a method without its object; pass the bound method, or a function")
+        raise InvalidArguments(f"task {task!r}: it is an unbound method", fix="pass the bound method, or a function")
+
+
+def _too_large(data: bytes, task: str) -> InvalidArguments:
+    return InvalidArguments(
+        f"{task}: arguments have {len(data)} bytes, more than {ARGUMENTS_MAX_BYTES}", fix="pass a reference to the data"
+    )
 
 
 def _field(parameter: inspect.Parameter, hint: Any, task: str) -> tuple[str, Any] | tuple[str, Any, Any]:
     if hint is Context:
-        raise InvalidArguments(f"task {task!r}: the Context must be the first parameter, not {parameter.name!r}")
+        raise InvalidArguments(
+            f"task {task!r}: parameter {parameter.name!r} is a Context", fix="make the Context the first parameter"
+        )
     if _holds_custom(hint):
         raise InvalidArguments(
-            f"task {task!r}: {parameter.name}: {_type_text(hint)} cannot be kept as JSON; "
-            "use plain data, a dataclass or a msgspec.Struct"
+            f"task {task!r}: {parameter.name}: {_type_text(hint)} cannot be stored as JSON",
+            value=_type_text(hint),
+            fix="use plain data, a dataclass or a msgspec.Struct",
         )
     if parameter.default is parameter.empty:
         return parameter.name, hint
@@ -254,7 +272,7 @@ def _typed(parameter: inspect.Parameter, hint: Any) -> str:
 
 
 def _written(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str:
-    """As its author wrote it, without a type where none was given."""
+    """The parameter as in the source: without a type if it has none."""
     stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
     if parameter.name in hints:
         return stars + _typed(parameter, hints[parameter.name])

@@ -1,11 +1,11 @@
-"""What a job knows about its own run, and what it may say while it runs.
+"""The context of a running job: data about its run, and its progress, log lines and phases.
 
-A job receives its `Context` as an annotated first parameter, or asks `evertick.current()`. The engine, the drivers and
-the worker keep a `JobRecord` behind it. Progress, log lines and phases are put into a buffer that the engine carries to
-the store from time to time: saying something never waits for the store and never fails the job. Everything is bounded:
-a chatty job is cut off, with a line that says so.
+A job gets its `Context` as an annotated first parameter, or from `evertick.current()`. The engine, the drivers and the
+worker use the `JobRecord` behind it. Progress, log lines and phases go to a buffer that the engine writes to the store
+at intervals, so they never wait for the store and never fail the job. All of them are limited; a line in the log says
+when the limit was reached.
 
-Safe to use from the job's thread while the engine reads the buffer on its own.
+The buffer is thread-safe: the job writes it in its thread while the engine reads it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evertick.errors import InvalidInput, NotFound, Refused, Stopped
 from evertick.job.transaction import Holder, Transaction, finish_within
 from evertick.model import LINE_MAX_CHARS, LINES_MAX, Claimed, NewMessage, Phase
 from evertick.model.message import new_message
-from evertick.text.values import encode_data
+from evertick.text.values import encode_data, shown
 from evertick.when.duration import Duration
 from evertick.when.moment import from_us
 
@@ -48,10 +48,10 @@ __all__ = [
 
 LOG_MAX_CHARS = 256 * 1024
 PHASES_MAX = 100
-# Of what is known of one phase, as JSON.
+# Of one phase, as JSON.
 METADATA_MAX_BYTES = 1024
 RESULT_MAX_BYTES = 64 * 1024
-# They are written in one transaction with the end of the run.
+# All messages are written in the transaction that ends the run.
 MESSAGES_MAX = 1_000
 MESSAGES_MAX_BYTES = 4 * 1024 * 1024
 _TEXT_MAX = 500
@@ -61,20 +61,20 @@ NO_METADATA: Mapping[str, object] = MappingProxyType({})
 _formatter = logging.Formatter()
 _metadata = msgspec.json.Decoder(dict[str, Any])
 current_context: ContextVar[Context] = ContextVar("evertick_context")
-# Held while a buffer is made: a job may say its first words in two threads at once.
-_first_word = threading.Lock()
+# Held while a buffer is made, because two threads of a job may log at once.
+_buffer_lock = threading.Lock()
 
 
 def current() -> Context:
-    """The context of the run that this code is part of."""
+    """The context of the current run."""
     try:
         return current_context.get()
     except LookupError:
-        raise NotFound("there is no current run here; evertick.current() answers only inside a job") from None
+        raise NotFound("there is no current run", fix="call evertick.current() only inside a job") from None
 
 
 class Context(msgspec.Struct, eq=False, gc=False):
-    """One attempt at one run, as the job sees it."""
+    """One attempt of a run, as the job sees it."""
 
     _record: JobRecord
 
@@ -87,7 +87,7 @@ class Context(msgspec.Struct, eq=False, gc=False):
 
     @property
     def schedule_key(self) -> str | None:
-        """The schedule this run belongs to; None for a task enqueued by hand."""
+        """The schedule of this run; None for an enqueued task."""
         return self._record.run.schedule_key
 
     @property
@@ -96,27 +96,27 @@ class Context(msgspec.Struct, eq=False, gc=False):
 
     @property
     def fire_at(self) -> datetime:
-        """The nominal moment this run is for, in UTC."""
+        """The nominal moment of this run, in UTC."""
         return from_us(self._record.run.fire_at)
 
     @property
     def due_at(self) -> datetime:
-        """When it was to start: the nominal moment plus jitter, or the time of its retry."""
+        """The planned start: the nominal moment plus jitter, or the time of a retry."""
         return from_us(self._record.run.due_at)
 
     @property
     def attempt(self) -> int:
-        """1 for the first try."""
+        """1 for the first attempt."""
         return self._record.run.attempts + 1
 
     @property
     def fence(self) -> int:
-        """Grows with every claim in the store: hand it to a shared resource to refuse an older holder's writes."""
+        """The fencing token: it grows with every claim in the store, so a shared resource can reject older writers."""
         return self._record.run.fence
 
     @property
     def deadline(self) -> datetime | None:
-        """When this attempt runs out of time; None without a timeout."""
+        """When this attempt times out; None without a timeout."""
         return None if self._record.deadline is None else from_us(self._record.deadline)
 
     @property
@@ -125,11 +125,11 @@ class Context(msgspec.Struct, eq=False, gc=False):
 
     @property
     def cancelled(self) -> bool:
-        """Whether this run was asked to stop, for whatever reason. A plain function must look at it now and then.
+        """Whether this run was asked to stop. A function that runs in a thread must check it regularly.
 
-        A job that has seen it True and returns counts as stopped, not as succeeded.
+        If it was True and the job returns, the run counts as stopped, not as succeeded.
         """
-        is_stopped = bool(self._record.stopped)  # read once: the engine may set it on another thread in between
+        is_stopped = bool(self._record.stopped)  # read once, because the engine may set it in another thread
         if is_stopped:
             self._record.has_seen_stop = True
         return is_stopped
@@ -140,24 +140,34 @@ class Context(msgspec.Struct, eq=False, gc=False):
             raise Stopped(f"run {self.run_id} of {self.task!r} was asked to stop: {self._record.stopped}")
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Say how far the work is, from 0 to 1."""
+        """Report the progress of the work, from 0 to 1."""
         if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-            raise InvalidInput(f"progress: {fraction!r} is not a fraction; pass a number from 0 to 1")
+            raise InvalidInput(
+                f"progress: {shown(fraction)} is not a fraction",
+                setting="fraction",
+                value=shown(fraction),
+                fix="pass a number from 0 to 1",
+            )
         self._record.open_buffer().set_progress(float(fraction), str(text)[:_TEXT_MAX])
 
     def log(self, text: str, *, level: str = "info") -> None:
-        """Keep a line with this run."""
+        """Add a line to the log of this run."""
         self._record.log(text, level=level)
 
     @contextlib.contextmanager
     def phase(self, name: str, metadata: Mapping[str, object] | None = None) -> Iterator[dict[str, object]]:
         """Time a named part of the work: `with ctx.phase("download"): ...`.
 
-        metadata: a small JSON-like object that is kept with it, up to 1 KiB. What is known only later is put into the
-        dict that the block gets: `with ctx.phase("download") as metadata: metadata["bytes"] = 512`.
+        metadata: a small JSON-like object that is stored with the phase, up to 1 KiB. The block gets a dict to add to:
+        `with ctx.phase("download") as metadata: metadata["bytes"] = 512`.
         """
         if metadata is not None and not isinstance(metadata, Mapping):
-            raise InvalidInput(f"phase {str(name)!r:.60}: metadata: {metadata!r:.60} is no mapping; pass a dict")
+            raise InvalidInput(
+                f"phase {shown(str(name))}: metadata: {shown(metadata)} is not a mapping",
+                setting="metadata",
+                value=shown(metadata),
+                fix="pass a dict",
+            )
         phase = self._record.begin_phase(name, metadata or {})
         is_failed = True
         try:
@@ -167,19 +177,19 @@ class Context(msgspec.Struct, eq=False, gc=False):
             phase.end(is_failed=is_failed)
 
     def finish(self, *, connection: object, result: object = None) -> Awaitable[None]:
-        """End this run as succeeded inside a transaction of your own: the last statement before your commit.
+        """End this run as succeeded inside your own transaction, as the last statement before its commit.
 
-        connection: yours, to the database of the ledger, in a transaction. On a plain one the finish is written by the
-        call itself, and may be awaited or not; on an async one it is written when it is awaited.
-        Raises `Lost` when this claim does not hold the run any more: roll back then.
+        connection: your connection to the database of the ledger, in a transaction. On a synchronous one the call
+        itself writes the finish; on an async one, await it. Raises `Lost` if this claim no longer holds the run: then
+        roll back.
         """
         return finish_within(self._record, connection, result)
 
     def transaction(self) -> Transaction:
-        """A transaction on the database of the ledger, which ends this run with it.
+        """A transaction on the database of the ledger that also ends this run.
 
-        `with ctx.transaction() as conn:` in a plain function, `async with` in a coroutine. Leaving the block writes the
-        finish and commits; raising in it rolls back. `ctx.finish(connection=conn, result=...)` in it gives a result.
+        `with ctx.transaction() as conn:` in a function, `async with` in a coroutine. Leaving the block writes the
+        finish and commits; an exception rolls back. To set a result, call `ctx.finish(connection=conn, result=...)`.
         """
         return Transaction(self._record)
 
@@ -192,15 +202,15 @@ class Context(msgspec.Struct, eq=False, gc=False):
         delay: Duration | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """Send a message with the end of this run: `ctx.send("webhook", {"order": 7})`. Answers the message's id.
+        """Send a message when this run succeeds: `ctx.send("webhook", {"order": 7})`. Returns the id of the message.
 
-        It is written in the transaction that ends the run, so it is sent if the job returns and that end is taken. A
-        job that raises, is stopped or has lost its run sends nothing. key: the idempotency key, default the id.
+        The message is written in the transaction that ends the run. If the job raises, is stopped or has lost its
+        claim, nothing is sent. key: the idempotency key, default the id.
         """
         if self._record.own_end:
             raise Refused(
-                f"run {self.run_id} of {self.task!r} has finished already, in a transaction of its own; send its "
-                "messages before that"
+                f"run {self.run_id} of {self.task!r} has already finished in its own transaction",
+                fix="send its messages before that",
             )
         id_ = self._record.clock.new_id()
         message = new_message(id_, channel, body, key=key, delay=delay, headers=headers, caused_by=self.run_id)
@@ -209,7 +219,8 @@ class Context(msgspec.Struct, eq=False, gc=False):
         if len(messages) >= MESSAGES_MAX or size > MESSAGES_MAX_BYTES:
             raise Refused(
                 f"run {self.run_id} of {self.task!r} sends more than {MESSAGES_MAX} messages or {MESSAGES_MAX_BYTES} "
-                "bytes; send them from several runs"
+                "bytes",
+                fix="send them from several runs",
             )
         messages.append(message)
         return id_
@@ -220,26 +231,26 @@ record_of: Callable[[Context], JobRecord] = attrgetter("_record")
 
 
 class JobRecord(msgspec.Struct, eq=False, gc=False):
-    """One attempt at one run, as the engine and the drivers keep it."""
+    """One attempt of a run, as the engine and the drivers see it."""
 
     run: Claimed
     clock: Clock
     deadline: int | None = None
-    # None where the ledger is out of reach: in a child process.
+    # None if the ledger is not accessible, as in a child process.
     holder: Holder | None = None
-    # Made when the job first says something: most say nothing.
+    # Made at the first line or report: most jobs have none.
     buffer: ProgressBuffer | None = None
-    # Why the job is to stop; empty: it is not.
+    # The reason to stop; empty: do not stop.
     stopped: str = ""
     has_seen_stop: bool = False
-    # Whether the job has ended its run itself. Written: in a transaction whose commit only the store knows of.
+    # Whether the job has finished its run itself. Written: the outcome of the commit is not known yet.
     own_end: Literal["", "written", "committed"] = ""
-    # What a driver knows of the attempt, if that does not come back with a result: the result of a run that ends so.
+    # The result of the run if `execute` raises: a driver sets it before.
     kept_result: object = None
 
     def open_buffer(self) -> ProgressBuffer:
         if self.buffer is None:
-            with _first_word:
+            with _buffer_lock:
                 if self.buffer is None:
                     self.buffer = ProgressBuffer()
         return self.buffer
@@ -256,37 +267,36 @@ class JobRecord(msgspec.Struct, eq=False, gc=False):
         return OpenPhase(self, str(name)[:_TEXT_MAX], metadata)
 
     def log(self, text: str, *, level: str = "info") -> None:
-        """Keep a line with this run."""
+        """Add a line to the log of the run."""
         self.open_buffer().write(self.clock.now_us(), level[:20], str(text))
 
     def log_record(self, record: logging.LogRecord) -> None:
-        """Keep a record of `logging` with this run."""
+        """Add a record of `logging` to the log of the run."""
         try:
             text = record.getMessage()
-        except Exception:  # arguments that do not fit their format; logging itself complains about it
+        except Exception:  # the arguments do not fit the format; logging reports that itself
             text = str(record.msg)
         if record.exc_info and record.exc_info[1] is not None:
             text += "\n" + _formatter.formatException(record.exc_info)
         self.log(text, level=record.levelname.lower())
 
     def encode_result(self, result: object) -> bytes | None:
-        """The result as JSON. One that cannot be kept does not undo the work: it is left out, and a line says so."""
+        """The result as JSON. One that cannot be stored is dropped with a log line, because the work is done."""
         if result is None:
             return None
         try:
             data = encode_data(result, "the result", mends_halves=True)
         except (TypeError, ValueError) as error:
-            self.log(f"the result is not kept: it is no JSON-like data: {error}", level="warning")
+            self.log(f"result dropped: it is not JSON-like data: {error}", level="warning")
             return None
         if len(data) > RESULT_MAX_BYTES:
-            text = f"the result is not kept: it takes {len(data)} bytes, more than {RESULT_MAX_BYTES}"
-            self.log(text, level="warning")
+            self.log(f"result dropped: it has {len(data)} bytes, more than {RESULT_MAX_BYTES}", level="warning")
             return None
         return data
 
 
 class ProgressBuffer:
-    """Words of one attempt that were not carried to the store yet."""
+    """Progress, log lines and phases of one attempt that the engine has not written to the store yet."""
 
     __slots__ = (
         "_chars",
@@ -309,10 +319,10 @@ class ProgressBuffer:
         self._chars = 0
         self._is_full = False
         self._progress: tuple[float, str] | None = None
-        # In the order in which they began; those that are not over, too.
+        # In the order of their start, open ones included.
         self.phases: list[Phase] = []
         self._has_new_phases = False
-        # To be sent with the end of the run.
+        # Sent with the end of the run.
         self.messages: list[NewMessage] = []
 
     def write(self, at: int, level: str, text: str) -> None:
@@ -324,7 +334,7 @@ class ProgressBuffer:
             self._chars += len(text)
             if self._count > LINES_MAX or self._chars > LOG_MAX_CHARS:
                 self._is_full = True
-                text = f"the log of this attempt is full ({LINES_MAX} lines, {LOG_MAX_CHARS} characters); the rest goes"
+                text = f"log limit of the attempt reached ({LINES_MAX} lines, {LOG_MAX_CHARS} characters); rest dropped"
             self._lines.append((at, level, text))
 
     def set_progress(self, fraction: float, text: str) -> None:
@@ -332,7 +342,7 @@ class ProgressBuffer:
             self._progress = (fraction, text)
 
     def begin_phase(self, phase: Phase) -> int | None:
-        """Its place, which `end_phase` takes; None where there is no room for it."""
+        """The position of the phase for `end_phase`; None: there are too many phases."""
         with self._lock:
             if len(self.phases) >= PHASES_MAX:
                 return None
@@ -352,7 +362,7 @@ class ProgressBuffer:
             self._has_new_phases = True
 
     def take_phases(self) -> tuple[Phase, ...] | None:
-        """All phases; None when nothing has changed since the last time."""
+        """All phases; None if nothing has changed since the last call."""
         with self._lock:
             if not self._has_new_phases:
                 return None
@@ -364,49 +374,48 @@ class ProgressBuffer:
         return bool(self._lines) or self._progress is not None
 
     def take(self) -> tuple[int, tuple[tuple[int, str, str], ...], tuple[float, str] | None] | None:
-        """(number of the first line, lines, progress) since the last time; None when there is nothing new."""
+        """(number of the first line, lines, progress) since the last call; None if nothing is new."""
         with self._lock:
             if not self._lines and self._progress is None:
                 return None
-            taken = self._seq, tuple(self._lines), self._progress
+            unsent = self._seq, tuple(self._lines), self._progress
             self._seq += len(self._lines)
             self._lines, self._progress = [], None
-            return taken
+            return unsent
 
 
 class OpenPhase:
-    """A phase that has begun. `metadata` may be added to until its end."""
+    """A running phase. `metadata` may be changed until its end."""
 
-    __slots__ = ("_began", "_phase", "_place", "_record", "metadata")
+    __slots__ = ("_phase", "_place", "_record", "_start", "metadata")
 
     def __init__(self, record: JobRecord, name: str, metadata: Mapping[str, object]) -> None:
         self._record = record
         self.metadata = dict(metadata)
         self._phase = Phase(name=name, at=record.clock.now_us(), seconds=None)
-        begun = msgspec.structs.replace(self._phase, metadata=self._kept()[0]) if metadata else self._phase
-        self._place = record.open_buffer().begin_phase(begun)
-        self._began = record.clock.elapsed()
+        phase = msgspec.structs.replace(self._phase, metadata=self._checked()[0]) if metadata else self._phase
+        self._place = record.open_buffer().begin_phase(phase)
+        self._start = record.clock.elapsed()
 
     def end(self, *, is_failed: bool = False) -> None:
-        """The first word counts."""
+        """End the phase. Later calls do nothing."""
         place, self._place = self._place, None
         if place is None:
             return
-        seconds = round(self._record.clock.elapsed() - self._began, 6)
-        metadata, wrong = self._kept() if self.metadata else ({}, "")
-        if wrong:
-            text = f"the metadata of phase {self._phase.name!r:.60} is not kept: {wrong}"
-            self._record.log(text, level="warning")
-        ended = Phase(name=self._phase.name, at=self._phase.at, seconds=seconds, is_failed=is_failed, metadata=metadata)
-        self._record.open_buffer().end_phase(place, ended)
+        seconds = round(self._record.clock.elapsed() - self._start, 6)
+        metadata, problem = self._checked() if self.metadata else ({}, "")
+        if problem:
+            self._record.log(f"phase {shown(self._phase.name)}: metadata dropped: {problem}", level="warning")
+        phase = Phase(name=self._phase.name, at=self._phase.at, seconds=seconds, is_failed=is_failed, metadata=metadata)
+        self._record.open_buffer().end_phase(place, phase)
 
-    def _kept(self) -> tuple[dict[str, Any], str]:
-        """The metadata as it is kept. What cannot be kept does not undo the work: it is left out, with the reason."""
+    def _checked(self) -> tuple[dict[str, Any], str]:
+        """The metadata as stored; empty with the problem if it cannot be stored, because the work must not fail."""
         try:
             data = encode_data(self.metadata, "metadata", mends_halves=True)
-            kept = _metadata.decode(data)
+            metadata = _metadata.decode(data)
         except (TypeError, ValueError) as error:
-            return {}, f"it is no JSON-like object: {error}"
+            return {}, f"it is not a JSON-like object: {error}"
         if len(data) > METADATA_MAX_BYTES:
-            return {}, f"it takes {len(data)} bytes, more than {METADATA_MAX_BYTES}"
-        return kept, ""
+            return {}, f"it has {len(data)} bytes, more than {METADATA_MAX_BYTES}"
+        return metadata, ""

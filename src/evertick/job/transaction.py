@@ -1,7 +1,7 @@
-"""How a job ends its own run inside a transaction: the user's own, or one that Evertick opens for it.
+"""A job ends its own run inside a transaction: the user's own, or one that Evertick opens.
 
-The guarded finish is written beside the job's rows and committed with them, so that both are there or neither. Whether
-the commit happened is the store's to say: a run that may have ended itself is re-read, and never written as failed.
+The guarded finish is committed together with the job's rows. If the outcome of the commit is unknown, the engine reads
+the run again and never writes it as failed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Holder", "Transaction", "finish_within"]
 
-# A block holds the store's write lock, and no node can beat meanwhile: two more beats must fit into the lease after it.
+# A block holds the write lock that heartbeats need: two heartbeats must fit into the lease after it.
 _BLOCKS_PER_LEASE = 3
 
 
 class Holder(msgspec.Struct, eq=False, gc=False):
-    """Which incarnation of a node holds a run, with its way to the store. One for all runs of a claim."""
+    """The incarnation of a node that holds a run, and its store. All runs of a claim share one."""
 
     store: Store
     app: str
@@ -39,7 +39,7 @@ class Holder(msgspec.Struct, eq=False, gc=False):
 
 
 def finish_within(record: JobRecord, connection: object, result: object) -> Awaitable[None]:
-    """Write the finish at once on a plain connection; on an async one, when the answer is awaited."""
+    """Write the finish: at once on a synchronous connection, when awaited on an async one."""
     holder = _holder(record)
     within = holder.store.within(connection)
     finishing = _finish(record, holder, within, _success(record, result))
@@ -50,21 +50,21 @@ def finish_within(record: JobRecord, connection: object, result: object) -> Awai
 
 
 async def _finish(record: JobRecord, holder: Holder, within: Within, outcome: Outcome) -> None:
-    was_written = record.own_end
-    # Before it is written: who is cut off in between must be asked about, too.
-    record.own_end = was_written or "written"
+    earlier_end = record.own_end
+    # Set before the write: if it is interrupted, the engine must read the run again.
+    record.own_end = earlier_end or "written"
     answer = await within.finish(holder.app, holder.node, outcome)
-    if answer == "already" and was_written:
+    if answer == "already" and earlier_end:
         raise _finished_already(record)
-    # "already" of a run that did not end itself: the engine has given it up (abandoned) and written so.
+    # "already" without an earlier finish of the job: the engine has abandoned the run and recorded that.
     if answer != "done":
         raise _lost(record)
 
 
 class Transaction:
-    """`with ctx.transaction() as conn:`, or `async with`: a connection to the store's database, inside a transaction.
+    """`with ctx.transaction() as conn:`, or `async with`: a connection to the ledger's database in a transaction.
 
-    Leaving the block writes the finish of the run and commits; raising inside it rolls back, and nothing is finished.
+    Leaving the block writes the finish of the run and commits. An exception rolls back, and the run is not finished.
     """
 
     def __init__(self, record: JobRecord) -> None:
@@ -72,7 +72,7 @@ class Transaction:
         self._holder = _holder(record)
         self._job: JobTransaction | None = None
 
-    # Which connection it is, the URL of the ledger says; no type can.
+    # Any, because the type of the connection depends on the URL of the ledger.
     def __enter__(self) -> Any:
         _refuse_event_loop()
         return at_once(self._begin(is_plain=True))
@@ -93,7 +93,7 @@ class Transaction:
     async def _begin(self, *, is_plain: bool) -> Any:
         record, holder = self._record, self._holder
         if self._job is not None:
-            raise Refused("this transaction was entered before; call ctx.transaction() for another one")
+            raise Refused("this transaction was entered already", fix="call ctx.transaction() for another one")
         self._job = holder.store.transaction(seconds=holder.lease / 1e6 / _BLOCKS_PER_LEASE, is_plain=is_plain)
         connection = await self._job.begin(holder.app, holder.node, record.run.id, record.run.fence)
         if connection is None:
@@ -107,7 +107,7 @@ class Transaction:
         elif isinstance(error, Exception):
             await self._job.rollback()
         else:
-            # That the time was over is no answer to who wants the job to stop.
+            # The exception that stops the job must not be replaced by a timeout.
             with suppress(TransactionTimeout):
                 await self._job.rollback()
 
@@ -120,7 +120,7 @@ class Transaction:
 
 
 class _Done:
-    """Awaited or not, it has happened."""
+    """An awaitable for a finish that is already written."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return
@@ -143,26 +143,27 @@ def _success(record: JobRecord, result: object) -> Outcome:
 def _holder(record: JobRecord) -> Holder:
     if record.holder is None:
         raise Refused(
-            f"run {record.run.id} of {record.run.task!r} has no way to the ledger from here, as in a child process; "
-            "finish in a transaction from a task that runs in the node's own process"
+            f"run {record.run.id} of {record.run.task!r} cannot access the ledger here, as in a child process",
+            fix="finish in a transaction only in tasks that run in the node's process",
         )
     return record.holder
 
 
 def _lost(record: JobRecord) -> Lost:
     return Lost(
-        f"run {record.run.id} of {record.run.task!r} is no longer held under fence {record.run.fence}: another node "
-        "may run it by now. Nothing was finished; roll back what belongs to it"
+        f"run {record.run.id} of {record.run.task!r} lost its claim (fence {record.run.fence}) and was not finished: "
+        "another node may run it now",
+        fix="roll back its changes",
     )
 
 
 def _finished_already(record: JobRecord) -> Refused:
-    return Refused(f"run {record.run.id} of {record.run.task!r} has finished already, in a transaction of its own")
+    return Refused(f"run {record.run.id} of {record.run.task!r} has already finished in its own transaction")
 
 
 def _refuse_event_loop() -> None:
     if is_on_event_loop():
         raise WouldBlock(
-            "`with ctx.transaction()` would block the event loop of this thread; use `async with ctx.transaction()` "
-            "here"
+            "`with ctx.transaction()` would block the event loop of this thread",
+            fix="use `async with ctx.transaction()`",
         )

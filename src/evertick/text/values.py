@@ -55,7 +55,7 @@ def check_whole(value: Any, setting: str, least: int, most: int) -> int:
     """The value of a setting, if it is a whole number of this range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         problem = f"{setting}: {shown(value)} must be a whole number from {least} to {most}"
-        raise InvalidSetting(problem, setting=setting)
+        raise InvalidSetting(problem, setting=setting, value=shown(value))
     return value
 
 

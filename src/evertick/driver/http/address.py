@@ -1,12 +1,12 @@
-"""The addresses that a job may talk to: protection against requests forged by a name server or a redirect.
+"""The addresses that an HTTP job may connect to: protection against server-side request forgery (SSRF).
 
-A name is looked up once. Its addresses are judged, and the caller connects to one of them, never to the name: a second
-look-up could answer something else. An IPv6 address that carries an IPv4 address is judged by that one, where a packet
-ends up.
+A host name is resolved once. Its addresses are checked, and the caller connects to one of them and never to the name,
+because a second lookup could return another address. An IPv6 address that embeds an IPv4 address is checked as that
+IPv4 address, which receives the packets.
 
-Without permission only public addresses pass. Private, shared and loopback addresses open for a node by its setting,
-for a task by a name or a network in its list. All others (link-local, multicast, reserved, the metadata services of
-clouds, which give out credentials) open only by a network in a list.
+By default only public addresses are allowed. A node allows private, shared and loopback addresses by a setting, and a
+task by a name or network in its list. All others (link-local, multicast, reserved, the metadata services of clouds,
+which hand out credentials) need a network in a list.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 
 from evertick.driver.python.function import Threads
 from evertick.errors import InvalidSetting, Refused
+from evertick.text.values import shown
 
 __all__ = [
     "ADDRESSES_MAX",
@@ -36,15 +37,15 @@ __all__ = [
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-# The addresses of a name; raises OSError when there are none.
+# Resolves a name; raises OSError if it has no address.
 LookUp = Callable[[str], Awaitable[Sequence[str]]]
 
-# Of one name; more are not tried.
+# Addresses of one name; more are not tried.
 ADDRESSES_MAX = 8
 _ALLOWED_MAX = 100
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 
-# Metadata services, which give out credentials; one of them looks like any public address.
+# Metadata services of clouds, which hand out credentials. 168.63.129.16 is in a public network.
 _METADATA = frozenset(
     ip_address(text)
     for text in (
@@ -70,29 +71,29 @@ _CLOSED = _networks(
         "an address of this host itself": ("0.0.0.0/8",),
         "a link-local address": ("169.254.0.0/16", "fe80::/10"),
         "a reserved address": ("192.0.0.0/24", "240.0.0.0/4"),
-        "an address for documentation": (
+        "a documentation address": (
             "192.0.2.0/24",
             "198.51.100.0/24",
             "203.0.113.0/24",
             "2001:db8::/32",
             "3fff::/20",
         ),
-        "a relay of 6to4": ("192.88.99.0/24",),
-        "an address for benchmarks": ("198.18.0.0/15",),
+        "a 6to4 relay": ("192.88.99.0/24",),
+        "a benchmark address": ("198.18.0.0/15",),
         "a multicast address": ("224.0.0.0/4", "ff00::/8"),
-        "an address of a tunnel": ("2001::/23",),
-        "an address of 6to4": ("2002::/16",),
+        "a tunnel address": ("2001::/23",),
+        "a 6to4 address": ("2002::/16",),
     }
 )
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
-# The well-known prefix: the last four bytes are the IPv4 address that the translator sends to.
+# The well-known prefix of NAT64: the last four bytes are the IPv4 address of the receiver.
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 _Kind = Literal["public", "private", "closed"]
 
 
 class AllowedAddresses(msgspec.Struct, frozen=True):
-    """Addresses that are open besides the public ones."""
+    """Addresses that are allowed besides the public ones."""
 
     is_private: bool = False
     networks: tuple[Network, ...] = ()
@@ -104,96 +105,118 @@ class AllowedAddresses(msgspec.Struct, frozen=True):
         )
 
     def admits(self, host: str, address: Address) -> bool:
-        ends = (address, _carried(address))
-        if any(end in network for end in ends for network in self.networks if end.version == network.version):
+        forms = (address, _receiver(address))
+        if any(form in network for form in forms for network in self.networks if form.version == network.version):
             return True
-        kind, _ = _judged(address)
-        return kind == "public" or (kind == "private" and (self.is_private or _plain(host) in self.names))
+        kind, _ = _classify(address)
+        return kind == "public" or (kind == "private" and (self.is_private or _normalized(host) in self.names))
 
 
 def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> AllowedAddresses:
-    """A list of networks, addresses and names of hosts. Raises InvalidSetting with the offending text."""
+    """Parse a list of networks, addresses and host names. Raises InvalidSetting for an invalid entry."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise InvalidSetting(f"{what}: {texts!r:.60} is no list; write it like ['10.0.0.0/8', 'localhost']")
+        raise InvalidSetting(
+            f"{what}: {shown(texts)} is not a list",
+            setting="allow",
+            value=shown(texts),
+            fix="write it like ['10.0.0.0/8', 'localhost']",
+        )
     if len(texts) > _ALLOWED_MAX:
-        raise InvalidSetting(f"{what}: {len(texts)} entries are more than {_ALLOWED_MAX}; name larger networks")
+        raise InvalidSetting(
+            f"{what}: {len(texts)} entries are more than {_ALLOWED_MAX}",
+            setting="allow",
+            fix="write fewer, larger networks",
+        )
     networks, names = [], set()
     for text in texts:
-        found = _network_or_name(text, what)
-        if isinstance(found, str):
-            names.add(found)
+        entry = _network_or_name(text, what)
+        if isinstance(entry, str):
+            names.add(entry)
         else:
-            networks.append(found)
+            networks.append(entry)
     return AllowedAddresses(is_private, tuple(networks), frozenset(names))
 
 
 def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) -> tuple[Address, ...]:
-    """The addresses that are open, in their order. Raises Refused when there is none."""
-    judged = [_unmapped(ip_address(text)) for text in dict.fromkeys(addresses)]
-    open_ = tuple(address for address in judged if allowed.admits(host, address))
-    if open_:
-        return open_[:ADDRESSES_MAX]
-    if not judged:
+    """The allowed addresses, in their order. Raises Refused if there is none."""
+    candidates = [_unmapped(ip_address(text)) for text in dict.fromkeys(addresses)]
+    admitted = tuple(address for address in candidates if allowed.admits(host, address))
+    if admitted:
+        return admitted[:ADDRESSES_MAX]
+    if not candidates:
         raise Refused(f"{host!r} has no address")
-    first = judged[0]
-    kind, words = _judged(first)
-    what = f"{first} ({words})" if _plain(host) == str(first) else f"{host!r}, which is {first} ({words}),"
-    fix, setting = f"if it is meant, allow it: allow = ['{first}'] of the task", "allow"
+    first = candidates[0]
+    kind, words = _classify(first)
+    subject = f"{first} ({words})" if _normalized(host) == str(first) else f"{host!r} ({first}, {words})"
+    fix, setting = f"to allow it, set allow = ['{first}'] in the task", "allow"
     if kind == "private":
-        fix, setting = f"{fix} or allow_private of the node", "allow_private"
-    raise Refused(f"{what} may not be called", setting=setting, value=str(first), fix=fix)
+        fix, setting = f"{fix}, or allow_private in the node", "allow_private"
+    raise Refused(f"connections to {subject} are not allowed", setting=setting, value=str(first), fix=fix)
 
 
 def look_up_in(threads: Threads) -> LookUp:
-    """The look-up of the operating system, in a thread: it cannot be interrupted, and must not hold a program up."""
+    """The resolver of the operating system, in a thread, because the call blocks and cannot be interrupted."""
 
-    def ask(host: str) -> list[str]:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return [str(each[4][0]) for each in found]
+    def resolve(host: str) -> list[str]:
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return [str(each[4][0]) for each in entries]
 
     async def look_up(host: str) -> Sequence[str]:
         literal = literal_of(host)
-        return [literal] if literal is not None else await threads.call(lambda: ask(host))
+        return [literal] if literal is not None else await threads.call(lambda: resolve(host))
 
     return look_up
 
 
 def is_own_name(host: str) -> bool:
-    """Whether the name stands for this machine and nothing else (RFC 6761)."""
-    plain = host.rstrip(".")
-    return plain == "localhost" or plain.endswith(".localhost")
+    """Whether the name always means this machine (RFC 6761)."""
+    name = host.rstrip(".")
+    return name == "localhost" or name.endswith(".localhost")
 
 
 def literal_of(host: str) -> str | None:
-    """The address, if it is written in place of a name. What else looks like one, like 0x7f.1, is looked up."""
+    """The address if the host is an IP address. Other notations of an address, like 0x7f.1, are resolved as names."""
     try:
         return str(ip_address(host.strip("[]")))
     except ValueError:
         return None
 
 
-def _plain(host: str) -> str:
+def _normalized(host: str) -> str:
     return host.strip("[]").rstrip(".").lower()
 
 
 def _network_or_name(text: Any, what: str) -> Network | str:
     if not isinstance(text, str):
-        raise InvalidSetting(f"{what}: {text!r:.60} is not text; write a network like '10.0.0.0/8' or a name of a host")
+        raise InvalidSetting(
+            f"{what}: {shown(text)} is not text",
+            setting="allow",
+            value=shown(text),
+            fix="write a network like '10.0.0.0/8' or a host name",
+        )
     try:
         return ip_network(text)
     except ValueError:
         pass
     try:
-        meant = ip_network(text, strict=False)
+        network = ip_network(text, strict=False)
     except ValueError:
-        meant = None
-    if meant is not None:
-        raise InvalidSetting(f"{what}: {text!r} is an address within a network; write '{meant}' or the address alone")
-    name = _plain(text)
-    # Digits and dots alone are a mistyped address, which a look-up would make something else of.
+        network = None
+    if network is not None:
+        raise InvalidSetting(
+            f"{what}: {text!r} is an address within a network",
+            setting="allow",
+            value=repr(text),
+            fix=f"write '{network}', or the address without its mask",
+        )
+    name = _normalized(text)
+    # Only digits and dots: a mistyped address, which a resolver would read as another one.
     if not _NAME.fullmatch(name) or not re.search("[a-z]", name):
         raise InvalidSetting(
-            f"{what}: {text!r:.60} is neither a network like '10.0.0.0/8', an address, nor the name of a host"
+            f"{what}: {shown(text)} is not a network, an address or a host name",
+            setting="allow",
+            value=shown(text),
+            fix="write it like '10.0.0.0/8', '10.0.0.7' or 'db.example.org'",
         )
     return name
 
@@ -203,21 +226,21 @@ def _unmapped(address: Address) -> Address:
     return address if mapped is None else mapped
 
 
-def _carried(address: Address) -> Address:
-    """The address that packets to this one end up at."""
+def _receiver(address: Address) -> Address:
+    """The address that receives packets sent to this one."""
     if isinstance(address, IPv6Address) and address in _NAT64:
         return IPv4Address(address.packed[-4:])
     return _unmapped(address)
 
 
-def _judged(address: Address) -> tuple[_Kind, str]:
-    end = _carried(address)
-    if address in _METADATA or end in _METADATA:
-        return "closed", "where a cloud gives out credentials"
+def _classify(address: Address) -> tuple[_Kind, str]:
+    receiver = _receiver(address)
+    if address in _METADATA or receiver in _METADATA:
+        return "closed", "a cloud metadata service"
     for kind, table in (("private", _PRIVATE), ("closed", _CLOSED)):
         for network, words in table:
-            if end.version == network.version and end in network:
+            if receiver.version == network.version and receiver in network:
                 return kind, words  # type: ignore[return-value]
-    if isinstance(end, IPv6Address) and end not in _PUBLIC_IPV6:
-        return "closed", "no public address"
+    if isinstance(receiver, IPv6Address) and receiver not in _PUBLIC_IPV6:
+        return "closed", "not a public address"
     return "public", "a public address"

@@ -1,8 +1,8 @@
-"""Checks of the body of an answer, and the program that makes them where the body is long.
+"""Checks of the body of an HTTP response, and the program that checks a long body.
 
-A server chooses the body. To search it, or to read it as JSON, may take time that doubles with every letter, and memory
-of many times its size. Nothing can stop that within a process, whose threads all wait for it: so a process of its own
-does it, with limits. It is started by the path of this file, and has the standard library and msgspec alone.
+The server chooses the body. Matching it or parsing it as JSON may take exponential time, or many times its size in
+memory, and Python cannot interrupt either. A long body is therefore checked by a child process with limits. It runs
+this file, with the standard library and msgspec only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 if __name__ == "__main__":
-    # The process has the standard library alone; it gets the path of msgspec.
+    # The process starts without site packages (-S), so it gets the path of msgspec.
     sys.path.append(sys.argv[1])
 
 import msgspec
@@ -23,12 +23,12 @@ __all__ = ["CHECK_SECONDS", "CheckFailure", "Checks", "check", "check_apart"]
 
 CHECK_SECONDS = 2
 _MEMORY_MAX_BYTES = 2 * 1024**3
-# As much of a value as its error may show, and more.
+# More than an error shows of a value.
 _SHOWN_MAX_CHARS = 4_096
 
 
 class Checks(msgspec.Struct, frozen=True):
-    """A text, an expression, and values by their JSON pointers."""
+    """A text, a regular expression, and values by their JSON pointers."""
 
     contains: str | None = None
     matches: str | None = None
@@ -36,7 +36,7 @@ class Checks(msgspec.Struct, frozen=True):
 
 
 class CheckFailure(msgspec.Struct, frozen=True):
-    """The first of them that does not hold. text: the value that is there, as JSON, or why there is no JSON."""
+    """The first check that failed. text: the value in the body, as JSON, or the reason why the body is not JSON."""
 
     what: Literal["contains", "matches", "no json", "absent", "unequal", "endless"]
     pointer: str = ""
@@ -44,11 +44,11 @@ class CheckFailure(msgspec.Struct, frozen=True):
     is_cut: bool = False
 
 
-_missed = msgspec.json.Decoder(CheckFailure | None)
+_failure = msgspec.json.Decoder(CheckFailure | None)
 
 
 def check(wanted: Checks, body: str) -> CheckFailure | None:
-    """Here and now: for short bodies, and without an expression."""
+    """Check in this process: for short bodies, and without a regular expression."""
     if wanted.contains is not None and wanted.contains not in body:
         return CheckFailure("contains")
     if wanted.matches is not None and re.search(wanted.matches, body) is None:
@@ -57,13 +57,13 @@ def check(wanted: Checks, body: str) -> CheckFailure | None:
 
 
 def check_apart(wanted: Checks, body: str) -> CheckFailure | None:
-    """By a process of its own. Waits for it, so it is called in a thread."""
+    """Check in a child process. Blocks, so call it in a thread."""
     request = msgspec.json.encode(wanted) + b"\n" + body.encode("utf-8", "surrogatepass")
     command = [sys.executable, "-I", "-S", str(Path(__file__)), str(Path(msgspec.__file__).parent.parent)]
     try:
-        # Twice the time of its own: a machine may be busy.
+        # Twice its own CPU limit, since the machine may be busy.
         done = subprocess.run(command, input=request, capture_output=True, timeout=2 * CHECK_SECONDS)  # noqa: S603 - ours
-        return _missed.decode(done.stdout) if done.returncode == 0 else CheckFailure("endless")
+        return _failure.decode(done.stdout) if done.returncode == 0 else CheckFailure("endless")
     except (subprocess.TimeoutExpired, msgspec.MsgspecError):
         return CheckFailure("endless")
 
@@ -100,7 +100,7 @@ def _at(document: Any, pointer: str) -> Any:
 
 
 def _is_same(found: Any, wanted: Any) -> bool:
-    """As JSON has it: true is not 1, and 1 is 1.0."""
+    """Equality in JSON: true is not 1, but 1 is 1.0."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, dict) and isinstance(wanted, dict):
@@ -119,8 +119,8 @@ def _main() -> None:
     except (ImportError, ValueError, OSError):
         pass
     wanted, _, body = sys.stdin.buffer.read().partition(b"\n")
-    missed = check(msgspec.json.decode(wanted, type=Checks), body.decode("utf-8", "surrogatepass"))
-    sys.stdout.buffer.write(msgspec.json.encode(missed))
+    failure = check(msgspec.json.decode(wanted, type=Checks), body.decode("utf-8", "surrogatepass"))
+    sys.stdout.buffer.write(msgspec.json.encode(failure))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Jobs that make HTTP requests: `Http(...)` carried out.
+"""The driver of HTTP jobs: makes the request of an `Http(...)` specification.
 
-The answer is the result of the run, or its error where it is not the expected one. Neither holds a secret of the
-request, though a server may repeat it.
+The response becomes the result of the run, or its error if it is not the expected one. Both are masked, because a
+server may echo secrets of the request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evertick.when.moment import SECOND
 
 __all__ = ["HttpDriver"]
 
-# A result is at most 64 KiB of JSON, where a letter may take six.
+# A result has at most 64 KiB of JSON, where a character may take six bytes.
 _KEPT_MAX_CHARS = 8_192
 _SHOWN_MAX_CHARS = 2_000
 _PHRASE_MAX_CHARS = 100
@@ -34,8 +34,8 @@ _MOMENT_MAX_CHARS = 100
 # A longer body is decoded in a thread.
 _DECODED_HERE_BYTES = 64 * 1024
 _BUSY = (429, 503)
-# Servers that ask for a retry at once do so again and again.
-_WAIT_LEAST = SECOND
+# A server that answers `Retry-After: 0` often repeats it.
+_RETRY_AFTER_MIN = SECOND
 _KEPT_HEADERS = ("content-type", "content-length", "date", "etag", "last-modified", "retry-after")
 
 
@@ -51,7 +51,7 @@ class HttpDriver:
         self._arguments = FreeArguments(task)
         self._look_up = look_up or look_up_in(parts.threads)
         self._statuses = statuses_of(spec.expect.status, f"task {task!r}: http: expect: status")
-        self._longest_wait = duration_us(spec.retry_after_max, what="retry_after_max")
+        self._retry_after_max = max(duration_us(spec.retry_after_max, what="retry_after_max"), _RETRY_AFTER_MIN)
         if spec.ca is not None:
             trusting(spec.ca)
 
@@ -60,32 +60,30 @@ class HttpDriver:
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> dict[str, Any] | None:
         if record_of(context).clock is not system_clock:
-            # A server cannot live in virtual time, and a test of schedules must not call one.
-            context.log(f"not sent in virtual time: {method_of(self._spec)} {_written(self._spec)}")
+            # Virtual time: a test of schedules must not call real servers.
+            context.log(f"not sent in virtual time: {method_of(self._spec)} {_target(self._spec)}")
             return None
         parts, began = self._parts, record_of(context).clock.elapsed()
         outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
         try:
-            answer = await self._exchange(context).carry_out(outgoing)
+            response = await self._exchange(context).carry_out(outgoing)
         except (JobFailed, Refused) as error:
-            # A server may repeat a secret in what it redirects to.
-            raise type(error)(outgoing.hide(str(error))) from None
+            raise _masked(error, outgoing) from None
         seconds = round(record_of(context).clock.elapsed() - began, 6)
-        more = " read, and there are more" if answer.is_cut else ""
-        outcome = (
-            f"{_status(outgoing, answer)} from {answer.address} after {seconds:.3g} s, {len(answer.body)} bytes{more}"
-        )
-        context.log(outgoing.hide(f"{outgoing.method} {answer.shown}: {outcome}"))
-        text = await self._text(answer)
-        result = record_of(context).kept_result = _result(outgoing, answer, text, seconds)
-        await self._check(outgoing, answer, text, context, result)
+        cut = " (cut at read_limit)" if response.is_cut else ""
+        size = f"{len(response.body)} bytes{cut}"
+        outcome = f"{_status(outgoing, response)} from {response.address} after {seconds:.3g} s, {size}"
+        context.log(outgoing.hide(f"{outgoing.method} {response.shown}: {outcome}"))
+        text = await self._text(response)
+        result = record_of(context).kept_result = _result(outgoing, response, text, seconds)
+        await self._check(outgoing, response, text, context, result)
         return result
 
-    async def _text(self, answer: Response) -> str:
-        charset = charset_of(answer.headers)
-        if len(answer.body) <= _DECODED_HERE_BYTES:
-            return decoded(answer.body, charset)
-        return str(await self._parts.threads.call(lambda: decoded(answer.body, charset)))
+    async def _text(self, response: Response) -> str:
+        charset = charset_of(response.headers)
+        if len(response.body) <= _DECODED_HERE_BYTES:
+            return decoded(response.body, charset)
+        return str(await self._parts.threads.call(lambda: decoded(response.body, charset)))
 
     def _exchange(self, context: Context) -> Exchange:
         spec, node = self._spec, _node_settings(self._parts)
@@ -101,78 +99,83 @@ class HttpDriver:
         )
 
     async def _check(
-        self, outgoing: OutgoingRequest, answer: Response, text: str, context: Context, result: object
+        self, outgoing: OutgoingRequest, response: Response, text: str, context: Context, result: object
     ) -> None:
-        doing, expect = outgoing.hide(f"{outgoing.method} {answer.shown}"), self._spec.expect
-        if answer.status not in self._statuses:
-            outcome = _quoted(outgoing, answer, text)
-            asked = _asked_to_wait(answer, record_of(context).clock.now_us()) if answer.status in _BUSY else None
+        request, expect = outgoing.hide(f"{outgoing.method} {response.shown}"), self._spec.expect
+        status = _status(outgoing, response)
+        if response.status not in self._statuses:
+            body = _quoted(outgoing, response, text)
+            asked = _retry_after(response, record_of(context).clock.now_us()) if response.status in _BUSY else None
             if asked is None:
-                raise JobFailed(f"{doing}: {_status(outgoing, answer)}, which is not expected{outcome}", result=result)
-            wait = min(max(asked, _WAIT_LEAST), max(self._longest_wait, _WAIT_LEAST))
-            raise Retry(
-                f"{doing}: {_status(outgoing, answer)}, and to be asked again after {duration_text(wait)}{outcome}",
-                after=wait / SECOND,
-            )
-        wrong = await expectation_error(expect, text, self._parts.threads, outgoing.excerpt)
-        if wrong is not None:
-            cut = f" (only the first {len(answer.body)} bytes are read; see read_limit)" if answer.is_cut else ""
-            outcome = f"{_status(outgoing, answer)}, but {outgoing.hide(wrong)}{cut}{_quoted(outgoing, answer, text)}"
-            raise JobFailed(f"{doing}: {outcome}", result=result)
+                raise JobFailed(f"{request}: unexpected status {status}{body}", result=result)
+            wait = min(max(asked, _RETRY_AFTER_MIN), self._retry_after_max)
+            raise Retry(f"{request}: {status}, retry after {duration_text(wait)}{body}", after=wait / SECOND)
+        mismatch = await expectation_error(expect, text, self._parts.threads, outgoing.excerpt)
+        if mismatch is not None:
+            cut = f" (only the first {len(response.body)} bytes are read; see read_limit)" if response.is_cut else ""
+            body = _quoted(outgoing, response, text)
+            raise JobFailed(f"{request}: {status}, but {outgoing.hide(mismatch)}{cut}{body}", result=result)
 
 
-def _written(spec: Http) -> str:
-    """The address as the job has it, without what follows the question mark: people put keys there."""
+def _masked(error: JobFailed | Refused, outgoing: OutgoingRequest) -> JobFailed | Refused:
+    """The error without secrets, which a server may repeat in a redirect."""
+    fields = {"setting": error.setting, "value": error.value, "fix": error.fix}
+    hidden = {name: text if text is None else outgoing.hide(text) for name, text in fields.items()}
+    return type(error)(outgoing.hide(error.problem), **hidden)
+
+
+def _target(spec: Http) -> str:
+    """The URL without its query, which often holds keys."""
     if isinstance(spec.url, Secret):
-        return f"to the address in the secret {spec.url.name!r}"
+        return f"to the URL in secret {spec.url.name!r}"
     path, mark, _ = spec.url.partition("?")
     return f"{path}{mark}…" if mark else path
 
 
 def _node_settings(parts: DriverParts) -> HttpSettings:
-    """Of the configuration, whose section has the same names."""
-    found = parts.connections.get("http")
-    if found is None or isinstance(found, HttpSettings):
-        return found or HttpSettings()
-    named = HttpSettings.__struct_fields__
-    return HttpSettings(**{name: getattr(found, name) for name in named if hasattr(found, name)})
+    """The HTTP settings of the node; the section of a configuration has fields of the same names."""
+    section = parts.connections.get("http")
+    if section is None or isinstance(section, HttpSettings):
+        return section or HttpSettings()
+    names = HttpSettings.__struct_fields__
+    return HttpSettings(**{name: getattr(section, name) for name in names if hasattr(section, name)})
 
 
 def _allowed_by(node: HttpSettings) -> AllowedAddresses:
     return allowed_of(node.allow, "http: allow", is_private=node.allow_private)
 
 
-def _status(outgoing: OutgoingRequest, answer: Response) -> str:
-    return f"{answer.status} {outgoing.excerpt(answer.phrase, _PHRASE_MAX_CHARS)}".rstrip()
+def _status(outgoing: OutgoingRequest, response: Response) -> str:
+    return f"{response.status} {outgoing.excerpt(response.phrase, _PHRASE_MAX_CHARS)}".rstrip()
 
 
-def _quoted(outgoing: OutgoingRequest, answer: Response, text: str) -> str:
-    """The beginning of the body, for the error."""
-    whole = text.strip()
-    if not whole:
+def _quoted(outgoing: OutgoingRequest, response: Response, text: str) -> str:
+    """The beginning of the body, for an error."""
+    body = text.strip()
+    if not body:
         return ""
-    more = "…" if len(whole) > _SHOWN_MAX_CHARS or answer.is_cut else ""
-    return f"; it says:\n{outgoing.excerpt(whole, _SHOWN_MAX_CHARS, is_cut=answer.is_cut)}{more}"
+    more = "…" if len(body) > _SHOWN_MAX_CHARS or response.is_cut else ""
+    return f"; response body:\n{outgoing.excerpt(body, _SHOWN_MAX_CHARS, is_cut=response.is_cut)}{more}"
 
 
-def _result(outgoing: OutgoingRequest, answer: Response, text: str, seconds: float) -> dict[str, Any]:
+def _result(outgoing: OutgoingRequest, response: Response, text: str, seconds: float) -> dict[str, Any]:
     return {
-        "status": answer.status,
-        "url": outgoing.hide(answer.shown),
-        "address": answer.address,
+        "status": response.status,
+        "url": outgoing.hide(response.shown),
+        "address": response.address,
         "seconds": seconds,
-        "redirects": answer.redirects,
+        "redirects": response.redirects,
         "headers": {
-            name: outgoing.hide(answer.headers[name])[:500] for name in _KEPT_HEADERS if name in answer.headers
+            name: outgoing.hide(response.headers[name])[:500] for name in _KEPT_HEADERS if name in response.headers
         },
-        "body": outgoing.excerpt(text, _KEPT_MAX_CHARS, is_cut=answer.is_cut),
-        "is_cut": answer.is_cut or len(text) > _KEPT_MAX_CHARS,
+        "body": outgoing.excerpt(text, _KEPT_MAX_CHARS, is_cut=response.is_cut),
+        "is_cut": response.is_cut or len(text) > _KEPT_MAX_CHARS,
     }
 
 
-def _asked_to_wait(answer: Response, now_us: int) -> int | None:
-    """Its Retry-After in microseconds: in seconds there, or as a moment."""
-    text = answer.headers.get("retry-after", "").strip()
+def _retry_after(response: Response, now_us: int) -> int | None:
+    """The Retry-After header in microseconds. It holds seconds or a date."""
+    text = response.headers.get("retry-after", "").strip()
     if len(text) > _MOMENT_MAX_CHARS:
         return None
     if text.isascii() and text.isdigit():
@@ -180,14 +183,14 @@ def _asked_to_wait(answer: Response, now_us: int) -> int | None:
     until = _moment(text)
     if until is None:
         return None
-    # By its own clock, if it shows it.
-    now = _moment(answer.headers.get("date", "")[:_MOMENT_MAX_CHARS]) or datetime.fromtimestamp(now_us / SECOND, UTC)
+    # The server's clock counts, if it sends its time.
+    now = _moment(response.headers.get("date", "")[:_MOMENT_MAX_CHARS]) or datetime.fromtimestamp(now_us / SECOND, UTC)
     return max(round((until - now).total_seconds() * SECOND), 0)
 
 
 def _moment(text: str) -> datetime | None:
     try:
-        found = parsedate_to_datetime(text)
+        moment = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

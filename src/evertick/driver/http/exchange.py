@@ -1,8 +1,7 @@
-"""One exchange with a server: redirects followed, every address judged, everything bounded by one deadline.
+"""One HTTP exchange: a request and its redirects, each to a checked address, within one deadline.
 
-Each request goes to an address that was judged a moment before, on a connection of its own. The Host header has the
-name, and the certificate is checked against it. Proxies of the environment are not used: the addresses that they
-connect to cannot be judged here.
+Each request uses a new connection to an address that was just checked. The Host header and the certificate check use
+the host name. Proxies from the environment are ignored, because the addresses behind a proxy cannot be checked.
 """
 
 from __future__ import annotations
@@ -32,27 +31,29 @@ from evertick.text.regular_file import open_regular
 __all__ = ["Exchange", "Response", "charset_of", "decoded", "trusting"]
 
 _FOLLOWED = (301, 302, 303, 307, 308)
-_SEND_AGAIN = ("GET", "HEAD")
-# Of one body, and for the server that it was signed for.
+_REPEATED_METHODS = ("GET", "HEAD")
+# A signature is for one body and one server, so a redirect that changes either drops it.
 _SIGNATURE = frozenset(("webhook-id", "webhook-timestamp", "webhook-signature"))
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 _PORTS = {"http": 80, "https": 443}
-# The network library's text for every failure to connect: the reason is below it.
+# The text of the network library for every failure to connect; its cause has the reason.
 _ATTEMPTS = "All connection attempts failed"
 _SHOWN_MAX_CHARS = 500
 _HOST_MAX_CHARS = 100
-# Read at once; handled without yielding to the event loop; unpacked and decoded at once.
+# Sizes of one step: of a read, before the event loop gets a turn, of decompressing, of decoding.
 _READ_BYTES = 16 * 1024
 _PIECES_AT_ONCE = 100
 _UNPACKED_AT_ONCE = 1024 * 1024
 _DECODED_AT_ONCE = 64 * 1024
-# Of the headers, with those of answers before the answer; and of frames and what unpacks to nothing, beside the body.
+# Limits of the headers, including those of 1xx responses.
 _HEAD_MAX_BYTES = 64 * 1024
 _HEAD_MAX_LINES = 500
-_AROUND_BODY_TIMES = 4
-_AROUND_BODY_BYTES = 512 * 1024
+# The limit of bytes received for a body: these times its read limit plus these. Chunk headers and empty compressed
+# blocks count, too.
+_BODY_FRAMING_TIMES = 4
+_BODY_FRAMING_BYTES = 512 * 1024
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
-# The codecs of web pages, by the names that servers use.
+# The codecs of web pages, by the names that servers send.
 _CHARSETS = {
     **{name: name for name in ("utf-8", "utf-16", "utf-16le", "utf-16be", "us-ascii", "koi8-r", "koi8-u", "tis-620")},
     **{name: name for name in ("gb2312", "gbk", "gb18030", "big5", "big5-hkscs", "euc-kr", "euc-jp", "iso-2022-jp")},
@@ -69,24 +70,24 @@ _CHARSETS = {
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a server, as much of it as is read."""
+    """The response of a server, up to the read limit."""
 
     status: int
     phrase: str
-    # By their names in small letters.
+    # By lower-case names.
     headers: dict[str, str]
     body: bytes
-    # Whether there was more.
+    # Whether the body was longer.
     is_cut: bool
-    # Where it came from in the end, as it may be shown.
+    # The final URL without secrets.
     shown: str
     address: str
-    # How often it was sent elsewhere.
+    # The number of followed redirects.
     redirects: int
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """Carries out requests of one task."""
+    """Sends the requests of one task."""
 
     allowed: AllowedAddresses
     look_up: LookUp
@@ -94,62 +95,69 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     redirects: int
     read_limit: int
-    # A redirect with one of these statuses is an answer, and not followed.
+    # Expected statuses: a redirect with one of them is not followed.
     awaited: frozenset[int]
     begin_phase: Callable[[str], OpenPhase]
 
     async def carry_out(self, outgoing: OutgoingRequest) -> Response:
-        """The answer. Raises JobFailed when there is none, Refused when an address is not to be talked to."""
+        """Return the response. Raises JobFailed if there is none, Refused if an address is not allowed."""
         try:
             hop = _Hop(outgoing, f"{outgoing.method} {_shown(outgoing)}", self.begin_phase)
         except (httpx.InvalidURL, ValueError):
-            raise JobFailed(f"{outgoing.method}: its url is no address that can be asked; write it anew") from None
+            raise JobFailed(
+                f"{outgoing.method}: the url is not valid", setting="url", fix="write it like 'https://host/path'"
+            ) from None
         try:
             async with asyncio.timeout(self.timeout) as deadline:
                 until = deadline.when()
                 assert until is not None
                 for count in range(self.redirects + 1):
-                    answer = await self._ask(hop, until, count)
-                    if answer.status in self.awaited or not self.redirects:
-                        return answer
-                    further = _further(hop.outgoing, answer)
-                    if further is None:
-                        return answer
-                    hop.outgoing, hop.doing = further, f"{further.method} {_shown(further)}"
+                    response = await self._ask(hop, until, count)
+                    if response.status in self.awaited or not self.redirects:
+                        return response
+                    redirected = _redirected(hop.outgoing, response)
+                    if redirected is None:
+                        return response
+                    hop.outgoing, hop.label = redirected, f"{redirected.method} {_shown(redirected)}"
         except TimeoutError:
-            raise JobFailed(f"{hop.doing}: no whole answer within {self.timeout:g} s: {hop.stage}") from None
+            raise JobFailed(f"{hop.label}: timed out after {self.timeout:g} s while {hop.stage}") from None
         finally:
             hop.end(is_failed=True)
-        raise JobFailed(f"{hop.doing}: it was sent elsewhere more than {self.redirects} times; see redirects")
+        raise JobFailed(
+            f"{hop.label}: more than {self.redirects} redirects",
+            setting="redirects",
+            value=str(self.redirects),
+            fix="correct the url, or raise redirects",
+        )
 
     async def _ask(self, hop: _Hop, until: float, count: int) -> Response:
-        """One request, to the first address that takes it."""
+        """Send one request to the first address that accepts the connection."""
         url = httpx.URL(hop.outgoing.url)
         host = url.raw_host.decode("ascii")
-        hop.enter("connect", f"looking up {host!r}")
+        hop.enter("connect", f"resolving {host!r}")
         try:
-            found = await self.look_up(host)
+            resolved = await self.look_up(host)
         except OSError as error:
-            raise JobFailed(f"{hop.doing}: {host!r} cannot be looked up: {_cause(error)}") from None
+            raise JobFailed(f"{hop.label}: {host!r} cannot be resolved: {_cause(error)}") from None
         except UnicodeError:
             name = hop.outgoing.excerpt(repr(host), _HOST_MAX_CHARS)
-            raise JobFailed(f"{hop.doing}: {name} cannot be the name of a host") from None
-        addresses = permitted(host, found, self.allowed)
-        failed = ""
+            raise JobFailed(f"{hop.label}: {name} is not a valid host name", setting="url", value=name) from None
+        addresses = permitted(host, resolved, self.allowed)
+        failure = ""
         for position, address in enumerate(addresses):
             hop.enter("connect", f"connecting to {address}", address=str(address))
-            # One that swallows everything leaves the others their share of the time.
+            # An address that drops packets must leave the others their share of the time.
             share = (until - asyncio.get_running_loop().time()) / (len(addresses) - position)
             try:
                 return await self._request(hop, url, address, max(share, 0.001), count)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failed = f"cannot connect to {_with_port(address, url)}: {_cause(error)}"
+                failure = f"cannot connect to {_with_port(address, url)}: {_cause(error)}"
                 hop.end(is_failed=True)
             except (httpcore.NetworkError, httpcore.ProtocolError, zlib.error) as error:
-                # It may repeat a line of the server's.
-                failed = f"{hop.stage}: {hop.outgoing.excerpt(_cause(error), _SHOWN_MAX_CHARS)}"
-                break  # the server may have received it
-        raise JobFailed(f"{hop.doing}: {failed}")
+                # The text may repeat a line from the server.
+                failure = f"failed while {hop.stage}: {hop.outgoing.excerpt(_cause(error), _SHOWN_MAX_CHARS)}"
+                break  # the server may have received the request, so it is not sent to another address
+        raise JobFailed(f"{hop.label}: {failure}")
 
     async def _request(self, hop: _Hop, url: httpx.URL, address: Address, connect: float, count: int) -> Response:
         outgoing, received = hop.outgoing, _ReceivedBytes(self.read_limit)
@@ -157,7 +165,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
         async def listen(event: str, _: object) -> None:
             if event == "http11.send_request_headers.started":
-                hop.enter("wait", f"waiting for {address} to answer")
+                hop.enter("wait", f"waiting for a response from {address}")
 
         pool = httpcore.AsyncConnectionPool(ssl_context=trusting(self.ca), network_backend=backend)
         try:
@@ -174,9 +182,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
                     },
                 )
             )
-            received.is_head_over = True
+            received.has_head = True
             hop.end(status=response.status)
-            hop.enter("read", "waiting for the rest of the answer")
+            hop.enter("read", "reading the response")
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             body, is_cut = await _read(response.aiter_stream(), headers, self.read_limit)
             hop.end(bytes=len(body), **({"is_cut": True} if is_cut else {}))
@@ -196,7 +204,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ToAddress(httpcore.AnyIOBackend):
-    """Connects to one address, whatever the name is, and closes what it has opened: a handshake cut off does not."""
+    """Connects to a given address instead of the host name, and closes all its connections; httpcore leaves one open
+    whose TLS handshake is interrupted."""
 
     def __init__(self, address: Address, received: _ReceivedBytes) -> None:
         self._address = str(address)
@@ -216,35 +225,34 @@ class _ToAddress(httpcore.AnyIOBackend):
 
 
 class _ReceivedBytes:
-    """How much a server has sent. It may send answers before its answer, headers and frames without end, and each of
-    them keeps the event loop for a while."""
+    """Limits the received bytes: endless 1xx responses, headers or chunks would block the event loop."""
 
     def __init__(self, read_limit: int) -> None:
-        self._body_most = _AROUND_BODY_TIMES * read_limit + _AROUND_BODY_BYTES
+        self._body_max = _BODY_FRAMING_TIMES * read_limit + _BODY_FRAMING_BYTES
         self._head = self._lines = self._body = 0
         self._last = b""
-        self.is_head_over = False
+        self.has_head = False
 
     def count(self, data: bytes) -> None:
-        if self.is_head_over:
+        if self.has_head:
             self._body += len(data)
-            if self._body > self._body_most:
-                raise httpcore.RemoteProtocolError("it sends far more around its body than in it")
+            if self._body > self._body_max:
+                raise httpcore.RemoteProtocolError("the server sent far more chunk headers or padding than body")
             return
         self._head += len(data)
-        # Up to an empty line: what follows may be the body.
-        found = _EMPTY_LINE.search(self._last + data)
-        end = len(data) if found is None else max(found.end() - len(self._last), 0)
+        # Lines after an empty line may belong to the body.
+        empty_line = _EMPTY_LINE.search(self._last + data)
+        end = len(data) if empty_line is None else max(empty_line.end() - len(self._last), 0)
         self._lines += data.count(b"\n", 0, end)
         self._last = data[-3:]
         if self._lines > _HEAD_MAX_LINES:
-            raise httpcore.RemoteProtocolError(f"it sends more than {_HEAD_MAX_LINES} lines of headers")
+            raise httpcore.RemoteProtocolError(f"the server sent more than {_HEAD_MAX_LINES} lines of headers")
         if self._head > _HEAD_MAX_BYTES:
-            raise httpcore.RemoteProtocolError(f"it sends more than {_HEAD_MAX_BYTES // 1024} KiB of headers")
+            raise httpcore.RemoteProtocolError(f"the server sent more than {_HEAD_MAX_BYTES // 1024} KiB of headers")
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection that is read in small parts, which are counted."""
+    """A connection that reads in small, counted parts."""
 
     def __init__(self, stream: httpcore.AsyncNetworkStream, received: _ReceivedBytes) -> None:
         self._stream, self._received = stream, received
@@ -270,16 +278,16 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 class _Hop:
-    """How far an exchange has come: for the words of its end, and in phases."""
+    """The current request of an exchange: its stage, for errors, and its open phase."""
 
-    def __init__(self, outgoing: OutgoingRequest, doing: str, begin_phase: Callable[[str], OpenPhase]) -> None:
-        self.outgoing, self.doing, self.stage = outgoing, doing, "beginning"
+    def __init__(self, outgoing: OutgoingRequest, label: str, begin_phase: Callable[[str], OpenPhase]) -> None:
+        self.outgoing, self.label, self.stage = outgoing, label, "starting"
         self._begin_phase = begin_phase
         self._name = ""
         self._phase: OpenPhase | None = None
 
     def enter(self, phase: str, stage: str, **metadata: object) -> None:
-        """Another stage, of the phase that goes on or of the next."""
+        """Begin a stage of the open phase, or of a new one."""
         self.stage = stage
         if self._phase is None or self._name != phase:
             self.end()
@@ -294,21 +302,23 @@ class _Hop:
 
 
 def trusting(ca: str | None) -> ssl.SSLContext:
-    """TLS that trusts the certificates of the system, or only those in the file."""
+    """A TLS context that trusts the certificates of the system, or only those in the file."""
     try:
-        # A file that was changed is read anew: certificates are renewed while nodes live.
         if ca is not None:
-            os.close(open_regular(ca))  # the library would wait for a pipe
+            os.close(open_regular(ca))  # the ssl module would block on a named pipe
         return _context(ca, None if ca is None else Path(ca).stat().st_mtime_ns)
     except (OSError, ssl.SSLError) as error:
         raise InvalidSetting(
-            f"http: ca: the certificates in {ca!r} cannot be read: {_cause(error)}; name a file in PEM format",
+            f"http: ca: the certificates in {ca!r} cannot be read: {_cause(error)}",
             setting="ca",
+            value=repr(ca),
+            fix="name a file in PEM format",
         ) from None
 
 
+# The time of the last change is part of the key: certificates are renewed while a node runs.
 @lru_cache(maxsize=16)
-def _context(ca: str | None, _changed: int | None) -> ssl.SSLContext:
+def _context(ca: str | None, _changed_ns: int | None) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=ca)
 
 
@@ -320,7 +330,7 @@ def _head(outgoing: OutgoingRequest, url: httpx.URL) -> list[tuple[str, str]]:
 
 
 async def _read(stream: AsyncIterable[bytes], headers: Mapping[str, str], most: int) -> tuple[bytes, bool]:
-    """The body as far as it is wanted, and whether there is more. What is packed is unpacked no further than that."""
+    """The first `most` bytes of the decompressed body, and whether there are more. The rest is not decompressed."""
     is_packed = headers.get("content-encoding", "").lower() in ("gzip", "x-gzip", "deflate")
     unpack = zlib.decompressobj(_ANY_ZLIB) if is_packed else None
     body, pieces = bytearray(), 0
@@ -329,7 +339,7 @@ async def _read(stream: AsyncIterable[bytes], headers: Mapping[str, str], most: 
         while rest:
             pieces += 1
             if pieces % _PIECES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # data that has arrived already comes without a pause
+                await asyncio.sleep(0)  # buffered data arrives without yielding to the event loop
             if unpack is None:
                 body, rest = body + rest[: most + 1 - len(body)], b""
             else:
@@ -338,21 +348,21 @@ async def _read(stream: AsyncIterable[bytes], headers: Mapping[str, str], most: 
             if len(body) > most:
                 return bytes(body[:most]), True
             if unpack is not None and unpack.eof:
-                return bytes(body), False  # whatever follows, it is no part of it
+                return bytes(body), False  # bytes after the end of the stream are not part of the body
     return bytes(body), False
 
 
 def charset_of(headers: Mapping[str, str]) -> str:
-    """The name of the codec by which a body is read. What is not among those of web pages is read as UTF-8: some that
-    Python has take a time that grows with the square of the text, or make other texts of it than any browser."""
+    """The codec of a body. Codecs that web pages do not use are replaced by UTF-8: some codecs of Python take quadratic
+    time, or decode otherwise than browsers."""
     _, _, rest = headers.get("content-type", "").lower().partition("charset=")
     name = rest.partition(";")[0].strip("\"' ").replace("_", "-")
     return _CHARSETS.get(name, "utf-8")
 
 
 def decoded(body: bytes, charset: str) -> str:
-    """The body as text. In parts, so that other threads have their turns."""
-    if charset == "utf-16":  # as browsers have it, the smaller byte first without a mark
+    """The body as text, decoded in parts so that other threads can run."""
+    if charset == "utf-16":  # little-endian without a byte order mark, as in browsers
         charset = "utf-16be" if body.startswith(codecs.BOM_UTF16_BE) else "utf-16le"
         body = body.removeprefix(codecs.BOM_UTF16_BE if charset == "utf-16be" else codecs.BOM_UTF16_LE)
     decoder = codecs.getincrementaldecoder(charset)("replace")
@@ -360,35 +370,35 @@ def decoded(body: bytes, charset: str) -> str:
     return "".join([*parts, decoder.decode(b"", final=True)])
 
 
-def _further(outgoing: OutgoingRequest, answer: Response) -> OutgoingRequest | None:
-    """The request that a redirect asks for; None where it asks for none. Raises JobFailed where it is not made."""
-    location = answer.headers.get("location")
-    if answer.status not in _FOLLOWED or location is None:
+def _redirected(outgoing: OutgoingRequest, response: Response) -> OutgoingRequest | None:
+    """The request after a redirect; None if the response is none. Raises JobFailed if it must not be followed."""
+    location = response.headers.get("location")
+    if response.status not in _FOLLOWED or location is None:
         return None
-    doing, here = f"{outgoing.method} {answer.shown}", httpx.URL(outgoing.url)
+    label, here = f"{outgoing.method} {response.shown}", httpx.URL(outgoing.url)
     if len(location) > URL_MAX_CHARS:
         raise JobFailed(
-            f"{doing}: it redirects to an address of {len(location)} characters, which is not followed; "
-            f"{URL_MAX_CHARS} are the most"
+            f"{label}: redirect not followed: its URL has {len(location)} characters, more than {URL_MAX_CHARS}"
         )
     try:
         there = here.join(location).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError, TypeError):
-        raise JobFailed(f"{doing}: it redirects to what is no address") from None
+        raise JobFailed(f"{label}: redirect not followed: its URL is not valid") from None
     shown = "" if outgoing.is_url_secret else f" to {_shown_url(outgoing, there)}"
     if there.scheme not in _PORTS or not there.host or there.userinfo:
-        raise JobFailed(f"{doing}: it redirects{shown}, which is no plain address of a web server")
+        raise JobFailed(f"{label}: redirect{shown} not followed: only http and https URLs without a user are allowed")
     if here.scheme == "https" and there.scheme == "http":
-        raise JobFailed(f"{doing}: it redirects{shown}, which is not encrypted; that is not followed")
+        raise JobFailed(f"{label}: redirect{shown} not followed: it leads from https to unencrypted http")
     headers, method, body = outgoing.headers, outgoing.method, outgoing.body
-    if answer.status == 303 and method != "HEAD":
+    if response.status == 303 and method != "HEAD":
         method, body = "GET", b""
         headers = _without(headers, _SIGNATURE | {"content-type"})
-    elif answer.status in (301, 302) and method not in _SEND_AGAIN:
-        # Most programs send a GET without the body then, which would look like a success.
+    elif response.status in (301, 302) and method not in _REPEATED_METHODS:
+        # Most clients send a GET without the body here, which would look like a success.
         raise JobFailed(
-            f"{doing}: it redirects{shown} with status {answer.status}, by which {method} is not sent again; write the "
-            "new address into the url"
+            f"{label}: redirect{shown} not followed: {method} is not repeated after status {response.status}",
+            setting="url",
+            fix="write the new address as url",
         )
     if _origin(here) != _origin(there):
         headers = _without(headers, outgoing.confidential | _SIGNATURE)
@@ -409,7 +419,7 @@ def _shown(outgoing: OutgoingRequest) -> str:
 
 
 def _shown_url(outgoing: OutgoingRequest, url: httpx.URL) -> str:
-    """Without what follows the question mark: people put keys there."""
+    """The URL without its query, which often holds keys."""
     more = "?…" if url.query else ""
     return f"{url.scheme}://{url.netloc.decode('ascii')}{outgoing.excerpt(url.path, _SHOWN_MAX_CHARS)}{more}"
 
@@ -420,14 +430,14 @@ def _with_port(address: Address, url: httpx.URL) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """Its first cause, in a line."""
+    """The first cause of the error, in one line."""
     while (inner := error.__cause__ or error.__context__) is not None and str(error) in ("", str(inner), _ATTEMPTS):
         error = inner
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
+        return f"the certificate is not trusted: {error.verify_message}"
     if isinstance(error, zlib.error):
-        return f"its body cannot be unpacked: {error}"
+        return f"the body cannot be decompressed: {error}"
     if isinstance(error, ConnectionError) and error.errno:
-        return os.strerror(error.errno).lower()  # asyncio has the address in its place
+        return os.strerror(error.errno).lower()  # the text of asyncio repeats the address
     text = " ".join(str(getattr(error, "strerror", None) or error).split())
     return text or type(error).__name__

@@ -1,7 +1,7 @@
-"""The request of one attempt: the specification, filled with what the run knows, its secrets looked up, and signed.
+"""The request of one attempt: the specification with its placeholders filled, its secrets resolved, and a signature.
 
-Signed as the Standard Webhooks specification has it, so that its libraries can check it in any language: HMAC-SHA256
-over `id.timestamp.body`, with the run's id and the seconds since 1970, in `webhook-signature: v1,<base64>`.
+Signatures follow the Standard Webhooks specification, so that receivers can use its libraries: HMAC-SHA256 over
+`id.timestamp.body`, with the run's id and the Unix time, in `webhook-signature: v1,<base64>`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ __all__ = ["OutgoingRequest", "make_request", "signature"]
 
 _KEY_PREFIX = "whsec_"
 _HIDDEN = "***"
-# Left as they are in a header's value: printable ASCII.
+# Printable ASCII, which is not percent-encoded in a header's value.
 _SAFE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as it goes out. It holds secrets: it is never shown."""
+    """A request ready to send. It holds secrets, so never log it."""
 
     method: str
     url: str
     headers: dict[str, str]
     body: bytes
-    # Names of headers, in small letters, that only the server may see that the request was written for.
+    # Lower-case names of headers that are dropped when a redirect leads to another server.
     confidential: frozenset[str] = frozenset()
-    # Values that must not be shown wherever they turn up: in an answer that repeats them, in an error.
+    # Values to mask in responses and errors.
     secrets: tuple[str, ...] = ()
     is_url_secret: bool = False
 
@@ -58,35 +58,35 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"<OutgoingRequest {self.method}>"
 
     def hide(self, text: str) -> str:
-        """The text without the secrets of this request. It must be whole: a half of one is not recognised."""
+        """The text with the secrets of this request masked. A part of a secret is not recognised."""
         for secret in self.secrets:
             text = text.replace(secret, _HIDDEN)
         return text
 
     def excerpt(self, text: str, most: int, *, is_cut: bool = False) -> str:
-        """Up to so many characters of a text, without secrets and without the first part of one at the cut."""
+        """The first `most` characters, masked, also a secret that is cut off at the end."""
         if len(text) <= most and not is_cut:
             return self.hide(text)[:most]
-        # A cut inside of a character was decoded to a replacement character, which is in no secret.
+        # A cut inside a character was decoded to a replacement character, which is in no secret.
         data = text[:most].rstrip("\ufffd").encode(errors="surrogatepass")
-        # The mask holds the possible beginning of a secret back.
+        # The mask withholds a possible beginning of a secret.
         return Mask(self.secrets).take(data).decode(errors="surrogatepass")[:most]
 
 
 class _SecretValues:
-    """Looks secrets up, and remembers their values, which must not be shown."""
+    """Resolves secrets and collects their values, which must be masked."""
 
     def __init__(self, resolve: Callable[[str], str]) -> None:
         self._resolve = resolve
         self.values: list[str] = []
 
     def value(self, secret: Secret) -> str:
-        found = self._resolve(secret.name)
-        self.values.append(found)
-        return found
+        value = self._resolve(secret.name)
+        self.values.append(value)
+        return value
 
     def hide_parts(self, url: str) -> None:
-        """The parts of a secret address: a server repeats them without its own name."""
+        """Mask also the parts of a secret URL: a server may repeat them without its host name."""
         parts = urlsplit(url)
         self.values += [part for part in (f"{parts.path}?{parts.query}", parts.path, parts.query) if len(part) > 1]
 
@@ -102,7 +102,7 @@ def make_request(
         secrets.hide_parts(url)
     else:
         url = Template(spec.url, "url", f"{what}: url").fill(values)
-        _refuse_steps(url, f"{what}: url")
+        _check_path(url, f"{what}: url")
     body, kind = _body(spec, values, what)
     headers = _run_headers(context, app) if spec.run_headers else {}
     if kind is not None:
@@ -120,14 +120,14 @@ def make_request(
         headers=headers,
         body=body,
         confidential=frozenset(confidential | {"authorization", "cookie"}),
-        # The longest first: one may be a part of another.
+        # The longest first, because one may be part of another.
         secrets=tuple(sorted(set(secrets.values), key=len, reverse=True)),
         is_url_secret=isinstance(spec.url, Secret),
     )
 
 
 def signature(keys: Sequence[str], id_: str, seconds: int, body: bytes) -> dict[str, str]:
-    """The three headers of a signed request. Of several keys the receiver needs one: so they can be exchanged."""
+    """The three headers of a signed request. The receiver needs only one of the keys, so keys can be rotated."""
     signed = b".".join((id_.encode(), str(seconds).encode(), body))
     digests = [hmac.new(_key_bytes(key), signed, hashlib.sha256).digest() for key in keys]
     return {
@@ -138,14 +138,16 @@ def signature(keys: Sequence[str], id_: str, seconds: int, body: bytes) -> dict[
 
 
 def _key_bytes(key: str) -> bytes:
-    """`whsec_` is followed by base64, as the receivers' libraries have it; any other text is the key itself."""
+    """Base64 follows `whsec_`, as in the libraries of receivers; any other text is the key itself."""
     if not key.startswith(_KEY_PREFIX):
         return key.encode()
     try:
         return base64.b64decode(key.removeprefix(_KEY_PREFIX), validate=True)
     except binascii.Error:
         raise JobFailed(
-            "http: sign: the secret begins with 'whsec_' and does not go on in base64; set it anew"
+            "http: sign: the secret begins with 'whsec_', but the rest is not base64",
+            setting="sign",
+            fix="set the secret to the complete key",
         ) from None
 
 
@@ -167,7 +169,7 @@ def _run_headers(context: Context, app: str) -> dict[str, str]:
     headers = {
         "User-Agent": f"evertick/{VERSION}",
         "Accept": "*/*",
-        # Reading is bounded, so a small body should not unpack to a large one.
+        # The read limit counts decompressed bytes.
         "Accept-Encoding": "identity",
         "Idempotency-Key": context.run_id,
         "Evertick-Run-Id": context.run_id,
@@ -181,16 +183,18 @@ def _run_headers(context: Context, app: str) -> dict[str, str]:
     return {name: quote(value, safe=_SAFE) for name, value in headers.items() if value}
 
 
-def _refuse_steps(url: str, what: str) -> None:
-    """An argument must not lead out of the folder that the address has it in, as /items/../admin does."""
+def _check_path(url: str, what: str) -> None:
+    """Reject path traversal by an argument, as in /items/../admin."""
     if any(part in (".", "..") for part in urlsplit(url).path.split("/")):
         raise InvalidArguments(
-            f"{what}: with these arguments its path has a '.' or '..' between slashes; name it whole"
+            f"{what}: with these arguments the path has a '.' or '..' segment",
+            setting="url",
+            fix="pass arguments without such segments",
         )
 
 
 def _body(spec: Http, values: dict[str, Any], what: str) -> tuple[bytes, str | None]:
-    """The body, and what it is if the headers do not say so."""
+    """The body, and its content type if no header sets it."""
     named = content_type_of(spec)
     if spec.json is not None:
         body, kind = msgspec.json.encode(fill(spec.json, values, f"{what}: json")), "application/json"
@@ -201,7 +205,7 @@ def _body(spec: Http, values: dict[str, Any], what: str) -> tuple[bytes, str | N
         return b"", None
     if len(body) > BODY_MAX_BYTES:
         raise InvalidArguments(
-            f"{what}: the body takes {len(body)} bytes, more than {BODY_MAX_BYTES}; send a reference"
+            f"{what}: the body has {len(body)} bytes, more than {BODY_MAX_BYTES}", fix="send a reference to the data"
         )
     return body, None if named is not None else kind
 
@@ -210,8 +214,12 @@ def _header(name: str, value: str | Secret, values: dict[str, Any], secrets: _Se
     where = f"{what}: headers: {name!r}"
     filled = secrets.value(value) if isinstance(value, Secret) else Template(value, "text", where).fill(values)
     if not all(" " <= letter <= "~" or letter == "\t" for letter in filled):
-        # Not shown, for it may be a secret. With a line break in it a value could add headers of its own.
-        raise InvalidArguments(f"{where}: its value holds a character that cannot be in a header; use plain ASCII")
+        # The value may be a secret, so the error omits it. A line break in it could inject headers.
+        raise InvalidArguments(
+            f"{where}: its value has a character that is not allowed in a header",
+            setting="headers",
+            fix="use printable ASCII",
+        )
     return filled.strip()
 
 
@@ -227,7 +235,7 @@ def _authorization(spec: Http, secrets: _SecretValues, what: str) -> dict[str, s
     return {}
 
 
-def _merged(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
-    """Ours, unless they wrote the same header themselves, in whatever letters."""
-    written = {name.lower() for name in theirs}
-    return {name: value for name, value in ours.items() if name.lower() not in written} | theirs
+def _merged(default: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """The default headers, replaced by given ones of the same name in any case."""
+    names = {name.lower() for name in given}
+    return {name: value for name, value in default.items() if name.lower() not in names} | given

@@ -1,4 +1,4 @@
-"""A job that makes an HTTP request: its specification, the checks of that, and of the answer."""
+"""The specification of an HTTP job, its checks, and the checks of the response."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from evertick.driver.spec import DriverParts, Spec
 from evertick.driver.spec_errors import Faults
 from evertick.errors import InvalidSetting
 from evertick.text.byte_size import size_bytes, size_text
+from evertick.text.values import shown
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import DAY, MILLISECOND
 
@@ -48,12 +49,12 @@ _SIGNING_KEYS_MAX = 5
 
 _METHOD = re.compile(r"[A-Z]{1,20}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
-# They follow from the rest, and a wrong one breaks the request or the one after it.
+# Evertick sets these headers. A wrong one breaks the request, or lets it smuggle another one.
 _OWN_HEADERS = {
-    "host": "it follows from the url",
-    "content-length": "it follows from the body",
+    "host": "it is taken from the url",
+    "content-length": "it is computed from the body",
     "transfer-encoding": "the body is sent in one piece",
-    "connection": "there is one request on a connection",
+    "connection": "a connection is used for one request",
     "webhook-id": "sign sets it",
     "webhook-timestamp": "sign sets it",
     "webhook-signature": "sign sets it",
@@ -63,22 +64,22 @@ _CHECKS_MAX = 50
 _SHOWN_MAX_CHARS = 100
 _RANGE = re.compile(r"([1-5]\d\d)-([1-5]\d\d)")
 _CLASS = re.compile(r"([1-5])[xX]{2}")
-# A longer body is looked through by a process of its own.
-_LOOKED_THROUGH_HERE = 128 * 1024
-_NOTHING = Checks()
+# A longer body is checked in a child process.
+_CHECKED_HERE_MAX_CHARS = 128 * 1024
+_NO_CHECKS = Checks()
 
 
 class Excerpt(Protocol):
-    """The beginning of a text, without secrets."""
+    """The beginning of a text, with secrets masked."""
 
     def __call__(self, text: str, most: int, *, is_cut: bool = False) -> str: ...
 
 
 class HttpExpect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Conditions for an answer; all of them must hold.
+    """Conditions for the response; all of them must hold.
 
     status: codes, classes and ranges: 200, "2xx", "200-204". contains: a text in the body.
-    matches: a regular expression that is found in the body. json: values by their JSON pointers: {"/state": "ok"}.
+    matches: a regular expression that matches in the body. json: values by JSON pointer: {"/state": "ok"}.
     """
 
     status: int | str | tuple[int | str, ...] = ("2xx",)
@@ -88,7 +89,7 @@ class HttpExpect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HttpBasic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A user and the secret that is the password."""
+    """A user name, and the secret with the password."""
 
     user: str
     password: Secret
@@ -97,8 +98,8 @@ class HttpBasic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of all HTTP jobs of a node.
 
-    allow_private: they may talk to private and loopback addresses. allow: networks and names that they may talk to.
-    ca: a file of certificates that are trusted in place of those of the system.
+    allow_private: whether jobs may connect to private and loopback addresses. allow: networks and host names that jobs
+    may connect to. ca: a file with the trusted certificates, in place of those of the system.
     """
 
     allow_private: bool = False
@@ -110,20 +111,20 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _UrlFirst(Spec, frozen=True, forbid_unknown_fields=True):
-    # The one field that may be given by its place: Http("https://…").
+    # The only positional field: Http("https://…").
     url: str | Secret
 
 
 class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a request: `Http("https://example.org/hook", json={"run": "{run_id}"})`.
 
-    url: where; a `Secret` where the address itself is one. method: default GET, with a body POST.
-    headers: by name. bearer, basic: credentials. json, body: what is sent; places like {run_id}, {fire_at} and
-    {args.NAME} are filled. sign: the secret or secrets that the request is signed with.
-    expect: what the answer must be. timeout: for all of it, redirects included. redirects: how many are followed.
-    read_limit: so much of the answer is read. retry_after_max: how long a server may ask to wait.
-    allow: networks and names that it may talk to although they are not public. ca: a file of trusted certificates.
-    run_headers: whether to tell the server which run asks.
+    url: the address, or a `Secret` that holds it. method: by default GET, or POST with a body.
+    headers: by name. bearer, basic: credentials. json, body: the data to send, with placeholders like {run_id},
+    {fire_at} and {args.NAME}. sign: the secret or secrets that sign the request.
+    expect: conditions for the response. timeout: for the whole exchange with its redirects. redirects: the maximum
+    number. read_limit: the maximum of the body that is read. retry_after_max: the longest wait that a server may ask
+    for. allow: networks and host names that are allowed although they are not public. ca: a file with the trusted
+    certificates. run_headers: whether to send headers that identify the run.
     """
 
     driver: ClassVar[str] = "http"
@@ -157,7 +158,7 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
         with faults.of("method"):
             self._check_method(what)
         self._check_headers(what, faults)
-        self._check_who_asks(what, faults)
+        self._check_credentials(what, faults)
         self._check_body(what, faults)
         _check_expect(self.expect, f"{what}: expect", faults)
         with faults.of("timeout"):
@@ -184,7 +185,10 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if (missing.name or "").partition(".")[0] == "evertick":
                 raise
             raise InvalidSetting(
-                f"task {task!r}: http: {missing.name} is not installed; pip install 'evertick[http]'", setting="http"
+                f"task {task!r}: http: {missing.name} is not installed",
+                setting="http",
+                value=missing.name,
+                fix="pip install 'evertick[http]'",
             ) from None
         return HttpDriver(self, task, parts)
 
@@ -204,33 +208,45 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _check_method(self, what: str) -> None:
         method = method_of(self)
         if not _METHOD.fullmatch(method) or method in ("CONNECT", "TRACE"):
-            raise InvalidSetting(f"{what}: method: {self.method!r:.60} is no method of a job; write one like 'POST'")
+            raise InvalidSetting(
+                f"{what}: method: {shown(self.method)} is not an allowed HTTP method",
+                setting="method",
+                value=shown(self.method),
+                fix="write one like 'POST'",
+            )
 
     def _check_headers(self, what: str, faults: Faults) -> None:
         if len(self.headers) > _HEADERS_MAX:
             with faults.of("headers"):
-                raise InvalidSetting(f"{what}: headers: {len(self.headers)} are more than {_HEADERS_MAX}; send fewer")
+                raise InvalidSetting(
+                    f"{what}: headers: {len(self.headers)} headers are more than {_HEADERS_MAX}",
+                    setting="headers",
+                    fix="send fewer",
+                )
             return
         seen: set[str] = set()
         for name, value in self.headers.items():
             with faults.of("headers"):
-                _check_header(name, value, seen, f"{what}: headers: {name!r:.60}")
+                _check_header(name, value, seen, f"{what}: headers: {shown(name)}")
             seen.add(name.lower())
 
-    def _check_who_asks(self, what: str, faults: Faults) -> None:
+    def _check_credentials(self, what: str, faults: Faults) -> None:
         chosen = [name for name, given in (("bearer", self.bearer), ("basic", self.basic)) if given is not None]
         chosen += ["headers: Authorization"] if any(name.lower() == "authorization" for name in self.headers) else []
         with faults.of("bearer", "basic", "headers"):
             if len(chosen) > 1:
-                raise InvalidSetting(f"{what}: {' and '.join(chosen)} both say who asks; give one of them")
+                raise InvalidSetting(f"{what}: {' and '.join(chosen)} both set credentials", fix="keep one of them")
         with faults.of("basic"):
             if self.basic is not None and (":" in self.basic.user or not self.basic.user.isprintable()):
-                raise InvalidSetting(f"{what}: basic: user: {self.basic.user!r:.60} must be printable, without ':'")
+                user = shown(self.basic.user)
+                raise InvalidSetting(
+                    f"{what}: basic: user: {user} must be printable and without ':'", setting="basic", value=user
+                )
 
     def _check_body(self, what: str, faults: Faults) -> None:
         with faults.of("json", "body"):
             if self.json is not None and self.body is not None:
-                raise InvalidSetting(f"{what}: json and body both say what is sent; give one of them")
+                raise InvalidSetting(f"{what}: json and body both set the request body", fix="keep one of them")
         with faults.of("json"):
             if self.json is not None:
                 _check_data(self.json, f"{what}: json")
@@ -240,12 +256,23 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _check_read_limit(self, what: str) -> None:
         if size_bytes(self.read_limit, what=f"{what}: read_limit") > _READ_MAX_BYTES:
-            most = size_text(_READ_MAX_BYTES)
-            raise InvalidSetting(f"{what}: read_limit: {self.read_limit!r} is more than {most}; write less")
+            limit, value = size_text(_READ_MAX_BYTES), shown(self.read_limit)
+            raise InvalidSetting(
+                f"{what}: read_limit: {value} is more than {limit}",
+                setting="read_limit",
+                value=value,
+                fix=f"write at most {limit}",
+            )
 
     def _check_sign(self, what: str) -> None:
-        if len(signing_keys_of(self)) > _SIGNING_KEYS_MAX or self.sign == ():
-            raise InvalidSetting(f"{what}: sign: {len(signing_keys_of(self))} secrets; give 1 to {_SIGNING_KEYS_MAX}")
+        count = len(signing_keys_of(self))
+        if count > _SIGNING_KEYS_MAX or self.sign == ():
+            raise InvalidSetting(
+                f"{what}: sign: {count} secrets are not allowed",
+                setting="sign",
+                value=str(count),
+                fix=f"give 1 to {_SIGNING_KEYS_MAX}",
+            )
 
 
 def method_of(spec: Http) -> str:
@@ -258,13 +285,13 @@ def signing_keys_of(spec: Http) -> tuple[Secret, ...]:
 
 
 def content_type_of(spec: Http) -> str | None:
-    """The type of the body by its headers."""
+    """The Content-Type that the headers set."""
     values = (value for name, value in spec.headers.items() if name.lower() == "content-type")
     return next((value for value in values if isinstance(value, str)), None)
 
 
 def escape_of(content_type: str | None) -> Escape:
-    """How values are put into a body of this kind."""
+    """How to escape values in a body of this type."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         return "json"
@@ -272,68 +299,123 @@ def escape_of(content_type: str | None) -> Escape:
 
 
 def check_url(url: str, what: str, *, has_places: bool = False, is_shown: bool = True) -> None:
-    """Refuse what is no address of a web server. Not shown: where the address is a secret."""
-    shown = f"{url!r:.100}" if is_shown else "what the secret holds"
+    """Raise InvalidSetting unless it is an http or https URL. `is_shown`: False if the URL is a secret."""
+    # Not quoted with an "@": a password may stand before it.
+    value = shown(url) if is_shown and "@" not in url else "the url" if is_shown else "the value of the secret"
+    field = value if is_shown else None
     if has_places:
         list(places_in(url, what))
     if len(url) > URL_MAX_CHARS:
-        raise InvalidSetting(f"{what}: {shown} has more than {URL_MAX_CHARS} characters; send a body instead")
+        raise InvalidSetting(
+            f"{what}: {value} has more than {URL_MAX_CHARS} characters",
+            setting="url",
+            value=field,
+            fix="send the data in the body",
+        )
     odd = next((letter for letter in url if letter.isspace() or not letter.isprintable()), None)
     if odd is not None:
         raise InvalidSetting(
-            f"{what}: {shown} holds the character {odd!r}; write it as %{ord(odd):02X}, or leave it out"
+            f"{what}: {value} contains the character {odd!r}",
+            setting="url",
+            value=field,
+            fix=f"write it as %{ord(odd):02X}, or remove it",
         )
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
     except ValueError as error:
-        raise InvalidSetting(f"{what}: {shown} is no address: {error}; write it like 'https://host/path'") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InvalidSetting(f"{what}: {shown} is no address of a web server; write it like 'https://host/path'")
+        raise InvalidSetting(
+            f"{what}: {value} is not a valid URL: {error}",
+            setting="url",
+            value=field,
+            fix="write it like 'https://host/path'",
+        ) from None
     if "@" in parts.netloc:
         raise InvalidSetting(
-            f"{what}: an address with a password in it is shown wherever it is listed; leave 'user:password@' out and "
-            "write basic = { user = '…', password = { secret = '…' } }"
+            f"{what}: a password in the URL would be shown in listings",
+            setting="url",
+            fix="remove 'user:password@' and write basic = { user = '…', password = { secret = '…' } }",
+        )
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidSetting(
+            f"{what}: {value} is not an http or https URL",
+            setting="url",
+            value=field,
+            fix="write it like 'https://host/path'",
         )
     if parts.fragment or port == 0:
-        raise InvalidSetting(f"{what}: {shown}: leave out {'the port 0' if port == 0 else 'what follows #'}")
+        part = "port 0" if port == 0 else "a fragment (#…)"
+        raise InvalidSetting(f"{what}: {value} has {part}", setting="url", value=field, fix="remove it")
     if "{" in parts.netloc or "}" in parts.netloc:
         raise InvalidSetting(
-            f"{what}: {shown}: arguments of a run do not choose the server; write its name, and use places behind it"
+            f"{what}: {value} has a placeholder in its host",
+            setting="url",
+            value=field,
+            fix="write the host, and use placeholders only after it",
         )
 
 
 def _check_header(name: str, value: str | Secret, seen: Set[str], where: str) -> None:
     if not _HEADER_NAME.fullmatch(name):
-        raise InvalidSetting(f"{where} is no name of a header; use letters, digits and '-'")
+        raise InvalidSetting(
+            f"{where} is not a valid header name",
+            setting="headers",
+            value=shown(name),
+            fix="use letters, digits and '-'",
+        )
     if name.lower() in _OWN_HEADERS:
-        raise InvalidSetting(f"{where} is not for you to set: {_OWN_HEADERS[name.lower()]}; leave it out")
+        raise InvalidSetting(
+            f"{where} cannot be set: {_OWN_HEADERS[name.lower()]}",
+            setting="headers",
+            value=shown(name),
+            fix="remove it",
+        )
     if name.lower() in seen:
-        raise InvalidSetting(f"{where} is there twice, in other letters; give it once")
+        raise InvalidSetting(
+            f"{where} is given twice (header names are case-insensitive)",
+            setting="headers",
+            value=shown(name),
+            fix="keep one of them",
+        )
     if isinstance(value, str):
-        _check_text(value, where, _HEADER_MAX_CHARS)
+        _check_header_value(value, where)
 
 
-def _check_text_body(body: str, kind: str | None, what: str) -> None:
+def _check_text_body(body: str, content_type: str | None, what: str) -> None:
     if len(body.encode(errors="surrogatepass")) > BODY_MAX_BYTES:
-        raise InvalidSetting(f"{what}: it takes more than {BODY_MAX_BYTES} bytes; send a reference instead")
+        raise InvalidSetting(
+            f"{what}: it has more than {BODY_MAX_BYTES} bytes", setting="body", fix="send a reference to the data"
+        )
     list(places_in(body, what))
-    if escape_of(kind) == "json" and not _is_json(body):
+    if escape_of(content_type) == "json" and not _is_json(body):
         raise InvalidSetting(
-            f"{what}: it is not JSON, although its Content-Type is {kind!r}; write the data as json = …"
+            f"{what}: it is not JSON, but its Content-Type is {content_type!r}",
+            setting="body",
+            fix="write the data as json = …",
         )
-    if kind is None and _is_json(body) and body.lstrip()[:1] in ("{", "["):
+    if content_type is None and _is_json(body) and body.lstrip()[:1] in ("{", "["):
         raise InvalidSetting(
-            f"{what}: it is JSON, and nothing says so; write it as json = …, or add the header Content-Type"
+            f"{what}: it is JSON without a Content-Type",
+            setting="body",
+            fix="write it as json = …, or add the header Content-Type",
         )
 
 
-def _check_text(text: str, what: str, most: int) -> None:
-    if len(text) > most:
-        raise InvalidSetting(f"{what}: {len(text)} characters are more than {most}; send a shorter text")
+def _check_header_value(text: str, what: str) -> None:
+    if len(text) > _HEADER_MAX_CHARS:
+        raise InvalidSetting(
+            f"{what}: {len(text)} characters are more than {_HEADER_MAX_CHARS}",
+            setting="headers",
+            fix="send a shorter value",
+        )
     odd = next((letter for letter in text if not (" " <= letter <= "~" or letter == "\t")), None)
     if odd is not None:
-        raise InvalidSetting(f"{what}: the character {odd!r} cannot be in a header; write plain ASCII")
+        raise InvalidSetting(
+            f"{what}: the character {odd!r} is not allowed in a header",
+            setting="headers",
+            value=repr(odd),
+            fix="use printable ASCII",
+        )
     list(places_in(text, what))
 
 
@@ -341,9 +423,15 @@ def _check_data(data: Any, what: str) -> None:
     try:
         size = len(msgspec.json.encode(data))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidSetting(f"{what}: it is no JSON-like data: {error}") from None
+        raise InvalidSetting(
+            f"{what}: it is not JSON-like data: {error}", setting="json", fix="use dicts, lists, text and numbers"
+        ) from None
     if size > BODY_MAX_BYTES:
-        raise InvalidSetting(f"{what}: it takes {size} bytes, more than {BODY_MAX_BYTES}; send a reference instead")
+        raise InvalidSetting(
+            f"{what}: it has {size} bytes, more than {BODY_MAX_BYTES}",
+            setting="json",
+            fix="send a reference to the data",
+        )
     for text in _texts_in(data):
         list(places_in(text, what))
 
@@ -362,7 +450,7 @@ def _texts_in(data: Any) -> Iterator[str]:
 
 
 def _is_json(text: str) -> bool:
-    """Whether it is JSON once its places are filled."""
+    """Whether the text is JSON when its placeholders are filled."""
     try:
         msgspec.json.decode(Template(text, "json", "body").tried_out())
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -374,12 +462,14 @@ def _check_span(value: float | str, what: str, least: int, most: int) -> None:
     us = duration_us(value, what=what)
     if not least <= us <= most:
         shortest, longest = duration_text(least) if least else "0s", duration_text(most)
-        raise InvalidSetting(f"{what}: {value!r} must be between {shortest} and {longest}")
+        raise InvalidSetting(f"{what}: {shown(value)} must be between {shortest} and {longest}", value=shown(value))
 
 
 def _check_whole(value: int, what: str, least: int, most: int) -> None:
     if isinstance(value, bool) or not least <= value <= most:
-        raise InvalidSetting(f"{what}: {value!r} must be a whole number from {least} to {most}")
+        raise InvalidSetting(
+            f"{what}: {shown(value)} must be a whole number from {least} to {most}", value=shown(value)
+        )
 
 
 # --- expectations
@@ -391,17 +481,26 @@ def _check_expect(expect: HttpExpect, what: str, faults: Faults) -> None:
     for name, text in (("contains", expect.contains), ("matches", expect.matches)):
         with faults.of("expect"):
             if text is not None and not 1 <= len(text) <= _EXPECT_MAX_CHARS:
-                raise InvalidSetting(f"{what}: {name}: a text of 1 to {_EXPECT_MAX_CHARS} characters is looked for")
+                raise InvalidSetting(
+                    f"{what}: {name}: {shown(text)} must have 1 to {_EXPECT_MAX_CHARS} characters",
+                    setting=name,
+                    value=shown(text),
+                )
     with faults.of("expect"):
         _check_pattern(expect.matches, f"{what}: matches")
     with faults.of("expect"):
         if len(expect.json) > _CHECKS_MAX:
-            raise InvalidSetting(f"{what}: json: {len(expect.json)} checks are more than {_CHECKS_MAX}; keep the best")
+            raise InvalidSetting(
+                f"{what}: json: {len(expect.json)} checks are more than {_CHECKS_MAX}", setting="json", fix="check less"
+            )
     for pointer in expect.json:
         with faults.of("expect"):
             if pointer and not pointer.startswith("/"):
                 raise InvalidSetting(
-                    f"{what}: json: {pointer!r:.60} is no JSON pointer; write it like '/{pointer:.60}'"
+                    f"{what}: json: {shown(pointer)} is not a JSON pointer",
+                    setting="json",
+                    value=shown(pointer),
+                    fix=f"write it like {shown(f'/{pointer}')}",
                 )
 
 
@@ -409,22 +508,26 @@ def _check_pattern(pattern: str | None, what: str) -> None:
     if pattern is None:
         return
     if "\0" in pattern:
-        raise InvalidSetting(f"{what}: a zero is not looked for; leave it out")
+        raise InvalidSetting(f"{what}: it contains a zero character", setting="matches", fix="remove it")
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidSetting(f"{what}: {pattern[:_SHOWN_MAX_CHARS]!r} is no regular expression: {error}") from None
+        raise InvalidSetting(
+            f"{what}: {shown(pattern)} is not a valid regular expression: {error}",
+            setting="matches",
+            value=shown(pattern),
+        ) from None
 
 
 def statuses_of(given: int | str | tuple[int | str, ...], what: str) -> frozenset[int]:
-    """All codes that are meant."""
+    """All status codes that the expressions name."""
     several = given if isinstance(given, tuple) else (given,)
     if not several:
-        raise InvalidSetting(f"{what}: no status at all is no answer; write ['2xx']")
-    found: set[int] = set()
+        raise InvalidSetting(f"{what}: the list is empty", setting="status", value="[]", fix="write ['2xx']")
+    codes: set[int] = set()
     for each in several:
-        found |= _codes(each, what)
-    return frozenset(found)
+        codes |= _codes(each, what)
+    return frozenset(codes)
 
 
 def _codes(given: int | str, what: str) -> set[int]:
@@ -435,44 +538,46 @@ def _codes(given: int | str, what: str) -> set[int]:
         return set(range(int(found[1]) * 100, int(found[1]) * 100 + 100))
     if (found := _RANGE.fullmatch(text)) and int(found[1]) <= int(found[2]):
         return set(range(int(found[1]), int(found[2]) + 1))
-    raise InvalidSetting(f"{what}: {given!r:.60} is no status; write 204, '2xx' or '200-204'")
+    raise InvalidSetting(
+        f"{what}: {shown(given)} is not a status",
+        setting="status",
+        value=shown(given),
+        fix="write it like 204, '2xx' or '200-204'",
+    )
 
 
 async def expectation_error(expect: HttpExpect, body: str, threads: Threads, excerpt: Excerpt) -> str | None:
-    """Why the body is not what is expected; None when it is."""
+    """The first failed condition for the body, in words; None: all hold."""
     wanted = Checks(expect.contains, expect.matches, expect.json)
-    if wanted == _NOTHING:
+    if wanted == _NO_CHECKS:
         return None
-    if expect.matches is None and len(body) <= _LOOKED_THROUGH_HERE:
-        missed = check(wanted, body)
+    if expect.matches is None and len(body) <= _CHECKED_HERE_MAX_CHARS:
+        failure = check(wanted, body)
     else:
-        missed = await threads.call(lambda: check_apart(wanted, body))
-    return None if missed is None else _words(missed, expect, excerpt)
+        failure = await threads.call(lambda: check_apart(wanted, body))
+    return None if failure is None else _describe(failure, expect, excerpt)
 
 
-def _words(missed: CheckFailure, expect: HttpExpect, excerpt: Excerpt) -> str:
-    match missed.what:
+def _describe(failure: CheckFailure, expect: HttpExpect, excerpt: Excerpt) -> str:
+    match failure.what:
         case "contains":
-            return f"its body does not contain {(expect.contains or '')[:_SHOWN_MAX_CHARS]!r}"
+            return f"the body does not contain {(expect.contains or '')[:_SHOWN_MAX_CHARS]!r}"
         case "matches":
-            return f"its body does not match {(expect.matches or '')[:_SHOWN_MAX_CHARS]!r}"
+            return f"the body does not match {(expect.matches or '')[:_SHOWN_MAX_CHARS]!r}"
         case "no json":
-            return f"its body is no JSON: {missed.text}"
+            return f"the body is not JSON: {failure.text}"
         case "absent":
-            return f"its body has nothing at {missed.pointer!r}"
+            return f"the body has no value at {failure.pointer!r}"
         case "unequal":
-            shown = excerpt(missed.text, _SHOWN_MAX_CHARS, is_cut=missed.is_cut)
-            wanted = msgspec.json.encode(expect.json[missed.pointer]).decode()[:_SHOWN_MAX_CHARS]
-            return f"its body has {shown} at {missed.pointer!r}, not {wanted}"
+            actual = excerpt(failure.text, _SHOWN_MAX_CHARS, is_cut=failure.is_cut)
+            wanted = msgspec.json.encode(expect.json[failure.pointer]).decode()[:_SHOWN_MAX_CHARS]
+            return f"the body has {actual} at {failure.pointer!r}, not {wanted}"
         case "endless" if expect.matches is not None:
             return (
-                f"whether its body matches {expect.matches[:_SHOWN_MAX_CHARS]!r} was not found out within "
-                f"{CHECK_SECONDS} s; write a simpler expression, without repeats within repeats"
+                f"matching the body with {expect.matches[:_SHOWN_MAX_CHARS]!r} timed out after {CHECK_SECONDS} s; use "
+                "an expression without nested repeats"
             )
         case "endless":
-            return (
-                f"whether its body is what is expected was not found out within {CHECK_SECONDS} s; lower read_limit, "
-                "or have the server send less"
-            )
+            return f"checking the body timed out after {CHECK_SECONDS} s; lower read_limit or send a smaller body"
         case _:
-            assert_never(missed.what)
+            assert_never(failure.what)

@@ -1,8 +1,8 @@
-"""Texts with places for values of a run: "{run_id}", "{fire_at}", "{args.customer}".
+"""Texts with placeholders for values of a run: "{run_id}", "{fire_at}", "{args.customer}".
 
-A place is a name in braces and nothing else, so that JSON may be written as it is; `{{name}}` stands for `{name}`.
-Places are checked when the text is written, values are put in when it is used, escaped as their surroundings need it:
-as JSON, as a part of an address, as a field of a form.
+A placeholder is a name in braces and nothing else, so that JSON needs no escaping; `{{name}}` stands for `{name}`.
+Placeholders are checked when a job is declared. Values are filled in for each run, escaped as JSON, as part of a URL or
+as a form field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evertick.errors import InvalidArguments, InvalidSetting
 
 __all__ = ["Escape", "Template", "fill", "places_in"]
 
-# The names that a run has values for.
+# The names of a run's values.
 _PLACES = ("run_id", "task", "schedule", "app", "fire_at", "due_at", "attempt", "fence", "args")
 
 Escape = Literal["text", "json", "url", "form"]
@@ -29,21 +29,21 @@ _MISSING = object()
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A text with places, checked."""
+    """A text whose placeholders are checked."""
 
     text: str
     escape: Escape
     what: str
 
     def fill(self, values: Mapping[str, Any]) -> str:
-        """The text with the values. Raises InvalidArguments when a place names an argument that the run has not."""
-        return self._with(lambda name: _value(values, name, self.what))
+        """The text with its values. Raises InvalidArguments if the run lacks an argument."""
+        return self._fill(lambda name: _value(values, name, self.what))
 
     def tried_out(self) -> str:
-        """The text with nothing in its places, to see what it would be."""
-        return self._with(lambda _: None)
+        """The text with None as each value, for checks of its syntax."""
+        return self._fill(lambda _: None)
 
-    def _with(self, value_of: Callable[[str], Any]) -> str:
+    def _fill(self, value_of: Callable[[str], Any]) -> str:
         parts, at, in_string = [], 0, False
         for found in _PLACE.finditer(self.text):
             between, name = self.text[at : found.start()], found["name"]
@@ -60,7 +60,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 def places_in(text: str, what: str) -> Iterator[str]:
-    """The names in braces, each checked: one that no run knows is refused with the known ones."""
+    """The names of the placeholders. Raises InvalidSetting for an unknown name."""
     for found in _PLACE.finditer(text):
         name = found["name"]
         if name is None:
@@ -70,31 +70,32 @@ def places_in(text: str, what: str) -> Iterator[str]:
         if not is_known:
             known = ", ".join(f"{{{place}}}" for place in _PLACES)
             near = get_close_matches(head, _PLACES, 1)
-            meant = f"; it is called {{{near[0]}}}" if near and near[0] != head else ""
+            meant = f"it is called {{{near[0]}}}; " if near and near[0] != head else ""
             raise InvalidSetting(
-                f"{what}: {{{name}}} is nothing that a run knows{meant}; there are {known} and {{args.NAME}}; for "
-                f"braces as they are, write {{{{{name}}}}}"
+                f"{what}: {{{name}}} is not a value of a run",
+                value=f"{{{name}}}",
+                fix=f"{meant}use {known} or {{args.NAME}}; for literal braces write {{{{{name}}}}}",
             )
         yield name
 
 
 def fill(data: Any, values: Mapping[str, Any], what: str) -> Any:
-    """JSON-like data with the places in its texts filled. A text that is one place alone becomes the value itself."""
+    """JSON-like data with filled placeholders. A text that is exactly one placeholder becomes the value itself."""
     match data:
         case str():
-            alone = _PLACE.fullmatch(data)
-            if alone is not None and alone["name"] is not None:
-                return _value(values, alone["name"], what)
+            whole = _PLACE.fullmatch(data)
+            if whole is not None and whole["name"] is not None:
+                return _value(values, whole["name"], what)
             return Template(data, "text", what).fill(values)
         case Mapping():
-            return {_filled_name(key, values, what): fill(value, values, what) for key, value in data.items()}
+            return {_filled_key(key, values, what): fill(value, values, what) for key, value in data.items()}
         case list() | tuple():
             return [fill(each, values, what) for each in data]
         case _:
             return data
 
 
-def _filled_name(name: Any, values: Mapping[str, Any], what: str) -> Any:
+def _filled_key(name: Any, values: Mapping[str, Any], what: str) -> Any:
     return Template(name, "text", what).fill(values) if isinstance(name, str) else name
 
 
@@ -104,7 +105,9 @@ def _value(values: Mapping[str, Any], name: str, what: str) -> Any:
     for part in rest.split(".") if rest else ():
         value = value.get(part, _MISSING) if isinstance(value, Mapping) else _MISSING
         if value is _MISSING:
-            raise InvalidArguments(f"{what}: {{{name}}} is not among the arguments of this run; give it a value there")
+            raise InvalidArguments(
+                f"{what}: {{{name}}} is not an argument of this run", value=f"{{{name}}}", fix="pass it in args"
+            )
     return value
 
 
@@ -115,7 +118,7 @@ def _as_text(value: Any) -> str:
 
 
 def _ends_in_string(text: str, in_string: bool) -> bool:
-    """Whether the JSON text up to here is within a string."""
+    """Whether the JSON text ends inside a string."""
     is_escaped = False
     for letter in text:
         if is_escaped:

@@ -1,1 +1,1 @@
-"""Python functions as tasks: coroutines, threads, and processes of their own."""
+"""Python functions as tasks: coroutines, threads and child processes."""

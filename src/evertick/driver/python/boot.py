@@ -1,7 +1,7 @@
-"""The first lines that a child runs. A program of its own: `python boot.py CHANNEL`.
+"""The entry point of a child process, started as `python boot.py CHANNEL`.
 
-The import path of the child comes through its channel, as the first frame: it is not in the list of processes, and no
-limit on command lines holds.
+The import path comes as the first frame of the channel. In the command line it would be visible to all users and
+limited in length.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import sys
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
-    length = int.from_bytes(_exactly(channel, 4), "big")
-    order = json.loads(_exactly(channel, length))
-    # As the node has them: the module must find what it finds there.
-    sys.path[:] = order["path"]
-    sys.argv[:] = order["argv"]
+    length = int.from_bytes(_receive(channel, 4), "big")
+    boot = json.loads(_receive(channel, length))
+    # The same as in the node, so that the module finds the same files.
+    sys.path[:] = boot["path"]
+    sys.argv[:] = boot["argv"]
 
     from evertick.driver.python.child import serve
 
-    serve(channel, order["child_call"])
+    serve(channel, boot["child_call"])
 
 
-def _exactly(channel: socket.socket, count: int) -> bytes:
+def _receive(channel: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        more = channel.recv(count - len(data))
-        if not more:
-            os._exit(0)  # the node is gone, and nothing has begun
-        data += more
+        chunk = channel.recv(count - len(data))
+        if not chunk:
+            os._exit(0)  # the node has died before a call began
+        data += chunk
     return data
 
 

@@ -1,10 +1,10 @@
-"""The program of a child process: imports the function once, then carries out calls until there are no more.
+"""The program of a child process: imports the function once, then runs one call after the other.
 
-One call at a time, on the main thread; a coroutine gets an event loop of its own for each call. The node says stop by a
-message and a TERM that makes a busy child look for it. TERM alone stops nothing: a supervisor that tells every process
-of a service to stop must not cut off the work that its node is still draining.
+Calls run on the main thread; a coroutine gets a new event loop for each call. To stop a call, the node sends a message
+and then TERM, which makes a busy child read the message. TERM alone does not stop a call: systemd may send it to every
+process of a service while the node still waits for its jobs.
 
-Log lines and phases leave at once: the last one before a crash is the one that explains it.
+Log lines and phases are sent at once, because the last ones before a crash explain it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from evertick.when.duration import duration_us
 __all__ = ["serve"]
 
 _REASON_MAX_CHARS = 500
-# Progress may be reported in a tight loop.
+# The shortest time between two reports of progress.
 _PROGRESS_SECONDS = 0.05
 _CHUNK = 65_536
 
@@ -74,12 +74,12 @@ class Child:
         self._sending = threading.RLock()
         self._capture = _LogCapture()
         self._context: Context | None = None
-        # Tells the coroutine that is at work to stop.
+        # Cancels the running coroutine.
         self._cancel: Callable[[], object] | None = None
 
     def serve(self) -> None:
         for stream in (sys.stdout, sys.stderr):
-            # Into a pipe Python would write in blocks, and a crash would lose the last one.
+            # Python buffers output to a pipe in blocks, and a crash would lose the last one.
             stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
         logging.getLogger().setLevel(self._child_call.log_level)
         try:
@@ -91,24 +91,24 @@ class Child:
         self._capture.install()
         self._send(Ready())
         for call in self._calls():
-            self._send(self._carry_out(function, signature, call))
+            self._send(self._run(function, signature, call))
 
     def _find(self) -> Callable[..., Any]:
         with importing_for(self._child_call.task):
-            found = import_function(self._child_call.location)
-        # Of a task, which opens the store of its node.
-        enter = getattr(found, "_enter_child", None)
-        function: Callable[..., Any] = found if enter is None else enter(self._child_call.url)
+            target = import_function(self._child_call.location)
+        # A task uses the store of its node.
+        enter = getattr(target, "_enter_child", None)
+        function: Callable[..., Any] = target if enter is None else enter(self._child_call.url)
         return function
 
     def _calls(self) -> Iterator[Call]:
         for _ in range(self._child_call.calls_max):
             message = self._receive()
-            if not isinstance(message, Call) or self._received:  # a message right behind a call is its stop
+            if not isinstance(message, Call) or self._received:  # a message that follows a call stops it
                 return
             yield message
 
-    def _carry_out(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
+    def _run(self, function: Callable[..., Any], signature: Signature, call: Call) -> FromChild:
         context = Context(JobRecord(call.run, system_clock, call.deadline))
         record_of(context).buffer = buffer = _ProgressSender(self._send)
         current_context.set(context)
@@ -123,7 +123,7 @@ class Child:
             for message in record_of(context).messages:
                 self._send(OutgoingMessage(message))
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # the job has closed or replaced it
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # the job may have closed or replaced it
                 stream.flush()
         return answer
 
@@ -144,7 +144,7 @@ class Child:
         )
 
     def _await(self, work: Awaitable[Any], context: Context) -> Any:
-        async def carry_out() -> Any:
+        async def run() -> Any:
             task, loop = asyncio.current_task(), asyncio.get_running_loop()
             assert task is not None, "this is a coroutine"
             self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
@@ -153,17 +153,17 @@ class Child:
             try:
                 return await work
             except BaseException as error:
-                # As a value: its traceback would get frames of asyncio that say nothing.
+                # Returned, because raising it would add frames of asyncio to its traceback.
                 return _JobError(error)
 
-        return asyncio.run(carry_out())
+        return asyncio.run(run())
 
     def _raised(self, error: BaseException, context: Context) -> JobRaised:
         text, after = error_text(error), None
         if isinstance(error, Retry) and error.after is not None:
             try:
                 after = duration_us(error.after, what="Retry(after=…)")
-            except InvalidDuration as invalid:  # the policy's delay holds
+            except InvalidDuration as invalid:  # the delay of the retry policy is used
                 text = f"{text}\n{invalid}"
         return JobRaised(
             text=_clean(text),
@@ -177,7 +177,7 @@ class Child:
     # --- the channel
 
     def _on_term(self, *_: object) -> None:
-        """Between two steps of the job: has the node sent a stop, or died?"""
+        """Stop the call if the node has sent a stop, or has died."""
         context = self._context
         if context is None:
             return
@@ -198,7 +198,7 @@ class Child:
         while not self._received:
             try:
                 is_open = self._read()
-            except ConnectionError:  # the node died in the middle of a message
+            except ConnectionError:  # the node died while it sent a message
                 is_open = False
             if not is_open:
                 return None
@@ -214,12 +214,12 @@ class Child:
         try:
             with self._sending:
                 self._channel.sendall(pack(message))
-        except OSError:  # the node is gone; the keeper sees to the rest
+        except OSError:  # the node has died; the keeper ends this process
             return
 
 
 class _JobError:
-    """An error on its way out of an event loop."""
+    """An error of a coroutine, returned out of its event loop."""
 
     __slots__ = ("error",)
 
@@ -228,7 +228,7 @@ class _JobError:
 
 
 class _ProgressSender(ProgressBuffer):
-    """A progress buffer that sends everything to the node. Bounded as any other."""
+    """A progress buffer that sends its content to the node."""
 
     __slots__ = ("_flushing", "_process", "_send", "_sent_at", "_timer")
 
@@ -241,7 +241,7 @@ class _ProgressSender(ProgressBuffer):
         self._process = os.getpid()
 
     def write(self, at: int, level: str, text: str) -> None:
-        # Text that JSON cannot hold (half a character, a name from the file system) must not cost the line.
+        # Surrogates, as in file names that are not UTF-8, cannot be sent as JSON.
         super().write(at, level, _clean(text))
         self.flush()
 
@@ -266,20 +266,20 @@ class _ProgressSender(ProgressBuffer):
         self.flush()
 
     def flush(self) -> None:
-        """Send what has not been sent yet."""
+        """Send the unsent lines, progress and phases."""
         if os.getpid() != self._process:
-            return  # a fork made by the job: two writers would garble the channel
+            return  # a fork made by the job: two writers would corrupt the channel
         with self._flushing:
             self._timer = None
             self._sent_at = system_clock.elapsed()
-            taken, phases = self.take(), self.take_phases()
-            if taken is not None or phases is not None:
-                _, lines, progress = taken if taken is not None else (0, (), None)
+            unsent, phases = self.take(), self.take_phases()
+            if unsent is not None or phases is not None:
+                _, lines, progress = unsent if unsent is not None else (0, (), None)
                 self._send(Progress(lines=lines, progress=progress, phases=phases))
 
 
 class _LogCapture:
-    """Keeps records of `logging` with the run, and not a second time as lines of stderr."""
+    """Adds records of `logging` to the log of the run, and hides them from stderr, which would repeat them."""
 
     def __init__(self) -> None:
         self.context: Context | None = None
@@ -288,7 +288,7 @@ class _LogCapture:
         self._emit = logging.StreamHandler.emit
 
     def install(self) -> None:
-        logging.setLogRecordFactory(self._listen)
+        logging.setLogRecordFactory(self._capture_record)
         capture = self
 
         def emit(self: logging.StreamHandler[Any], record: logging.LogRecord) -> None:
@@ -298,7 +298,7 @@ class _LogCapture:
 
         logging.StreamHandler.emit = emit  # type: ignore[assignment,method-assign]
 
-    def _listen(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+    def _capture_record(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make_record(*args, **kwargs)
         context = self.context
         if context is not None and os.getpid() == self._process:
@@ -308,5 +308,5 @@ class _LogCapture:
 
 
 def _clean(text: str) -> str:
-    """Text that JSON can hold."""
+    """The text with surrogates replaced, so that JSON can hold it."""
     return text.encode("utf-8", "replace").decode()

@@ -1,8 +1,8 @@
-"""Python functions as tasks: coroutines on the engine's own loop, plain functions in threads.
+"""Python functions as tasks: coroutines on the engine's event loop, other functions in threads.
 
-A thread cannot be stopped from outside. If its function does not look at `ctx.cancelled` it is abandoned: the ledger
-goes on without it, its slot stays taken until it returns. The threads are daemons for that reason: an abandoned one
-must not keep the process from ending.
+A thread cannot be stopped from outside. If its function ignores `ctx.cancelled`, it is abandoned: its run ends in the
+ledger, and its slot stays taken until it returns. Threads are daemon threads, so that an abandoned one does not keep
+the process alive.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from typing import Any
 from evertick.errors import InvalidSetting
 from evertick.job.arguments import Signature
 from evertick.job.context import Context, current_context
+from evertick.text.values import shown
 
 __all__ = ["FunctionDriver", "Threads", "is_async", "refuse_generator"]
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call makes a coroutine; also of an object, whose call may be async."""
+    """Whether a call returns a coroutine: a coroutine function, or an object with an async `__call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def refuse_generator(function: Callable[..., Any], what: str) -> None:
-    """`what` the function was given as, with its name."""
+    """`what`: the subject of the error, like "task 'report'"."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidSetting(f"{what}: a generator does nothing until it is iterated; pass a function")
+        raise InvalidSetting(
+            f"{what}: {shown(function)} is a generator function, which does nothing when it is called",
+            value=shown(function),
+            fix="pass a function without yield",
+        )
 
 
 class FunctionDriver:
@@ -50,7 +55,7 @@ class FunctionDriver:
         return self.signature.decode(args)
 
     def execute(self, context: Context, arguments: dict[str, Any]) -> Awaitable[Any]:
-        # The run's task has a context of its own, so this reaches nothing else, and nothing has to be reset.
+        # Each run is an asyncio task with its own context variables, so nothing has to be reset.
         current_context.set(context)
         positional = (context,) if self.signature.takes_context else ()
         if self.can_be_cancelled:
@@ -60,29 +65,29 @@ class FunctionDriver:
 
 
 class Threads:
-    """As many threads as there are calls at once, kept for the next call. The engine's slots bound their number."""
+    """A thread for each concurrent call, reused by later calls. The slots of the engine limit their number."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._group = _ThreadGroup()
-        # Calls that have come back, by the event loop that waits for them and has been woken.
-        self._back: dict[asyncio.AbstractEventLoop, list[_ThreadCall]] = {}
+        # Ended calls by the event loop that waits for them; the loop has been woken.
+        self._ended: dict[asyncio.AbstractEventLoop, list[_ThreadCall]] = {}
         self.active = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Run the function in a thread, with the context variables of the caller.
 
-        A cancelled caller leaves the thread to itself; its late answer is dropped.
+        If the caller is cancelled, the thread continues and its result is dropped.
         """
         loop = asyncio.get_running_loop()
         call = _ThreadCall(function, contextvars.copy_context(), loop, loop.create_future())
         self._submit(call)
         result = await call.answer
-        # A plain function around an async one (a decorator) only makes the coroutine; the work is still to be done.
+        # A synchronous decorator around a coroutine function returns its coroutine.
         return await result if inspect.isawaitable(result) else result
 
     def close(self) -> None:
-        """Let idle threads end; those that are busy end after their call. The next call starts a new group."""
+        """End idle threads now and busy ones after their call. The next call starts a new group."""
         with self._lock:
             group, self._group = self._group, _ThreadGroup()
             for _ in range(group.count):
@@ -106,30 +111,30 @@ class Threads:
             with self._lock:
                 self.active -= 1
                 group.idle += 1
-                self._bring_back(call)
-            # The next call may be long in coming, and what this one has made may be large.
+                self._report(call)
+            # Frees the result now: the thread may wait long for its next call.
             del call
 
-    def _bring_back(self, call: _ThreadCall) -> None:
-        """One wake-up of the event loop for all that come back before it has looked."""
-        waiting = self._back.setdefault(call.loop, [])
-        waiting.append(call)
-        if len(waiting) > 1 and not call.loop.is_closed():
+    def _report(self, call: _ThreadCall) -> None:
+        """Wake the event loop once for all calls that end before it runs."""
+        ended = self._ended.setdefault(call.loop, [])
+        ended.append(call)
+        if len(ended) > 1 and not call.loop.is_closed():
             return
         try:
             call.loop.call_soon_threadsafe(self._settle, call.loop)
-        except RuntimeError:  # the loop has ended; the answer of an abandoned thread is dropped
-            del self._back[call.loop]
+        except RuntimeError:  # the loop is closed; the result of an abandoned thread is dropped
+            del self._ended[call.loop]
 
     def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            calls = self._back.pop(loop)
+            calls = self._ended.pop(loop)
         for call in calls:
             call.settle()
 
 
 class _ThreadGroup:
-    """Threads that share a queue of calls, until they are let go together."""
+    """Threads that share a queue of calls and are closed together."""
 
     __slots__ = ("calls", "count", "idle")
 
@@ -157,8 +162,8 @@ class _ThreadCall:
         """In the thread."""
         try:
             self._result = self._context.run(self._function)
-        except BaseException as raised:
-            self._error = raised
+        except BaseException as error:
+            self._error = error
 
     def settle(self) -> None:
         """In the event loop."""
@@ -166,7 +171,7 @@ class _ThreadCall:
             return
         if self._error is None:
             self.answer.set_result(self._result)
-        elif isinstance(self._error, StopIteration):  # a future refuses it
+        elif isinstance(self._error, StopIteration):  # a future rejects it
             self.answer.set_exception(RuntimeError("the job raised StopIteration"))
         else:
             self.answer.set_exception(self._error)

@@ -1,7 +1,7 @@
-"""Python functions in processes of their own: a call that hangs can be ended, and one that crashes ends nothing else.
+"""Python functions in child processes: a call that hangs can be killed, and a crash affects only its run.
 
-Each run gets a fresh child, or one of a pool that waits with the module imported. Every child is under a keeper, and
-`execute` comes back only when the run's child is gone or idle: nothing of a run is left beside its next attempt.
+A run gets a new child, or a warm one from a pool, which has imported the module already. Each child runs under a keeper
+process. `execute` returns only when the child has ended or is idle, so that attempts of a run never overlap.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from evertick.errors import InvalidSetting, ProcessDied, Retry, Skip
 from evertick.job.arguments import Signature
 from evertick.job.context import MESSAGES_MAX, Context, record_of
 from evertick.model import NewMessage, Phase
+from evertick.text.log_level import LogSummary, such_as
 from evertick.text.values import check_whole, shown
 from evertick.when.duration import Duration, duration_text, duration_us
 from evertick.when.moment import MINUTE
@@ -56,21 +57,21 @@ log = logging.getLogger("evertick.process")
 
 _BOOT = str(Path(__file__).with_name("boot.py"))
 _CHUNK = 65_536
-# A child that dies while it is idle is replaced not sooner: one that always does must not keep a processor busy.
+# The pause before an idle child that died is replaced, so that a child that always dies does not use a whole CPU.
 _REPLACE_AFTER_SECONDS = 1.0
 _WARM_MAX = 256
 _RECYCLE_MAX = 1_000_000
-_KILL_AFTER_MOST = 5 * MINUTE
+_KILL_AFTER_MAX = 5 * MINUTE
 
 C = TypeVar("C", "ChildProcess", SupervisedCommand)
 
 
 class Process:
-    """How a task's child processes are kept: `@scheduler.task(process=Process(warm=2))`.
+    """Settings of a task's child processes: `@scheduler.task(process=Process(warm=2))`.
 
-    warm: children that wait with the module imported and are used again; 0 = a fresh one for each run.
-    recycle: how many runs a warm child gets before another takes its place.
-    kill_after: how long after TERM the KILL comes when a run is stopped.
+    warm: the number of children that wait with the module imported; 0 = a new child for each run.
+    recycle: the number of runs after which a warm child is replaced.
+    kill_after: the time between TERM and KILL when a run is stopped.
     """
 
     __slots__ = ("kill_after", "recycle", "warm")
@@ -79,8 +80,13 @@ class Process:
         self.warm = check_whole(warm, "warm", 0, _WARM_MAX)
         self.recycle = check_whole(recycle, "recycle", 1, _RECYCLE_MAX)
         self.kill_after = duration_us(kill_after, what="kill_after")
-        if self.kill_after > _KILL_AFTER_MOST:
-            raise InvalidSetting(f"kill_after: {shown(kill_after)} is more than {duration_text(_KILL_AFTER_MOST)}")
+        if self.kill_after > _KILL_AFTER_MAX:
+            raise InvalidSetting(
+                f"kill_after: {shown(kill_after)} is more than {duration_text(_KILL_AFTER_MAX)}",
+                setting="kill_after",
+                value=shown(kill_after),
+                fix=f"write at most {duration_text(_KILL_AFTER_MAX)}",
+            )
 
     def __repr__(self) -> str:
         return f"Process(warm={self.warm}, recycle={self.recycle}, kill_after={duration_text(self.kill_after)!r})"
@@ -108,7 +114,8 @@ class ProcessDriver:
         self._url = url
         self._pool: Pool | None = None
         if settings.warm:
-            self._pool = Pool(lambda: self._start(settings.recycle), settings.warm)
+            task = self.signature.task
+            self._pool = Pool(task, lambda: self._start(settings.recycle), settings.warm, children.summary)
             children.add(self._pool)
 
     @property
@@ -119,9 +126,9 @@ class ProcessDriver:
         return self._inside.prepare(args)
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
-        """The child reads the run's own arguments; `prepare` has checked them, so that a misfit needs no child."""
+        """Call the function in a child, which decodes the arguments of the run itself."""
         if record_of(context).clock is not system_clock:
-            # A process cannot live in virtual time: there the function is called in this one.
+            # A child has no virtual time, so a test with a virtual clock calls the function in this process.
             return await self._inside.execute(context, arguments)
         if self._pool is not None:
             return await self._pool.call(context)
@@ -135,24 +142,32 @@ class ProcessDriver:
             calls_max=calls_max,
             log_level=logging.getLogger().level,
         )
-        return self._children.watch(ChildProcess(child_call, self._settings.kill_after / 1e6))
+        return self._children.watch(ChildProcess(child_call, self._settings.kill_after / 1e6, self._children.summary))
 
 
 def check_process(value: Any, task: str) -> Process | None:
-    """The option as given: True, False or settings."""
+    """Check the option `process`: True, False or settings."""
     if isinstance(value, Process):
         return value
     if not isinstance(value, bool):
-        raise InvalidSetting(f"task {task!r}: process: {shown(value)} is not possible; pass True or Process(...)")
+        raise InvalidSetting(
+            f"task {task!r}: process: {shown(value)} is not a valid value",
+            setting="process",
+            value=shown(value),
+            fix="pass True or Process(...)",
+        )
     return Process() if value else None
 
 
 class Pool:
     """The warm children of one task."""
 
-    def __init__(self, start: Callable[[], ChildProcess], warm: int) -> None:
+    def __init__(self, task: str, start: Callable[[], ChildProcess], warm: int, summary: LogSummary) -> None:
+        self._task = task
         self._start = start
         self._warm = warm
+        self._summary = summary
+        self._is_start_failing = False
         self._is_open = False
         self._busy = 0
         self._idle: list[ChildProcess] = []
@@ -170,10 +185,10 @@ class Pool:
             return await child.call(context)
         finally:
             self._busy -= 1
-            self._give_back(child)
+            self._put_back(child)
 
     def close(self) -> None:
-        """Let go of all; `Children.close` ends them."""
+        """Forget the children; `Children.close` ends them."""
         self._is_open = False
         if self._refill is not None:
             self._refill.cancel()
@@ -182,19 +197,19 @@ class Pool:
 
     def _take(self) -> ChildProcess:
         usable = [child for child in self._idle if child.is_usable]
-        # One that is still starting is nearer to its call than a new one.
+        # A child that is starting will be ready before a new one.
         child = next((each for each in usable if each.is_ready), usable[0] if usable else None)
         if child is None:
             return self._begin()
         self._idle.remove(child)
         return child
 
-    def _give_back(self, child: ChildProcess) -> None:
-        # Kept while others are at work beyond the number, too: the next run is likely to need it.
+    def _put_back(self, child: ChildProcess) -> None:
+        # Also if more than `warm` children are busy: the next run is likely to need one.
         if self._is_open and child.is_usable and len(self._idle) < self._warm:
             self._idle.append(child)
         elif not child.ended.done():
-            self._let_go(child)
+            self._end_later(child)
         self._fill()
 
     def _fill(self) -> None:
@@ -202,9 +217,22 @@ class Pool:
         try:
             while self._is_open and len(self._idle) + self._busy < self._warm:
                 self._idle.append(self._begin())
-        except OSError as error:  # out of processes, files or memory: no reason to fail the run that has just ended
-            log.warning("no child can be started ahead now: %s", error)
+        except OSError as error:  # out of processes, files or memory: the run that has just ended must not fail
+            self._log_start_failure(error)
             self._fill_later()
+            return
+        if self._is_start_failing:
+            self._is_start_failing = False
+            log.info("task %r: warm child processes start again", self._task)
+
+    def _log_start_failure(self, error: OSError) -> None:
+        self._is_start_failing = True
+
+        def say() -> None:
+            log.warning("task %r: a warm child process cannot be started: %s; retrying", self._task, error)
+
+        group = f"start {self._task}"
+        self._summary.tell(group, "", log, logging.WARNING, say, _start_failures, about=self._task, lines=1)
 
     def _begin(self) -> ChildProcess:
         child = self._start()
@@ -215,7 +243,7 @@ class Pool:
         if child not in self._idle:
             return
         self._idle.remove(child)
-        # One that never got ready would not do so the next time either; the next call tries again, and says why.
+        # A child that never got ready would fail again; the next call starts another and reports the error.
         if child.is_ready:
             self._fill_later()
 
@@ -223,16 +251,17 @@ class Pool:
         if self._is_open and self._refill is None:
             self._refill = asyncio.get_running_loop().call_later(_REPLACE_AFTER_SECONDS, self._fill)
 
-    def _let_go(self, child: ChildProcess) -> None:
+    def _end_later(self, child: ChildProcess) -> None:
         task = asyncio.get_running_loop().create_task(child.end(), name="evertick child's end")
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
 
 class Children:
-    """All children of a scheduler, and the pools of its tasks. None outlives its engine."""
+    """All children of a scheduler, and the pools of its tasks. All end before its engine has stopped."""
 
     def __init__(self) -> None:
+        self.summary = LogSummary(system_clock.elapsed)
         self._pools: list[Pool] = []
         self._alive: set[ChildProcess | SupervisedCommand] = set()
 
@@ -240,7 +269,7 @@ class Children:
         self._pools.append(pool)
 
     def watch(self, child: C) -> C:
-        """End it when the scheduler closes: a child, or the command of a shell job."""
+        """End a child, or the command of a shell job, when the scheduler closes."""
         self._alive.add(child)
         child.ended.add_done_callback(lambda _: self._alive.discard(child))
         return child
@@ -250,21 +279,23 @@ class Children:
             pool.open()
 
     async def close(self) -> None:
-        """End them all, those of abandoned runs as well."""
+        """End all children, also those of abandoned runs."""
         for pool in self._pools:
             pool.close()
         await asyncio.gather(*(child.end() for child in self._alive))
+        self.summary.flush()
 
 
 Answer = JobReturned | JobRaised | FunctionMissing | Ending
 
 
 class ChildProcess:
-    """The node's side of one child. Made on a running event loop, and of use there only."""
+    """The node's side of one child. It belongs to the event loop on which it is made."""
 
-    def __init__(self, child_call: ChildCall, kill_after_seconds: float) -> None:
+    def __init__(self, child_call: ChildCall, kill_after_seconds: float, summary: LogSummary) -> None:
         self._child_call = child_call
         self._kill_after = kill_after_seconds
+        self._summary = summary
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
         self._decoder = msgspec.json.Decoder(FromChild)
@@ -275,37 +306,37 @@ class ChildProcess:
         self.is_ready = False
         self.is_stopped = False
         self.calls = 0
-        self._channel, childs_end = socket.socketpair()
+        self._channel, child_channel = socket.socketpair()
         self._channel.setblocking(False)
         try:
             self._command = SupervisedCommand(
-                _child_command(childs_end.fileno()),
+                _child_command(child_channel.fileno()),
                 LogLines(self._log_line),
-                files=(childs_end.fileno(),),
+                files=(child_channel.fileno(),),
                 on_stuck=self._warn,
             )
         except BaseException:
             self._channel.close()
             raise
         finally:
-            childs_end.close()
+            child_channel.close()
         self._command.ended.add_done_callback(self._on_end)
         self._loop.add_reader(self._channel, self._read)
         self._send(_boot_frame(child_call))
 
     @property
     def ended(self) -> asyncio.Future[Ending]:
-        """Answered when the child and all its descendants are gone."""
+        """Done when the child and all its descendants have ended."""
         return self._command.ended
 
     @property
     def is_usable(self) -> bool:
-        """Whether it may be given another call."""
-        is_fresh = self.calls < self._child_call.calls_max
-        return is_fresh and not self.is_stopped and self._fault is None and not self.ended.done()
+        """Whether the child can take another call."""
+        has_calls_left = self.calls < self._child_call.calls_max
+        return has_calls_left and not self.is_stopped and self._fault is None and not self.ended.done()
 
     async def call(self, context: Context) -> Any:
-        """Have the job done. Cancelled, it comes back only when nothing of the child is left."""
+        """Run the job. If cancelled, it returns only when the child and all its descendants have ended."""
         assert self._answer is None, "one call at a time"
         self.calls += 1
         self._context, self._answer = context, self._loop.create_future()
@@ -317,7 +348,7 @@ class ChildProcess:
         except asyncio.CancelledError:
             was_done = self._answer.done()
             await self._stop(context)
-            # After TERM has reached all that the job started its result may be half of its work.
+            # TERM went to all processes that the job started, so a result after it may be incomplete.
             if not was_done:
                 raise
         finally:
@@ -326,13 +357,13 @@ class ChildProcess:
         return self._judge(context, answer.result())
 
     async def end(self) -> None:
-        """Let a child go, whatever it does."""
+        """End the child, also one that is busy."""
         self.is_stopped = True
-        self._close_channel()  # which says that there are no more calls
+        self._close_channel()  # tells the child that no more calls come
         await self._command.end()
 
     async def _wait_for_last_end(self) -> None:
-        """It has had its last call and ends by itself, unless the job has left something that keeps it."""
+        """Wait for the child to exit after its last call; stop it if a thread of the job keeps it alive."""
         await asyncio.wait([self.ended], timeout=self._kill_after)
         if not self.ended.done():
             self._command.stop(DEATH_GRACE_SECONDS)
@@ -355,17 +386,14 @@ class ChildProcess:
                 _keep_phases(context, phases)
                 raise _error(answer)
             case FunctionMissing(error):
-                raise ProcessDied(f"the function of task {task!r} cannot be had in a child process:\n{error}")
+                raise ProcessDied(f"task {task!r}: a child process cannot import the function:\n{error}")
             case Ending():
-                fault = f" ({self._fault})" if self._fault else ""
-                raise ProcessDied(
-                    f"the child process of task {task!r} did not bring the job to its end: {answer}{fault}"
-                )
+                raise ProcessDied(f"task {task!r}: the child process ended before the job: {self._fault or answer}")
 
-    # --- what comes from the child
+    # --- messages from the child
 
     def _read(self) -> bool:
-        """False if there was nothing."""
+        """Read one chunk; False if there was none."""
         try:
             data = self._channel.recv(_CHUNK)
         except BlockingIOError:
@@ -379,7 +407,7 @@ class ChildProcess:
             for frame in self._frames.feed(data):
                 self._take(unpack(frame, self._decoder))
         except BadFrame as error:
-            self._fault = f"it sent {error}"
+            self._fault = f"the child sent {error}"
             self._command.stop(DEATH_GRACE_SECONDS)
             self._on_channel_end()
             return False
@@ -396,7 +424,7 @@ class ChildProcess:
             case OutgoingMessage(sent):
                 self._add_message(sent)
             case FunctionMissing(error) if self._answer is None:
-                log.error("the function of task %r cannot be had in a child process:\n%s", self._child_call.task, error)
+                self._log_import_error(error)
             case JobReturned() | JobRaised() | FunctionMissing():
                 self._settle(message)
 
@@ -414,25 +442,36 @@ class ChildProcess:
 
     def _log_line(self, stream: str, text: str) -> None:
         if self._context is None:
-            log.debug("%s of an idle child of task %r: %s", stream, self._child_call.task, text)
+            log.debug("task %r: an idle child process wrote to %s: %s", self._child_call.task, stream, text)
         else:
             self._context.log(text, level=stream)
 
+    def _log_import_error(self, error: str) -> None:
+        """Every run starts new warm children, which all fail, so the lines are summarised."""
+        task = self._child_call.task
+
+        def say() -> None:
+            log.error("task %r: a child process cannot import the function:\n%s", task, error)
+
+        self._summary.tell(f"import {task}", "", log, logging.ERROR, say, _import_errors, about=task, lines=1)
+
     def _warn(self, text: str) -> None:
-        """Into the log of the run, if there is one, and into that of the node."""
-        if self._context is not None:
+        """Log to the node, and to the run if there is one."""
+        if self._context is None:
+            log.warning("task %r: %s", self._child_call.task, text)
+        else:
             self._context.log(text, level="warning")
-        log.warning("a child of task %r: %s", self._child_call.task, text)
+            log.warning("run %s of %r: %s", self._context.run_id, self._child_call.task, text)
 
     def _on_channel_end(self) -> None:
-        """The channel has ended; the child has, too, or must: without it there is no outcome."""
+        """The child has ended, or is stopped: without a channel it cannot report an outcome."""
         self.is_stopped = True
         self._close_channel()
         if not (self._answer is not None and self._answer.done()):
             self._loop.call_later(DEATH_GRACE_SECONDS, self._command.stop, DEATH_GRACE_SECONDS)
 
     def _on_end(self, ended: asyncio.Future[Ending]) -> None:
-        while self._channel.fileno() >= 0 and self._read():  # its last messages may still be there
+        while self._channel.fileno() >= 0 and self._read():  # the last messages may still be unread
             pass
         self._close_channel()
         self._settle(ended.result())
@@ -441,21 +480,21 @@ class ChildProcess:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
-    # --- what goes to the child
+    # --- messages to the child
 
     def _send(self, data: bytes) -> None:
         self._to_send += data
         self._flush()
 
     def _flush(self) -> None:
-        """As much as the channel takes now; the rest when it has room."""
+        """Send as much as the channel takes now, and the rest when it has room."""
         if self._channel.fileno() < 0:
             return
         try:
             del self._to_send[: self._channel.send(self._to_send)]
         except BlockingIOError:
             pass
-        except OSError:  # it has ended; its keeper says how
+        except OSError:  # the child has ended; its keeper reports how
             self._to_send.clear()
         if self._to_send:
             self._loop.add_writer(self._channel, self._flush)
@@ -470,15 +509,15 @@ class ChildProcess:
 
 
 def _child_command(channel: int) -> list[str]:
-    # A fresh interpreter with the switches of this one (warnings, -X, -O), as multiprocessing starts its own.
+    # A new interpreter with the flags of this one (warnings, -X, -O), as multiprocessing starts it.
     switches = vars(subprocess)["_args_from_interpreter_flags"]()
     return [sys.executable, *switches, "-P", _BOOT, str(channel)]
 
 
 def _boot_frame(child_call: ChildCall) -> bytes:
     path = [os.path.abspath(entry) if entry in ("", ".") else entry for entry in sys.path]
-    order = {"path": path, "argv": sys.argv, "child_call": msgspec.to_builtins(child_call)}
-    data = json.dumps(order).encode()
+    boot = {"path": path, "argv": sys.argv, "child_call": msgspec.to_builtins(child_call)}
+    data = json.dumps(boot).encode()
     return len(data).to_bytes(4, "big") + data
 
 
@@ -495,3 +534,11 @@ def _error(raised: JobRaised) -> Exception:
 def _keep_phases(context: Context, phases: tuple[Phase, ...]) -> None:
     if phases:
         record_of(context).open_buffer().set_phases(phases)
+
+
+def _start_failures(count: int, names: list[str], seconds: float | None) -> str:
+    return f"warm child processes could not be started {count} more times{such_as(names, seconds)}"
+
+
+def _import_errors(count: int, names: list[str], seconds: float | None) -> str:
+    return f"child processes could not import their function {count} more times{such_as(names, seconds)}"

@@ -1,8 +1,8 @@
-"""The messages over a broker between nodes and workers: dispatches, the reports that come back, kills.
+"""The messages between nodes and workers over a broker: dispatches, reports and kills.
 
-Versioned JSON, for programs in any language; `docs/reference/worker-contract.md` is this file in words. A field that is
-not known is left alone, so that either side may be the newer one; another `v` is refused. Everything that comes in is
-bounded before it is read. Pure: brokers carry the bytes.
+They are versioned JSON for programs in any language; `docs/reference/worker-contract.md` describes them. Unknown fields
+are ignored, so that either side may be newer; another `v` is rejected. The size of a message is checked before it is
+parsed. This module is pure: brokers carry the bytes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from evertick.errors import InvalidInput
 from evertick.model import DispatchMode
 from evertick.text.surrogates import json_bytes, mended_json
+from evertick.text.values import shown
 
 __all__ = [
     "MESSAGE_MAX_BYTES",
@@ -31,26 +32,26 @@ __all__ = [
 ]
 
 VERSION: Final = 1
-# As much as a message of the outbox may have, and its envelope.
+# Room for the largest message of the outbox and its envelope.
 MESSAGE_MAX_BYTES: Final = 272 * 1024
-# A result, an error and the lines of a log, each with its own bound, fit in.
+# Room for a result, an error and log lines, which have their own limits.
 REPORT_MAX_BYTES: Final = 256 * 1024
 _ERROR_MAX_CHARS: Final = 16_384
 _TEXT_MAX_CHARS: Final = 500
 _ID_MAX_CHARS: Final = 100
-_LONGEST_SECONDS: Final = 366 * 86_400
+_SECONDS_MAX: Final = 366 * 86_400
 
 WorkerReportKind = Literal["taken", "progress", "finish", "fail", "skip", "release"]
-# When a line was written, its level, its text.
+# The time, the level and the text of a log line.
 Line = tuple[str, str, str]
 
 
 class DispatchMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A run for a worker. (run, fence) names this dispatch: a worker takes it before it works on it.
+    """A run for a worker. (run, fence) identifies this dispatch; a worker must take it before it starts the work.
 
-    Times are RFC 3339 in UTC, durations are seconds. A worker leaves alone what it gets after `take_by`: the ledger
-    dispatches it again, under another fence. `timeout` is how long the work may take from then on, and `deadline` when
-    it is over at the latest. `reply` is where reports go, None: none are wanted.
+    Times are RFC 3339 in UTC, durations are seconds. A worker ignores a message that it receives after `take_by`,
+    because the ledger dispatches the run again under another fence. `timeout` limits the work after the take, and
+    `deadline` is its latest end. `reply` is the destination of reports; None: send none.
     """
 
     v: int = VERSION
@@ -68,40 +69,40 @@ class DispatchMessage(msgspec.Struct, frozen=True, kw_only=True):
     reply: str | None = None
     mode: DispatchMode = "finish"
     take_by: str | None = None
-    # How often a worker says that it is still at work, at least.
+    # The longest time between two reports of progress.
     progress_every: float | None = None
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A report of a worker about a run that it has taken, or could not carry out."""
+    """A report of a worker about a run that it has taken or could not execute."""
 
     v: int
     run: str
     fence: int
     kind: WorkerReportKind
-    # The name of the worker, for people.
+    # The name of the worker, for display.
     worker: str | None = None
-    # Of progress.
+    # For progress.
     fraction: float | None = None
     text: str | None = None
-    # Of finish: JSON-like.
+    # For finish: JSON-like.
     result: Any = None
-    # Of fail. retry: None leaves it to the task's policy, False ends the run, True asks for another try.
+    # For fail. retry: None applies the task's policy, False ends the run, True requests another attempt.
     error: str | None = None
     retry: bool | None = None
-    # Of fail that asks for another try, and of release: seconds until then.
+    # For fail with a retry, and for release: seconds until the next attempt.
     after: float | None = None
-    # Of skip and release; of fail a word for the kind of failure.
+    # For skip and release; for fail, the kind of failure.
     reason: str | None = None
-    # Of finish, fail and skip: seconds from the taking to the end, by a clock of the worker that does not jump.
+    # For finish, fail and skip: seconds from the take to the end, by a monotonic clock of the worker.
     took: float | None = None
-    # Lines for the log of the run since the last report, and how many there were before them; None: behind all others.
+    # Log lines since the last report, and the number of lines before them; None: append them.
     seq: int | None = None
     log: list[Line] = []
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """A dispatch that is not wanted any more."""
+    """Cancels a dispatch."""
 
     v: int = VERSION
     run: str
@@ -117,26 +118,32 @@ _kill: Final = msgspec.json.Decoder(Kill)
 
 
 def encode(what: DispatchMessage | WorkerReport | Kill) -> bytes:
-    """As it is sent. Texts of a job may be anything; what cannot be sent of them must not cost the report."""
+    """The message as JSON. Unpaired surrogates in texts are replaced, so that they do not prevent a report."""
     return json_bytes(what)
 
 
 def decode_dispatch(data: bytes) -> DispatchMessage:
-    """Raises InvalidInput where it is no message of ours, or of another version."""
-    dispatched = _decoded(_dispatched, data, MESSAGE_MAX_BYTES, "message", "it is not what dispatches a run")
+    """Raises InvalidInput if it is not a dispatch, or has another version."""
+    dispatched = _decoded(_dispatched, data, MESSAGE_MAX_BYTES, "message", "it does not dispatch a run")
     _check_pair(dispatched.run, dispatched.fence, "message")
     return dispatched
 
 
 def decode_report(data: bytes) -> WorkerReport:
-    """Raises InvalidInput where it is no report. Texts are cut, and halves of surrogate pairs replaced: a report that
-    says too much, or has cut a letter in two, still counts."""
-    report = _decoded(_report, data, REPORT_MAX_BYTES, "report", "it is no report of a worker")
+    """Raises InvalidInput if it is not a report. Long texts are cut and unpaired surrogates replaced."""
+    report = _decoded(_report, data, REPORT_MAX_BYTES, "report", "it is not a worker report")
     _check_pair(report.run, report.fence, "report")
     if report.fraction is not None and not 0 <= report.fraction <= 1:
-        raise InvalidInput(f"report: fraction: {report.fraction!r} must be a number from 0 to 1")
-    if report.after is not None and not 0 <= report.after <= _LONGEST_SECONDS:
-        raise InvalidInput(f"report: after: {report.after!r} must be seconds, from 0 to those of a year")
+        raise InvalidInput(
+            f"report: fraction: {report.fraction!r} must be a number from 0 to 1",
+            setting="fraction",
+            value=repr(report.fraction),
+        )
+    if report.after is not None and not 0 <= report.after <= _SECONDS_MAX:
+        raise InvalidInput(
+            f"report: after: {report.after!r} must be from 0 to {_SECONDS_MAX} seconds",
+            value=repr(report.after),
+        )
     return msgspec.structs.replace(
         report,
         worker=_cut(report.worker, _TEXT_MAX_CHARS),
@@ -148,37 +155,41 @@ def decode_report(data: bytes) -> WorkerReport:
 
 
 def decode_kill(data: bytes) -> Kill:
-    return _decoded(_kill, data, REPORT_MAX_BYTES, "kill", "it names no run")
+    return _decoded(_kill, data, REPORT_MAX_BYTES, "kill", "it does not name a run")
 
 
 def pair_of(run: str, fence: int) -> str:
-    """The name of a dispatch in keys, message ids and logs."""
+    """The id of a dispatch in keys, message ids and logs."""
     return f"{run}:{fence}"
 
 
-def _decoded(decoder: msgspec.json.Decoder[M], data: bytes, most: int, what: str, otherwise: str) -> M:
-    """Of this version and within its bounds. Halves of surrogate pairs are replaced."""
+def _decoded(decoder: msgspec.json.Decoder[M], data: bytes, most: int, what: str, problem: str) -> M:
+    """Decode a message of this version and size. Unpaired surrogates are replaced."""
     if len(data) > most:
-        raise InvalidInput(f"{what}: it takes {len(data)} bytes, more than {most}; send less")
+        raise InvalidInput(f"{what}: it has {len(data)} bytes, more than {most}", fix="send less")
     try:
         try:
-            found = decoder.decode(data)
+            message = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             mended = mended_json(data)
             if mended == data:
                 raise
-            found = decoder.decode(mended)
+            message = decoder.decode(mended)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"{what}: {otherwise}: {error}") from None
-    if found.v != VERSION:
-        only = f"only {VERSION}; bring both sides to the same release"
-        raise InvalidInput(f"{what}: v: {found.v!r} is not known here, {only}")
-    return found
+        raise InvalidInput(f"{what}: {problem}: {error}") from None
+    if message.v != VERSION:
+        raise InvalidInput(
+            f"{what}: v: version {message.v!r} is not supported, only {VERSION}",
+            setting="v",
+            value=repr(message.v),
+            fix="run the same release on nodes and workers",
+        )
+    return message
 
 
 def _check_pair(run: str, fence: int, what: str) -> None:
     if not 1 <= len(run) <= _ID_MAX_CHARS or not run.isprintable() or fence < 0:
-        raise InvalidInput(f"{what}: run {run[:_ID_MAX_CHARS]!r} with fence {fence!r} is no run")
+        raise InvalidInput(f"{what}: {shown(run)} with fence {fence!r} does not name a run", value=shown(run))
 
 
 def _cut(text: str | None, most: int) -> str | None:
@@ -186,5 +197,5 @@ def _cut(text: str | None, most: int) -> str | None:
 
 
 def _duration(seconds: float | None) -> float | None:
-    """An end counts, however wrong the watch of its worker is."""
-    return seconds if seconds is not None and 0 <= seconds <= _LONGEST_SECONDS else None
+    """None for an impossible duration, so that a wrong clock of the worker does not invalidate its report."""
+    return seconds if seconds is not None and 0 <= seconds <= _SECONDS_MAX else None

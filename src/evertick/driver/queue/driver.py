@@ -1,12 +1,12 @@
-"""The driver of all queues: it dispatches runs to the workers of a broker, Redis or NATS.
+"""The driver of external queues: dispatches runs to workers over a broker, Redis or NATS.
 
-`QueueDriver` makes the message that dispatches a claimed run, and sends nothing: the engine writes the message into the
-outbox in the transaction that makes the run a dispatched one. `BrokerChannel` has the senders that bring messages to
-the broker, and the source of the workers' reports. All jobs of one broker share one channel, and with it one set of
-connections; the `Broker` itself is made when it is first needed, for a job may be declared before its connection.
+`QueueDriver` makes the message that dispatches a claimed run and sends nothing: the engine writes it to the outbox in
+the transaction that makes the run a dispatched one. `BrokerChannel` has the senders that deliver messages to the broker
+and the source of the workers' reports. All jobs of a broker share a channel and its connections. The `Broker` is made
+at its first use, because a job may be declared before its connection.
 
-The database is the truth; a broker carries. The ledger notices by its own times what a broker loses, doubles or delays:
-so a broker needs no copy on a disk, and an outage of it delays runs and does nothing else.
+The database is authoritative. Timeouts of the ledger detect messages that a broker loses, duplicates or delays, so a
+broker needs no persistence, and its outage only delays runs.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ __all__ = [
 
 log = logging.getLogger("evertick.broker")
 
-# Messages of one round trip to the broker.
+# Messages in one round trip to the broker.
 BATCH = 1_000
-# Of such a round trip to a broker that is slow, or far.
+# The timeout of a round trip to a slow or distant broker.
 _TIMEOUT = MINUTE
-# Two at once: while one is under way the next is read from the outbox.
+# While one batch is sent, the next is read from the outbox.
 _BATCHES_AT_ONCE = 2
-# How often a worker reports within the progress timeout: one report may be lost, and the next be late.
+# Reports of a worker within the progress timeout: one may be lost, and the next late.
 _REPORTS_IN_TIMEOUT = 3
-# A worker has this share of the time to take a run; the rest is for its report to reach the ledger.
+# The share of the ack timeout in which a worker may take a run; the rest is for its report to reach the ledger.
 _TAKE_SHARE = 0.9
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the runs of a task go, and where their reports arrive."""
+    """The destination of a task's runs, and of their reports."""
 
     channel: str
-    # Its key or subject, and whether that is a list, a stream or a subject.
+    # The key or subject, and its kind: list, stream or subject.
     to: str
     kind: str
-    # Where reports arrive, and the command that starts a worker; known once the connection is.
+    # The destination of reports and the command of a worker, available when the connection is configured.
     reply: Callable[[], str]
     served_by: Callable[[], str]
 
 
 def worker_command(broker: str, queue: str, *flags: str) -> str:
-    """The command line that starts a worker of a queue, but for its COMMAND."""
+    """The command line that starts a worker of a queue; COMMAND is a placeholder."""
     return shlex.join(["evertick", "worker", "--broker", broker, "--driver", queue, *flags, "--", "COMMAND"])
 
 
@@ -85,7 +85,7 @@ class QueueDriver:
 
     can_be_cancelled = True
     kill_after = 0
-    # Its queue is on a network: there is no virtual time.
+    # The queue is on a network, so virtual time does not apply.
     is_far = True
 
     def __init__(
@@ -102,7 +102,7 @@ class QueueDriver:
         return self._broker_channel.senders
 
     def sources(self) -> Sequence[ReportSource]:
-        # Nothing is reported of a run that is forgotten.
+        # Workers do not report runs in the mode `forget`.
         return self._broker_channel.sources if self._spec.mode != "forget" else ()
 
     def prepare(self, args: bytes) -> dict[str, Any]:
@@ -154,49 +154,49 @@ class QueueDriver:
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an outbox message that dispatches a run: the message, and where it goes."""
+    """The body of an outbox message that dispatches a run: the message and its destination."""
 
     # The key or subject of the queue.
     to: str
     kind: str
-    # Seconds from its sending within which a worker may take it.
+    # Seconds after the delivery within which a worker may take the run.
     take_within: float
     message: dict[str, Any]
 
 
 class IncomingReport(msgspec.Struct, frozen=True):
-    """A report as it came. It comes again until it is acknowledged by its token."""
+    """An undecoded report. The broker delivers it again until it is acknowledged with its token."""
 
     token: Any
     data: bytes
 
 
 class Broker(Protocol):
-    """One broker as one node uses it. Opened by the first use; may be used again after `close`.
+    """The connection of one node to a broker. The first use opens it, also after `close`.
 
-    An operation that fails raises `BrokerUnavailable`; its caller tries again.
+    A failed operation raises `BrokerUnavailable`; the caller retries.
     """
 
-    # The channel of the outbox whose messages it takes.
+    # The outbox channel whose messages it delivers.
     channel: str
 
     @property
     def shown(self) -> str:
-        """Its address for people, without a password."""
+        """Its kind and address for display, without a password."""
         ...
 
     async def push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        """Dispatch runs; per message None, or why not. A message may have arrived in spite of an error."""
+        """Dispatch runs. Returns None or the error of each message, which may have arrived despite an error."""
         ...
 
     async def read(self, most: int, seconds: float) -> list[IncomingReport]:
-        """Unacknowledged reports: so many, or all there are. Waits so long for the first."""
+        """Return up to `most` unacknowledged reports; wait up to `seconds` for the first."""
         ...
 
     async def acknowledge(self, reports: Sequence[IncomingReport]) -> None: ...
 
     async def kill(self, kills: Sequence[Kill]) -> None:
-        """Tell the workers that have these runs, or will take them, to stop."""
+        """Ask the workers that have these runs, or take them later, to stop."""
         ...
 
     async def close(self) -> None: ...
@@ -210,8 +210,8 @@ def envelope_of(message: ClaimedMessage) -> Envelope:
 
 
 def stamped(envelope: Envelope, now: int) -> bytes:
-    """The message as it goes over the wire, with the time until which it may be taken: counted from now, not from its
-    claim, so that an outage of the broker takes nothing of it."""
+    """The message for the broker, with `take_by` counted from now and not from the claim, so that an outage of the
+    broker does not shorten it."""
     message = envelope.message
     take_by = now + round(envelope.take_within * 1e6)
     message["take_by"] = moment_text(take_by)
@@ -225,7 +225,7 @@ async def push_in_batches(
     most: int,
     push: Callable[[Sequence[ClaimedMessage]], Awaitable[list[Exception | None]]],
 ) -> list[Exception | None]:
-    """The answers of all batches. None is tried after the broker was found away: each would take its time."""
+    """The answers of all batches. After a failure the rest is not sent: each batch would wait for a timeout."""
     answers: list[Exception | None] = []
     for first in range(0, len(messages), most):
         try:
@@ -236,7 +236,7 @@ async def push_in_batches(
 
 
 class _EndlessRetry(Exponential):
-    """A message is never given up; half a minute after the broker is back at the latest it is tried again."""
+    """Messages are retried without end, about every 30 s."""
 
     def __init__(self) -> None:
         super().__init__("1s", factor=2, limit="30s", attempts=1, jitter=0.2)
@@ -248,21 +248,21 @@ def _kill_channel_of(channel: str) -> str:
 
 
 def broker_channel(parts: DriverParts, channel: str, make_broker: Callable[[], Broker]) -> BrokerChannel:
-    """That of this scheduler; made when there is none."""
-    found = parts.shared.get(channel)
-    if not isinstance(found, BrokerChannel):
-        found = parts.shared[channel] = BrokerChannel(channel, make_broker, parts.clock)
-    return found
+    """The channel of this scheduler, made at the first call."""
+    shared = parts.shared.get(channel)
+    if not isinstance(shared, BrokerChannel):
+        shared = parts.shared[channel] = BrokerChannel(channel, make_broker, parts.clock)
+    return shared
 
 
 class BrokerChannel:
-    """Senders and source of one broker."""
+    """The senders and the report source of one broker."""
 
     def __init__(self, channel: str, make_broker: Callable[[], Broker], clock: Clock) -> None:
         self.channel = channel
         self._make_broker = make_broker
-        self._made: Broker | None = None
-        self._dropped = LogSummary(clock.elapsed)
+        self._opened: Broker | None = None
+        self._summary = LogSummary(clock.elapsed)
         self.senders: Sequence[Sender] = (
             _sender(channel, channel, self._push),
             _sender(_kill_channel_of(channel), channel, self._kill),
@@ -271,18 +271,18 @@ class BrokerChannel:
 
     @property
     def _broker(self) -> Broker:
-        if self._made is None:
-            self._made = self._make_broker()
-        return self._made
+        if self._opened is None:
+            self._opened = self._make_broker()
+        return self._opened
 
     @property
     def name(self) -> str:
         return self._broker.shown
 
     async def close(self) -> None:
-        """It may be used again."""
-        self._dropped.flush()
-        broker, self._made = self._made, None
+        """Close the connection. The next use opens it again."""
+        self._summary.flush()
+        broker, self._opened = self._opened, None
         if broker is not None:
             await broker.close()
 
@@ -302,13 +302,12 @@ class BrokerChannel:
         reports, unreadable = [], []
         for each in incoming:
             try:
-                reports.append(_report_of(decode_report(each.data)))
+                reports.append(self._report(decode_report(each.data)))
             except InvalidInput as error:
-                why = f"{self.name}: {error}"
-                say = functools.partial(log.warning, "a report of a worker cannot be read, and is dropped: %s", why)
-                self._dropped.tell("dropped", "", log, logging.WARNING, say, _dropped_words, about=why, lines=1)
+                say = functools.partial(log.warning, "%s: unreadable worker report dropped: %s", self.name, error)
+                self._summarise("dropped", say, _dropped_reports, str(error))
                 unreadable.append(each)
-                await asyncio.sleep(0)  # its sender chose how long that took to find out
+                await asyncio.sleep(0)  # decoding takes as long as its sender wants
         if unreadable:
             await self._broker.acknowledge(unreadable)
         dropped = {id(each) for each in unreadable}
@@ -318,6 +317,34 @@ class BrokerChannel:
     async def confirm(self, received: Received) -> None:
         incoming: Sequence[IncomingReport] = received.token
         await self._broker.acknowledge(incoming)
+
+    def _report(self, sent: WorkerReport) -> Report:
+        """The report for the ledger. A result that is too large is dropped, because the work is done."""
+        result = None if sent.result is None else msgspec.json.encode(sent.result)
+        if result is not None and len(result) > RESULT_MAX_BYTES:
+            words = "run %s: result dropped: it has %d bytes, more than %d"
+            say = functools.partial(log.warning, words, sent.run, len(result), RESULT_MAX_BYTES)
+            self._summarise("results", say, _dropped_results, sent.run)
+            result = None
+        return Report(
+            id=sent.run,
+            fence=sent.fence,
+            kind=sent.kind,
+            progress=sent.fraction,
+            progress_text=sent.text,
+            result=result,
+            error=sent.error,
+            reason=sent.reason,
+            retry=sent.retry,
+            retry_after=None if sent.after is None else round(sent.after * 1e6),
+            worker=sent.worker,
+            took=None if sent.took is None else round(sent.took * 1e6),
+            lines=tuple((moment_of(at, what="report: log"), level, text) for at, level, text in sent.log),
+            seq=sent.seq if sent.log else None,
+        )
+
+    def _summarise(self, group: str, say: Callable[[], None], words: Callable[..., str], about: str) -> None:
+        self._summary.tell(group, "", log, logging.WARNING, say, words, about=about, lines=1)
 
 
 def _sender(channel: str, line: str, deliver_many: DeliverMany) -> Sender:
@@ -332,29 +359,11 @@ def _sender(channel: str, line: str, deliver_many: DeliverMany) -> Sender:
     )
 
 
-def _report_of(sent: WorkerReport) -> Report:
-    """A report of a worker, as the ledger takes it. A result that is too large is left out: the work is done."""
-    result = None if sent.result is None else msgspec.json.encode(sent.result)
-    if result is not None and len(result) > RESULT_MAX_BYTES:
-        log.warning("the result of run %s is not kept: it takes more than %d bytes", sent.run, RESULT_MAX_BYTES)
-        result = None
-    return Report(
-        id=sent.run,
-        fence=sent.fence,
-        kind=sent.kind,
-        progress=sent.fraction,
-        progress_text=sent.text,
-        result=result,
-        error=sent.error,
-        reason=sent.reason,
-        retry=sent.retry,
-        retry_after=None if sent.after is None else round(sent.after * 1e6),
-        worker=sent.worker,
-        took=None if sent.took is None else round(sent.took * 1e6),
-        lines=tuple((moment_of(at, what="report: log"), level, text) for at, level, text in sent.log),
-        seq=sent.seq if sent.log else None,
+def _dropped_reports(count: int, names: list[str], seconds: float | None) -> str:
+    return f"{count} more unreadable worker reports dropped{such_as(names, seconds)}"
+
+
+def _dropped_results(count: int, names: list[str], seconds: float | None) -> str:
+    return (
+        f"results of {count} more runs dropped: they have more than {RESULT_MAX_BYTES} bytes{such_as(names, seconds)}"
     )
-
-
-def _dropped_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"{count} more reports of workers could not be read, and were dropped{such_as(names, seconds)}"

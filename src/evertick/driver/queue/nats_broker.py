@@ -1,8 +1,8 @@
-"""NATS as a node uses it: runs go out, reports come back.
+"""The node's side of NATS: dispatches runs and reads reports.
 
-The server drops a dispatch that was sent twice by its message id; one that comes after its deduplication window is
-recognised by the worker. Reports are read through one consumer by all nodes of a fleet, which is an app of one ledger:
-each goes to one of them, and again to any if it is not acknowledged in time.
+The server drops a duplicate dispatch by its message id; after the deduplication window the worker recognises it. All
+nodes of a fleet (an app of one ledger) read reports through one consumer: each report goes to one node, and to any node
+again if it is not acknowledged in time.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from evertick.model import ClaimedMessage
 __all__ = ["CHANNEL", "NatsBroker", "nats_driver"]
 
 CHANNEL = "nats"
-# Published at once; the server answers each.
+# Concurrent publishes; the server acknowledges each.
 _AT_ONCE = 250
 
 
 class NatsBroker:
-    """One NATS, for one fleet."""
+    """A NATS server or cluster, for one fleet."""
 
     channel = CHANNEL
 
@@ -61,8 +61,8 @@ class NatsBroker:
         return await push_in_batches(messages, _AT_ONCE, self._push_batch)
 
     async def _push_batch(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        """Once more on a new connection if the old one breaks: a restart of the server may show only when it is used.
-        Messages that did arrive are known by their ids."""
+        """Try again on a new connection if the old one breaks, because a restart of the server shows only at the next
+        use. The server recognises messages that arrived by their ids."""
         was_open = self._session.is_open
         try:
             return await self._push_once(messages)
@@ -90,7 +90,7 @@ class NatsBroker:
         return None
 
     async def kill(self, kills: Sequence[Kill]) -> None:
-        """Its stream keeps the message for a worker that takes the run later; the one that has it now hears it."""
+        """The worker that has the run receives the message; the stream keeps it for a later one."""
 
         async def kill_all(stream: JetStreamContext) -> None:
             subject = self._session.names.kill

@@ -1,12 +1,11 @@
-"""A connection to NATS for nodes and workers: made when it is needed, made anew when it broke, with its streams.
+"""A NATS connection for nodes and workers: opened at the first use, reopened after an error, and creates its streams.
 
-The library's own reconnecting is off: it holds back messages that it cannot send, for a time of its own. Here a caller
-hears at once that the broker is away, and decides. `docs/reference/worker-contract.md` has subjects and streams in
-words.
+The reconnecting of the library is off, because it buffers messages that it cannot send. Here the caller gets an error
+at once and decides. `docs/reference/worker-contract.md` describes subjects and streams.
 
-A credentials file, as the operator of a server gives it out, holds a JWT and the key that proves it. It is read for
-each new connection, so a replaced file counts from the next one on; and read here, since the library goes on looking
-for ever in a file that has no JWT. Of the key nothing is shown.
+A credentials file from the operator of the server holds a JWT and its signing key. It is read for each new connection,
+so a replaced file is used by the next one. Evertick parses it, because the library hangs on a file without a JWT. The
+key is never logged.
 """
 
 from __future__ import annotations
@@ -40,40 +39,40 @@ log = logging.getLogger("evertick.nats")
 
 T = TypeVar("T")
 
-# A message that its reader has not acknowledged for so long goes to another: the reader is gone, or cannot.
+# The server redelivers a message that its reader has not acknowledged within this time.
 ACK_SECONDS = 30.0
-_UNACKNOWLEDGED_MOST = 10_000
+_UNACKNOWLEDGED_MAX = 10_000
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
-_LOOK_SECONDS = 0.25
-# Without a code there was no answer at all; with these, JetStream is off for the server or for the account.
+_POLL_SECONDS = 0.25
+# Error codes of a server or account without JetStream; None: the server did not answer.
 _NO_JETSTREAM = (None, 10076, 10039)
-# In the error of a server that rejects the credentials, in any case.
-_REFUSED = "authorization"
-# The same dispatch sent again within that time is dropped by the server already.
+# Part of the error of a server that rejects the credentials, in upper or lower case.
+_REJECTED = "authorization"
+# The deduplication window of the server.
 _DUPLICATE_SECONDS = 600
-_MESSAGES_MOST = 1_000_000
-_EVENTS_MOST_BYTES = 1 << 30
+_MESSAGES_MAX = 1_000_000
+_EVENTS_MAX_BYTES = 1 << 30
 _EVENTS_SECONDS = 7 * 86_400
-# How long it is known that a dispatch was taken, or is not wanted any more: longer than any may wait to be taken.
+# How long marks (dispatch taken, dispatch cancelled) are kept: longer than a dispatch may wait for a worker.
 REMEMBER_SECONDS: Final = 86_400
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _FILE_MAX_BYTES = 64 * 1024
-_FILE_SHAPE = "it begins with -----BEGIN NATS USER JWT-----, and `nsc generate creds` writes it"
+_FILE_FIX = "use the complete file that `nsc generate creds` writes; it begins with -----BEGIN NATS USER JWT-----"
 _JWT = re.compile(rb"-{3,}BEGIN NATS USER JWT-{3,}\s+([\w.=-]+)\s+-{3,}END NATS USER JWT-{3,}")
 _SEED = re.compile(rb"-{3,}BEGIN USER NKEY SEED-{3,}\s+(SU[A-Z2-7]+)\s+-{3,}END USER NKEY SEED-{3,}")
 
 
 class NatsNames:
-    """All names under one prefix."""
+    """The names of streams, subjects and consumers under one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         stream = prefix.upper()
         self.jobs_stream = f"{stream}_JOBS"
         self.reports_stream = f"{stream}_REPORTS"
-        # Which dispatches were taken, and which are not wanted any more.
+        # Dispatches that were taken or cancelled.
         self.marks_stream = f"{stream}_MARKS"
         self.events_stream = f"{stream}_EVENTS"
 
@@ -81,14 +80,14 @@ class NatsNames:
         return f"{self._prefix}.jobs.{queue}"
 
     def workers(self, queue: str) -> str:
-        """The consumer that all workers of a queue share."""
+        """The consumer shared by all workers of a queue."""
         return f"workers_{queue}"
 
     def reports(self, fleet: str) -> str:
         return f"{self._prefix}.reports.{token_of(fleet)}"
 
     def nodes(self, fleet: str) -> str:
-        """The consumer that all nodes of a fleet share."""
+        """The consumer shared by all nodes of a fleet."""
         return f"nodes_{token_of(fleet)}"
 
     def taken(self, run: str, fence: int) -> str:
@@ -117,12 +116,12 @@ class NatsNames:
 
 
 def token_of(text: str) -> str:
-    """One word of a subject: ":" and "." and the like as "=" and their bytes in hex."""
+    """The text as one token of a subject: special characters like ":" and "." become "=" and their bytes in hex."""
     return _UNSAFE.sub(lambda found: "".join(f"={byte:02X}" for byte in found[0].encode()), text)
 
 
 class NatsSession:
-    """One connection, and the streams that it needs."""
+    """One connection and its streams."""
 
     def __init__(
         self,
@@ -134,11 +133,11 @@ class NatsSession:
         self._connection = connection
         self._file = None if connection.credentials is None else _CredentialsFile(connection.credentials, self.shown)
         self._resolve_secret = resolve_secret
-        # Makes the subscriptions of the new connection.
+        # Creates the subscriptions of a new connection.
         self._on_open = on_open
         self._client: Client | None = None
         self._stream: JetStreamContext | None = None
-        self._pulled: JetStreamContext.PullSubscription | None = None
+        self._subscription: JetStreamContext.PullSubscription | None = None
         self._opening = asyncio.Lock()
         self._error: Exception | None = None
 
@@ -151,7 +150,7 @@ class NatsSession:
         return self._client is not None and self._client.is_connected
 
     async def opened(self) -> JetStreamContext:
-        """Connects if there is no connection. Raises errors of the library; see `unavailable_errors`."""
+        """Connect if there is no connection. Raises errors of the library; see `unavailable_errors`."""
         async with self._opening:
             if self._stream is None or not self.is_open:
                 await self.close()
@@ -160,37 +159,37 @@ class NatsSession:
             return self._stream
 
     async def ask(self, question: Callable[[JetStreamContext], Coroutine[Any, Any, T]]) -> T:
-        """The answer of the server; raises BrokerUnavailable without one."""
+        """Send a request and return the answer. Raises BrokerUnavailable if there is none."""
         with self.unavailable_errors():
             stream = await self.opened()
             return await self._answer(question(stream))
 
     async def pull(self, stream: JetStreamContext, subject: str, durable: str, name: str) -> None:
-        """Subscribe to what `fetch` reads: one consumer is shared by all that use the same durable name."""
-        config = ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MOST)
-        self._pulled = await stream.pull_subscribe(subject, durable=durable, stream=name, config=config)
+        """Create the subscription of `fetch`. All subscribers with one durable name share a consumer."""
+        config = ConsumerConfig(ack_wait=ACK_SECONDS, max_ack_pending=_UNACKNOWLEDGED_MAX)
+        self._subscription = await stream.pull_subscribe(subject, durable=durable, stream=name, config=config)
 
     async def fetch(self, most: int, seconds: float) -> list[Msg]:
         with self.unavailable_errors():
             await self.opened()
-            assert self._pulled is not None, "it is made with the connection"
+            assert self._subscription is not None, "it is made with the connection"
             try:
-                return await self._answer(self._pulled.fetch(most, timeout=seconds))
+                return await self._answer(self._subscription.fetch(most, timeout=seconds))
             except (nats.errors.TimeoutError, TimeoutError):
-                return []  # there was none
+                return []
 
     async def _answer(self, question: Coroutine[Any, Any, T]) -> T:
-        """The answer; soon an error if the connection breaks, where the library would wait for its timeout.
+        """The answer, or an error soon after the connection breaks; the library would wait for its timeout.
 
-        Polled: the library does not report a connection that breaks during a write.
+        It polls, because the library does not report a connection that breaks during a write.
         """
-        # The connection of this question: another caller may make a new one meanwhile.
+        # The connection of this request; another caller may open a new one meanwhile.
         task, client = asyncio.ensure_future(question), self._client
-        # Given up, it may still end with an error, which is not to be logged.
+        # Retrieves the error of an abandoned request, which asyncio would log.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             while not task.done():
-                await asyncio.wait({task}, timeout=_LOOK_SECONDS)
+                await asyncio.wait({task}, timeout=_POLL_SECONDS)
                 if not task.done() and (client is None or not client.is_connected):
                     raise nats.errors.ConnectionClosedError
         finally:
@@ -209,7 +208,7 @@ class NatsSession:
                     error_cb=self._on_error,
                     connect_timeout=_CONNECT_SECONDS,
                     allow_reconnect=False,
-                    # Of the first connecting: one more try, at once.
+                    # One immediate retry of the initial connect.
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                     **self._credentials(),
@@ -229,8 +228,10 @@ class NatsSession:
         except ServiceUnavailableError as error:
             if error.err_code not in _NO_JETSTREAM:
                 raise
-            fix = "start it with -js, or ask its operator to enable JetStream for the account"
-            raise BrokerUnavailable(f"{self.shown}: the server has no JetStream for us; {fix}") from error
+            raise BrokerUnavailable(
+                f"{self.shown}: JetStream is not enabled",
+                fix="start the server with -js, or ask its operator to enable JetStream for the account",
+            ) from error
 
     async def close(self) -> None:
         client, self._client, self._stream = self._client, None, None
@@ -244,20 +245,21 @@ class NatsSession:
 
     @contextmanager
     def unavailable_errors(self) -> Iterator[None]:
-        """Raises errors of the library as `BrokerUnavailable`."""
+        """Converts errors of the library to `BrokerUnavailable`."""
         try:
             yield
         except (nats.errors.Error, OSError, TimeoutError) as error:
             if _is_unanswered(error):
-                # The stream was deleted; the connection is well, and would never be opened again by itself.
+                # The stream was deleted. The connection works, so the next use must create the stream.
                 self._stream = None
-                what = "the stream is gone, and is made anew with the next try"
-                raise BrokerUnavailable(f"{self.shown}: {what}") from error
-            # That no server can be reached says less than why the last one could not.
+                raise BrokerUnavailable(
+                    f"{self.shown}: the stream was deleted; the next attempt creates it again"
+                ) from error
+            # The last connection error says more than "no servers available".
             cause = self._error if isinstance(error, nats.errors.NoServersError) and self._error else error
             text = str(cause) or type(cause).__name__
-            if self._file is not None and _REFUSED in text.lower():
-                text = self._file.refused(text)
+            if self._file is not None and _REJECTED in text.lower():
+                raise self._file.rejected(text) from error
             raise BrokerUnavailable(f"{self.shown}: {text}") from error
 
     async def _on_error(self, error: Exception) -> None:
@@ -280,18 +282,18 @@ class NatsSession:
 
 
 def _is_unanswered(error: Exception) -> bool:
-    """Whether a stream or a consumer does not answer. A full stream answers with the same error, and a code."""
+    """Whether a stream or consumer did not answer. A full stream raises the same error with a code."""
     if isinstance(error, ServiceUnavailableError):
         return error.err_code is None
     return isinstance(error, NoStreamResponseError)
 
 
 async def _close(client: Client) -> None:
-    """Bounded: a connection whose TLS handshake never ended does not close by itself."""
+    """Close with a timeout, because closing hangs if the TLS handshake never ended."""
     with suppress(Exception):
         async with asyncio.timeout(_CLOSE_SECONDS):
             await client.close()
-    # The library calls a connection closed that breaks during a write, and leaves its socket open.
+    # The library leaves the socket open if the connection broke during a write.
     transport = getattr(client, "_transport", None)
     for name in ("_io_writer", "_bare_io_writer"):
         writer: asyncio.StreamWriter | None = getattr(transport, name, None)
@@ -303,7 +305,7 @@ def _tls(connection: NatsConnection) -> ssl.SSLContext | None:
     if not (connection.ca or connection.cert or any(url.startswith("tls:") for url in connection.urls)):
         return None
     for path in filter(None, (connection.ca, connection.cert, connection.key)):
-        os.close(open_regular(path))  # the library would wait for a pipe
+        os.close(open_regular(path))  # the ssl module would block on a named pipe
     context = ssl.create_default_context(cafile=connection.ca)
     if connection.cert is not None:
         context.load_cert_chain(connection.cert, connection.key)
@@ -311,8 +313,7 @@ def _tls(connection: NatsConnection) -> ssl.SSLContext | None:
 
 
 async def make_streams(stream: JetStreamContext, names: NatsNames, connection: NatsConnection) -> None:
-    """Those that are missing; that of the events where they are published. An existing one keeps its operator's
-    limits."""
+    """Create missing streams; that of events only if events are published. Existing streams keep their limits."""
     for config in _streams(names, connection.replicas):
         assert config.name is not None
         if config.name == names.events_stream and not connection.events:
@@ -320,18 +321,18 @@ async def make_streams(stream: JetStreamContext, names: NatsNames, connection: N
         try:
             await stream.stream_info(config.name)
         except NotFoundError:
-            log.info("stream %s is made, for %s", config.name, ", ".join(config.subjects or ()))
+            log.info("stream %s: created for %s", config.name, ", ".join(config.subjects or ()))
             await stream.add_stream(config)
 
 
 def _streams(names: NatsNames, replicas: int) -> list[StreamConfig]:
-    # Full, a queue takes nothing more: refused messages wait in the outbox.
-    queue = {"retention": RetentionPolicy.WORK_QUEUE, "discard": DiscardPolicy.NEW, "max_msgs": _MESSAGES_MOST}
+    # A full queue rejects new messages, which wait in the outbox.
+    queue = {"retention": RetentionPolicy.WORK_QUEUE, "discard": DiscardPolicy.NEW, "max_msgs": _MESSAGES_MAX}
     each: dict[str, dict[str, Any]] = {
         names.jobs_stream: {**queue, "max_age": REMEMBER_SECONDS, "duplicate_window": _DUPLICATE_SECONDS},
         names.reports_stream: {**queue, "max_age": _EVENTS_SECONDS},
         names.marks_stream: {"max_msgs_per_subject": 1, "max_age": REMEMBER_SECONDS, "allow_direct": True},
-        names.events_stream: {"max_age": _EVENTS_SECONDS, "max_bytes": _EVENTS_MOST_BYTES, "allow_direct": True},
+        names.events_stream: {"max_age": _EVENTS_SECONDS, "max_bytes": _EVENTS_MAX_BYTES, "allow_direct": True},
     }
     return [
         StreamConfig(
@@ -347,51 +348,52 @@ def _streams(names: NatsNames, replicas: int) -> list[StreamConfig]:
 
 
 class _CredentialsFile:
-    """One such file, for the server that is shown."""
+    """The credentials file of one server."""
 
-    def __init__(self, file: str, shown: str) -> None:
-        self._file, self._shown = file, shown
+    def __init__(self, file: str, server: str) -> None:
+        self._file, self._server = file, server
 
     def signing(self) -> dict[str, Any]:
-        """The callbacks of the library that authenticate. Raises BrokerUnavailable with the file and the fix."""
+        """The authentication callbacks of the library. Raises BrokerUnavailable with the file and the fix."""
         jwt, seed = self._read()
-        self._sign(seed, b"")  # a key that cannot sign is reported before connecting
+        self._sign(seed, b"")  # reports an invalid key before connecting
         return {
             "user_jwt_cb": lambda: bytearray(jwt),
             "signature_cb": lambda nonce: base64.b64encode(self._sign(seed, nonce.encode())),
         }
 
-    def refused(self, error: str) -> str:
-        """The error text when the server rejects them."""
-        why = f"the server does not take the credentials in {self._file}"
-        return f"{why}; ask its operator for a file of an account that it knows, and that has not run out ({error})"
+    def rejected(self, error: str) -> BrokerUnavailable:
+        """The error if the server rejects the credentials."""
+        return self._error(
+            f"was rejected by the server: {error}",
+            "ask its operator for a file of a known account that has not expired",
+        )
 
     def _read(self) -> tuple[bytes, bytes]:
         try:
             text = read_regular(self._file, _FILE_MAX_BYTES)
         except OSError as error:
-            raise self._wrong(f"cannot be read: {error.strerror}; make it, or correct the path") from None
+            raise self._error(f"cannot be read: {error.strerror}", "make it, or correct the path") from None
         jwt, seed = _JWT.search(text), _SEED.search(text)
         if jwt is None:
-            raise self._wrong(
-                f"is no file of NATS credentials, for it has no JWT of a user; such a file is text: {_FILE_SHAPE}"
-            )
+            raise self._error("is not a NATS credentials file: it has no user JWT", _FILE_FIX)
         if seed is None:
-            raise self._wrong(f"has the JWT of a user and not its key; take the whole file: {_FILE_SHAPE}")
+            raise self._error("has a user JWT without its key", _FILE_FIX)
         return jwt[1], seed[1]
 
     def _sign(self, seed: bytes, nonce: bytes) -> bytes:
         try:
             import nkeys
         except ModuleNotFoundError:
-            raise self._wrong("cannot be used without the package nkeys; install evertick[nats]") from None
+            raise self._error("needs the package nkeys", "pip install 'evertick[nats]'") from None
         try:
             pair = nkeys.from_seed(bytearray(seed))
             signed: bytes = pair.sign(nonce)
             pair.wipe()
         except (nkeys.NkeysError, ValueError):
-            raise self._wrong("has a key that is damaged; copy the file once more, from its operator") from None
+            raise self._error("has a damaged key", "copy the file from its operator again") from None
         return signed
 
-    def _wrong(self, what: str) -> BrokerUnavailable:
-        return BrokerUnavailable(f"{self._shown}: credentials: {self._file} {what}")
+    def _error(self, problem: str, fix: str) -> BrokerUnavailable:
+        text = f"{self._server}: credentials: {self._file} {problem}"
+        return BrokerUnavailable(text, setting="credentials", value=self._file, fix=fix)

@@ -1,14 +1,15 @@
-"""Events of runs, published on NATS for others: in each app one subject for each verdict and kind of event.
+"""Publishes events of runs on NATS: each app has a subject for each verdict and kind of event.
 
-One node does it at a time, from the feed of the app. Every message carries the cursor of its event, and publishing goes
-on behind the last message of the stream: the cursor and the published events cannot come apart. Messages go one after
-the other for that reason. A node that died before it heard the server's answer had its message published; the next node
-publishes it again under the same id, which the server knows.
+One node at a time publishes the feed of the app. Each message carries the cursor of its event, and a node continues
+after the last message of the stream, so the cursor always matches the published events. Messages are therefore sent one
+by one. If a node dies before the server's answer, the next node publishes the message again, and the server drops it by
+its id.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -18,26 +19,28 @@ from nats.js import JetStreamContext
 from nats.js.api import Header
 from nats.js.errors import NotFoundError
 
+from evertick.clock import system_clock
 from evertick.driver.queue.contract import VERSION
 from evertick.driver.queue.nats_client import NatsSession
 from evertick.driver.queue.spec import NatsConnection
 from evertick.errors import BrokerUnavailable, CursorGone, EvertickError
 from evertick.model.feed import FeedEvent, FeedPage
+from evertick.text.log_level import LogSummary, such_as
 
 __all__ = ["NatsEvents"]
 
 log = logging.getLogger("evertick.nats")
 
 _CURSOR_HEADER = "Evertick-Cursor"
-_LOOK_SECONDS = 1.0
-_AWAY_SECONDS = 5.0
+_POLL_SECONDS = 1.0
+_RETRY_SECONDS = 5.0
 
-# The events after a cursor; None: from the oldest that is kept.
+# Reads the events after a cursor; None: from the oldest.
 ReadPage = Callable[[str | None, Sequence[str]], Awaitable[FeedPage]]
 
 
 class NatsEvents:
-    """Publishes the ends of the runs of one app, or what else the connection names."""
+    """Publishes the ends of the runs of one app, or the kinds of events that the connection names."""
 
     def __init__(
         self, connection: NatsConnection, app: str, read_page: ReadPage, resolve_secret: Callable[[str], str]
@@ -46,41 +49,44 @@ class NatsEvents:
         self._kinds = connection.event_kinds
         self._read_page = read_page
         self._session = NatsSession(connection, resolve_secret)
-        # The last error, logged once, until it works again.
-        self._last_error = ""
+        self._summary = LogSummary(system_clock.elapsed)
+        self._is_failing = False
 
     async def run(self) -> None:
-        """Endless; the duty that runs it cancels it."""
+        """Runs until the duty cancels it."""
         try:
             while True:
                 try:
-                    await self._publish_on()
+                    await self._publish_all()
                 except EvertickError as error:
-                    self._log_once(error)
-                    await asyncio.sleep(_AWAY_SECONDS)
+                    self._log_failure(error)
+                    await asyncio.sleep(_RETRY_SECONDS)
         finally:
+            self._summary.flush()
             await self._session.close()
 
-    async def _publish_on(self) -> None:
+    async def _publish_all(self) -> None:
         cursor = await self._last_cursor()
         while True:
             page = await self._page_after(cursor)
             for event in page.events:
                 await self._publish(event)
-            self._last_error = ""
+            if self._is_failing:
+                self._is_failing = False
+                log.info("app %r: run events are published on NATS again", self._app)
             cursor = page.cursor
             if page.is_end:
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _page_after(self, cursor: str | None) -> FeedPage:
         try:
             return await self._read_page(cursor, self._kinds)
         except CursorGone as gone:
-            log.warning("events of app %r are missing on NATS: %s", self._app, gone)
+            log.warning("app %r: some run events were not published on NATS: %s", self._app, gone)
             return await self._read_page(gone.oldest, self._kinds)
 
     async def _last_cursor(self) -> str | None:
-        """Of the last event that any node has published."""
+        """The cursor of the last event that any node has published."""
         names = self._session.names
 
         async def last(stream: JetStreamContext) -> str | None:
@@ -97,15 +103,20 @@ class NatsEvents:
         headers = {Header.MSG_ID.value: f"{self._app}:{event.cursor}", _CURSOR_HEADER: event.cursor}
         await self._session.ask(lambda stream: stream.publish(subject, _body(event), headers=headers))
 
-    def _log_once(self, error: EvertickError) -> None:
-        if str(error) != self._last_error:
-            self._last_error = str(error)
-            level = logging.WARNING if isinstance(error, BrokerUnavailable) else logging.ERROR
-            log.log(level, "events of app %r are not published for now: %s", self._app, error)
+    def _log_failure(self, error: EvertickError) -> None:
+        self._is_failing = True
+        level = logging.WARNING if isinstance(error, BrokerUnavailable) else logging.ERROR
+        words = "app %r: run events are not published on NATS: %s; retrying every %.0f s"
+        say = functools.partial(log.log, level, words, self._app, error, _RETRY_SECONDS)
+        self._summary.tell("failing", "", log, level, say, _failures, about=str(error), lines=1)
+
+
+def _failures(count: int, errors: list[str], seconds: float | None) -> str:
+    return f"run events could not be published on NATS {count} more times{such_as(errors, seconds)}"
 
 
 def _word(event: FeedEvent) -> str:
-    """An end goes by its verdict, everything else by its kind; no kind is called like a verdict."""
+    """The verdict of an ended run, or the kind of any other event. No kind has the name of a verdict."""
     return event.verdict or "unknown" if event.kind == "run.finished" else event.kind.removeprefix("run.")
 
 

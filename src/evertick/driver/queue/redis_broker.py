@@ -1,10 +1,10 @@
-"""Redis for nodes and workers: keys, connection, streams; and as a node uses it: runs go out, reports come back.
+"""Redis for nodes and workers: keys, connections and streams; and the node's side: it dispatches runs, reads reports.
 
-A queue is a list (`LPUSH` here, `BRPOP` there) or a stream. Reports come back by a stream that all nodes of a
-fleet, which is an app of one ledger, read as one group: each report goes to one of them, and to another if that one
-does not acknowledge it in time. `docs/reference/worker-contract.md` has the keys in words.
+A queue is a list (nodes `LPUSH`, workers `BRPOP`) or a stream. All nodes of a fleet (an app of one ledger) read one
+stream of reports as one consumer group: each report goes to one node, and to another one if it is not acknowledged in
+time. `docs/reference/worker-contract.md` describes the keys.
 
-The client has bounded waits and no retries of its own: the outbox has its retry policy, loops have their backoff.
+The client has timeouts and no retries, because the outbox and the loops retry.
 """
 
 from __future__ import annotations
@@ -69,25 +69,25 @@ T = TypeVar("T")
 CHANNEL = "redis"
 # The field of an entry in a stream that holds the JSON.
 FIELD: Final = "m"
-# Consumer groups: of the nodes that read reports, of the workers that read a queue that is a stream. All members of a
-# group go by its name: an entry goes to one of them anyway, and those that are gone leave nothing behind.
+# The consumer groups of nodes that read reports, and of workers that read a queue of kind stream. The group is also the
+# name of its only consumer: Redis gives an entry to one reader anyway, and no dead consumers remain.
 NODES: Final = "nodes"
 WORKERS: Final = "workers"
 KILL_CHANNEL: Final = "evertick:kill"
-# How long it is known that a dispatch was taken, or is not wanted any more: longer than any may wait to be taken.
+# How long marks (dispatch taken, dispatch cancelled) are kept: longer than a dispatch may wait for a worker.
 REMEMBER_SECONDS: Final = 86_400
-# Unread reports are dropped at some time, the oldest first, before they fill the memory of the server.
+# The oldest unread reports are dropped beyond this number, to limit the memory of the server.
 REPORTS_MOST: Final = 1_000_000
 _CONNECT_SECONDS = 5.0
-# Longer than any command here may block on the server.
+# Longer than any command blocks on the server.
 _ANSWER_SECONDS = 15.0
-# A connection that was idle for so long is checked before its use: firewalls forget.
-_SILENT_SECONDS = 30
+# A connection that was idle for this time is checked before its use: firewalls drop idle connections.
+_IDLE_SECONDS = 30
 # Of the text of an error.
 _TEXT_MAX_CHARS = 200
-# An entry that its reader has not settled for so long goes to another.
+# An entry that its reader has not settled within this time goes to another reader.
 UNSETTLED_MS = 30_000
-_LOOK_FOR_UNSETTLED_SECONDS = 10.0
+_CLAIM_UNSETTLED_SECONDS = 10.0
 
 
 def taken_key(run: str, fence: int) -> str:
@@ -106,7 +106,7 @@ def reports_key(namespace: str, fleet: str) -> str:
 
 
 def connect(connection: RedisConnection, resolve_secret: Callable[[str], str]) -> Client:
-    """Nothing is opened yet; the first command does."""
+    """Make a client. Its first command opens the connection."""
     warn_if_unencrypted(connection, log)
     options: dict[str, Any] = {}
     password = connection.password
@@ -119,12 +119,12 @@ def connect(connection: RedisConnection, resolve_secret: Callable[[str], str]) -
         options |= {name: path for name, path in files.items() if path is not None}
         with unavailable_errors(connection):
             for path in filter(None, files.values()):
-                os.close(open_regular(path))  # the library would wait for a pipe
+                os.close(open_regular(path))  # the ssl module would block on a named pipe
     return Client.from_url(
         connection.url,
         socket_connect_timeout=_CONNECT_SECONDS,
         socket_timeout=_ANSWER_SECONDS,
-        health_check_interval=_SILENT_SECONDS,
+        health_check_interval=_IDLE_SECONDS,
         retry=Retry(NoBackoff(), 0),
         client_name="evertick",
         **options,
@@ -133,21 +133,19 @@ def connect(connection: RedisConnection, resolve_secret: Callable[[str], str]) -
 
 @contextmanager
 def unavailable_errors(connection: RedisConnection) -> Iterator[None]:
-    """Raises errors of the library as `BrokerUnavailable`."""
+    """Converts errors of the library to `BrokerUnavailable`."""
     try:
         yield
     except (RedisError, OSError, TimeoutError) as error:
-        raise BrokerUnavailable(f"redis at {masked(connection.url)}: {_shortened(error)}") from error
-
-
-def _shortened(error: Exception) -> str:
-    """Another server than Redis may answer with anything."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, InvalidResponse):
+        text, subject = str(error) or type(error).__name__, f"redis at {masked(connection.url)}"
+        short = text if len(text) <= _TEXT_MAX_CHARS else f"{text[:_TEXT_MAX_CHARS]}…"
+        if not isinstance(error, InvalidResponse):
+            raise BrokerUnavailable(f"{subject}: {short}") from error
         is_nats = "INFO {" in text
-        whose = "a NATS server answers there, whose URL begins with nats://" if is_nats else "no Redis answers there"
-        return f"{whose}: check host and port of the URL ({text[:_TEXT_MAX_CHARS]}…)"
-    return text if len(text) <= _TEXT_MAX_CHARS else f"{text[:_TEXT_MAX_CHARS]}…"
+        server = "a NATS server, whose URL begins with nats://" if is_nats else "not a Redis server"
+        raise BrokerUnavailable(
+            f"{subject}: this is {server} ({short})", setting="url", fix="correct host and port of the URL"
+        ) from error
 
 
 # --- streams
@@ -159,21 +157,21 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class RedisStream:
-    """One stream and one group. The group is made when it is found missing: also after a server came back empty."""
+    """One stream and one group. A missing group is created, also after the server lost its data."""
 
     def __init__(self, key: str, group: str, clock: Clock) -> None:
         self._key, self._group = key, group
         self._clock = clock
-        # By `clock.elapsed`. Now and then: it is rare that something is left.
-        self._look_for_unsettled_at = 0.0
+        # By `clock.elapsed`. Unsettled entries are rare, so reads seldom claim them.
+        self._claim_unsettled_at = 0.0
 
     async def read(self, client: Client, most: int, seconds: float) -> list[Entry]:
-        """At most so many, and fewer only if there are no more. Waits so long for the first."""
+        """Return up to `most` entries; wait up to `seconds` for the first."""
         try:
-            left = await self._unsettled(client, most)
-            if len(left) >= most:
-                return left
-            return left + await self._new(client, most - len(left), None if left else seconds)
+            unsettled = await self._unsettled(client, most)
+            if len(unsettled) >= most:
+                return unsettled
+            return unsettled + await self._new(client, most - len(unsettled), None if unsettled else seconds)
         except ResponseError as error:
             if not str(error).startswith("NOGROUP"):
                 raise
@@ -181,50 +179,50 @@ class RedisStream:
             return await self._new(client, most, seconds)
 
     def settle(self, pipe: Any, *tokens: bytes) -> None:
-        """With the other commands of a pipeline: remove the entries."""
+        """Add commands to a pipeline that remove the entries."""
         pipe.xack(self._key, self._group, *tokens)
         pipe.xdel(self._key, *tokens)
 
     async def _new(self, client: Client, most: int, seconds: float | None) -> list[Entry]:
-        block = None if seconds is None else max(round(seconds * 1000), 1)  # 0 would be for ever
-        found = await client.xreadgroup(self._group, self._group, {self._key: ">"}, count=most, block=block)
+        block = None if seconds is None else max(round(seconds * 1000), 1)  # 0 would block without end
+        answer = await client.xreadgroup(self._group, self._group, {self._key: ">"}, count=most, block=block)
         # By stream: a dict in RESP 3, pairs in RESP 2.
-        streams = found.values() if isinstance(found, dict) else [entries for _, entries in found or ()]
+        streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or ()]
         return [entry for entries in streams for entry in _entries(entries)]
 
     async def _unsettled(self, client: Client, most: int) -> list[Entry]:
         now = self._clock.elapsed()
-        if now < self._look_for_unsettled_at:
+        if now < self._claim_unsettled_at:
             return []
-        self._look_for_unsettled_at = now + _LOOK_FOR_UNSETTLED_SECONDS
+        self._claim_unsettled_at = now + _CLAIM_UNSETTLED_SECONDS
         answer = await client.xautoclaim(self._key, self._group, self._group, UNSETTLED_MS, count=most)
-        found = _entries(answer[1])
-        if found:
-            self._look_for_unsettled_at = now  # there may be more
-        return found
+        entries = _entries(answer[1])
+        if entries:
+            self._claim_unsettled_at = now  # there may be more
+        return entries
 
     async def _make_group(self, client: Client) -> None:
         try:
             await client.xgroup_create(self._key, self._group, id="0", mkstream=True)
         except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):  # another was faster
+            if not str(error).startswith("BUSYGROUP"):  # another reader has created it
                 raise
 
 
 def _entries(answer: Any) -> list[Entry]:
-    """RESP 3 has one more level around them; one that was deleted meanwhile has no fields."""
-    found = []
+    """The entries of an answer. RESP 3 nests them one level deeper; deleted entries have no fields."""
+    entries = []
     for each in answer or ():
         pairs = [each] if isinstance(each, tuple) else each
-        found += [Entry(token, fields.get(FIELD.encode(), b"")) for token, fields in pairs if fields is not None]
-    return found
+        entries += [Entry(token, fields.get(FIELD.encode(), b"")) for token, fields in pairs if fields is not None]
+    return entries
 
 
 # --- the node's side
 
 
 class RedisBroker:
-    """One Redis, for one fleet."""
+    """A Redis server, for one fleet."""
 
     channel = CHANNEL
 
@@ -247,7 +245,7 @@ class RedisBroker:
         return await push_in_batches(messages, BATCH, self._push)
 
     async def _push(self, messages: Sequence[ClaimedMessage]) -> list[Exception | None]:
-        """One round trip. All for one queue is one command, so that a wrong key fails no other queue."""
+        """Send all messages in one round trip, with one command per list, so that a bad key fails only its queue."""
         queues: dict[tuple[str, str], list[int]] = {}
         bodies: list[bytes] = []
         now = self._clock.now_us()
@@ -276,7 +274,7 @@ class RedisBroker:
         return answers
 
     async def kill(self, kills: Sequence[Kill]) -> None:
-        """A key for the worker that takes it later, a message for the one that has it now."""
+        """Set a key for a worker that takes the run later, and notify the worker that has it now."""
         if not kills:
             return
 
@@ -309,15 +307,14 @@ class RedisBroker:
     # --- the connection
 
     async def _asked(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        """The answer; on a connection that broke asked once more, at once, on a new one: after a restart of the server
-        idle connections are dead, which shows only when they are used. All that a node asks may be asked twice: a run
-        that arrives twice is taken once."""
+        """The answer, retried once on a new connection: after a restart of the server, idle connections fail at their
+        next use. Repeating any of these commands is safe, because a run that arrives twice is taken once."""
         with unavailable_errors(self._connection):
             client = self._connected()
             try:
                 return await question(client)
             except RedisConnectionError:
-                if client is not self._client:  # we closed it ourselves
+                if client is not self._client:  # `close` was called
                     raise
                 await client.connection_pool.disconnect(inuse_connections=False)
                 return await question(client)

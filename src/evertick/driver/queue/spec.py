@@ -1,6 +1,6 @@
-"""Jobs that are dispatched to a queue in Redis or NATS JetStream, and how these are reached.
+"""Specifications of jobs that are dispatched to a queue in Redis or NATS JetStream, and the settings of connections.
 
-Light to import: neither library is loaded here.
+Cheap to import: it loads neither library.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from evertick.model import DispatchMode
 from evertick.model.feed import FEED_KINDS
 from evertick.text.did_you_mean import nearest
 from evertick.text.redact import masked, shown_value
+from evertick.text.values import shown
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import HOUR, SECOND
 
@@ -49,26 +50,26 @@ C = TypeVar("C", "RedisConnection", "NatsConnection")
 
 QUEUE_PREFIX = "builds_"
 SUBJECT_PREFIX = "evertick"
-# The kinds that can be published: each has a subject below the runs of its app.
+# The kinds of events that can be published. Each has a subject.
 EVENT_KINDS = tuple(kind for kind in FEED_KINDS if kind.startswith("run."))
-# Part of a key in Redis and of a subject in NATS, where "." parts words and "*" and ">" are patterns.
+# Part of a key in Redis and of a subject in NATS, where ".", "*" and ">" have a meaning.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _KEY_PREFIX = re.compile(r"[\w:.{}-]{0,100}", re.ASCII)
 _SUBJECT_PREFIX = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
-_TIMEOUT_LEAST = SECOND
-# Workers remember what they took for a day; nothing older may come to them.
-_TIMEOUT_MOST = 12 * HOUR
-_REPLICAS_MOST = 5
-# Each warning once in the life of a program.
+_TIMEOUT_MIN = SECOND
+# Workers remember taken dispatches for a day, and must not receive older ones.
+_TIMEOUT_MAX = 12 * HOUR
+_REPLICAS_MAX = 5
+# Each warning is logged once per process.
 _warned: set[str] = set()
 
 
 class QueueSpec(Spec, frozen=True):
-    """A job that workers outside of Evertick do.
+    """A job that external workers do.
 
-    queue: the driver name of the workers that do it. mode: when the run has succeeded: "finish", when a worker says so;
-    "ack", when one has taken it; "forget", when the broker has it. ack_timeout: a run that no worker has taken by then
-    is dispatched again. progress_timeout: so is one that its worker has not spoken of for so long.
+    queue: the name of the queue that the workers read. mode: when the run has succeeded: "finish", when a worker
+    reports its end; "ack", when a worker has taken it; "forget", when the broker has it. ack_timeout: the run is
+    dispatched again if no worker takes it in this time. progress_timeout: the same if its worker sends no report.
     """
 
     queue: str
@@ -82,12 +83,16 @@ class QueueSpec(Spec, frozen=True):
         faults.raise_any()
 
     def _check_fields(self, where: str, faults: Faults) -> None:
-        """Those that all queues have; a driver adds its own."""
+        """Check the fields of all queues; subclasses check their own."""
         with faults.of("queue"):
             check_queue_name(self.queue, f"{where}: queue")
         with faults.of("mode"):
             if self.mode not in get_args(DispatchMode):
-                raise InvalidSetting(f"{where}: mode: {self.mode!r} must be one of {', '.join(get_args(DispatchMode))}")
+                raise InvalidSetting(
+                    f"{where}: mode: {shown(self.mode)} must be one of {', '.join(get_args(DispatchMode))}",
+                    setting="mode",
+                    value=shown(self.mode),
+                )
         with faults.of("ack_timeout"):
             _check_timeout(self.ack_timeout, f"{where}: ack_timeout")
         with faults.of("progress_timeout"):
@@ -97,7 +102,7 @@ class QueueSpec(Spec, frozen=True):
 class Redis(QueueSpec, frozen=True):
     """A job that workers take from a queue in Redis: `Redis("docker")`.
 
-    kind: whether the queue is a list or a stream. prefix: what its key begins with; the name of the queue follows.
+    kind: whether the queue is a list or a stream. prefix: the prefix of its key, before the name of the queue.
     """
 
     driver: ClassVar[str] = "redis"
@@ -114,7 +119,11 @@ class Redis(QueueSpec, frozen=True):
         super()._check_fields(where, faults)
         with faults.of("kind"):
             if self.kind not in ("list", "stream"):
-                raise InvalidSetting(f"{where}: kind: {self.kind!r} must be 'list' or 'stream'")
+                raise InvalidSetting(
+                    f"{where}: kind: {shown(self.kind)} must be 'list' or 'stream'",
+                    setting="kind",
+                    value=shown(self.kind),
+                )
         with faults.of("prefix"):
             check_prefix(self.prefix, f"{where}: prefix")
 
@@ -140,11 +149,10 @@ class Nats(QueueSpec, frozen=True):
 
 
 class RedisConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a node reaches Redis.
+    """The connection of a node to Redis.
 
-    url: `redis://host:6379/0`, `rediss://…` for TLS, `unix:///path`. username, password: in place of those in the URL.
-    ca, cert, key: files for TLS. namespace: what the keys of reports begin with, before the app and the id of the
-    ledger.
+    url: `redis://host:6379/0`, `rediss://…` for TLS, `unix:///path`. username, password: replace those in the URL.
+    ca, cert, key: files for TLS. namespace: the prefix of the keys of reports.
     """
 
     url: str = "redis://127.0.0.1:6379/0"
@@ -161,11 +169,13 @@ class RedisConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     def check(self, what: str = "redis") -> None:
         faults = Faults()
         with faults.of("url"):
-            _check_url(self.url, f"{what}: url", _is_redis_url, "a Redis", "redis://:password@host:6379/0")
+            _check_url(self.url, f"{what}: url", _is_redis_url, "Redis", "redis://:password@host:6379/0")
             if (self.ca or self.cert) and not self.url.startswith("rediss:"):
                 raise InvalidSetting(
-                    f"{what}: url: {masked(self.url)!r} is without TLS, so ca, cert and key would not be used; write "
-                    "rediss://"
+                    f"{what}: url: {masked(self.url)!r} does not use TLS, but ca or cert is set",
+                    setting="url",
+                    value=repr(masked(self.url)),
+                    fix="write rediss://",
                 )
         with faults.of("namespace"):
             check_prefix(self.namespace, f"{what}: namespace")
@@ -175,12 +185,12 @@ class RedisConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a node reaches NATS.
+    """The connection of a node to NATS.
 
-    url: `nats://host:4222`, `tls://…`; several, of one cluster, with commas between. user, password, token: in place of
-    those in the URL. credentials: a file with a JWT and its key. ca, cert, key: files for TLS.
-    prefix: what subjects and streams begin with. replicas: how many servers of a cluster keep a stream.
-    events: publish what becomes of runs, for others: True their ends, a list these kinds of events.
+    url: `nats://host:4222`, `tls://…`; several servers of a cluster are separated by commas. user, password, token:
+    replace those in the URL. credentials: a file with a JWT and its key. ca, cert, key: files for TLS.
+    prefix: the prefix of subjects and streams. replicas: the number of servers of a cluster that store a stream.
+    events: publish events of runs: True for their ends, or a list of kinds.
     """
 
     url: str = "nats://127.0.0.1:4222"
@@ -208,7 +218,7 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def event_kinds(self) -> tuple[str, ...]:
-        """Those that are published."""
+        """The kinds of events that are published."""
         if isinstance(self.events, bool):
             return ("run.finished",) if self.events else ()
         return tuple(self.events)
@@ -217,14 +227,18 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         faults = Faults()
         for url in self.urls:
             with faults.of("url"):
-                _check_url(url, f"{what}: url", _is_nats_url, "a NATS", "nats://user:password@host:4222")
+                _check_url(url, f"{what}: url", _is_nats_url, "NATS", "nats://user:password@host:4222")
         with faults.of("prefix"):
             check_subject_prefix(self.prefix, f"{what}: prefix")
         with faults.of("cert", "key"):
             _check_pair(self.cert, self.key, what)
         with faults.of("replicas"):
-            if isinstance(self.replicas, bool) or not 1 <= self.replicas <= _REPLICAS_MOST:
-                raise InvalidSetting(f"{what}: replicas: {self.replicas!r} must be a number from 1 to {_REPLICAS_MOST}")
+            if isinstance(self.replicas, bool) or not 1 <= self.replicas <= _REPLICAS_MAX:
+                raise InvalidSetting(
+                    f"{what}: replicas: {shown(self.replicas)} must be a number from 1 to {_REPLICAS_MAX}",
+                    setting="replicas",
+                    value=shown(self.replicas),
+                )
         with faults.of("events"):
             _check_events(self.events, f"{what}: events")
         faults.raise_any()
@@ -239,18 +253,19 @@ def nats_connection(given: object) -> NatsConnection:
 
 
 def _connection(kind: type[C], given: object, name: str, example: str) -> C:
-    """The configured one: settings, or a URL."""
+    """Make a connection from settings, a URL, or the section of a configuration."""
     if isinstance(given, kind):
         connection = given
     elif isinstance(given, str):
         connection = kind(url=given)
     elif given is None:
         raise InvalidSetting(
-            f"{name}: it is not said where it is; call scheduler.connect('{name}', '{example}'), or set url under "
-            f"[{name}] in the file"
+            f"{name}: the address of the server is not set",
+            setting=name,
+            fix=f"call scheduler.connect('{name}', '{example}'), or set url under [{name}] in the file",
         )
     elif isinstance(given, msgspec.Struct) and hasattr(given, "url"):
-        # The section of a file, whose fields have the same names.
+        # The section of a configuration has fields of the same names.
         values: dict[str, Any] = {}
         for field in kind.__struct_fields__:
             value = getattr(given, field, None)
@@ -258,7 +273,11 @@ def _connection(kind: type[C], given: object, name: str, example: str) -> C:
                 values[field] = str(value) if isinstance(value, PurePath) else value
         connection = kind(**values)
     else:
-        raise InvalidSetting(f"{name}: this {type(given).__name__} is neither a URL nor a {kind.__name__}; pass one")
+        raise InvalidSetting(
+            f"{name}: this {type(given).__name__} is neither a URL nor a {kind.__name__}",
+            setting=name,
+            fix=f"pass one like {example!r}",
+        )
     connection.check()
     return connection
 
@@ -267,25 +286,25 @@ def _connection(kind: type[C], given: object, name: str, example: str) -> C:
 
 
 def unencrypted_warnings(connection: RedisConnection | NatsConnection) -> list[str]:
-    """One for each host on another machine that is reached without TLS. On NATS everything can be read on the way; of
-    Redis only a password is reported, which opens the whole server."""
+    """A warning for each remote host without TLS. For Redis only a password is reported, which gives access to the
+    whole server."""
     if isinstance(connection, NatsConnection):
         if connection.ca or connection.cert:
             return []
         urls = [urlsplit(url) for url in connection.urls]
         hosts = [url.hostname or "" for url in urls if url.scheme != "tls"]
-        what = "arguments and results can be read on the way; use tls://"
+        what = "the network can read arguments and results; use tls://"
         return [
             f"nats at {host} is not encrypted: {what}" for host in dict.fromkeys(hosts) if not _is_this_machine(host)
         ]
     url = urlsplit(connection.url)
-    # The client takes it from the parameters of the URL, too.
+    # The client also reads the password from the parameters of the URL.
     has_password = connection.password or url.password or "password" in parse_qs(url.query)
     # Without a host the client connects to this machine.
     host = url.hostname or "localhost"
     if url.scheme != "redis" or not has_password or _is_this_machine(host):
         return []
-    return [f"redis at {host} is not encrypted: its password can be read on the way; use rediss://"]
+    return [f"redis at {host} is not encrypted: the network can read its password; use rediss://"]
 
 
 def warn_if_unencrypted(connection: RedisConnection | NatsConnection, log: logging.Logger) -> None:
@@ -296,7 +315,7 @@ def warn_if_unencrypted(connection: RedisConnection | NatsConnection, log: loggi
 
 
 def _is_this_machine(host: str) -> bool:
-    from evertick.driver.http.address import is_own_name  # builds tables of networks
+    from evertick.driver.http.address import is_own_name  # slow to import: it builds tables of networks
 
     try:
         return ip_address(host).is_loopback
@@ -310,7 +329,10 @@ def _is_this_machine(host: str) -> bool:
 def check_queue_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidSetting(
-            f"{what}: {name!r:.80} is no name of a queue; use 1 to 64 letters, digits, '-' and '_', like 'docker'"
+            f"{what}: {shown(name)} is not a valid queue name",
+            setting="queue",
+            value=shown(name),
+            fix="use 1 to 64 letters, digits, '-' and '_', like 'docker'",
         )
     return name
 
@@ -318,7 +340,10 @@ def check_queue_name(name: Any, what: str) -> str:
 def check_prefix(prefix: Any, what: str) -> str:
     if not isinstance(prefix, str) or not _KEY_PREFIX.fullmatch(prefix):
         raise InvalidSetting(
-            f"{what}: {prefix!r:.120} must be up to 100 letters, digits and signs of '_-:.{{}}', like 'builds_'"
+            f"{what}: {shown(prefix)} is not a valid prefix",
+            setting="prefix",
+            value=shown(prefix),
+            fix="use up to 100 letters, digits and characters of '_-:.{}', like 'builds_'",
         )
     return prefix
 
@@ -326,16 +351,20 @@ def check_prefix(prefix: Any, what: str) -> str:
 def check_subject_prefix(prefix: Any, what: str) -> str:
     if not isinstance(prefix, str) or not _SUBJECT_PREFIX.fullmatch(prefix):
         raise InvalidSetting(
-            f"{what}: {prefix!r:.80} must be up to 32 small letters, digits, '-' and '_', like {SUBJECT_PREFIX!r}"
+            f"{what}: {shown(prefix)} is not a valid prefix",
+            setting="prefix",
+            value=shown(prefix),
+            fix=f"use up to 32 lower-case letters, digits, '-' and '_', like {SUBJECT_PREFIX!r}",
         )
     return prefix
 
 
 def _check_timeout(value: str | int | float, what: str) -> None:
     us = duration_us(value, what=what)
-    if not _TIMEOUT_LEAST <= us <= _TIMEOUT_MOST:
+    if not _TIMEOUT_MIN <= us <= _TIMEOUT_MAX:
         raise InvalidSetting(
-            f"{what}: {value!r} must be from {duration_text(_TIMEOUT_LEAST)} to {duration_text(_TIMEOUT_MOST)}"
+            f"{what}: {shown(value)} must be from {duration_text(_TIMEOUT_MIN)} to {duration_text(_TIMEOUT_MAX)}",
+            value=shown(value),
         )
 
 
@@ -343,25 +372,42 @@ def _check_events(events: Any, what: str) -> None:
     if isinstance(events, bool):
         return
     if isinstance(events, str) or not isinstance(events, Sequence):
-        raise InvalidSetting(f"{what}: {events!r:.80} must be true, false, or a list of kinds, like ['run.finished']")
+        raise InvalidSetting(
+            f"{what}: {shown(events)} must be true, false, or a list of kinds",
+            setting="events",
+            value=shown(events),
+            fix="write it like ['run.finished']",
+        )
     for kind in events:
         if kind not in EVENT_KINDS:
-            meant = nearest(str(kind), EVENT_KINDS, what="there are")
-            raise InvalidSetting(f"{what}: {kind!r:.80} is no event of a run; {meant}")
+            raise InvalidSetting(
+                f"{what}: {shown(kind)} is not an event of a run",
+                setting="events",
+                value=shown(kind),
+                fix=nearest(str(kind), EVENT_KINDS, what="there are"),
+            )
 
 
 def _check_pair(cert: str | None, key: str | None, what: str) -> None:
     if (cert is None) != (key is None):
-        raise InvalidSetting(f"{what}: cert and key belong together; give both, or none")
+        given, missing = ("key", "cert") if cert is None else ("cert", "key")
+        raise InvalidSetting(
+            f"{what}: {given} is set without {missing}", setting=missing, fix=f"set both, or remove {given}"
+        )
 
 
 def _check_url(url: Any, what: str, is_one: Callable[[str], bool], name: str, shape: str) -> None:
     try:
         is_valid = isinstance(url, str) and is_one(url)
-    except ValueError:  # a port that is no number, a bracket that does not end
+    except ValueError:  # an invalid port, or an unclosed bracket
         is_valid = False
     if not is_valid:
-        raise InvalidSetting(f"{what}: {shown_value(url)} is no URL of {name}; write it like {shape!r}")
+        raise InvalidSetting(
+            f"{what}: {shown_value(url)} is not a {name} URL",
+            setting="url",
+            value=shown_value(url),
+            fix=f"write it like {shape!r}",
+        )
 
 
 def _is_redis_url(url: str) -> bool:

@@ -1,1 +1,1 @@
-"""Commands as tasks, each in a process group of its own."""
+"""Commands as tasks, each in its own process group."""

@@ -1,7 +1,7 @@
-"""Commands as tasks: each run is a process group of its own under a keeper.
+"""The driver of shell jobs: runs each command in its own process group, under a keeper process.
 
-The keeper sees to it that nothing of a command outlives its run: not after a timeout, not after a cancel, not after the
-death of the node. `execute` comes back only when every process that came of the command is gone.
+The keeper ends the command and all its descendants after a timeout, a cancel or the death of the node. `execute`
+returns only when all these processes have ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["ShellDriver"]
 
 log = logging.getLogger("evertick.process")
 
-# Variables of the node that a command does not get: its settings and secrets, and those that its supervisor set.
-_NOT_PASSED_ON = ("EVERTICK_", "LISTEN_", "WATCHDOG_")
-_NEITHER = frozenset({"NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID", "MAINPID"})
-# Of a clean environment these stay: without them times and texts would be those of another place.
-_ALWAYS = ("LANG", "LC_ALL", "TZ")
-_PATH = "/usr/local/bin:/usr/bin:/bin"
+# Variables of the node that commands do not inherit: settings and secrets of Evertick, and those set by systemd.
+_REMOVED_PREFIXES = ("EVERTICK_", "LISTEN_", "WATCHDOG_")
+_REMOVED = frozenset({"NOTIFY_SOCKET", "JOURNAL_STREAM", "INVOCATION_ID", "MAINPID"})
+# A clean environment keeps the locale and the time zone of the node.
+_KEPT_WHEN_CLEAN = ("LANG", "LC_ALL", "TZ")
+_CLEAN_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class ShellDriver:
@@ -51,7 +51,7 @@ class ShellDriver:
 
     async def execute(self, context: Context, arguments: dict[str, Any]) -> Any:
         if record_of(context).clock is not system_clock:
-            # A process cannot live in virtual time, and a test of schedules must not run backups.
+            # Virtual time: a test of schedules must not run real commands.
             context.log(f"not run in virtual time: {' '.join(self._spec.words)}")
             return None
         secrets = self._secrets()
@@ -70,13 +70,13 @@ class ShellDriver:
             if not command.ended.done():
                 await self._stop(command, context, output)
                 phases.end(command.ended.result(), output, is_failed=True)
-                # After TERM it may have done half of its work, whatever its exit code is.
+                # After TERM its work may be incomplete even with exit code 0.
                 raise
         ending = command.ended.result()
         record_of(context).kept_result = _result(ending)
         await self._close(output, is_cut=ending.code is None)
-        good = self._spec.success_codes, self._spec.skip_codes
-        phases.end(ending, output, is_failed=not any(ending.code in codes for codes in good))
+        good_codes = (*self._spec.success_codes, *self._spec.skip_codes)
+        phases.end(ending, output, is_failed=ending.code not in good_codes)
         if ending.failure is None:
             context.log(f"{ending}{_used(ending)}")
         self._judge(ending, output)
@@ -88,10 +88,10 @@ class ShellDriver:
         ending = command.ended.result()
         record_of(context).kept_result = _result(ending)
         await self._close(output, is_cut=True)
-        context.log(f"it was stopped ({why}), and is gone with all that came of it{_used(ending)}")
+        context.log(f"stopped ({why}) with all its processes{_used(ending)}")
 
     async def _close(self, output: CapturedOutput, *, is_cut: bool) -> None:
-        """Write the end of the output. The command is gone, so a cancel that comes meanwhile changes nothing."""
+        """Write the end of the output. A cancel is ignored meanwhile, because the command has ended."""
         if not output.takes_long_to_close:
             output.close(is_cut=is_cut)
             return
@@ -107,7 +107,7 @@ class ShellDriver:
         spec = self._spec
         account = None if spec.user is None else account_to_become(spec.user)
         order = Order(
-            cwd=_folder(spec, account),
+            cwd=_directory(spec, account),
             env=self._environment(context, account, secrets),
             uid=None if account is None else account.uid,
             gid=None if account is None else account.gid,
@@ -127,41 +127,45 @@ class ShellDriver:
                 on_started=phases.started,
             )
         except OSError as error:  # out of processes, files or memory
-            raise JobFailed(f"it could not be started: {error.strerror or error}") from None
+            raise JobFailed(f"the command could not be started: {error.strerror or error}") from None
         return self._parts.children.watch(command)
 
     def _environment(self, context: Context, account: Account | None, secrets: dict[str, str]) -> dict[str, str]:
-        """Another user's command begins with nothing of the node's, as a login does."""
+        """The variables of the command. For another user they start clean, as at a login."""
         is_clean = self._spec.clean_env or account is not None
-        variables = _clean_environment() if is_clean else _environment_of_node()
+        variables = _clean_environment() if is_clean else _inherited_environment()
         if account is not None:
             variables |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": "/bin/sh"}
         variables |= {name: _value(value, secrets) for name, value in self._spec.env.items()}
         variables |= run_variables(context, self._parts.app)
-        if len(variables["EVERTICK_ARGS"].encode()) > TEXT_MAX_BYTES:
-            raise JobFailed(f"the arguments take more than the {TEXT_MAX_BYTES} bytes of a variable; pass a reference")
+        size = len(variables["EVERTICK_ARGS"].encode())
+        if size > TEXT_MAX_BYTES:
+            raise JobFailed(
+                f"the arguments have {size} bytes, more than the {TEXT_MAX_BYTES} of a variable",
+                fix="pass a reference to the data",
+            )
         return variables
 
     def _secrets(self) -> dict[str, str]:
-        """The values of all secrets that the command is given, by their names."""
-        named = [*self._spec.env.values(), self._spec.stdin]
-        names = {each.name for each in named if isinstance(each, Secret)}
+        """The values of all secrets of the command, by name."""
+        values = [*self._spec.env.values(), self._spec.stdin]
+        names = {each.name for each in values if isinstance(each, Secret)}
         return {name: self._parts.resolve_secret(name) for name in sorted(names)}
 
     def _judge(self, ending: Ending, output: CapturedOutput) -> None:
-        """Raises what the ending means, if not success."""
+        """Raise Skip, Retry or JobFailed by the exit code; return on success."""
         spec, code = self._spec, ending.code
         last = f": {output.last_words}" if output.last_words else ""
         if code is not None and code in spec.skip_codes:
             raise Skip(f"exit code {code}{last}")
         if code is not None and code in spec.retry_codes:
-            raise Retry(f"it ended with exit code {code}, which asks for another try{last}")
+            raise Retry(f"{ending}, which is in retry_codes{last}")
         if code is None or code not in spec.success_codes:
             raise JobFailed(f"{ending}{last}", result=_result(ending))
 
 
 class _Phases:
-    """start: until the command has begun. run: until nothing of it is left."""
+    """The phases of a run: `start` until the command has started, `run` until all its processes have ended."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -185,27 +189,27 @@ class _Phases:
 
 
 def _warn(context: Context, text: str) -> None:
-    """Into the log of the run, and into that of the node."""
+    """Log to the run and to the node."""
     context.log(text, level="warning")
     log.warning("run %s of %r: %s", context.run_id, context.task, text)
 
 
-def _folder(spec: Shell, account: Account | None) -> str | None:
+def _directory(spec: Shell, account: Account | None) -> str | None:
     if spec.cwd is None:
         return None if account is None else account.folder
     return at_home(spec.cwd, os.path.expanduser("~") if account is None else account.home)
 
 
-def _environment_of_node() -> dict[str, str]:
+def _inherited_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(_NOT_PASSED_ON) and name not in _NEITHER
+        if not name.startswith(_REMOVED_PREFIXES) and name not in _REMOVED
     }
 
 
 def _clean_environment() -> dict[str, str]:
-    return {"PATH": _PATH, **{name: os.environ[name] for name in _ALWAYS if name in os.environ}}
+    return {"PATH": _CLEAN_PATH, **{name: os.environ[name] for name in _KEPT_WHEN_CLEAN if name in os.environ}}
 
 
 def _value(value: Any, secrets: dict[str, str]) -> Any:
@@ -213,7 +217,7 @@ def _value(value: Any, secrets: dict[str, str]) -> Any:
 
 
 def _result(ending: Ending) -> dict[str, Any] | None:
-    """The result of a command, however its run ends; none of one that never began."""
+    """The result of a command, also of a failed one; None if it could not be started."""
     if ending.failure is not None:
         return None
     return {"exit_code": ending.code, "cpu_seconds": ending.cpu_seconds, "max_rss_bytes": ending.max_rss_bytes}
@@ -223,4 +227,4 @@ def _used(ending: Ending) -> str:
     if ending.cpu_seconds is None or ending.max_rss_bytes is None:
         return ""
     memory = ending.max_rss_bytes / 2**20
-    return f"; {ending.cpu_seconds:.2f} s of processor time, at most {memory:.1f} MiB in one process"
+    return f"; CPU time {ending.cpu_seconds:.2f} s, peak memory {memory:.1f} MiB in one process"

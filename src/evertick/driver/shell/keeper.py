@@ -1,27 +1,26 @@
-"""Runs one command line, and leaves nothing of it behind. A program of its own:
+"""Runs one command and ends all its processes. A separate program:
 
     python -I -S keeper.py SOCKET GRACE [--order=FILE] COMMAND...
 
-SOCKET is connected to the node. Its end, by any death of the node, or `stop SECONDS` on it, means: TERM to the command
-and all its descendants, and KILL after that time (GRACE seconds where the node has died). Descendants that the command
-leaves running when it ends by itself end the same way. The keeper writes `started PID`, then `exited CODE CPU MEMORY`,
-`killed SIGNAL CPU MEMORY` or `failed WHY` to the socket, and ends when nothing is left. CPU is the processor time of
-the command and its descendants, in seconds; MEMORY the most that one of these processes had, in bytes. Before that it
-writes `stuck PID...` where KILL does not end a process, which has more rights than the keeper or hangs in the kernel.
-It is looked at again, less and less often.
+SOCKET is connected to the node. When the node sends `stop SECONDS`, or dies and so closes the socket, the keeper sends
+TERM to the command and all its descendants, and KILL after that time (after GRACE seconds if the node has died). It
+ends descendants that outlive the command in the same way.
 
-FILE says how to start the command, where not as the keeper was started: an open file of entries `name=value`, each
-ended by a zero. `cwd`, `uid`, `gid`, `groups`, `nice`, `memory` (the address space of each process, in bytes), and as
-many `env` as the environment has variables. In a file, since an environment may hold secrets, and all users may read
-command lines.
+The keeper writes lines to the socket: `started PID`, then `exited CODE CPU MEMORY`, `killed SIGNAL CPU MEMORY` or
+`failed REASON`. It exits when no process is left. CPU is the CPU time of the command and its descendants in seconds,
+MEMORY the peak memory of the largest of these processes in bytes. If processes survive KILL, because they have more
+rights than the keeper or hang in the kernel, it first writes `stuck PID...` and checks again, less and less often.
 
-It has the standard library only, and little of that: one runs beside every job, and starts before it. It passes every
-file it was given on to the command, and keeps none but the socket: neither the store of the node nor the pipes of the
-job may stay open because of it. Signals do not end it: a supervisor that stops a whole group must not end a keeper
-before its command.
+FILE is an open file with settings for the command, as entries `name=value` that end with a zero: `cwd`, `uid`, `gid`,
+`groups`, `nice`, `memory` (the address space of each process in bytes), and one `env` for each variable. They are not
+in the command line, which all users can read, because variables may hold secrets.
 
-On Linux it adopts orphans (it is a "subreaper"), so that every descendant stays below it, whatever session or group it
-has made for itself: none is left exactly when it has no children any more. Elsewhere only the group is reached.
+A keeper runs beside every job and starts before it, so it imports only a few modules of the standard library. It passes
+all its files on to the command and keeps only the socket open, so that the store of the node and the pipes of the job
+can be closed. It ignores TERM, INT and HUP, because it must outlive the command if systemd signals the whole group.
+
+On Linux the keeper is a subreaper: it adopts orphans, so every descendant stays below it, also in another session or
+process group, and none is left when it has no children. On other systems it reaches only the process group.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ import resource
 import select
 import signal
 import sys
-from _collections_abc import Callable  # loaded by `os` already; `typing` would double the time of the start
+from _collections_abc import Callable  # `os` has imported it already; `typing` would double the start time
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Ignored by Python from its start on; a command would inherit that, and `yes | head` would complain.
+# Python ignores them, and a command would inherit that: `yes | head` would print an error.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-# A descendant that forks while it is looked for is found by the next look.
-_LOOK_AGAIN_SECONDS = 0.02
-# After so many looks at which no process has ended (half a second), the rest is stuck; from then on each pause is twice
-# the one before it, up to 5 s. The end of a child is noticed at once all the same.
-_VAIN_LOOKS = 25
-_DOUBLINGS_MOST = 8
+# The next scan finds a descendant that forked during a scan.
+_SCAN_AGAIN_SECONDS = 0.02
+# After this many scans without an end of a process (half a second), the rest is stuck. Then each pause is twice the
+# last one, up to 5 s. The end of a child interrupts the pause.
+_STUCK_SCANS = 25
+_DOUBLINGS_MAX = 8
 _STUCK_SHOWN = 10
-# The most processes that Linux has numbers for.
+# The largest process id of Linux.
 _PID_MAX = 4_194_304
 _ORDER = "--order="
 
 
 class Keeper:
-    """One command, and what the node says about it."""
+    """One command, and the orders of the node about it."""
 
     def __init__(self, socket: int, grace: float, order: dict[str, list[str]]) -> None:
         self._socket = socket
@@ -61,121 +60,120 @@ class Keeper:
         self._is_socket_open = True
         self._is_time_up = False
         self._child = 0
-        # How many have been waited for.
-        self._gone = 0
-        # The processes that have had TERM.
+        # The number of reaped processes.
+        self._reaped = 0
+        # The processes that have received TERM.
         self._terminated: set[int] = set()
-        # How the command ended, as `waitpid` tells it.
+        # The status of the command from `waitpid`.
         self._status: int | None = None
         self._wakes, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-        # Handled, not ignored: an ignored signal would stay ignored in the command.
+        # With a handler, because the command would inherit an ignored signal.
         for number in (*_IGNORED, signal.SIGCHLD, signal.SIGALRM):
             signal.signal(number, lambda *_: None)
 
     def keep(self, command: list[str]) -> None:
-        """Run the command to its end, or to the node's."""
+        """Run the command until it ends, or until the node stops it or dies."""
         os.set_inheritable(self._socket, False)
         try:
             self._start(command)
         except OSError as error:
-            self._report(f"failed {error}")
+            self._report(f"failed the command could not be started: {error}")
             return
         self._report(f"started {self._child}")
-        _let_go_of_files(but={self._socket, self._wakes, self._waker})
+        _close_files(but={self._socket, self._wakes, self._waker})
         grace = self._watch()
-        self._clear(grace)
-        self._report(_words(self._status))
+        self._end_processes(grace)
+        self._report(_ending(self._status))
 
     def _start(self, command: list[str]) -> None:
         if self._prctl is not None:
             self._prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        trouble, report = os.pipe()
+        reader, writer = os.pipe()
         keeper = os.getpid()
         self._child = os.fork()
         if self._child == 0:
-            self._become(command, report, keeper)
-        os.close(report)
-        with open(trouble, "rb") as pipe:
-            text = pipe.read().decode(errors="replace")
-        if text:
+            self._exec(command, writer, keeper)
+        os.close(writer)
+        with open(reader, "rb") as pipe:
+            error = pipe.read().decode(errors="replace")
+        if error:
             os.waitpid(self._child, 0)
-            raise OSError(text)
+            raise OSError(error)
 
-    def _become(self, command: list[str], report: int, keeper: int) -> None:
-        step = "its process group"
+    def _exec(self, command: list[str], errors: int, keeper: int) -> None:
+        step = "process group"
         try:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for number in _IGNORED_BY_PYTHON:
                 signal.signal(number, signal.SIG_DFL)
-            for name, take in _STEPS:
+            for name, apply in _STEPS:
                 step = name
-                take(self._order)
+                apply(self._order)
             if self._prctl is not None:
-                # Should the keeper itself be killed, the command must not run on without one. A change of the user
-                # undoes it, so it comes after that.
+                # Kills the command if the keeper is killed. A change of the user resets this, so it comes after it.
                 self._prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != keeper:  # it was killed before that
+            if os.getppid() != keeper:  # the keeper was killed before that
                 os._exit(127)
             step = command[0]
             environment = dict(each.split("=", 1) for each in self._order["env"]) if "env" in self._order else None
-            # Last of all: what is left to do here must not need more memory than the command may have.
+            # Last, because the steps before may need more memory than the limit.
             _limit_memory(self._order)
             if environment is None:
-                os.execvp(command[0], command)  # noqa: S606 - what to run is the node's to say
+                os.execvp(command[0], command)  # noqa: S606 - the node chooses the command
             os.execvpe(command[0], command, environment)  # noqa: S606
         except BaseException as error:
-            os.write(report, f"{step}: {_why(error, step)}".encode(errors="replace"))
+            os.write(errors, f"{step}: {_reason(error, step)}".encode(errors="replace"))
         finally:
             os._exit(127)
 
     def _watch(self) -> float:
-        """Until the command has ended or is to end. Answers the time that what is left gets."""
+        """Wait until the command has ended or must stop. Returns the grace period for the remaining processes."""
         while self._has_children() and self._status is None:
-            word = self._wait(None)
-            if word is not None:
-                return word
+            grace = self._wait(None)
+            if grace is not None:
+                return grace
         return self._grace
 
-    def _clear(self, grace: float) -> None:
-        """TERM to everything, KILL when the time is up, until nothing is left."""
+    def _end_processes(self, grace: float) -> None:
+        """Send TERM to all processes, and KILL after the grace period, until none is left."""
         if self._adopts_orphans and not self._has_children():
             return
         self._terminated |= self._signal_all(signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, max(grace, 0.001))
         while self._has_children() and not self._is_time_up:
-            word = self._wait(None)
-            if word is not None:  # the node has less patience now, or is gone
+            shorter = self._wait(None)
+            if shorter is not None:  # the node has shortened the time, or has died
                 left, _ = signal.getitimer(signal.ITIMER_REAL)
-                signal.setitimer(signal.ITIMER_REAL, max(min(word, left), 0.001))
+                signal.setitimer(signal.ITIMER_REAL, max(min(shorter, left), 0.001))
             self._terminate_orphans()
         self._kill_all()
         if not self._adopts_orphans:
             self._signal_group(signal.SIGKILL)
 
     def _terminate_orphans(self) -> None:
-        """TERM to processes without one that were hidden behind a parent that has ended since."""
+        """Send TERM to processes that became visible when their parent ended."""
         for pid in _children() if self._adopts_orphans else ():
             if pid not in self._terminated and _group_of(pid) != self._child:
                 _send(signal.SIGTERM, pid)
                 self._terminated.add(pid)
 
     def _kill_all(self) -> None:
-        """KILL, until nothing is left."""
-        gone, vain_looks = self._gone, 0
+        """Send KILL until no process is left."""
+        reaped, idle_scans = self._reaped, 0
         while self._has_children():
-            vain_looks = vain_looks + 1 if self._gone == gone else 0
-            gone = self._gone
+            idle_scans = idle_scans + 1 if self._reaped == reaped else 0
+            reaped = self._reaped
             left = self._signal_all(signal.SIGKILL)
-            if vain_looks == _VAIN_LOOKS:
+            if idle_scans == _STUCK_SCANS:
                 self._report(" ".join(["stuck", *map(str, sorted(left)[:_STUCK_SHOWN])]))
-            self._wait(_LOOK_AGAIN_SECONDS * 2 ** min(max(vain_looks - _VAIN_LOOKS, 0), _DOUBLINGS_MOST))
+            self._wait(_SCAN_AGAIN_SECONDS * 2 ** min(max(idle_scans - _STUCK_SCANS, 0), _DOUBLINGS_MAX))
 
     def _has_children(self) -> bool:
-        """Reaps what has ended. Without children there are no descendants: orphans would be ours."""
+        """Reap ended processes. Without children there are no descendants, because orphans become children."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -183,12 +181,12 @@ class Keeper:
                 return False
             if pid == 0:
                 return self._adopts_orphans or self._status is None
-            self._gone += 1
+            self._reaped += 1
             if pid == self._child:
                 self._status = status
 
     def _wait(self, seconds: float | None) -> float | None:
-        """Until a signal, a word on the socket, or the time is over. Answers the seconds that a word to stop gives."""
+        """Wait for a signal, a message or the end of the time. Returns the grace period if the command must stop."""
         files = [self._wakes, self._socket] if self._is_socket_open else [self._wakes]
         ready, _, _ = select.select(files, [], [], seconds)
         if self._wakes in ready:
@@ -200,16 +198,16 @@ class Keeper:
         except OSError:
             data = b""
         self._is_socket_open = bool(data)
-        return _seconds(data, self._grace)
+        return _stop_seconds(data, self._grace)
 
     def _signal_all(self, number: signal.Signals) -> set[int]:
-        """The group in one call, which no fork can dodge; and processes that have left it. Answers those seen."""
+        """Signal the group in one call, which no fork can escape, and each process outside of it. Returns all found."""
         self._signal_group(number)
-        seen = {*_descendants(os.getpid()), *_children()} if self._adopts_orphans else set()
-        for pid in seen:
+        found = {*_descendants(os.getpid()), *_children()} if self._adopts_orphans else set()
+        for pid in found:
             if _group_of(pid) != self._child:
                 _send(number, pid)
-        return seen
+        return found
 
     def _signal_group(self, number: signal.Signals) -> None:
         try:
@@ -220,12 +218,12 @@ class Keeper:
     def _report(self, text: str) -> None:
         try:
             os.write(self._socket, f"{text}\n".encode())
-        except OSError:  # the node is gone
+        except OSError:  # the node has died
             return
 
 
 def _find_prctl() -> Callable[[int, int], int] | None:
-    """The system call that adopts orphans, where there is one."""
+    """The system call that makes the keeper a subreaper; None: this system has none."""
     if sys.platform != "linux":
         return None
     try:
@@ -240,38 +238,38 @@ def _find_prctl() -> Callable[[int, int], int] | None:
 def _send(number: signal.Signals, pid: int) -> None:
     try:
         os.kill(pid, number)
-    except OSError:  # gone meanwhile, or not ours to signal
+    except OSError:  # it has ended, or may not be signalled
         return
 
 
 def _group_of(pid: int) -> int | None:
     try:
         return os.getpgid(pid)
-    except OSError:  # gone meanwhile
+    except OSError:  # it has ended
         return None
 
 
 def _children() -> list[int]:
-    """Our own, whatever `/proc` hides: what hides below one of them becomes ours when that has ended.
+    """The keeper's children, also those that `/proc` hides. Hidden descendants become children when their parent ends.
 
-    With `hidepid` (`ProtectProc=` of systemd) `/proc` shows neither processes of other users nor those that do not let
-    their memory be read, such as ssh-agent.
+    With `hidepid` (`ProtectProc=` of systemd) `/proc` hides processes of other users and those with unreadable memory,
+    such as ssh-agent.
     """
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
             return [int(each) for each in file.read().split()]
-    except OSError:  # the kernel was built without it (CONFIG_PROC_CHILDREN)
-        return _children_by_asking() if _hides_processes() else []
+    except OSError:  # the kernel was built without CONFIG_PROC_CHILDREN
+        return _children_by_waitid() if _hides_processes() else []
 
 
-def _children_by_asking() -> list[int]:
-    """Of every number there may be, whether a child of ours has it: 1.3 µs each, 43 ms for the usual 32,768."""
+def _children_by_waitid() -> list[int]:
+    """Tries every process id: 1.3 µs each, 43 ms for the usual 32,768."""
     try:
         with open("/proc/sys/kernel/pid_max", "rb") as file:
-            most = int(file.read())
+            last = int(file.read())
     except OSError:
-        most = _PID_MAX
-    return [pid for pid in range(1, most + 1) if _is_child(pid)]
+        last = _PID_MAX
+    return [pid for pid in range(1, last + 1) if _is_child(pid)]
 
 
 def _is_child(pid: int) -> bool:
@@ -291,28 +289,28 @@ def _hides_processes() -> bool:
 
 
 def _descendants(top: int) -> list[int]:
-    """As far as `/proc` shows them."""
+    """The descendants that `/proc` shows."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    # After the name of the program, which may hold anything, come its state and its parent.
+                    # The state and the parent follow the program name, which may contain any character.
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except (OSError, IndexError, ValueError):
                 continue
             children.setdefault(parent, []).append(int(name))
     found = list(children.get(top, ()))
-    for pid in found:  # grows as it goes
+    for pid in found:  # the list grows during the loop
         found += children.get(pid, ())
     return found
 
 
-def _let_go_of_files(but: set[int]) -> None:
-    """Close everything else: the pipes belong to the command now."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+def _close_files(but: set[int]) -> None:
+    """Close all other files: the pipes belong to the command."""
+    devnull = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
-        os.dup2(nothing, number)
+        os.dup2(devnull, number)
     first = 3
     for number in sorted(but):
         os.closerange(first, number)
@@ -321,23 +319,23 @@ def _let_go_of_files(but: set[int]) -> None:
 
 
 def _read_order(file: int) -> dict[str, list[str]]:
-    """The entries by their names."""
-    found: dict[str, list[str]] = {}
+    """The entries by name."""
+    values: dict[str, list[str]] = {}
     with open(file, "rb") as order:
         entries = order.read().split(b"\0")[:-1]
     for entry in entries:
         name, _, value = os.fsdecode(entry).partition("=")
-        found.setdefault(name, []).append(value)
-    return found
+        values.setdefault(name, []).append(value)
+    return values
 
 
-def _be_nice(order: dict[str, list[str]]) -> None:
+def _set_nice(order: dict[str, list[str]]) -> None:
     if "nice" in order:
         os.nice(int(order["nice"][0]))
 
 
-def _become_user(order: dict[str, list[str]]) -> None:
-    """The groups first: without its user the process may not change them any more."""
+def _set_user(order: dict[str, list[str]]) -> None:
+    """Groups first, because only root can change them."""
     if "uid" not in order:
         return
     os.setgroups([int(each) for each in order["groups"][0].split(",") if each])
@@ -345,53 +343,53 @@ def _become_user(order: dict[str, list[str]]) -> None:
     os.setuid(int(order["uid"][0]))
 
 
-def _go_to(order: dict[str, list[str]]) -> None:
-    """As the user that runs it, who may have no access to the folder."""
+def _set_cwd(order: dict[str, list[str]]) -> None:
+    """Called as the user of the command, who may have no access to the directory."""
     if "cwd" in order:
         os.chdir(order["cwd"][0])
 
 
 def _limit_memory(order: dict[str, list[str]]) -> None:
     if "memory" in order:
-        most, (_, hard) = int(order["memory"][0]), resource.getrlimit(resource.RLIMIT_AS)
+        limit, (_, hard) = int(order["memory"][0]), resource.getrlimit(resource.RLIMIT_AS)
         if hard != resource.RLIM_INFINITY:  # only root may raise it
-            most = min(most, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            limit = min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-# The steps of an order, in the sequence that works, by the first words of their errors.
-_STEPS = (("nice", _be_nice), ("user", _become_user), ("cwd", _go_to))
+# The steps of an order, in the necessary sequence, by the prefix of their errors.
+_STEPS = (("nice", _set_nice), ("user", _set_user), ("cwd", _set_cwd))
 
 
-def _why(error: BaseException, what: str) -> str:
-    """The words of an error, with the file that it is about, if that says more than what was to be done."""
+def _reason(error: BaseException, step: str) -> str:
+    """The text of an error, with its file if the step does not name it."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
-    # Of a program that is nowhere it is the last place where it was looked for, in bytes.
-    is_telling = isinstance(error.filename, str) and error.filename != what
-    return f"{error.filename}: {error.strerror}" if is_telling else error.strerror
+    # For a program that is not found, it is the last directory of PATH, in bytes.
+    has_other_file = isinstance(error.filename, str) and error.filename != step
+    return f"{error.filename}: {error.strerror}" if has_other_file else error.strerror
 
 
-def _seconds(data: bytes, default: float) -> float:
-    """The shortest time that the words give; the default where there are none."""
+def _stop_seconds(data: bytes, default: float) -> float:
+    """The shortest time in the messages; the default if there is none."""
     try:
         return min(float(line.split()[1]) for line in data.splitlines())
     except (IndexError, ValueError):
         return default
 
 
-def _words(status: int | None) -> str:
+def _ending(status: int | None) -> str:
     if status is None:
-        return "failed its end was not seen"
+        return "failed the exit status of the command is unknown"
     code = os.waitstatus_to_exitcode(status)
-    return f"exited {code} {_used()}" if code >= 0 else f"killed {-code} {_used()}"
+    return f"exited {code} {_usage()}" if code >= 0 else f"killed {-code} {_usage()}"
 
 
-def _used() -> str:
-    """Processor time and memory of all that has been waited for: the command, what it waited for, and its orphans.
+def _usage() -> str:
+    """CPU time and peak memory of all reaped processes: the command, the processes it waited for, and its orphans.
 
-    The memory is at least that of this process when it forked, 8 to 9 MB: the kernel keeps the peak of a process over
-    its `exec`, in the same figure, so that of a smaller program is not to be had.
+    The memory is at least 8 to 9 MB, that of the keeper when it forked: the kernel keeps the peak of a process across
+    `exec`, so the figure of a smaller program is not available.
     """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     unit = 1 if sys.platform == "darwin" else 1024

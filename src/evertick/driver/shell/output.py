@@ -1,7 +1,7 @@
-"""The output of a command as lines of a log: bounded, and without the secrets that the command was given.
+"""The output of a command as log lines: limited in size, with secrets masked.
 
-A command may write anything, in any amount: no text, no ends of lines, gigabytes. What is kept of it is text of lines,
-the first part and the last, with what was left out between them counted. Nothing grows with the output.
+A command may write gigabytes, binary data or endless lines. Its head and its tail are kept as lines of text, and the
+bytes between them are counted. Memory use does not grow with the output.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from evertick.job.context import LINE_MAX_CHARS
 
 __all__ = ["HEAD_BYTES", "HEAD_LINES", "TAIL_BYTES", "TAIL_LINES", "CapturedOutput", "LogLines", "Mask", "Output"]
 
-# Both parts, and what else a run may say, fit into the log of an attempt.
+# Both parts and other lines of a run fit into the log of an attempt.
 HEAD_BYTES = TAIL_BYTES = 96 * 1024
 HEAD_LINES = TAIL_LINES = 2_000
 _HIDDEN = b"***"
-# Small pieces of the tail are put together, or each would take more room than what it holds.
+# Smaller pieces of the tail are joined, because each has an overhead.
 _PIECE_BYTES = 4_096
 _LAST_WORDS_MAX_CHARS = 300
-# A shorter line of a secret may be one of anything.
-_SECRET_LINE_LEAST = 8
-# Secrets are looked for in the first output, until the head is full; but in no more than that, however long they are.
+# Shorter lines of a secret are not masked: other output may contain them.
+_SECRET_LINE_MIN = 8
+# The head is searched for secrets in slices, up to a limit that long secrets do not raise.
 _SLICE_BYTES = 8_192
-_LOOKED_THROUGH_MOST = 4 * HEAD_BYTES
+_SEARCHED_MAX_BYTES = 4 * HEAD_BYTES
 _CLOSED_AT_ONCE_BYTES = 16_384
-# An expression is made by slow code, so it is short: of long or many secrets it has their first bytes.
+# Compiling an expression is slow, so it contains only the first bytes of long or many secrets.
 _PATTERN_BYTES = 4_096
 _COMPARED_BYTES = 256
-_PREFIX_LEAST, _PREFIX_MOST = 4, 64
-# So many are tried one after the other; more are distinguished by a byte, and these by the next.
-_TRIED_MOST = 4
-_FORKS_MOST = 3
+_PREFIX_MIN, _PREFIX_MAX = 4, 64
+# More alternatives are grouped by their first byte, to this depth.
+_ALTERNATIVES_MAX = 4
+_GROUP_DEPTH_MAX = 3
 
 
 class Output(Protocol):
-    """Takes what comes from the pipes of a command."""
+    """Receives the output of a command."""
 
     def take(self, stream: str, chunk: bytes) -> None: ...
 
     def flush(self) -> None:
-        """Take a line without an end as one."""
+        """Take an incomplete line as a line."""
         ...
 
 
 class LogLines:
-    """Cuts the streams of a command into lines of text."""
+    """Splits the streams of a command into lines of text."""
 
     def __init__(self, on_line: Callable[[str, str], None]) -> None:
         self._on_line = on_line
@@ -58,52 +58,52 @@ class LogLines:
     def take(self, stream: str, chunk: bytes) -> None:
         *lines, rest = (self._rest.get(stream, b"") + chunk).split(b"\n")
         for line in lines:
-            self._say(stream, line)
+            self._emit(stream, line)
         *pieces, self._rest[stream] = _pieces(rest)
         for piece in pieces:
-            self._say(stream, piece)
+            self._emit(stream, piece)
 
     def flush(self) -> None:
         for stream, rest in self._rest.items():
             if rest:
-                self._say(stream, rest)
+                self._emit(stream, rest)
         self._rest.clear()
 
-    def _say(self, stream: str, line: bytes) -> None:
+    def _emit(self, stream: str, line: bytes) -> None:
         for piece in _pieces(line):
             self._on_line(stream, piece.decode(errors="replace").rstrip("\r"))
 
 
 class Mask:
-    """Puts stars in place of secrets, also where one comes in parts."""
+    """Replaces secrets by stars, also a secret that arrives in several chunks."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = sorted({part for secret in secrets for part in _parts(secret)}, key=len, reverse=True)
-        # Where one may begin, found by compiled code; of a long one, or of many, by their first bytes.
-        self._prefix = min(max(_PATTERN_BYTES // (len(self._secrets) or 1), _PREFIX_LEAST), _PREFIX_MOST)
+        # How many first bytes of each secret the expression contains.
+        self._prefix = min(max(_PATTERN_BYTES // (len(self._secrets) or 1), _PREFIX_MIN), _PREFIX_MAX)
         self._pattern = re.compile(_pattern([secret[: self._prefix] for secret in self._secrets]), re.DOTALL)
         self._is_exact = not self._secrets or self.longest <= self._prefix
         self._held = b""
 
     @property
     def longest(self) -> int:
-        """How many bytes the longest secret has; 0 without any."""
+        """The length of the longest secret in bytes; 0 without secrets."""
         return len(self._secrets[0]) if self._secrets else 0
 
     def give_back(self) -> bytes:
-        """The bytes that were held back, unmasked."""
+        """Return the withheld bytes unmasked."""
         data, self._held = self._held, b""
         return data
 
     def take(self, chunk: bytes) -> bytes:
-        """The bytes that may be shown by now. The possible beginning of a secret is held back."""
+        """Return the masked bytes, and withhold a possible beginning of a secret."""
         if not self._secrets:
             return chunk
         data = self._held + chunk
         shown, done = bytearray(), 0
         held = self._held_from(data, done)
         for start, end in self._found(data):
-            if held <= start:  # a longer one may have begun here
+            if held <= start:  # a longer secret may begin here
                 break
             shown += data[done:start] + _HIDDEN
             done = end
@@ -112,16 +112,16 @@ class Mask:
         return bytes(shown + data[done:held])
 
     def flush(self) -> bytes:
-        """The bytes that were held back, masked: nothing follows."""
+        """Return the withheld bytes masked; nothing follows them."""
         return self.masked_parts(b"", [self.give_back()], is_cut=False)[0]
 
     def masked_parts(self, before: bytes, parts: Sequence[bytes], *, is_cut: bool) -> list[bytes]:
-        """The parts of one text, masked; what came before them is known, but not shown. is_cut: there was to be more,
-        and what a secret begins with is not shown at the end."""
+        """Mask the parts of one text. `before`: the bytes that preceded them. is_cut: the text is incomplete, so a
+        possible beginning of a secret at its end is omitted."""
         data = before + b"".join(parts)
         spans = list(self._found(data))
-        over = spans[-1][1] if spans else 0
-        end = self._held_from(data, over) if is_cut else len(data)
+        last_end = spans[-1][1] if spans else 0
+        end = self._held_from(data, last_end) if is_cut else len(data)
         masked: list[bytes] = []
         at = until = len(before)
         number = 0
@@ -129,7 +129,7 @@ class Mask:
             shown, until = bytearray(), until + len(part)
             while number < len(spans) and spans[number][0] < until:
                 start, after = spans[number]
-                # Its stars stand where it begins, or where the parts do.
+                # The stars replace the start of the secret, or the start of the first part.
                 if after > at and (start >= at or not masked):
                     shown += data[at:start] + _HIDDEN
                 at = max(at, after)
@@ -139,7 +139,7 @@ class Mask:
         return masked
 
     def _found(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Where secrets are, from left to right; of two at one place the longer one."""
+        """The positions of secrets from left to right; of two at one position, the longer one."""
         if not self._secrets:
             return
         if self._is_exact:
@@ -151,14 +151,15 @@ class Mask:
             start, first = begin.start(), begin[0][:1]
             at = start + 1
             for secret in self._secrets:
-                is_one = secret[:1] == first and data.endswith(secret[-_COMPARED_BYTES:], start, start + len(secret))
-                if is_one and data.startswith(secret, start):
+                # Comparing the end first avoids most full comparisons.
+                is_likely = secret[:1] == first and data.endswith(secret[-_COMPARED_BYTES:], start, start + len(secret))
+                if is_likely and data.startswith(secret, start):
                     at = start + len(secret)
                     yield start, at
                     break
 
     def _held_from(self, data: bytes, start: int) -> int:
-        """Where the longest end of the data begins that a secret may begin with."""
+        """The start of the longest suffix of the data that is a prefix of a secret."""
         first = len(data)
         for secret in self._secrets:
             at = data.find(secret[:1], max(start, len(data) - len(secret) + 1))
@@ -172,10 +173,9 @@ class Mask:
 def _pattern(parts: list[bytes], depth: int = 0) -> bytes:
     """An expression for any of these, the longest first.
 
-    Many are distinguished by their first bytes: to try each at every place would take a time that grows with their
-    number.
+    Many parts are grouped by their first byte, because trying all of them at each position would be slow.
     """
-    if len(parts) <= _TRIED_MOST or depth == _FORKS_MOST:
+    if len(parts) <= _ALTERNATIVES_MAX or depth == _GROUP_DEPTH_MAX:
         return b"|".join(re.escape(part) for part in dict.fromkeys(parts))
     groups: dict[bytes, list[bytes]] = {}
     for part in parts:
@@ -186,11 +186,11 @@ def _pattern(parts: list[bytes], depth: int = 0) -> bytes:
 
 
 class CapturedOutput:
-    """The output of one run of a command: its head as it comes, its tail when it has ended.
+    """The output of one run: writes its head at once, and its tail when the command has ended.
 
-    Secrets are looked for in what is kept alone. What lies between head and tail is counted, and nothing else.
+    Only the head and the tail are searched for secrets; the bytes between them are counted.
 
-    write: keeps a line: (moment, stream, text). now: the moment, in microseconds.
+    write: takes a line: (time, stream, text). now: the time in microseconds.
     """
 
     def __init__(
@@ -199,46 +199,47 @@ class CapturedOutput:
         self._write, self._now = write, now
         mask = Mask(secrets)
         self._masks = {stream: copy(mask) for stream in ("stdout", "stderr")}
-        # Bytes that have come, by stream.
+        # Received bytes by stream.
         self.counts = dict.fromkeys(self._masks, 0)
-        self._head = LogLines(self._say_now)
+        self._head = LogLines(self._write_line_now)
         self._bytes_left, self._lines_left = HEAD_BYTES, HEAD_LINES
-        self._looked_through = 0
+        self._searched_bytes = 0
         self._is_head_full = False
-        # As it came. A secret may begin before it and end in it.
         self._has_secrets = mask.longest > 0
+        # Unmasked. The margin is for a secret that begins before the tail and ends in it.
         self._tail = _OutputTail(margin=max(mask.longest - 1, 0))
         self._last: dict[str, str] = {}
 
     @property
     def last_words(self) -> str:
-        """The last line of stderr, or else of stdout, that has something in it."""
+        """The last line of stderr that is not blank, or else of stdout."""
         return (self._last.get("stderr") or self._last.get("stdout") or "")[:_LAST_WORDS_MAX_CHARS]
 
     @property
     def takes_long_to_close(self) -> bool:
-        """Whether that may take some tens of milliseconds, so that a thread should do it."""
+        """Whether closing may take tens of milliseconds, so that a thread should do it."""
         return self._has_secrets and self._tail.size > _CLOSED_AT_ONCE_BYTES
 
     def take(self, stream: str, chunk: bytes) -> None:
         self.counts[stream] += len(chunk)
         at = 0
         while at < len(chunk) and not self._is_head_full:
-            # In slices, where secrets are looked for: the head may be full soon.
+            # Searched in slices, because the search ends when the head is full.
             piece = chunk[at : at + _SLICE_BYTES] if self._has_secrets else chunk
             at += len(piece)
-            self._looked_through += len(piece)
+            self._searched_bytes += len(piece)
             self._keep(stream, self._masks[stream].take(piece))
-            if self._has_secrets and self._looked_through > _LOOKED_THROUGH_MOST:
+            if self._has_secrets and self._searched_bytes > _SEARCHED_MAX_BYTES:
                 self._end_head()
         if at < len(chunk):
             self._keep_last(stream, chunk[at:])
 
     def flush(self) -> None:
-        """A command may pause in the middle of a line; it is whole at its end only."""
+        """Does nothing: a command may pause within a line, so a line is complete only when the command has ended."""
 
     def close(self, *, is_cut: bool = False) -> None:
-        """The command has ended: write what was kept back. Not what a secret begins with, if it was cut off there."""
+        """Write the withheld output after the command has ended. is_cut: the command was stopped, so a possible
+        beginning of a secret at the end is omitted."""
         if not is_cut and not self._is_head_full:
             for stream, mask in self._masks.items():
                 self._keep(stream, mask.flush())
@@ -247,9 +248,9 @@ class CapturedOutput:
             self._head.flush()
             lines = tail.lines()
             at = lines[0][0] if lines else self._now()
-            self._write(at, "info", f"… {tail.bytes_gone} bytes, {tail.lines_gone} lines of output left out here …")
+            self._write(at, "info", f"… {tail.bytes_gone} bytes, {tail.lines_gone} lines of output omitted …")
             for at, stream, text in lines:
-                self._say(at, stream, text)
+                self._write_line(at, stream, text)
         else:
             for _, stream, piece in tail.pieces:
                 self._head.take(stream, bytes(piece))
@@ -265,7 +266,7 @@ class CapturedOutput:
                 self._end_head()
 
     def _end_head(self) -> None:
-        """From now on all goes to the tail, the possible beginnings of secrets first."""
+        """Send further output to the tail, beginning with the withheld bytes."""
         self._is_head_full = True
         for stream, mask in self._masks.items():
             self._keep_last(stream, mask.give_back())
@@ -277,10 +278,10 @@ class CapturedOutput:
         self._tail.add(self._now(), stream, chunk)
         if self._tail.is_cut and not was_cut:
             self._head.flush()
-            self._write(self._now(), "info", "… there is more output; its end follows when the command has ended …")
+            self._write(self._now(), "info", "… output limit reached; the last lines follow when the command ends …")
 
     def _masked_tail(self, *, is_cut: bool) -> _OutputTail:
-        """The tail without secrets, and without the rest of one that began before it."""
+        """The masked tail, also without the rest of a secret that began before it."""
         parts: dict[str, list[bytes]] = {}
         for _, stream, piece in self._tail.pieces:
             parts.setdefault(stream, []).append(bytes(piece))
@@ -295,7 +296,7 @@ class CapturedOutput:
         return tail
 
     def _room_for(self, chunk: bytes) -> int:
-        """How much of the chunk the head takes."""
+        """The number of bytes of the chunk that fit into the head."""
         room = min(len(chunk), self._bytes_left)
         lines = chunk.count(b"\n", 0, room)
         if lines > self._lines_left:
@@ -305,19 +306,19 @@ class CapturedOutput:
         self._bytes_left -= room
         return room
 
-    def _say_now(self, stream: str, text: str) -> None:
-        self._say(self._now(), stream, text)
+    def _write_line_now(self, stream: str, text: str) -> None:
+        self._write_line(self._now(), stream, text)
 
-    def _say(self, at: int, stream: str, text: str) -> None:
+    def _write_line(self, at: int, stream: str, text: str) -> None:
         if text.strip():
             self._last[stream] = text
         self._write(at, stream, text)
 
 
 class _OutputTail:
-    """The last so many bytes, in the order in which they came.
+    """The last TAIL_BYTES of both streams, in the order of their arrival.
 
-    margin: how many bytes of each stream are known that came right before what is kept of it.
+    margin: the number of bytes of each stream that are remembered in front of the tail.
     """
 
     def __init__(self, margin: int = 0) -> None:
@@ -345,12 +346,12 @@ class _OutputTail:
             self._drop(self.size - TAIL_BYTES if self.size > TAIL_BYTES else len(self.pieces[0][2]))
 
     def lines(self) -> list[tuple[int, str, str]]:
-        """As text; the first line of each stream may be the end of a longer one."""
+        """The tail as text; the first line of each stream may be incomplete."""
         kept: deque[tuple[int, str, str]] = deque(maxlen=TAIL_LINES)
-        came_at = 0
-        lines = LogLines(lambda stream, text: self._keep(kept, (came_at, stream, text)))
+        received_at = 0
+        lines = LogLines(lambda stream, text: self._keep(kept, (received_at, stream, text)))
         for at, stream, piece in self.pieces:
-            came_at = at
+            received_at = at
             lines.take(stream, bytes(piece))
         lines.flush()
         return list(kept)
@@ -378,11 +379,11 @@ class _OutputTail:
 
 
 def _pieces(line: bytes) -> list[bytes]:
-    """The line in parts that a log takes whole, not cut inside of a character."""
+    """The line in pieces of at most LINE_MAX_CHARS, not cut inside a character."""
     pieces = []
     while len(line) > LINE_MAX_CHARS:
         end = LINE_MAX_CHARS
-        # A byte that goes on with a character: 10xxxxxx, three in a row at most.
+        # Continuation bytes of UTF-8: 10xxxxxx, at most three in a row.
         while end > LINE_MAX_CHARS - 4 and line[end] & 0xC0 == 0x80:
             end -= 1
         pieces.append(line[:end])
@@ -391,7 +392,7 @@ def _pieces(line: bytes) -> list[bytes]:
 
 
 def _end_of_line(chunk: bytes, number: int) -> int:
-    """Where the line of this number ends."""
+    """The end of the line with this number, counted from 1."""
     end = 0
     for _ in range(number):
         end = chunk.index(b"\n", end) + 1
@@ -399,11 +400,10 @@ def _end_of_line(chunk: bytes, number: int) -> int:
 
 
 def _parts(secret: str) -> Iterator[bytes]:
-    """The secret, and the lines of a long one: programs show keys line by line. Not the frames of those, like
-    `-----BEGIN PRIVATE KEY-----`.
-    """
+    """The secret, and each line of a multi-line one, because programs print keys line by line. Not its first and last
+    line, like `-----BEGIN PRIVATE KEY-----`."""
     data = secret.encode(errors="surrogateescape")
     yield data
     lines = data.splitlines()
     if len(lines) > 1:
-        yield from (line for line in lines if len(line) >= _SECRET_LINE_LEAST and not line.startswith(b"-----"))
+        yield from (line for line in lines if len(line) >= _SECRET_LINE_MIN and not line.startswith(b"-----"))

@@ -1,4 +1,4 @@
-"""A shell job: its command, how it is started and judged, as which user, and the variables of its run."""
+"""The specification of a shell job, its checks, the user it runs as, and the variables of a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from evertick.driver.spec_errors import Faults
 from evertick.errors import InvalidSetting, JobFailed
 from evertick.job.context import Context, record_of
 from evertick.text.byte_size import size_bytes
+from evertick.text.values import shown
 from evertick.when.duration import duration_text, duration_us
 from evertick.when.moment import MINUTE, moment_text
 
@@ -33,35 +34,35 @@ __all__ = [
     "run_variables",
 ]
 
-# Of one argument or variable the kernel takes 128 KiB.
+# The kernel limits one argument or variable to 128 KiB.
 TEXT_MAX_BYTES = 100 * 1024
 _WORDS_MAX = 1_000
 _VARIABLES_MAX = 500
 _STDIN_MAX_BYTES = 1024 * 1024
-_KILL_AFTER_MOST = 5 * MINUTE
-# Less than that, and hardly a program starts.
-_MEMORY_LEAST = 16 * 1024 * 1024
-_CODE_MOST = 255
+_KILL_AFTER_MAX = 5 * MINUTE
+# Few programs start with less.
+_MEMORY_MIN_BYTES = 16 * 1024 * 1024
+_CODE_MAX = 255
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
-_OURS = "EVERTICK_"
-# All that `run_variables` sets.
+_RESERVED_PREFIX = "EVERTICK_"
+# The variables that `run_variables` sets.
 RUN_VARIABLES = tuple(
-    f"{_OURS}{name}"
+    f"{_RESERVED_PREFIX}{name}"
     for name in ("APP", "TASK", "RUN_ID", "IDEMPOTENCY_KEY", "FIRE_AT", "ATTEMPT", "FENCE", "ARGS", "SCHEDULE")
 )
 
 
 class Shell(Spec, frozen=True):
-    """Runs a command: `Shell("backup.sh --all")`, or `Shell(["backup", "--all"])` without a shell in between.
+    """Runs a command: `Shell("backup.sh --all")`, or `Shell(["backup", "--all"])` without a shell.
 
-    command: text for the shell, or the program with its arguments. shell: what runs the text: its path, which gets
-    `-c`, or the path with the arguments that come before the text, like `["/bin/bash", "-euo", "pipefail", "-c"]`.
-    cwd: the folder it runs in, `~/…` in the home of its user; default the node's, for another user that user's home.
-    env: variables; a `Secret` as a value is looked up in the run. clean_env: without those of the node.
-    user: the name or number of the user it runs as; other users than the node's need root.
-    stdin: the text that it reads; default none. success_codes, skip_codes, retry_codes: what its exit code means.
-    kill_after: how long after TERM the KILL comes when a run is stopped.
-    memory_limit: how much address space each of its processes may have, e.g. "512MiB". nice: 1 to 19 to stand back.
+    command: text for the shell, or the program with its arguments. shell: the path of the shell, which is called with
+    `-c`, or the path and its arguments before the text, like `["/bin/bash", "-euo", "pipefail", "-c"]`.
+    cwd: the working directory, `~/…` in the home of the user; by default that of the node, or the home of another user.
+    env: variables; a `Secret` is resolved for each run. clean_env: whether to omit the variables of the node.
+    user: the name or number of the user that runs the command; a user other than the node's needs root.
+    stdin: the text for standard input; default empty. success_codes, skip_codes, retry_codes: the meaning of exit
+    codes. kill_after: the time between TERM and KILL when a run is stopped.
+    memory_limit: the address space of each process, e.g. "512MiB". nice: 1 to 19 for a lower CPU priority.
     """
 
     driver: ClassVar[str] = "shell"
@@ -84,14 +85,16 @@ class Shell(Spec, frozen=True):
     def check(self, task: str) -> None:
         what = f"task {task!r}: shell"
         if os.name == "nt":
-            raise InvalidSetting(f"{what}: shell jobs need a POSIX system; run this node on one")
+            raise InvalidSetting(
+                f"{what}: shell jobs need a POSIX system", setting="shell", fix="run this node on a POSIX system"
+            )
         faults = Faults()
         with faults.of("command"):
             _check_command(self.command, f"{what}: command")
         with faults.of("shell"):
             _check_command(self.shell, f"{what}: shell")
         with faults.of("command", "shell"):
-            self._check_need_of_shell(what)
+            self._check_shell_is_used(what)
         with faults.of("cwd"):
             self._check_cwd(what)
         self._check_environment(what, faults)
@@ -115,7 +118,7 @@ class Shell(Spec, frozen=True):
 
     @property
     def words(self) -> list[str]:
-        """The program and its arguments, as it is started."""
+        """The program and its arguments."""
         if not isinstance(self.command, str):
             return list(self.command)
         return [self.shell, "-c", self.command] if isinstance(self.shell, str) else [*self.shell, self.command]
@@ -128,11 +131,13 @@ class Shell(Spec, frozen=True):
     def memory_bytes(self) -> int | None:
         return None if self.memory_limit is None else size_bytes(self.memory_limit, what="memory_limit")
 
-    def _check_need_of_shell(self, what: str) -> None:
+    def _check_shell_is_used(self, what: str) -> None:
         if not isinstance(self.command, str) and self.shell != "/bin/sh":
             raise InvalidSetting(
-                f"{what}: shell: {self.shell!r} has nothing to do with a command that is a list of words; write the "
-                "command as one text, or put the shell first in the list"
+                f"{what}: shell: {shown(self.shell)} is not used for a command that is a list of words",
+                setting="shell",
+                value=shown(self.shell),
+                fix="write the command as one text, or put the shell first in the list",
             )
 
     def _check_cwd(self, what: str) -> None:
@@ -141,14 +146,20 @@ class Shell(Spec, frozen=True):
         _check_text(self.cwd, f"{what}: cwd")
         if not os.path.isabs(self.cwd) and not is_at_home(self.cwd):
             raise InvalidSetting(
-                f"{what}: cwd: {self.cwd!r:.100} is not absolute; write the whole path, or '~/…' for one in the home "
-                "of its user"
+                f"{what}: cwd: {shown(self.cwd)} is not an absolute path",
+                setting="cwd",
+                value=shown(self.cwd),
+                fix="write the full path, or '~/…' for a directory in the home of the user",
             )
 
     def _check_environment(self, what: str, faults: Faults) -> None:
         if len(self.env) > _VARIABLES_MAX:
             with faults.of("env"):
-                raise InvalidSetting(f"{what}: env: {len(self.env)} variables are more than {_VARIABLES_MAX}")
+                raise InvalidSetting(
+                    f"{what}: env: {len(self.env)} variables are more than {_VARIABLES_MAX}",
+                    setting="env",
+                    fix="set them in a file that the command reads",
+                )
             return
         for name, value in self.env.items():
             with faults.of("env"):
@@ -158,14 +169,19 @@ class Shell(Spec, frozen=True):
         if isinstance(self.stdin, Secret):
             check_secret(self.stdin.name, f"{what}: stdin")
         elif self.stdin is not None and _size(self.stdin, f"{what}: stdin") > _STDIN_MAX_BYTES:
-            raise InvalidSetting(f"{what}: stdin: it has more than {_STDIN_MAX_BYTES} bytes; put it into a file")
+            raise InvalidSetting(
+                f"{what}: stdin: it has more than {_STDIN_MAX_BYTES} bytes", setting="stdin", fix="read it from a file"
+            )
 
     def _check_user(self, what: str) -> None:
         if isinstance(self.user, str):
             _check_text(self.user, f"{what}: user")
         elif self.user is not None and not 0 <= self.user < 2**32 - 1:
             raise InvalidSetting(
-                f"{what}: user: {self.user!r} is no number of a user; write its name, or a number from 0 on"
+                f"{what}: user: {shown(self.user)} is not a user id",
+                setting="user",
+                value=shown(self.user),
+                fix=f"write the name of the user, or a number from 0 to {2**32 - 2}",
             )
 
     def _check_codes(self, what: str, faults: Faults) -> None:
@@ -173,36 +189,56 @@ class Shell(Spec, frozen=True):
         for field in ("success_codes", "skip_codes", "retry_codes"):
             for code in getattr(self, field):
                 with faults.of(field):
-                    if not 0 <= code <= _CODE_MOST:
-                        raise InvalidSetting(f"{what}: {field}: {code} is no exit code; they go from 0 to {_CODE_MOST}")
+                    if not 0 <= code <= _CODE_MAX:
+                        raise InvalidSetting(
+                            f"{what}: {field}: {code} is not an exit code",
+                            setting=field,
+                            value=str(code),
+                            fix=f"write numbers from 0 to {_CODE_MAX}",
+                        )
                 other = meanings.setdefault(code, field)
                 with faults.of(field, other):
                     if other != field:
                         raise InvalidSetting(
-                            f"{what}: {field}: {code} is in {other}, too; an exit code has one meaning"
+                            f"{what}: {field}: {code} is also in {other}",
+                            setting=field,
+                            value=str(code),
+                            fix="keep it in one of them",
                         )
 
     def _check_kill_after(self, what: str) -> None:
-        if duration_us(self.kill_after, what=f"{what}: kill_after") > _KILL_AFTER_MOST:
-            most = duration_text(_KILL_AFTER_MOST)
-            raise InvalidSetting(f"{what}: kill_after: {self.kill_after!r} is more than {most}; write less")
+        if duration_us(self.kill_after, what=f"{what}: kill_after") > _KILL_AFTER_MAX:
+            limit, value = duration_text(_KILL_AFTER_MAX), shown(self.kill_after)
+            raise InvalidSetting(
+                f"{what}: kill_after: {value} is more than {limit}",
+                setting="kill_after",
+                value=value,
+                fix=f"write at most {limit}",
+            )
 
     def _check_memory(self, what: str) -> None:
         if self.memory_limit is None:
             return
-        if size_bytes(self.memory_limit, what=f"{what}: memory_limit") < _MEMORY_LEAST:
+        if size_bytes(self.memory_limit, what=f"{what}: memory_limit") < _MEMORY_MIN_BYTES:
             raise InvalidSetting(
-                f"{what}: memory_limit: {self.memory_limit!r} is less than 16MiB, in which hardly a program starts; "
-                "write more"
+                f"{what}: memory_limit: {shown(self.memory_limit)} is less than 16MiB, too little to start a program",
+                setting="memory_limit",
+                value=shown(self.memory_limit),
+                fix="write at least 16MiB",
             )
 
     def _check_nice(self, what: str) -> None:
         if not -20 <= self.nice <= 19:
-            raise InvalidSetting(f"{what}: nice: {self.nice} must be from -20 to 19; 19 stands back the most")
+            raise InvalidSetting(
+                f"{what}: nice: {self.nice} must be from -20 to 19",
+                setting="nice",
+                value=str(self.nice),
+                fix="19 is the lowest priority",
+            )
 
 
 def is_at_home(path: str) -> bool:
-    """Whether it begins in the home of the user: that of the command, not of the node."""
+    """Whether the path is in the home of the command's user."""
     return path == "~" or path.startswith("~/")
 
 
@@ -213,10 +249,18 @@ def at_home(path: str, home: str) -> str:
 def _check_variable(name: str, value: str | Secret, what: str) -> None:
     if not _VARIABLE.fullmatch(name):
         raise InvalidSetting(
-            f"{what}: {name!r:.100} is no name of a variable; use letters, digits and '_', no digit first"
+            f"{what}: {shown(name)} is not a valid variable name",
+            setting="env",
+            value=shown(name),
+            fix="use letters, digits and '_', and no digit first",
         )
-    if name.startswith(_OURS):
-        raise InvalidSetting(f"{what}: {name!r}: names with {_OURS!r} are set by Evertick; use another")
+    if name.startswith(_RESERVED_PREFIX):
+        raise InvalidSetting(
+            f"{what}: {name!r}: the prefix {_RESERVED_PREFIX!r} is reserved for Evertick",
+            setting="env",
+            value=shown(name),
+            fix="use another name",
+        )
     if isinstance(value, Secret):
         check_secret(value.name, f"{what}: {name}")
     else:
@@ -228,26 +272,32 @@ def _check_command(command: str | Sequence[str], what: str) -> None:
         _check_text(command, what)
         return
     if not 1 <= len(command) <= _WORDS_MAX:
-        raise InvalidSetting(f"{what}: a list of {len(command)} words; it must have 1 to {_WORDS_MAX}")
+        raise InvalidSetting(
+            f"{what}: a list of {len(command)} words must have 1 to {_WORDS_MAX}", value=shown(command)
+        )
     for number, word in enumerate(command):
         _check_text(word, what, may_be_empty=number > 0)
 
 
 def _check_text(text: Any, what: str, *, may_be_empty: bool = False) -> None:
     if not may_be_empty and not text.strip():
-        raise InvalidSetting(f"{what}: {text!r:.20} is empty; write something, or leave it out")
+        raise InvalidSetting(f"{what}: {shown(text)} is empty", value=shown(text), fix="write a value, or remove it")
     if "\0" in text:
-        raise InvalidSetting(f"{what}: it holds a zero character, which no command can be given; leave it out")
+        raise InvalidSetting(
+            f"{what}: it contains a zero character, which the kernel does not accept", fix="remove the character"
+        )
     if _size(text, what) > TEXT_MAX_BYTES:
-        raise InvalidSetting(f"{what}: it has more than {TEXT_MAX_BYTES} bytes; put it into a file")
+        raise InvalidSetting(f"{what}: it has more than {TEXT_MAX_BYTES} bytes", fix="write it to a file")
 
 
 def _size(text: str, what: str) -> int:
-    """In bytes, as programs get it: names of files that are no UTF-8 stay what they are."""
+    """The size in bytes, as programs receive it: file names that are not UTF-8 are allowed."""
     try:
         return len(text.encode(errors="surrogateescape"))
     except UnicodeEncodeError:
-        raise InvalidSetting(f"{what}: {text!r:.60} holds half a character; write it anew") from None
+        raise InvalidSetting(
+            f"{what}: {shown(text)} contains an unpaired surrogate", value=shown(text), fix="replace the character"
+        ) from None
 
 
 # --- the user
@@ -264,43 +314,50 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        """Where its commands start. Users of services often have a home that does not exist."""
+        """The initial directory of its commands. Service users often have a home that does not exist."""
         return self.home if os.path.isdir(self.home) else "/"
 
 
 def account_to_become(user: str | int) -> Account | None:
-    """The account of the user; None if this node is that user already. Raises `JobFailed` where it cannot be."""
+    """The account of the user; None if it is the user of this node. Raises `JobFailed` if it cannot be used."""
     try:
-        found = _entry_of(user)
+        entry = _passwd_entry(user)
     except (KeyError, ValueError, OverflowError):
-        raise JobFailed(f"user: there is no user {user!r} on this machine; make it, or name another") from None
-    if found.pw_uid == os.geteuid():
+        raise JobFailed(
+            f"user: {user!r} does not exist on this machine",
+            setting="user",
+            value=shown(user),
+            fix="create the user, or name another",
+        ) from None
+    if entry.pw_uid == os.geteuid():
         return None
     if os.geteuid() != 0:
         raise JobFailed(
-            f"user: only root may run commands as {found.pw_name!r}, and this node runs as user {os.geteuid()}; start "
-            "the node as root, or leave user out"
+            f"user: only root can run commands as {entry.pw_name!r}, and this node runs as user {os.geteuid()}",
+            setting="user",
+            value=shown(user),
+            fix="run the node as root, or remove user",
         )
     return Account(
-        name=found.pw_name,
-        uid=found.pw_uid,
-        gid=found.pw_gid,
-        groups=tuple(os.getgrouplist(found.pw_name, found.pw_gid)),
-        home=found.pw_dir,
+        name=entry.pw_name,
+        uid=entry.pw_uid,
+        gid=entry.pw_gid,
+        groups=tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)),
+        home=entry.pw_dir,
     )
 
 
 def is_user(user: str | int) -> bool:
-    """Whether this machine has a user of that name or number."""
+    """Whether this machine has a user with this name or number."""
     try:
-        _entry_of(user)
+        _passwd_entry(user)
     except (KeyError, ValueError, OverflowError):
         return False
     return True
 
 
-def _entry_of(user: str | int) -> struct_passwd:
-    import pwd  # POSIX only, like the jobs; specifications are read everywhere
+def _passwd_entry(user: str | int) -> struct_passwd:
+    import pwd  # POSIX only; specifications are also read on Windows
 
     return pwd.getpwnam(user) if isinstance(user, str) else pwd.getpwuid(user)
 
@@ -309,7 +366,7 @@ def _entry_of(user: str | int) -> struct_passwd:
 
 
 def run_variables(context: Context, app: str) -> dict[str, str]:
-    """The variables of one attempt. A run that belongs to no schedule has no EVERTICK_SCHEDULE."""
+    """The variables of one attempt. EVERTICK_SCHEDULE is set only for runs of a schedule."""
     variables = {
         "EVERTICK_APP": app,
         "EVERTICK_TASK": context.task,

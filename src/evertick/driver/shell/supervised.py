@@ -1,9 +1,9 @@
-"""The node's side of a command line under its keeper.
+"""The node's side of a command that runs under a keeper.
 
-The command lives as long as the node's end of the keeper's socket is open: closing it, also by dying, ends the command
-and all its descendants. `ended` is answered when nothing is left, not before.
+The command runs only while the node keeps its end of the keeper's socket open. When the node closes it or dies, the
+keeper ends the command and all its descendants. `ended` is done when no process is left.
 
-All of it happens on the event loop: files that are ready are read, and no thread waits.
+Everything runs on the event loop, without threads.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ __all__ = [
     "stop_seconds",
 ]
 
-# A variable of the environment that every descendant of a command inherits.
+# An environment variable that every descendant of a command inherits.
 MARK = "EVERTICK_KEPT"
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
-# The time between TERM and KILL when the node has died. Short: its run is given to another node when the
-# lease is over, and nothing of it may be left then.
+# The time between TERM and KILL when the node has died. It is short because another node takes the run when the lease
+# expires, and no process of this attempt may run then.
 DEATH_GRACE_SECONDS = 0.5
 _CHUNK = 65_536
 _REPORT_MAX_BYTES = 4_096
-# A command that floods its output must not keep the node from its other work.
+# Lets the event loop run other work while a command floods its output.
 _CHUNKS_AT_ONCE = 4
 _REAP_AGAIN_SECONDS = 0.002
-# Leftovers of a killed keeper are looked for until two looks in a row find none: one that forks may dodge the first.
-_LOOK_AGAIN_SECONDS = 0.02
-_LOOKS_MOST = 250
-_EMPTY_LOOKS = 2
+# Leftovers of a killed keeper are killed until two scans in a row find none: a process that forks may escape a scan.
+_SCAN_AGAIN_SECONDS = 0.02
+_SCANS_MAX = 250
+_EMPTY_SCANS = 2
 _PIDS_SHOWN = 10
-_EXCEPT_HIDDEN = "but for processes that hide their environment (ssh-agent, sudo, processes of other users)"
+_EXCEPT_HIDDEN = "except processes that hide their environment (ssh-agent, sudo, processes of other users)"
 
 
-# Stops that leave the command its time: the run is to end. At every other stop the claim is, or soon will be, no longer
-# ours, and the time of a dead node's children must do.
-_UNHURRIED = frozenset({"requested", "replaced", "timeout"})
+# The node keeps the claim during these stops, so the command gets its full time. For other reasons the claim is lost or
+# soon will be, and the command gets as little time as after the death of its node.
+_FULL_GRACE = frozenset({"requested", "replaced", "timeout"})
 
 
 def stop_seconds(why: str, kill_after_seconds: float) -> float:
     """The time between TERM and KILL for this reason."""
-    return kill_after_seconds if why in _UNHURRIED else DEATH_GRACE_SECONDS
+    return kill_after_seconds if why in _FULL_GRACE else DEATH_GRACE_SECONDS
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a command ended: with an exit code, by a signal, or never begun."""
+    """The end of a command: its exit code, its signal, or the reason why it could not be started or followed."""
 
     code: int | None = None
     signal: int | None = None
     failure: str | None = None
-    # Processor time of all its processes, and the most memory that one of them had.
+    # CPU time of all its processes, and the peak memory of the largest one.
     cpu_seconds: float | None = None
     max_rss_bytes: int | None = None
 
@@ -79,18 +79,18 @@ class Ending(msgspec.Struct, frozen=True):
         if self.failure is not None:
             return self.failure
         if self.signal is None:
-            return f"it ended with exit code {self.code}"
-        hint = "; the kernel does that when memory runs out" if self.signal == signal.SIGKILL else ""
-        return f"it was ended by signal {_signal_name(self.signal)}{hint}"
+            return f"exit code {self.code}"
+        hint = " (possibly out of memory: check the kernel log)" if self.signal == signal.SIGKILL else ""
+        return f"killed by signal {_signal_name(self.signal)}{hint}"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command is started, where not as the node itself was."""
+    """The settings of a command's process that differ from those of the node."""
 
     cwd: str | None = None
-    # All variables, in place of the node's.
+    # Replaces the whole environment of the node.
     env: Mapping[str, str] | None = None
-    # User, group, and the groups beside it: all three or none.
+    # User, group and supplementary groups: set together.
     uid: int | None = None
     gid: int | None = None
     groups: tuple[int, ...] = ()
@@ -98,21 +98,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
 
     def entries(self) -> bytes:
-        """As the keeper reads it. No value holds a zero: the specification was checked for that."""
-        found = {"cwd": self.cwd, "memory": self.memory, "nice": self.nice or None}
+        """The form that the keeper reads. No value contains a zero, which the specification checks."""
+        values = {"cwd": self.cwd, "memory": self.memory, "nice": self.nice or None}
         if self.uid is not None:
-            found |= {"uid": self.uid, "gid": self.gid, "groups": ",".join(map(str, self.groups))}
-        texts = [f"{name}={value}" for name, value in found.items() if value is not None]
+            values |= {"uid": self.uid, "gid": self.gid, "groups": ",".join(map(str, self.groups))}
+        texts = [f"{name}={value}" for name, value in values.items() if value is not None]
         texts += [f"env={name}={value}" for name, value in (self.env or {}).items()]
         assert not any("\0" in text for text in texts), "an entry ends with a zero"
         return b"".join(os.fsencode(text) + b"\0" for text in texts)
 
 
 class SupervisedCommand:
-    """One command. Made on a running event loop; `files` are passed on to the command under their own numbers.
+    """One command. It needs a running event loop. The command inherits `files` under the same numbers.
 
-    on_stuck: called with a text when something of the command cannot be ended; `ended` waits for it all the same.
-    on_started: called with its process id.
+    on_stuck: called with a text if processes survive KILL; `ended` still waits for them.
+    on_started: called with the process id.
     """
 
     def __init__(
@@ -131,32 +131,33 @@ class SupervisedCommand:
         self._on_stuck, self._on_started = on_stuck, on_started
         self._is_stuck = False
         self._group: int | None = None
-        # All descendants of the command carry it.
+        # The value of MARK for all descendants of the command.
         self._mark = system_clock.new_token()
         if order is not None and order.env is not None:
             order = msgspec.structs.replace(order, env={**order.env, MARK: self._mark})
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            self._socket, line = (
-                stack.enter_context(end) for stack, end in zip((ours, theirs), socket.socketpair(), strict=True)
+        # Files that the node keeps open, and those that only the keeper needs.
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as passed:
+            self._socket, keeper_socket = (
+                stack.enter_context(end) for stack, end in zip((kept, passed), socket.socketpair(), strict=True)
             )
-            out, outs_end = _pipe(ours, theirs)
-            err, errs_end = _pipe(ours, theirs)
-            orders = None if order is None else _file_of(theirs, order.entries()).fileno()
+            out, out_writer = _pipe(kept, passed)
+            err, err_writer = _pipe(kept, passed)
+            order_file = None if order is None else _file_of(passed, order.entries()).fileno()
             self._keeper = subprocess.Popen(  # noqa: S603 - the command is the caller's own
                 [
                     *(sys.executable, "-I", "-S", _KEEPER),
-                    *(str(line.fileno()), str(DEATH_GRACE_SECONDS)),
-                    *(() if orders is None else (f"--order={orders}",)),
+                    *(str(keeper_socket.fileno()), str(DEATH_GRACE_SECONDS)),
+                    *(() if order_file is None else (f"--order={order_file}",)),
                     *command,
                 ],
-                stdin=subprocess.DEVNULL if stdin is None else _file_of(theirs, stdin),
-                stdout=outs_end,
-                stderr=errs_end,
+                stdin=subprocess.DEVNULL if stdin is None else _file_of(passed, stdin),
+                stdout=out_writer,
+                stderr=err_writer,
                 env={**os.environ, MARK: self._mark},
-                pass_fds=(line.fileno(), *files, *(() if orders is None else (orders,))),
-                start_new_session=True,  # Ctrl-C at a terminal is for the node, which stops its work in its own way
+                pass_fds=(keeper_socket.fileno(), *files, *(() if order_file is None else (order_file,))),
+                start_new_session=True,  # Ctrl-C at a terminal goes to the node only, which stops its jobs itself
             )
-            ours.pop_all()  # it has begun: they are closed at its end
+            kept.pop_all()  # closed when the command ends
         self._socket.setblocking(False)
         self._output = output
         self._pipes = [_Pipe(out, "stdout", output), _Pipe(err, "stderr", output)]
@@ -164,31 +165,31 @@ class SupervisedCommand:
 
     @property
     def pid(self) -> int | None:
-        """Of the command itself, which leads its process group; None until it has begun."""
+        """The process id of the command, which leads its process group; None before its start."""
         return self._group
 
     def stop(self, seconds: float) -> None:
-        """TERM now, KILL after so many seconds. A second call counts if it leaves less time."""
-        with contextlib.suppress(OSError):  # it has ended already
+        """Send TERM now, and KILL after this time. A second call can only shorten the time."""
+        with contextlib.suppress(OSError):  # the command has ended
             self._socket.send(f"stop {seconds:.3f}\n".encode())
 
     def catch_up(self) -> None:
-        """Read what the command has written so far; a line without an end is one, too."""
+        """Read all output so far; an incomplete line counts as a line."""
         for pipe in self._pipes:
             pipe.catch_up()
         self._output.flush()
 
     async def stop_and_wait(self, seconds: float) -> None:
-        """Stop it, and come back only when nothing of it is left. Cancelled meanwhile, it makes haste."""
+        """Stop the command and wait until all its processes have ended. A cancel shortens the time until KILL."""
         self.stop(seconds)
         while not self.ended.done():
             try:
                 await asyncio.wait([self.ended])
-            except asyncio.CancelledError:  # a second stop: the claim is lost, or the program ends
+            except asyncio.CancelledError:  # the claim is lost, or the program ends
                 self.stop(DEATH_GRACE_SECONDS)
 
     async def end(self) -> None:
-        """Let it go, whatever it does."""
+        """Stop the command with the shortest grace period, and wait for its end."""
         self.stop(DEATH_GRACE_SECONDS)
         await asyncio.wait([self.ended])
 
@@ -211,9 +212,9 @@ class SupervisedCommand:
             self._reap()
 
     def _reap(self) -> None:
-        """The keeper has closed its socket: it has ended, or is about to."""
+        """Wait for the keeper, which has closed its socket, and read its report."""
         if self._keeper.poll() is None:
-            # By a timer, not by a task: a program that ends cancels its tasks, and waits for what waits for this.
+            # A timer, not a task: when the program ends it cancels all tasks, and runs wait for this.
             self._loop.call_later(_REAP_AGAIN_SECONDS, self._reap)
             return
         self._socket.close()
@@ -221,18 +222,18 @@ class SupervisedCommand:
         if ending is not None:
             self._end(ending)
             return
-        # The keeper itself was killed. The command goes with it; its descendants do not.
+        # The keeper was killed. The kernel kills the command with it, but not the descendants.
         if self._group is not None:
             with contextlib.suppress(OSError):
                 os.killpg(self._group, signal.SIGKILL)
-        self._clear_up(_LOOKS_MOST, _EMPTY_LOOKS)
+        self._kill_leftovers(_SCANS_MAX, _EMPTY_SCANS)
 
-    def _clear_up(self, looks: int, empty: int) -> None:
-        """So many looks more, or until so many have found nothing."""
+    def _kill_leftovers(self, scans: int, empty_scans: int) -> None:
+        """Scan up to `scans` times, until `empty_scans` in a row find no process."""
         left = end_marked(self._mark)
-        empty = _EMPTY_LOOKS if left else empty - 1
-        if empty and looks:
-            self._loop.call_later(_LOOK_AGAIN_SECONDS, self._clear_up, looks - 1, empty)
+        empty_scans = _EMPTY_SCANS if left else empty_scans - 1
+        if empty_scans and scans:
+            self._loop.call_later(_SCAN_AGAIN_SECONDS, self._kill_leftovers, scans - 1, empty_scans)
         else:
             self._end(Ending(failure=_text_without_keeper(left)))
 
@@ -245,7 +246,7 @@ class SupervisedCommand:
 
 
 class _Pipe:
-    """A pipe of the command, read as it fills."""
+    """The reading end of a command's stdout or stderr."""
 
     def __init__(self, file: IO[bytes], name: str, output: Output) -> None:
         self._file = file
@@ -277,18 +278,18 @@ class _Pipe:
         self._file.close()
 
 
-def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+def _pipe(kept: contextlib.ExitStack, passed: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     reader, writer = os.pipe()
-    writing = theirs.enter_context(open(writer, "wb", buffering=0))  # noqa: SIM115 - entered at once
-    return ours.enter_context(open(reader, "rb", buffering=0)), writing
+    writing = passed.enter_context(open(writer, "wb", buffering=0))  # noqa: SIM115 - entered at once
+    return kept.enter_context(open(reader, "rb", buffering=0)), writing
 
 
 def _file_of(stack: contextlib.ExitStack, data: bytes) -> IO[bytes]:
-    """A file without a name, to be read from its beginning. In memory where there is such a thing."""
+    """An anonymous file with this content, in memory if the system supports it."""
     if hasattr(os, "memfd_create"):
         file: IO[bytes] = open(os.memfd_create("evertick"), "w+b", buffering=0)  # noqa: SIM115 - entered below
     else:
-        import tempfile  # needed here alone, and slow to load
+        import tempfile  # slow to import
 
         file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
     stack.enter_context(file)
@@ -305,30 +306,33 @@ def _read_ending(report: bytes) -> Ending | None:
             code, by = (int(number), None) if kind == "exited" else (None, int(number))
             return Ending(code=code, signal=by, cpu_seconds=float(cpu), max_rss_bytes=int(memory))
         case "failed":
-            return Ending(failure=f"it could not be started: {rest}")
+            return Ending(failure=rest)
         case _:
             return None
 
 
 def _read_stuck(report: bytes) -> str | None:
-    """For people, the report of a keeper that cannot end everything; None: there is none."""
+    """The keeper's report of processes that survive KILL, in words; None: there is none."""
     for line in report.splitlines(keepends=True):
         if line.startswith(b"stuck") and line.endswith(b"\n"):
             pids = ", ".join(line.decode(errors="replace").split()[1:])
-            which = f" (see the processes {pids})" if pids else ""
-            return f"something of it cannot be ended{which}: it has more rights than the node, or hangs in the kernel"
+            which = f"these processes survived KILL: {pids}" if pids else "some processes survived KILL"
+            return f"{which}; they have more rights than the node, or hang in the kernel"
     return None
 
 
 def _text_without_keeper(left: Sequence[int]) -> str:
     if left:
         pids = ", ".join(map(str, left[:_PIDS_SHOWN]))
-        return f"its keeper was killed, and not all of it could be ended: see the processes {pids}"
+        return f"the keeper process was killed, and these processes are still running: {pids}"
     if not can_find():
-        return "its keeper was killed, so its process group was ended, too; what has left that may still run"
+        return (
+            "the keeper process was killed, so the command's process group was killed, too; processes that left the "
+            "group may still run"
+        )
     if not sees_all():
-        return f"its keeper was killed, so it was ended, too, {_EXCEPT_HIDDEN}"
-    return "its keeper was killed, so it was ended, too"
+        return f"the keeper process was killed, so the command was killed, too, {_EXCEPT_HIDDEN}"
+    return "the keeper process was killed, so the command was killed, too"
 
 
 def _signal_name(number: int) -> str:
@@ -342,12 +346,12 @@ def _signal_name(number: int) -> str:
 
 
 def can_find() -> bool:
-    """Whether this system shows the environment of processes."""
+    """Whether the system shows the environment of processes in /proc."""
     return os.path.exists("/proc/self/environ")
 
 
 def sees_all() -> bool:
-    """Whether we may look into every process, the first one included."""
+    """Whether this user can read the environment of every process, also of the first one."""
     try:
         with open("/proc/1/environ", "rb") as file:
             file.read(1)
@@ -357,10 +361,10 @@ def sees_all() -> bool:
 
 
 def end_marked(mark: str) -> list[int]:
-    """KILL to all processes that carry it; answers their ids. One that forks meanwhile is found by the next look.
+    """Send KILL to all processes with this mark and return their ids. The next scan finds processes forked meanwhile.
 
-    Not found is a process with another environment on purpose (`env -i`), and one whose environment we may not read: it
-    has more rights than we have, belongs to another user, or hides its memory, like ssh-agent. Root finds those.
+    Processes that cleared their environment (`env -i`) are not found. Only root finds those whose environment is not
+    readable: processes with more rights, of other users, or with hidden memory, like ssh-agent.
     """
     entry, found = f"{MARK}={mark}".encode(), []
     for name in os.listdir("/proc") if can_find() else ():
@@ -368,7 +372,7 @@ def end_marked(mark: str) -> list[int]:
             found.append(int(name))
             try:
                 os.kill(int(name), signal.SIGKILL)
-            except OSError:  # gone meanwhile, or not ours to signal: then the next look finds it again
+            except OSError:  # it has ended, or this user may not signal it and the next scan finds it again
                 continue
     return found
 
@@ -377,5 +381,5 @@ def _has(pid: str, entry: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return entry in file.read().split(b"\0")
-    except OSError:  # gone meanwhile, or another user's
+    except OSError:  # it has ended, or belongs to another user
         return False
