@@ -23,7 +23,7 @@ from postgres_stores import PostgresStores, PostgresUsers, SpareConnections
 
 
 class SqliteStores(Stores):
-    """Stores that are told their time by one settable clock."""
+    """Stores whose time is set by one clock."""
 
     def __init__(self) -> None:
         self.clock = SettableClock()
@@ -97,7 +97,7 @@ async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
 
 @pytest.fixture
 async def kept_postgres_stores(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStores]:
-    # A node that joins opens connections and has plans made on them beforehand, in vain here: a test needs few of
+    # A node that joins prepares connections and query plans. That is turned off here: a test needs few of
     # either, and what is not ready is made at its first use. That nodes do it is shown by test_postgres_warm.py.
     monkeypatch.setattr(session, "_WARM_MOST", 0)
     stores = PostgresStores(postgres_dsn, spare=SpareConnections(monkeypatch))

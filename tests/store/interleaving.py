@@ -5,7 +5,7 @@ go on by one step at a time. A step that waits for a lock of the other session i
 it, until the other has let go. After each run the last choice that has an alternative is taken differently, and all is
 done again from the beginning, in a new app; so it walks through the whole tree of choices.
 
-Orders that no statement can tell apart are walked through once. What a session has not committed can be noticed by its
+Orders that no statement can distinguish are run once. Uncommitted changes of a session are visible by its
 locks alone; so of two statements that take locks in different tables, or of which one takes none, either may come
 first. (Sleep sets, in the words of those who check models.) Everything else, above all every order of statements that
 lock in one table, and of every statement and a commit, is really run.
@@ -32,11 +32,11 @@ __all__ = ["Interleaving", "Session", "Sessions", "Step", "explore"]
 
 Intent = Callable[[PostgresStore], Awaitable[Any]]
 
-# What a step may take before the server is asked whether it waits for a lock.
+# Time limit of a step before the server is checked for lock waits.
 _SOON_SECONDS = 0.004
 # A step that neither ends nor waits for the other session is stuck, and so is the test.
 _STUCK_SECONDS = 20
-# Steps that an interleaving has at most; more means that somebody tries again for ever.
+# Steps that an interleaving has at most; more means that a session repeats for ever.
 _STEPS_MOST = 200
 _WRITTEN = re.compile(r"\b(?:INSERT INTO|(?<!FOR )(?<!DO )UPDATE|DELETE FROM) \S+\.(\w+)")
 _NAMED = re.compile(r"\b(?:FROM|JOIN) \S+\.(\w+)")
@@ -98,7 +98,7 @@ class _Stepped:
 
 
 class _Mute(Notifier):
-    """Wake-ups would be sent at times of their own, and wait for nobody."""
+    """Wake-ups would be sent at times of their own."""
 
     async def notify(self, connection: Connection, news: Mapping[str, News]) -> None: ...
 
@@ -197,7 +197,7 @@ class Session:
         self._turn.set()
 
     async def run_to_end(self) -> None:
-        """When both are let go: one may wait for the other. What comes of it is nobody's business any more."""
+        """When both may continue: one may wait for the other. The result does not matter any more."""
         assert self._task is not None
         await asyncio.gather(self._task, return_exceptions=True)
         self._turn.clear()
@@ -205,7 +205,7 @@ class Session:
 
 @dataclass
 class Sessions:
-    """The two, and whoever asks the server about them."""
+    """The two sessions, and the connection that asks the server about them."""
 
     pair: tuple[Session, Session]
     watch: asyncpg.Connection
@@ -257,14 +257,14 @@ class _Choice:
         return bool(left)
 
     def asleep_after(self) -> set[int]:
-        """Who was or will be looked at from here, and would not notice the step that is taken."""
+        """Sessions that are examined from here, and would not notice the step that is taken."""
         others = (self.asleep | self.tried) - {self.chosen}
         return {number for number in others if self.steps[number].commutes_with(self.steps[self.chosen])}
 
 
 @dataclass(frozen=True)
 class Interleaving:
-    """One order of steps that was run, and what came of it."""
+    """One order of steps that was run, and its result."""
 
     order: tuple[str, ...]
     answers: tuple[Any, Any]
@@ -277,7 +277,7 @@ class _Explorer:
         self._sessions = sessions
         self._in_whole_transactions = in_whole_transactions
         self._path: list[_Choice] = []
-        # Who is in the middle of a transaction, where that is not to be interrupted.
+        # The session in the middle of a transaction, where that must not be interrupted.
         self._inside: int | None = None
 
     async def run(self, intents: tuple[Intent, Intent]) -> Interleaving | None:
@@ -344,7 +344,7 @@ async def explore(
     *,
     in_whole_transactions: bool = False,
 ) -> list[Interleaving]:
-    """Run every interleaving of the two intents that `stage` sets up anew each time, and have each judged."""
+    """Run every interleaving of the two intents that `stage` sets up each time, and have each judged."""
     explorer = _Explorer(sessions, in_whole_transactions=in_whole_transactions)
     seen: list[Interleaving] = []
     while True:

@@ -1,4 +1,4 @@
-"""How the tests get PostgreSQL stores: a schema for each test, whose time can be told to go on."""
+"""PostgreSQL stores for the tests: a schema for each test, whose time can be advanced."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def in_schema_of(dsn: str, schema: str, **parameters: str) -> str:
 
 # Emptied schemas of each server, to be used again: making one takes longer than most tests.
 _EMPTY: dict[str, list[str]] = {}
-# What empties each of them.
+# The statements that empty each of them.
 _EMPTYING: dict[str, str] = {}
-# Schemas whose time can be told.
+# Schemas whose time can be set.
 _TOLD: set[str] = set()
 # All tables that hold what a test may have written.
 _WRITTEN = """
@@ -46,7 +46,7 @@ _WRITTEN = """
 
 
 class SpareConnections:
-    """What the stores of a test have done with, for the next of them that connects: a new connection costs more than
+    """Connections that the stores of a test no longer need, for the next store: a new connection costs more than
     all that most tests do on it. Those of other event loops than the test's end with their loops."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A clock that was far ahead and is put right: whoever died before that is judged all the same, and nobody else."""
+"""A clock that was far ahead is put right: nodes that died before that are declared dead, and no others."""
 
 from __future__ import annotations
 

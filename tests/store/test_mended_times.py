@@ -1,4 +1,4 @@
-"""What a store writes while its clock is ahead is found and put right: what waits, what has ended, what is held."""
+"""Rows that a store writes while its clock is ahead are found and repaired: waiting, ended and held ones."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from evertick.testing.conformance.dispatched import _PATIENT, a_dispatch, report
 
 BATCH = 1_000
 MANY = 100_000
-# By somebody who has heard all of it.
+# By a node that has read all reports.
 HEARD = {"queue": ReportWindow(0, 1 << 62)}
 
 
@@ -86,7 +86,7 @@ async def test_many_who_report_the_same_end_write_it_once(bench: Bench, postgres
     other = await postgres_stores.open()
     held = await dispatch(bench, 100)
     reports = [report_of(each, "finish") for each in held]
-    # The other way round: whoever locks in another order would wait for the first for ever.
+    # The other way round: a transaction that locks in another order would wait for the first for ever.
     answers = await asyncio.gather(
         *(bench.store.apply_reports(APP, reports) for _ in range(3)),
         *(other.apply_reports(APP, reports[::-1]) for _ in range(3)),
@@ -116,14 +116,14 @@ async def test_a_cancel_and_an_end_meet_without_waiting_for_each_other_for_ever(
         await bench.store.check_dispatched(APP, 100, HEARD)
     for each in held:
         assert (await bench.run(each.id)).verdict in (Verdict.FAILED, Verdict.CANCELLED)
-    # Whoever was held back by the limit of those that ended comes now.
+    # Runs that the limit of the ended ones has blocked come now.
     assert len((await bench.claim(node, limit=100, tasks=terms)).runs) == 50
 
 
 _DISPATCHED = """
     INSERT INTO evertick.runs (id, app, task, cause, fire_at, due_at, queue, priority, state, created_at, node, fence,
         dispatch, dispatched_at, pushed_at, deadline)
-        SELECT gen_random_uuid(), 'app', 'tidy', 'enqueue', n, n, 'default', n % 3, 'dispatched', 0, 'somebody', n,
+        SELECT gen_random_uuid(), 'app', 'tidy', 'enqueue', n, n, 'default', n % 3, 'dispatched', 0, 'node-1', n,
             '{"to":"queue"}', n, n, CASE WHEN n <= 20 THEN n ELSE 9223372036854775807 END
         FROM generate_series(1, {many}) n
 """

@@ -1,4 +1,4 @@
-"""Two sessions at one duty: whoever comes second waits, and then sees what the first has done."""
+"""Two sessions at one duty: the second waits, and then sees the result of the first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def race(kept_postgres_stores: PostgresStores) -> Race:
 
 
 async def join_and_take(db: Statements) -> None:
-    """A node that nobody has seen yet takes a duty."""
+    """A node that no other session has seen yet takes a duty."""
     join = NodeJoin(id="new", name="new", app=APP, version="1", lease=HOUR, queues=(), tasks=TERMS, declares={})
     await nodes.join(db, join)
     await nodes.hold_duties(db, APP, "new", ["tidy"])
@@ -36,7 +36,7 @@ async def test_a_duty_is_not_taken_from_a_node_that_joined_while_the_taker_waite
     assert (duty.node, duty.term) == ("new", 2)
 
 
-async def test_of_two_who_take_a_duty_that_nobody_had_before_one_gets_it(race: Race) -> None:
+async def test_of_two_nodes_that_take_a_new_duty_one_gets_it(race: Race) -> None:
     other = await race.bench.node()
     async with race.held(join_and_take):
         second = await race.waits(race.second.hold_duties(APP, other, ["tidy"]))

@@ -1,4 +1,4 @@
-"""The feed on a real server: no late commit is missed, whatever order transactions begin, write and commit in."""
+"""The feed on a real server: no late commit is missed, in any order of begin, write and commit."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_of_many_writing_processes_nothing_is_missed_and_nothing_comes_twi
     assert Counter(seen) == Counter(written)
 
 
-async def test_who_holds_the_feed_up_is_named(postgres_stores: PostgresStores) -> None:
+async def test_the_transaction_that_delays_the_feed_is_named(postgres_stores: PostgresStores) -> None:
     store = await postgres_stores.open()
     await store.keep_feed(APP, DAY)
     other = await asyncpg.connect(postgres_stores.dsn, server_settings={"application_name": "report"})
@@ -171,7 +171,7 @@ async def test_who_holds_the_feed_up_is_named(postgres_stores: PostgresStores) -
         await other.close()
 
 
-async def test_in_another_server_the_feed_begins_anew(postgres_stores: PostgresStores) -> None:
+async def test_in_another_server_the_feed_starts_again(postgres_stores: PostgresStores) -> None:
     """As after a dump and a restore: transactions are counted from the beginning there."""
     store = await postgres_stores.open()
     await store.keep_feed(APP, DAY)
@@ -192,11 +192,11 @@ async def test_in_another_server_the_feed_begins_anew(postgres_stores: PostgresS
     [new] = await store.enqueue(APP, [a_run()])
     assert await read_until(FeedReader(store), {new.id}) == [new.id]
     await store.prune(APP, before=0, keep_per_schedule=10, limit=100)
-    assert await connection.fetchval(f"SELECT count(*) FROM {schema}.feed") == 1, "what is left of the old one goes"
+    assert await connection.fetchval(f"SELECT count(*) FROM {schema}.feed") == 1, "rows of the old feed are pruned"
     await connection.close()
 
 
-async def test_what_nobody_could_read_yet_is_not_pruned(postgres_stores: PostgresStores) -> None:
+async def test_events_that_were_not_readable_yet_are_not_pruned(postgres_stores: PostgresStores) -> None:
     store = await postgres_stores.open()
     await store.keep_feed(APP, MINUTE)
     other = await postgres_stores.connect()

@@ -50,7 +50,7 @@ _DIFFERS = ("app", "schedule_id", "fence", "due_at")
 _ANY_TIME = 10**15
 
 Ledger = list[str]
-# What the two were told, and what they have left.
+# The answers to the two, and the rows that they leave.
 Outcome = tuple[Any, Any, Ledger]
 Act = Callable[[PostgresStore], Awaitable[Any]]
 
@@ -87,7 +87,7 @@ def _is_drawn(name: str, value: object) -> bool:
 
 @dataclass
 class Stage:
-    """A new app in which the two meet. What they do to it is told by names instead of ids."""
+    """A new app for the two sessions. Their results are described by names instead of ids."""
 
     app: str
     store: Store
@@ -150,7 +150,7 @@ class Stage:
         return self.names.get(value, value) if isinstance(value, str) else value
 
     async def drain(self, node: str) -> None:
-        """All that was recorded comes to an end, by a node that takes and does whatever it can get."""
+        """All recorded runs end, by a node that takes and executes all it can get."""
         for _ in range(_ROUNDS_MOST):
             await self.store.rehome(self.app, node, _QUEUES, _ALL, 100)
             await self.store.claim(self.app, node, _QUEUES, _ALL, 100)
@@ -164,7 +164,7 @@ class Stage:
         raise AssertionError(f"stuck: {left}")
 
 
-# --- the intents: what each session does, and what it is told -------------------------------------------------------
+# --- the intents: the statements of each session, and its answers ---------------------------------------------------
 
 
 def _record(stage: Stage, me: str) -> Act:
@@ -329,7 +329,7 @@ _VARIANTS: dict[str, Callable[[Stage, str], Act]] = {
     "claim from a lane and drop the let through": _claim_from_lane,
     "cancel a lane": _cancel_lane,
 }
-# Whoever looks after the dead passes over a run that somebody is at; the next beat finds it. This is what it answers.
+# Recovery skips a run that another session has locked; the next heartbeat finds it. This is its answer.
 _PUT_OFF: dict[str, Any] = {"expire": ((), (), [])}
 _PAIRS = [
     *combinations_with_replacement(_INTENTS, 2),
@@ -344,7 +344,7 @@ _PAIRS = [
     ("cancel a lane", "claim from a lane and drop the let through"),
     ("finish before a lane", "claim from a lane"),
 ]
-# What was let through has become too old to start.
+# Released runs that have become too old to start.
 _AGE = """
     UPDATE evertick.runs SET due_at = due_at - 1000000, expires = 1
     WHERE app = $1 AND state = 'waiting' AND limit_key IS NOT NULL
@@ -387,7 +387,7 @@ class Meeting:
         return self._first(stage, "A"), self._second(stage, "B")
 
     async def learn(self) -> None:
-        """What comes of whole transactions one after the other, or of one intent while the other puts it off."""
+        """The result of whole transactions one after the other, or of one intent while the other delays it."""
         await explore(self._sessions, self.stage, self._learn, in_whole_transactions=True)
         for place, name in enumerate(self._names):
             if name in _PUT_OFF:
@@ -421,7 +421,7 @@ class Meeting:
 
 
 @pytest.mark.parametrize(("first", "second"), _PAIRS)
-async def test_whatever_the_order_of_their_statements_it_is_as_if_one_came_first(
+async def test_any_order_of_statements_has_the_result_of_one_after_the_other(
     sessions: Sessions, first: str, second: str
 ) -> None:
     meeting = Meeting(sessions, first, second)

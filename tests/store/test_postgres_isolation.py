@@ -1,4 +1,4 @@
-"""Whatever isolation a server has as its default, the ledger is read committed: or limits would be passed."""
+"""With any default isolation of the server the ledger is read committed; otherwise limits would be exceeded."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_claim_that_waited_at_the_gate_counts_what_was_claimed_before_it
         await other.execute(gate, APP)
         claiming = asyncio.create_task(bench.claim(second, tasks=LIMITED))
         await _until_somebody_waits(isolated_stores, other)
-        # What a claim of the first node writes.
+        # The rows that a claim of the first node writes.
         await other.execute(
             f"UPDATE {isolated_stores.schema}.runs SET state = 'running', node = $2, fence = 1, started_at = 1,"
             " limit_key = $3 WHERE id = $1",
@@ -101,7 +101,7 @@ async def _until_somebody_waits(stores: IsolatedStores, holder: asyncpg.Connecti
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
-async def test_who_is_waited_for_cannot_be_finished_where_the_waiting_are_not_seen(
+async def test_a_run_with_waiters_cannot_be_finished_where_they_are_not_visible(
     postgres_stores: PostgresStores, isolation: str
 ) -> None:
     bench = Bench(postgres_stores, await postgres_stores.open())
@@ -122,7 +122,7 @@ async def test_who_is_waited_for_cannot_be_finished_where_the_waiting_are_not_se
     assert [run.id for run in (await bench.claim(node, tasks=LIMITED)).runs] == [waiting.id]
 
 
-async def test_a_run_that_nobody_waits_for_is_finished_in_any_isolation(postgres_stores: PostgresStores) -> None:
+async def test_a_run_without_waiters_is_finished_in_any_isolation(postgres_stores: PostgresStores) -> None:
     bench = Bench(postgres_stores, await postgres_stores.open())
     node = await bench.node()
     held = await bench.hold(node)

@@ -1,4 +1,4 @@
-"""People can look after a store on PostgreSQL: how it is, whether it is whole, and bringing it up to date."""
+"""Maintenance of a PostgreSQL store: status, integrity, and migrations."""
 
 from __future__ import annotations
 
@@ -54,10 +54,7 @@ async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_
     ("damage", "said"),
     [
         ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
-        (
-            "DROP INDEX {schema}.runs_claim",
-            "the index runs_claim is missing; create it again: CREATE INDEX runs_claim ON",
-        ),
+        ("DROP INDEX {schema}.runs_claim", "the index runs_claim is missing; create it again: CREATE INDEX runs_claim"),
         ("DROP INDEX {schema}.runs_moment", "the unique index runs_moment is missing; create it again: CREATE UNIQUE"),
         ("ALTER TABLE {schema}.nodes DROP CONSTRAINT nodes_pkey CASCADE", "the unique index nodes_pkey is missing"),
         ("DROP FUNCTION {schema}.now_us", "the function now_us is missing; create it again: CREATE FUNCTION"),
@@ -88,7 +85,7 @@ async def test_what_is_wrong_is_said_in_a_sentence(postgres_stores: PostgresStor
     assert said in problem
 
 
-async def test_an_index_that_is_missing_is_made_anew_by_the_statement_that_the_check_tells(
+async def test_a_missing_index_is_created_by_the_statement_that_the_check_names(
     postgres_stores: PostgresStores,
 ) -> None:
     await postgres_stores.open()
@@ -133,7 +130,7 @@ async def test_the_status_of_a_store_tells_what_is_left(postgres_stores: Postgre
     assert "runs" in tables
 
 
-async def test_options_of_a_table_that_somebody_has_chosen_are_left_to_them(postgres_stores: PostgresStores) -> None:
+async def test_options_of_a_table_that_an_operator_has_chosen_are_kept(postgres_stores: PostgresStores) -> None:
     await postgres_stores.open()
     connection = await postgres_stores.connect()
     await connection.execute(f"ALTER TABLE {postgres_stores.schema}.due SET (fillfactor = 80)")
@@ -167,7 +164,7 @@ async def test_the_status_tells_the_options_of_tables_and_which_are_not_as_migra
     assert options[day].migrated == {"autovacuum_vacuum_insert_scale_factor": "0.05"}
 
 
-def test_the_tables_that_every_fire_writes_are_told_how_to_be_filled_and_vacuumed() -> None:
+def test_the_tables_that_every_fire_writes_have_options_for_filling_and_vacuum() -> None:
     options = _options()
     assert options["due"] == {
         "fillfactor": "50",
@@ -189,7 +186,7 @@ async def test_a_check_that_takes_too_long_says_that_it_is_not_complete(postgres
     await connection.close()
 
 
-async def test_space_and_copies_are_the_business_of_the_server(postgres_stores: PostgresStores, tmp_path: Path) -> None:
+async def test_free_space_and_copies_are_left_to_the_server(postgres_stores: PostgresStores, tmp_path: Path) -> None:
     care = care_of(postgres_stores)
     with pytest.raises(Refused, match="autovacuum"):
         await care.give_back(1)

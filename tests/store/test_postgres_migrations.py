@@ -48,7 +48,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class NodeProcess:
-    """A node in a process of its own, which starts when it is told to."""
+    """A node in its own process, which starts on request."""
 
     def __init__(self, url: str, folder: Path | None = None) -> None:
         about = [url, str(folder or ""), str(SCHEMA_VERSION + 1)]
@@ -81,7 +81,7 @@ class NodeProcess:
         self._process.wait()
 
     def end(self) -> str:
-        """What it has said of its troubles."""
+        """Its error output."""
         return self._process.communicate(timeout=30)[1]
 
 
@@ -215,7 +215,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
 
 # --- a fleet that is updated node by node ----------------------------------------------------------------------------
 
-# What a later release may do to tables that old nodes are writing to.
+# Changes that a later release may make to tables while old nodes write to them.
 MORE = """
     ALTER TABLE evertick.runs ADD COLUMN colour text;
     ALTER TABLE evertick.history ADD COLUMN colour text;
@@ -250,7 +250,7 @@ async def test_old_nodes_go_on_beside_new_ones_on_a_store_that_is_still_compatib
         assert (meta["version"], meta["compatible_from"]) == (SCHEMA_VERSION + 1, SCHEMA_VERSION)
         await fires(5)
         assert {node.name for node in await old.nodes() if node.died_at is None} == {"old", "new"}
-        # While it runs: what fires later is of a task that nobody knows any more, and may end in any way.
+        # While it runs: later fires are of a task that no node knows any more, and may end in any way.
         runs = await old.runs(limit=1000)
         assert {(str(run.verdict), run.losses) for run in runs if run.verdict is not None} == {("succeeded", 0)}
     # An old node that starts now, too.
@@ -283,7 +283,7 @@ async def test_a_migration_that_is_killed_in_the_middle_leaves_nothing_half_done
         while not await asked(postgres_stores, sleeping):
             await asyncio.sleep(0.01)
     killed.kill()
-    # The next one is not held up by what is left of it, either.
+    # Its remains do not delay the next one, either.
     (folder / f"{SCHEMA_VERSION + 1:04}_more.sql").write_text(
         f"-- compatible_from: {SCHEMA_VERSION}\nCREATE TABLE evertick.half (x int);\n"
     )
@@ -343,7 +343,7 @@ def as_role(dsn: str, role: str) -> PostgresStore:
     return PostgresStore(in_schema_of(dsn_with(dsn, user=role), role), clock=system_clock)
 
 
-async def test_who_may_not_make_the_schema_is_told_the_grant_that_lets_it(postgres_dsn: str, plain_role: str) -> None:
+async def test_a_user_who_may_not_create_the_schema_gets_the_grant_for_it(postgres_dsn: str, plain_role: str) -> None:
     store = as_role(postgres_dsn, plain_role)
     with pytest.raises(StoreRefused, match=f"does not let the user {plain_role} create the schema") as refused:
         await store.open(migrate="auto")
@@ -357,7 +357,7 @@ async def test_who_may_not_make_the_schema_is_told_the_grant_that_lets_it(postgr
     await store.close()
 
 
-async def test_a_schema_that_somebody_made_is_enough_for_its_owner(postgres_dsn: str, plain_role: str) -> None:
+async def test_an_existing_schema_is_enough_for_its_owner(postgres_dsn: str, plain_role: str) -> None:
     connection = await asyncpg.connect(postgres_dsn)
     await connection.execute(f"CREATE SCHEMA {plain_role}")
     store = as_role(postgres_dsn, plain_role)
@@ -395,7 +395,7 @@ async def test_tables_of_others_under_other_names_are_no_trouble(empty_postgres_
     await connection.close()
 
 
-async def test_a_lost_table_is_to_be_restored_and_a_removed_schema_is_made_anew(empty_postgres_url: str) -> None:
+async def test_a_lost_table_must_be_restored_and_a_removed_schema_is_created_again(empty_postgres_url: str) -> None:
     dsn, _, schema = empty_postgres_url.partition("?schema=")
     store = PostgresStore(empty_postgres_url, clock=system_clock)
     await store.open(migrate="auto")

@@ -38,7 +38,7 @@ _FILL = """
     INSERT INTO evertick.runs (id, app, schedule_id, version, task, cause, fire_at, due_at, queue, priority, state,
         created_at, node, fence, started_at, parked_for, blocked_on)
         SELECT lpad(to_hex(n), 32, '0')::uuid, '{app}', n + {batch}, 1, '{task}', 'fire', {now} - n, moment, 'default',
-            n % 3, state, 0, CASE state WHEN 'running' THEN 'somebody' END, CASE state WHEN 'running' THEN n END,
+            n % 3, state, 0, CASE state WHEN 'running' THEN 'node-1' END, CASE state WHEN 'running' THEN n END,
             CASE state WHEN 'running' THEN {now} END, CASE state WHEN 'parked' THEN 'bad_arguments' END,
             CASE state WHEN 'blocked' THEN lpad(to_hex(n - 1), 32, '0')::uuid END
         FROM (
@@ -74,7 +74,7 @@ HOT = {
 
 
 class Plans:
-    """What the server says about the statements of a store."""
+    """The server's report on the statements of a store."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []

@@ -1,4 +1,4 @@
-"""The outbox on PostgreSQL: many at once, in few statements, and nobody waits for a claim."""
+"""The outbox on PostgreSQL: many at once, in few statements, and no session waits for a claim."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_of_many_who_send_one_key_at_once_one_has_sent_it(bench: Bench, po
 
 
 async def until_waiting(stores: PostgresStores) -> None:
-    """Until the server says that somebody who sends waits for another."""
+    """Until the server reports that a sender waits for another."""
     connection = await stores.connect()
     try:
         async with asyncio.timeout(20):
@@ -110,9 +110,7 @@ async def test_a_key_in_an_open_transaction_is_waited_for(
     await users.close()
 
 
-async def test_a_claim_does_not_wait_for_a_message_that_somebody_has_locked(
-    bench: Bench, postgres_stores: PostgresStores
-) -> None:
+async def test_a_claim_does_not_wait_for_a_locked_message(bench: Bench, postgres_stores: PostgresStores) -> None:
     locked, free = a_message(), a_message()
     await bench.store.send(APP, [locked, free])
     connection = await postgres_stores.connect()
@@ -137,7 +135,7 @@ async def test_a_thousand_messages_cost_a_constant_number_of_statements(bench: B
     assert sent == ["send", "claim_messages", "settle_messages"]
 
 
-async def test_an_outbox_that_nobody_uses_costs_no_statement(bench: Bench) -> None:
+async def test_an_unused_outbox_costs_no_statement(bench: Bench) -> None:
     node = await bench.node()
     await bench.store.enqueue(APP, [a_run() for _ in range(100)])
     claim = await bench.claim(node)

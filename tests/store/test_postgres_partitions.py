@@ -114,7 +114,7 @@ async def test_ten_that_make_the_days_at_once_make_each_of_them_once(
     parents = ("history", "attempts", "log_chunks")
     before = {parent: len(await names(postgres_stores, parent)) for parent in parents}
     new: dict[str, int] = {}
-    # Whoever finds somebody in the way tries again later, as nodes do: on a busy machine that may be all of them.
+    # A session that is blocked tries again later, as nodes do: on a busy machine all of them may be blocked.
     for _ in range(10):
         await asyncio.gather(*(keep(postgres_stores) for _ in range(10)))
         new = {parent: len(await names(postgres_stores, parent)) - before[parent] for parent in parents}
@@ -126,7 +126,7 @@ async def test_ten_that_make_the_days_at_once_make_each_of_them_once(
 # --- dropping --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_day_that_nobody_keeps_any_more_is_dropped_whole_with_what_hangs_on_it(
+async def test_a_day_that_no_app_keeps_is_dropped_whole_with_attempts_and_log(
     bench: Bench, postgres_stores: PostgresStores
 ) -> None:
     node, start = await bench.node(), await bench.now()
@@ -214,7 +214,7 @@ async def test_what_has_no_day_of_its_own_is_pruned_too(bench: Bench, postgres_s
     assert (await is_known(bench, old), await is_known(bench, new)) == (False, False)
 
 
-async def test_a_day_that_somebody_writes_to_is_dropped_later_and_nobody_waits_long(
+async def test_a_day_that_is_being_written_is_dropped_later_and_no_session_waits_long(
     bench: Bench, postgres_stores: PostgresStores
 ) -> None:
     start = await bench.now()
@@ -225,7 +225,7 @@ async def test_a_day_that_somebody_writes_to_is_dropped_later_and_nobody_waits_l
     async with connection.transaction():
         await connection.execute(f"LOCK TABLE {postgres_stores.schema}.history IN ROW EXCLUSIVE MODE")
         async with asyncio.timeout(10):
-            # What cannot be dropped goes by rows meanwhile.
+            # Rows that cannot be dropped as a partition are deleted one by one meanwhile.
             assert await prune(bench, start + 2 * DAY) == 1
         assert day in await names(postgres_stores)
     await connection.close()
@@ -263,7 +263,7 @@ async def test_verdicts_are_written_while_days_are_dropped(bench: Bench, postgre
 # --- what cannot be made ---------------------------------------------------------------------------------------------
 
 
-async def test_nobody_waits_for_a_partition_that_cannot_be_made_now(
+async def test_no_session_waits_for_a_partition_that_cannot_be_made_now(
     bench: Bench, postgres_stores: PostgresStores
 ) -> None:
     await bench.pass_time(30 * DAY)

@@ -1,4 +1,4 @@
-"""The hot statements really use their indexes, whatever the server believes about the size of a table."""
+"""The hot statements really use their indexes, with any statistics of the planner about the size of a table."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def a_planner(stores: PostgresStores) -> Planner:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["believed to be empty", "known to be full"])
 async def planner(postgres_dsn: str, request: pytest.FixtureRequest) -> AsyncIterator[Planner]:
-    """Filled once: whoever asks for a plan changes nothing."""
+    """Filled once: reading a plan changes nothing."""
     stores = PostgresStores(postgres_dsn)
     planner = await a_planner(stores)
     if request.param == "believed to be empty":
@@ -309,7 +309,7 @@ async def test_a_run_is_looked_for_by_its_id_in_the_days_where_it_may_be(planner
     assert "Subplans Removed: 5" in plan, plan
 
 
-# What ten living nodes run, none of it late; what a dead one held, and what should have stopped long ago.
+# Runs of ten living nodes, none of them late; runs of a dead node, and overdue runs.
 _RUNNING = """
     INSERT INTO evertick.nodes (id, name, app, version, started_at, beat_at, lease, lease_until, died_at, queues,
         declares)

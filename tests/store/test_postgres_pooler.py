@@ -68,9 +68,7 @@ class TestPostgresBehindPgbouncer(StoreConformance):
         await stores.close()
 
 
-async def test_a_pooler_that_nobody_has_told_of_is_refused_with_the_way_to_tell(
-    pooled_stores: PooledStores, pooler_dsn: str
-) -> None:
+async def test_an_undeclared_pooler_is_refused_with_the_parameter(pooled_stores: PooledStores, pooler_dsn: str) -> None:
     store = PostgresStore(in_schema_of(pooler_dsn, pooled_stores.schema), clock=system_clock)
     with pytest.raises(StoreRefused, match=r"behind a pooler.* add pooler=transaction to the URL"):
         await store.open(migrate="auto")
@@ -121,7 +119,9 @@ async def test_a_job_has_its_transaction_through_the_pooler(pooled_stores: Poole
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-async def test_a_job_that_takes_too_long_is_ended_and_nobody_else(pooled_stores: PooledStores, is_plain: bool) -> None:
+async def test_a_job_that_takes_too_long_is_ended_and_no_other_session(
+    pooled_stores: PooledStores, is_plain: bool
+) -> None:
     bench = Bench(pooled_stores, await pooled_stores.open())
     node = await bench.node()
     held = await bench.hold(node)

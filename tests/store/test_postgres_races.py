@@ -1,4 +1,4 @@
-"""Two sessions at one guard: whoever comes second waits, and then sees what the first has done.
+"""Two sessions at one guard: the second waits, and then sees the result of the first.
 
 The first transaction does its work and is held before its commit; the second is started, and the server tells when it
 waits for a lock. Then the first commits. So every interleaving here is the same in every run.
@@ -264,7 +264,7 @@ async def _parked(race: Race) -> tuple[str, NodeJoin, Any]:
     return parked, newcomer, an_advance(schedule, fire, live=schedule.live, replaces_live=True)
 
 
-async def test_nobody_takes_the_place_of_a_parked_run_that_is_being_freed(race: Race) -> None:
+async def test_no_run_replaces_a_parked_run_that_is_being_unparked(race: Race) -> None:
     parked, newcomer, plan = await _parked(race)
     async with race.held(lambda db: nodes.join(db, newcomer)):
         second = await race.waits(race.second.record_fires(APP, None, [plan]))
@@ -296,7 +296,7 @@ async def _blocked_on(race: Race, run: str) -> str | None:
     return (await race.bench.run(run)).blocked_on
 
 
-async def test_whoever_joins_the_line_behind_one_that_is_leaving_waits_for_the_one_before_it(race: Race) -> None:
+async def test_a_run_that_joins_the_line_behind_a_leaving_one_waits_for_the_one_before_it(race: Race) -> None:
     first, leaving = await _line(race, 2)
     schedule = await race.bench.stored()
     new = a_fire(schedule, state=State.BLOCKED)
@@ -306,7 +306,7 @@ async def test_whoever_joins_the_line_behind_one_that_is_leaving_waits_for_the_o
     assert await _blocked_on(race, new.id) == first
 
 
-async def test_one_that_leaves_the_line_while_somebody_joins_it_leaves_nobody_behind(race: Race) -> None:
+async def test_a_run_that_leaves_the_line_while_another_joins_it_leaves_none_behind(race: Race) -> None:
     first, leaving = await _line(race, 2)
     schedule = await race.bench.stored()
     new = a_fire(schedule, state=State.BLOCKED)
@@ -335,7 +335,7 @@ async def test_one_leaves_the_line_while_the_one_before_it_ends(race: Race) -> N
 
 
 async def test_the_end_of_a_run_that_got_its_mark_too_late_frees_who_joins_at_that_moment(race: Race) -> None:
-    """Whoever ends it has not locked its schedule: when it looked, nobody was blocked on it."""
+    """The session that ends it has not locked its schedule: at its search, no run was blocked on it."""
     first, gone = await _line(race, 2)
     await race.bench.cancel(gone)
     schedule = await race.bench.stored()
@@ -355,7 +355,7 @@ async def test_the_end_of_a_run_that_got_its_mark_too_late_frees_who_joins_at_th
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_claim_holds_back_is_let_through_by_an_end_at_the_same_time(race: Race) -> None:
+async def test_runs_that_a_claim_blocks_are_released_by_an_end_at_the_same_time(race: Race) -> None:
     node, other = await race.bench.node(), await race.bench.node()
     tasks = {TASK: TaskTerms(concurrency=Concurrency(most=1, of=Subject(task=TASK)))}
     await race.bench.enqueue()
@@ -393,7 +393,7 @@ async def test_a_node_that_joins_with_other_limits_sees_what_is_being_held_back_
     assert len((await race.bench.claim("new", tasks=wide)).runs) == 2
 
 
-async def test_what_a_node_holds_back_while_it_is_written_down_as_dead_is_looked_at_by_the_living(race: Race) -> None:
+async def test_runs_blocked_by_a_node_while_it_is_declared_dead_are_checked_by_the_living(race: Race) -> None:
     tight, wide = at_once(1), at_once(5)
     living, dying = await race.bench.node(tasks=wide), await race.bench.node(tasks=tight)
     assert (await race.bench.claim(living, tasks=wide)).runs == []
@@ -418,7 +418,7 @@ async def test_a_claim_that_comes_to_the_gate_after_its_death_holds_nothing_back
 async def test_a_node_that_is_asked_again_while_it_looks_looks_at_all_once_more(
     race: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the one that dies now has held back may lie before the key that the claim has come to."""
+    """Runs blocked by the node that dies now may have a smaller key than the one that the claim has reached."""
     wide = at_once(5)
     living, dying = await race.bench.node(tasks=wide), await race.bench.node(tasks=at_once(1))
     await race.bench.store.leave(await race.bench.node(tasks=at_once(2)))
@@ -511,7 +511,7 @@ async def test_an_outcome_that_waits_for_a_rehoming_is_lost(race: Race) -> None:
     assert [owned.id for owned in await race.bench.store.owned(APP, other)] == [held.id]
 
 
-async def test_what_is_being_finished_is_not_rehomed(race: Race) -> None:
+async def test_a_run_that_is_being_finished_is_not_recovered(race: Race) -> None:
     node, other = await race.bench.node(), await race.bench.node()
     held = await race.bench.hold(node)
     await race.bench.store.leave(node)
@@ -562,7 +562,7 @@ async def test_a_cancel_and_a_claim_of_one_run(race: Race) -> None:
 # --- nodes -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_beat_that_waits_for_its_judge_hears_of_the_death(race: Race) -> None:
+async def test_a_heartbeat_that_waits_for_the_judge_learns_of_the_death(race: Race) -> None:
     node = await race.bench.node(lease=1)
     await race.bench.pass_time(1000)
     line = await race.second.heartbeat_session()

@@ -1,4 +1,4 @@
-"""The server of the tests does not outlive them, whatever they die of."""
+"""The server of the tests does not outlive them, even if they are killed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def test_a_server_ends_with_the_tests_that_started_it(is_killed: bool, is_
     await check_a_server(system_binaries() if is_of_system else None, is_killed=is_killed)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root shows it by all other tests")
+@pytest.mark.skipif(os.geteuid() != 0, reason="for other users all other tests show it")
 @pytest.mark.parametrize("is_killed", [True, False])
-async def test_a_server_is_started_by_whoever_is_not_root(is_killed: bool) -> None:
+async def test_a_server_is_started_by_a_user_who_is_not_root(is_killed: bool) -> None:
     user = other_user()
     assert user is not None
     interpreter = interpreter_for(user)

@@ -35,7 +35,7 @@ def authority() -> Iterator[Certificates]:
 
 @pytest.fixture(scope="module")
 def encrypted(authority: Certificates) -> Iterator[int]:
-    """The port of a server that lets in whoever comes encrypted."""
+    """The port of a server that accepts every encrypted connection."""
     settings = authority.server_settings(asks_for_certificate=False)
     with postgres_server(binaries=system_binaries(), **settings) as dsn:
         yield port_of(dsn)

@@ -50,7 +50,7 @@ class Proxy:
         self._may_pass.set()
 
     def lose(self) -> None:
-        """Every line that is there leads nowhere from now on, and nobody is told."""
+        """From now on every open connection leads nowhere, without notice."""
         for task in self._tasks:
             task.cancel()
 
@@ -121,7 +121,7 @@ async def answers(store: PostgresStore) -> bool:
 
 
 async def is_waited_for(connection: asyncpg.Connection, schema: str) -> bool:
-    """Whether somebody waits for the table of runs of this schema: other tests use the same server."""
+    """Whether a session waits for the table of runs of this schema: other tests use the same server."""
     waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = $1::regclass)"
     return bool(await connection.fetchval(waiting, f"{schema}.runs"))
 
@@ -129,7 +129,7 @@ async def is_waited_for(connection: asyncpg.Connection, schema: str) -> bool:
 # --- a server that does not answer -----------------------------------------------------------------------------------
 
 
-async def test_a_server_that_swallows_everything_is_given_up_in_time(distant: PostgresStore, proxy: Proxy) -> None:
+async def test_a_server_that_never_answers_is_abandoned_in_time(distant: PostgresStore, proxy: Proxy) -> None:
     await distant.now()
     proxy.swallow()
     for _ in range(2):  # on a line that was there, and on a new one
@@ -141,7 +141,7 @@ async def test_a_server_that_swallows_everything_is_given_up_in_time(distant: Po
     await is_well(distant)
 
 
-async def test_nobody_waits_longer_for_a_connection_than_for_an_answer(distant: PostgresStore, proxy: Proxy) -> None:
+async def test_no_caller_waits_longer_for_a_connection_than_for_an_answer(distant: PostgresStore, proxy: Proxy) -> None:
     await distant.now()
     proxy.swallow()
     # More than there are connections, and one who makes its own transactions.
@@ -160,7 +160,7 @@ async def test_a_line_that_breaks_is_replaced(distant: PostgresStore, proxy: Pro
     await is_well(distant)
 
 
-async def test_when_beats_go_through_again_nobody_waits_any_longer_on_the_lines_of_before(
+async def test_when_heartbeats_are_answered_again_no_caller_waits_on_old_connections(
     proxy: Proxy, postgres_stores: PostgresStores
 ) -> None:
     # By itself none of these would give up while the test waits.
@@ -220,7 +220,7 @@ async def test_a_line_that_breaks_during_an_intent_leaves_its_outcome_unknown(
     await transaction.rollback()
     await blocker.close()
     await is_well(distant)
-    # Whatever became of it, sending it again makes it one run.
+    # In any case, sending it again makes it one run.
     [run] = await distant.enqueue(APP, [new])
     assert [found.id for found in await distant.runs(APP, RunFilter())] == [run.id]
 

@@ -62,7 +62,7 @@ def test_a_url_says_where_the_store_is_and_how_to_use_it(url: str, expected: Loc
         ("?listen=sqlite://", "no URL of a PostgreSQL store"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_offending_part_and_without_the_password(rest: str, said: str) -> None:
+def test_an_invalid_url_is_refused_with_the_offending_part_and_without_the_password(rest: str, said: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         PostgresStore(f"postgresql://u:{SECRET}@h/db{rest}", clock=system_clock)
     assert said in str(refused.value)
@@ -145,7 +145,7 @@ def test_a_password_that_ends_the_address_too_soon_is_refused_with_the_way_to_wr
 
 
 @pytest.mark.parametrize("password", ["a[b", "[a]b", "℀", "a b", "100%"])
-def test_a_password_may_hold_what_other_parsers_fall_over(password: str) -> None:
+def test_a_password_may_have_characters_that_other_parsers_refuse(password: str) -> None:
     where = location_of(f"postgresql://u:{password}@h:6000/db")
     assert (where.password, where.hosts) == (password, (("h", 6000),))
 

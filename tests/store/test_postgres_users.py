@@ -1,4 +1,4 @@
-"""Runs are enqueued and finished inside the transaction of the user, whatever driver the user has."""
+"""Runs are enqueued and finished inside the transaction of the user, with any driver."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_connection_that_is_closed_is_refused(bench: Bench, postgres_dsn
         at_once(bench.store.within(plain).enqueue(APP, [a_run()]))
 
 
-async def test_a_closed_connection_of_sqlalchemy_is_refused_in_our_words(bench: Bench, postgres_dsn: str) -> None:
+async def test_a_closed_connection_of_sqlalchemy_is_refused(bench: Bench, postgres_dsn: str) -> None:
     engine = create_engine(sqlalchemy_url(postgres_dsn, "psycopg"))
     with engine.connect() as connection:
         pass
@@ -185,7 +185,7 @@ async def test_another_schema_of_the_same_database_is_another_store(
     await user.rollback()
 
 
-async def test_what_is_no_connection_is_refused_with_what_would_be(bench: Bench) -> None:
+async def test_an_object_that_is_no_connection_is_refused_with_the_accepted_ones(bench: Bench) -> None:
     with pytest.raises(InvalidInput, match="psycopg 3"):
         bench.store.within(object())
 
@@ -468,7 +468,7 @@ async def test_a_job_that_takes_too_long_is_rolled_back_by_itself(bench: Bench, 
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-async def test_a_job_that_takes_too_long_hears_so_in_words_of_evertick(postgres_url: str, is_plain: bool) -> None:
+async def test_a_job_that_takes_too_long_gets_an_error_of_evertick(postgres_url: str, is_plain: bool) -> None:
     scheduler = Scheduler(postgres_url, lease="1s")
 
     async def slow(ctx: Context) -> None:
@@ -491,7 +491,7 @@ async def test_a_job_that_takes_too_long_hears_so_in_words_of_evertick(postgres_
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-async def test_a_job_that_ends_its_transaction_by_itself_is_told_so(bench: Bench, is_plain: bool) -> None:
+async def test_a_job_that_ends_its_transaction_by_itself_gets_an_error(bench: Bench, is_plain: bool) -> None:
     connection, job, node, held = await begun(bench, is_plain=is_plain)
     if is_plain:
         connection.execute("COMMIT")
@@ -502,7 +502,7 @@ async def test_a_job_that_ends_its_transaction_by_itself_is_told_so(bench: Bench
     assert await bench.state(held.id) is State.RUNNING
 
 
-async def test_nobody_waits_for_the_transaction_of_a_job(bench: Bench) -> None:
+async def test_no_session_waits_for_the_transaction_of_a_job(bench: Bench) -> None:
     _, job, node, held = await begun(bench, is_plain=False)
     async with asyncio.timeout(20):
         assert await bench.cancel(held.id) == ["asked"]
@@ -510,7 +510,7 @@ async def test_nobody_waits_for_the_transaction_of_a_job(bench: Bench) -> None:
     assert await bench.finish(node, an_outcome(held)) == ["done"]
 
 
-async def test_without_psycopg_a_plain_job_is_told_what_to_install(
+async def test_without_psycopg_the_error_of_a_plain_job_names_the_package(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)

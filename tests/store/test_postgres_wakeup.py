@@ -1,4 +1,4 @@
-"""Whoever waits for a change hears of work that others have made due; of its own it needs no telling."""
+"""A waiter is woken by work that other stores have made due; not by its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG_ENOUGH = 0.3
 
 @pytest.fixture
 async def pair(postgres_stores: PostgresStores) -> tuple[Bench, Store]:
-    """One who writes, and one who listens; what was to be heard of the beginning has been heard."""
+    """A writer and a listener; wake-ups of the start have been received."""
     bench, listener = Bench(postgres_stores, await postgres_stores.open()), await postgres_stores.open()
     # A line that was just opened is news by itself.
     assert await listener.changed(APP, PATIENCE)
@@ -34,7 +34,7 @@ async def pair(postgres_stores: PostgresStores) -> tuple[Bench, Store]:
 
 
 async def quiet(*listeners: Store) -> None:
-    """Until nothing more is heard of what led to this."""
+    """Until no more wake-ups of the preparation come."""
     for listener in listeners:
         while await listener.changed(APP, LONG_ENOUGH):
             pass
@@ -97,7 +97,7 @@ async def test_a_cancel_of_a_running_run_wakes_its_owner(pair: tuple[Bench, Stor
     assert await heard(listener, lambda: bench.cancel(held.id))
 
 
-async def test_an_enqueue_in_a_transaction_of_the_user_is_heard_with_its_commit(
+async def test_an_enqueue_in_a_transaction_of_the_user_wakes_with_its_commit(
     pair: tuple[Bench, Store], postgres_stores: PostgresStores
 ) -> None:
     bench, listener = pair
@@ -125,7 +125,7 @@ async def test_an_enqueue_in_a_transaction_of_the_user_wakes_the_node_of_the_ver
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-async def test_the_commit_of_a_jobs_transaction_wakes_whoever_waited_for_its_run(
+async def test_the_commit_of_a_jobs_transaction_wakes_waiters_for_its_run(
     pair: tuple[Bench, Store], is_plain: bool
 ) -> None:
     bench, listener = pair
@@ -142,7 +142,7 @@ async def test_the_commit_of_a_jobs_transaction_wakes_whoever_waited_for_its_run
     assert await asyncio.gather(*waiting) == ["anything", "anything"]
 
 
-async def test_what_frees_nobody_wakes_nobody(pair: tuple[Bench, Store]) -> None:
+async def test_an_end_that_unblocks_no_run_wakes_no_waiter(pair: tuple[Bench, Store]) -> None:
     bench, listener = pair
     node = await bench.node()
     held = await bench.hold(node)
@@ -151,7 +151,7 @@ async def test_what_frees_nobody_wakes_nobody(pair: tuple[Bench, Store]) -> None
     assert not await listener.changed(APP, LONG_ENOUGH)
 
 
-async def test_nobody_is_woken_by_what_was_rolled_back(pair: tuple[Bench, Store]) -> None:
+async def test_a_rollback_wakes_no_waiter(pair: tuple[Bench, Store]) -> None:
     bench, listener = pair
     schedule = await bench.add()
     await quiet(listener)
@@ -197,7 +197,7 @@ async def test_of_a_burst_few_wake_ups_are_sent_and_the_last_is_not_lost(
 
 @pytest.fixture
 def rung_after(pair: tuple[Bench, Store], monkeypatch: pytest.MonkeyPatch) -> list[News]:
-    """What the writer had to say in a statement of its own. It may say something at any time."""
+    """The wake-ups that the writer sends in a statement of its own. It may send them at any time."""
     after: list[News] = []
     notifier: Any = pair[0].store.session().notifier  # type: ignore[attr-defined]
     notify = notifier.notify
@@ -279,7 +279,7 @@ async def test_a_wake_up_waits_for_its_commit(pair: tuple[Bench, Store], monkeyp
     monkeypatch.setattr(session, "_commit", commit_late)
     # With a unique key it takes several statements, and so a transaction.
     enqueueing = asyncio.create_task(bench.enqueue(unique_key="key"))
-    # Whoever looked now would find nothing, and not look again.
+    # A search now would find nothing, and would not be repeated.
     assert not await listener.changed(APP, LONG_ENOUGH)
     may_commit.set()
     assert await listener.changed(APP, PATIENCE)
@@ -312,7 +312,7 @@ async def test_what_becomes_due_while_a_late_wake_up_is_sent_gets_one_of_its_own
 
 async def test_the_apps_of_a_schema_do_not_wake_each_other(pair: tuple[Bench, Store]) -> None:
     bench, listener = pair
-    # A line that is open has heard nothing of an app that nobody waited for.
+    # An open connection has ignored wake-ups of an app without a waiter.
     assert await listener.changed("other", PATIENCE)
     waiting = asyncio.create_task(listener.changed("other", PATIENCE))
     await bench.enqueue()

@@ -46,7 +46,7 @@ async def planned_on_each(store: PostgresStore) -> list[set[str]]:
     return [{row["statement"] for row in rows} for rows in found]
 
 
-async def test_who_has_joined_opens_no_connection_and_makes_no_plan_for_its_first_runs(
+async def test_a_joined_node_opens_no_connection_and_makes_no_plan_for_its_first_runs(
     postgres_stores: PostgresStores, opened: list[Location]
 ) -> None:
     store = await postgres_stores.open()
@@ -66,7 +66,7 @@ async def test_nothing_of_it_is_in_the_ledger(postgres_stores: PostgresStores) -
     assert (await store.claim(APP, "one", ["default"], {**TERMS, "": TERMS[TASK]}, 10)).runs == []
 
 
-async def test_who_gets_one_connection_only_joins_by_it(
+async def test_a_node_with_a_single_connection_joins_by_it(
     postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await postgres_stores.open()
@@ -84,7 +84,7 @@ async def test_who_gets_one_connection_only_joins_by_it(
     assert len(places) == _WARM
 
 
-async def test_a_rehearsal_that_fails_keeps_nobody_from_joining(
+async def test_a_failed_warm_up_keeps_no_node_from_joining(
     postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(db: Statements, app: str) -> None:
@@ -96,7 +96,7 @@ async def test_a_rehearsal_that_fails_keeps_nobody_from_joining(
     assert [node.id for node in await store.nodes(APP)] == ["one"]
 
 
-async def test_a_rehearsal_that_is_held_up_keeps_nobody_from_joining(
+async def test_a_slow_warm_up_keeps_no_node_from_joining(
     postgres_stores: PostgresStores,
 ) -> None:
     store = await postgres_stores.open()

@@ -97,14 +97,14 @@ async def on_the_writer(store: SqliteStore, statement: str) -> Any:
 # --- how the file is set up --------------------------------------------------------------------------------------
 
 
-async def test_the_file_keeps_a_write_ahead_log_and_gives_pages_back(path: Path, store: SqliteStore) -> None:
+async def test_the_file_has_a_write_ahead_log_and_returns_free_pages(path: Path, store: SqliteStore) -> None:
     assert path.with_name("evertick.db-wal").exists()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert db.execute("PRAGMA auto_vacuum").fetchone() == (2,)
 
 
-async def test_a_commit_is_on_disk_before_it_is_answered_unless_told_otherwise(path: Path, store: SqliteStore) -> None:
+async def test_a_commit_is_on_disk_before_it_is_answered_by_default(path: Path, store: SqliteStore) -> None:
     full, normal = 2, 1
     assert await on_the_writer(store, "PRAGMA synchronous") == full
     quicker = SqliteStore(f"sqlite:///{path}?synchronous=normal", clock=system_clock)
@@ -265,7 +265,7 @@ async def test_a_commit_of_another_process_is_noticed(path: Path, store: SqliteS
     await other.close()
 
 
-async def test_own_commits_wake_nobody(store: SqliteStore) -> None:
+async def test_own_commits_wake_no_waiter(store: SqliteStore) -> None:
     await store.enqueue("a", [a_run()])
     assert not await store.changed("a", 0)
 
@@ -276,7 +276,7 @@ async def test_a_damaged_surrogate_in_a_text_is_stored_as_a_question_mark(store:
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o640), (0o002, 0o660), (0o077, 0o600)])
-async def test_a_new_file_is_not_for_everybody_to_read(path: Path, umask: int, mode: int) -> None:
+async def test_a_new_file_is_not_readable_by_all_users(path: Path, umask: int, mode: int) -> None:
     """It holds what jobs print. A group may share it, if the umask lets it."""
     before = os.umask(umask)
     try:
@@ -298,7 +298,7 @@ async def test_the_mode_of_a_file_that_is_there_stays(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_directory_that_may_not_be_entered_is_told_with_its_owner(tmp_path: Path) -> None:
+def test_a_directory_that_may_not_be_entered_is_named_with_its_owner(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir()
     closed.chmod(0o700 if os.getuid() == 0 else 0)

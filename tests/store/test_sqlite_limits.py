@@ -32,7 +32,7 @@ async def test_starts_of_a_time_that_has_not_come_count_for_one_period_and_no_lo
     node = await bench.node(lease=10**15)
     runs = [await bench.enqueue() for _ in range(3)]
     assert len((await bench.claim(node, tasks=RATE)).runs) == 2
-    # It was an hour ahead, and somebody puts it right.
+    # It was an hour ahead, and is corrected.
     inline_stores.clock.jump_to(await bench.now() - HOUR)
     last = await bench.enqueue(priority=9)
     answer = await bench.claim(node, tasks=RATE)
@@ -46,7 +46,7 @@ async def test_starts_of_a_time_that_has_not_come_count_for_one_period_and_no_lo
     assert [run.id for run in (await bench.claim(node, tasks=RATE)).runs] == [runs[2].id]
 
 
-async def test_a_time_that_was_set_before_the_clock_was_put_back_holds_nobody_up(inline_stores: InlineStores) -> None:
+async def test_a_time_that_was_set_before_the_clock_was_put_back_delays_no_run(inline_stores: InlineStores) -> None:
     bench = await a_bench(inline_stores)
     node = await bench.node(lease=10**15)
     ago = await bench.now() - 2 * HOUR
@@ -61,7 +61,7 @@ async def test_a_time_that_was_set_before_the_clock_was_put_back_holds_nobody_up
     assert [run.id for run in (await bench.claim(node, tasks=RATE)).runs] == [runs[2].id]
 
 
-async def test_upkeep_finds_who_was_forgotten_behind_a_limit(inline_stores: InlineStores) -> None:
+async def test_upkeep_releases_runs_that_were_forgotten_behind_a_limit(inline_stores: InlineStores) -> None:
     bench = await a_bench(inline_stores)
     node = await bench.node()
     first, second, third = [await bench.enqueue(priority=-n) for n in range(3)]
@@ -74,7 +74,7 @@ async def test_upkeep_finds_who_was_forgotten_behind_a_limit(inline_stores: Inli
     assert (held.id, await bench.state(third.id)) == (first.id, State.BLOCKED)
 
 
-async def test_upkeep_comes_round_all_keys_in_bites(inline_stores: InlineStores) -> None:
+async def test_upkeep_checks_all_keys_a_few_at_a_time(inline_stores: InlineStores) -> None:
     bench = await a_bench(inline_stores)
     by_key = Concurrency(most=1, of=Subject(task=TASK, text="{n}"))
     for number in range(5):
@@ -139,7 +139,7 @@ async def test_a_node_with_other_limits_looks_at_a_bounded_number_of_keys_per_cl
     assert taken == [(100, True), (100, True), (50, False), (0, False)]
 
 
-async def test_a_node_without_a_free_slot_leaves_what_is_held_back_where_it_is(inline_stores: InlineStores) -> None:
+async def test_a_node_without_a_free_slot_does_not_release_blocked_runs(inline_stores: InlineStores) -> None:
     bench = await a_bench(inline_stores)
     await hold_back_by_key(bench, 2)
     node = await bench.node(tasks=by_key(2, HOUR))
@@ -148,7 +148,7 @@ async def test_a_node_without_a_free_slot_leaves_what_is_held_back_where_it_is(i
     assert len((await bench.claim(node, tasks=by_key(2, HOUR))).runs) == 2
 
 
-async def test_what_a_node_had_no_time_to_look_at_the_next_one_looks_at(inline_stores: InlineStores) -> None:
+async def test_keys_that_a_node_had_no_time_to_check_are_checked_by_the_next_one(inline_stores: InlineStores) -> None:
     bench = await a_bench(inline_stores)
     await hold_back_by_key(bench, 150)
     tasks, taken = by_key(2, HOUR), 0
@@ -159,7 +159,7 @@ async def test_what_a_node_had_no_time_to_look_at_the_next_one_looks_at(inline_s
     assert taken == 150
 
 
-async def test_limits_that_nobody_has_any_more_are_forgotten_when_all_was_looked_at(
+async def test_limits_that_no_node_has_are_forgotten_after_all_keys_were_checked(
     inline_stores: InlineStores,
 ) -> None:
     bench = await a_bench(inline_stores)

@@ -1,4 +1,4 @@
-"""What an operator can do to a SQLite ledger that is in use, as SQLite's page "How To Corrupt" lists it.
+"""Mistakes of operators with a SQLite ledger that is in use, as listed on SQLite's page "How To Corrupt".
 
 Real processes: the defects are about what one process does not see of another.
 """
@@ -42,7 +42,7 @@ async def tick(ctx: Context) -> None:
 scheduler.run()
 """
 
-# What another program does to the file while the node is stopped.
+# Another program's act on the file while the node is stopped.
 READ = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM sqlite_master').fetchall()"
 WRITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], isolation_level=None).execute('CREATE TABLE theirs (a)')"
 
@@ -256,7 +256,7 @@ async def test_a_killed_process_leaves_a_log_that_the_next_one_takes_up(nodes: N
     assert is_whole(nodes.path)
 
 
-async def test_what_begins_is_refused_and_what_ends_is_written_when_the_log_was_deleted(
+async def test_starts_are_refused_and_outcomes_are_written_when_the_log_was_deleted(
     path: Path, store: SqliteStore
 ) -> None:
     node = NodeJoin(id="n", name="n", app="a", version="1", lease=60_000_000, queues=(), tasks={}, declares={})
@@ -391,7 +391,7 @@ async def test_nothing_that_we_do_in_a_process_cancels_its_locks(path: Path, sto
     assert is_whole(path)
 
 
-async def test_a_lock_that_a_copy_in_this_process_has_cancelled_is_told_once(
+async def test_a_lock_that_a_copy_in_this_process_has_cancelled_is_logged_once(
     path: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = NodeJoin(id="n", name="n", app="a", version="1", lease=60_000_000, queues=(), tasks={}, declares={})
@@ -462,7 +462,7 @@ def test_a_fork_is_refused_and_its_end_takes_nothing_from_its_parent(path: Path)
 
 @pytest.mark.parametrize("migrate", ["auto", "check"])
 @pytest.mark.parametrize(("kind", "is_told"), [("nfs4", True), ("cifs", True), ("ext4", False)])
-async def test_a_network_file_system_is_told_when_a_program_opens_the_ledger(
+async def test_a_network_file_system_is_logged_when_a_program_opens_the_ledger(
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

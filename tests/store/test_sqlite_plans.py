@@ -1,4 +1,4 @@
-"""The hot statements really use their indexes: what nobody asked for costs nothing, however much of it there is."""
+"""The hot statements really use their indexes: rows that were not requested cost nothing, in any number."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def a_run(task: str = "t", **fields: object) -> NewRun:
 
 @contextmanager
 def counting_steps(store: SqliteStore) -> Iterator[list[int]]:
-    """How much SQLite itself has to do, whatever the machine is doing meanwhile."""
+    """The work of SQLite itself, independent of the load of the machine."""
     assert isinstance(store.session(), InlineSession)
     db, steps = store.session().shared.db, [0]
 
@@ -270,7 +270,7 @@ async def test_the_end_of_a_run_finds_the_next_of_every_lane_however_many_are_he
 
 async def statements_of_a_batch(store: SqliteStore, size: int, *, gaps: int = 0, blocked: int = 0) -> list[int]:
     """How many statements it takes to enqueue, claim and end so many runs; to read, record and end so many fires, each
-    with so many gaps, and so many of them blocked."""
+    with as many gaps, and as many of them blocked."""
     assert isinstance(store.session(), InlineSession)
     db, said, counts = store.session().shared.db, list[str](), list[int]()
 
@@ -389,7 +389,7 @@ async def test_more_due_schedules_than_one_text_holds_are_all_read_once(
 
 
 async def hold_back(store: SqliteStore, runs: list[NewRun]) -> None:
-    """What claims do in bites, at once."""
+    """The parts of claims that work on several rows at once."""
     await store.enqueue("a", runs)
     assert isinstance(store.session(), InlineSession)
     key = "concurrency=capped" if runs[0].task == "capped" else "rate=rare"

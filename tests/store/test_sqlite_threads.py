@@ -152,7 +152,7 @@ async def test_a_commit_that_fails_fails_all_of_its_group(store: SqliteStore) ->
         assert store.session() is not None
 
         def give_up(db: sqlite3.Connection, _now: int) -> None:
-            # What SQLite does by itself when the disk is full in the middle of a transaction.
+            # SQLite rolls back by itself when the disk is full in the middle of a transaction.
             db.execute("ROLLBACK")
             raise StoreUnavailable("the disk is full")
 
@@ -164,7 +164,7 @@ async def test_a_commit_that_fails_fails_all_of_its_group(store: SqliteStore) ->
     assert (await store.enqueue("a", [a_run()]))[0].is_new
 
 
-async def test_a_cancelled_caller_disturbs_nobody(store: SqliteStore) -> None:
+async def test_a_cancelled_caller_disturbs_no_other(store: SqliteStore) -> None:
     async with Busy(store):
         cancelled, waiting = await begun(2, store)
         cancelled.cancel()
@@ -174,7 +174,7 @@ async def test_a_cancelled_caller_disturbs_nobody(store: SqliteStore) -> None:
     assert len(await store.runs("a", RunFilter())) == 1
 
 
-async def test_a_caller_whose_loop_has_closed_disturbs_nobody(store: SqliteStore) -> None:
+async def test_a_caller_whose_loop_has_closed_disturbs_no_other(store: SqliteStore) -> None:
     def leave_early() -> None:
         loop = asyncio.new_event_loop()
         task = loop.create_task(store.enqueue("a", [a_run()]))

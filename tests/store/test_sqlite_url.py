@@ -44,7 +44,7 @@ def test_parameters_say_how_the_file_is_used() -> None:
         ("sqlite:///", "names no file"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_offending_part(url: str, said: str) -> None:
+def test_an_invalid_url_is_refused_with_the_offending_part(url: str, said: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         SqliteStore(url, clock=system_clock)
     assert said in str(refused.value)

@@ -1,4 +1,4 @@
-"""What others commit to a file is heard of at once; where it is not, it is found a little later. Nothing stays open."""
+"""Foreign commits to a file are noticed at once, or else found a little later. Nothing stays open."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 @pytest.fixture
 async def program(path: Path, store: SqliteStore) -> AsyncIterator[SqliteStore]:
-    """Another store on the same file: to the first, its commits are somebody else's."""
+    """Another store on the same file: to the first, its commits are foreign."""
     program = SqliteStore(f"sqlite:///{path}", clock=system_clock)
     await program.open(migrate="check")
     yield program
@@ -88,7 +88,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.usefixtures("heard_alone")
-async def test_a_commit_is_heard_without_any_look(store: SqliteStore, program: SqliteStore) -> None:
+async def test_a_commit_is_noticed_without_polling(store: SqliteStore, program: SqliteStore) -> None:
     for _ in range(5):
         hearing = await waiting(store)
         await program.enqueue("a", [a_run()])
@@ -96,7 +96,7 @@ async def test_a_commit_is_heard_without_any_look(store: SqliteStore, program: S
 
 
 @pytest.mark.usefixtures("heard_alone")
-async def test_whatever_others_do_the_log_stays_the_file_that_is_watched(
+async def test_the_log_stays_the_watched_file_for_all_acts_of_other_processes(
     path: Path, store: SqliteStore, theirs: sqlite3.Connection
 ) -> None:
     log = Path(f"{path}-wal")
@@ -128,7 +128,7 @@ async def test_a_file_behind_a_link_is_watched(tmp_path: Path, store: SqliteStor
 
 
 @pytest.mark.usefixtures("heard_alone")
-async def test_a_commit_that_comes_long_after_its_first_write_is_heard(
+async def test_a_commit_that_comes_long_after_its_first_write_is_noticed(
     store: SqliteStore, theirs: sqlite3.Connection
 ) -> None:
     theirs.execute("PRAGMA cache_size = 2")
@@ -158,7 +158,7 @@ async def test_after_a_write_waits_are_short_and_grow_since_its_commit_is_seen_l
             await watching.wait(HOUR)
             times.append(loop.time())
     assert times[-1] - times[-2] > 3 * (times[2] - times[1])
-    # What was found was all: the next is heard.
+    # All commits were found: the next one is noticed.
     watching.found()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(watching.wait(HOUR), 0.2)
@@ -232,7 +232,7 @@ async def test_where_there_is_no_log_to_watch_the_file_is_looked_at(
         await store.close()
 
 
-async def test_what_is_not_told_is_found_by_a_look(
+async def test_a_commit_without_a_notice_is_found_by_polling(
     store: SqliteStore, program: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hear_nothing(descriptor: int, seconds: float) -> bool:
@@ -246,11 +246,11 @@ async def test_what_is_not_told_is_found_by_a_look(
     assert await hearing
 
 
-# --- what is told ------------------------------------------------------------------------------------------------
+# --- notices --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("heard_alone")
-async def test_between_looks_at_anything_new_runs_alone_are_told(
+async def test_between_full_checks_only_new_runs_are_reported(
     store: SqliteStore, program: SqliteStore, theirs: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hearing = await waiting(store)
@@ -269,7 +269,7 @@ async def test_between_looks_at_anything_new_runs_alone_are_told(
     assert await store.changed("a", 0.05) is None
 
 
-async def test_who_writes_to_other_tables_all_the_time_causes_few_looks_at_ours(
+async def test_constant_writes_to_other_tables_cause_few_checks_of_ours(
     store: SqliteStore, theirs: sqlite3.Connection
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -370,9 +370,7 @@ async def test_a_store_that_only_writes_has_no_watch(store: SqliteStore) -> None
     assert descriptors() == before + 1
 
 
-async def test_who_waits_while_the_store_is_closed_comes_back_with_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_waiter_gets_nothing_when_the_store_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_commits, "_WATCHED_SECONDS", 0.1)
     before = descriptors()
     store = SqliteStore(f"sqlite:///{path}", clock=system_clock)

@@ -386,7 +386,7 @@ async def test_an_error_of_ours_leaves_the_users_transaction_as_it_was(
 ) -> None:
     connection.row_factory = sqlite3.Row
     connection.execute("INSERT INTO orders VALUES (1)")
-    # A second run cannot be written: whatever a database has against it, the first must not stay behind either.
+    # A second run cannot be written: for any error of the database, the first must not stay either.
     connection.execute(
         "CREATE TEMP TRIGGER no_twos BEFORE INSERT ON main.evertick_runs WHEN NEW.args LIKE '%2%' "
         "BEGIN SELECT RAISE(ABORT, 'no twos'); END"

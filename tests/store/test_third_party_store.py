@@ -1,4 +1,4 @@
-"""A store that somebody else wrote is found by the scheme of its URL, through an installed entry point."""
+"""A store of another package is found by the scheme of its URL, through an installed entry point."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def unreadable_runs(bad: Sequence[tuple[Row, str]], fence: int) -> list[Outcome]
 def unreadable_messages(bad: Sequence[tuple[Row, str]]) -> list[MessageOutcome]:
     """Dead, until they are dropped, or repaired and retried."""
     for row, error in bad:
-        log.error("message %s: channel %r: the row is unreadable; now dead: %s", row["id"], row["channel"], error)
+        log.error("message %s: channel %r: the row is unreadable; marked dead: %s", row["id"], row["channel"], error)
     return [
         MessageOutcome(
             id=str(row["id"]),
