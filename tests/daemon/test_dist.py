@@ -144,7 +144,7 @@ def test_a_daemon_of_the_example_runs_its_jobs(site: Site) -> None:
 def test_logrotate_moves_the_log_and_the_daemon_goes_on_in_a_new_one(site: Site) -> None:
     process = site.started()
     rotate(site)
-    site.until_logged("SIGUSR2: the log was opened anew")
+    site.until_logged("SIGUSR2: log file reopened")
     # The old one is compressed at the next turn, when nobody writes to it any more.
     assert "has started" in (site.folder / "evertick.log.1").read_text()
     assert site.log.stat().st_mode & 0o777 == 0o640

@@ -236,7 +236,7 @@ def test_a_file_in_a_directory_that_is_closed_to_this_user_is_refused_with_what_
 
 @pytest.mark.parametrize("name", ["no/such/folder/log", "."])
 def test_a_file_that_cannot_be_opened_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Refused, match=r"the log file .* cannot be opened \(.*\); .*, or name another --log-file"):
+    with pytest.raises(Refused, match=r"log file .*: opening failed \(.*\); .*, or name another --log-file"):
         set_up_logs(file=tmp_path / name, environ={})
 
 
@@ -275,7 +275,7 @@ def test_where_no_new_file_can_be_made_the_old_one_is_written_on(tmp_path: Path)
     logs.reopen()
     logging.getLogger("shop").info("still here")
     text = (tmp_path / "elsewhere/log").read_text()
-    assert "cannot be opened anew (No such file or directory" in text
+    assert "reopening failed (No such file or directory" in text
     assert text.endswith("shop: still here\n")
     folder.mkdir()
     logging.getLogger("shop").info("and here again")
@@ -342,7 +342,7 @@ def test_an_error_that_ends_a_thread_is_in_the_log(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     text = (tmp_path / "log").read_text()
-    assert "thread 'falling' has ended by an error" in text
+    assert "thread 'falling': failed" in text
     assert "ValueError: no paper" in text
 
 
@@ -393,8 +393,7 @@ def test_what_is_no_regular_file_of_its_own_name_is_no_log_file(tmp_path: Path, 
     with pytest.raises(Refused) as refused:
         LogFile(path)
     assert str(refused.value) == (
-        f"the log file {path} cannot be opened (it is {what}, not a regular file); remove it, or name another "
-        "--log-file"
+        f"log file {path}: opening failed (it is {what}, not a regular file); remove it, or name another --log-file"
     )
     assert kind == "link" or not other.exists()
     assert kind != "link" or other.read_text() == "theirs"
@@ -428,7 +427,7 @@ def test_a_link_in_place_of_the_moved_file_is_not_followed(tmp_path: Path, how: 
     assert other.read_text() == "theirs\n"
     told = old.read_text()
     assert re.findall(r"(?<=evertick.test: )\w+", told) == ["one", "two", "three"]
-    said = f"the log file {path} cannot be opened anew (it is a symbolic link, not a regular file); the old one is"
+    said = f"log file {path}: reopening failed (it is a symbolic link, not a regular file)"
     assert said in told
     assert told.count(said) == 1
     path.unlink()
