@@ -45,7 +45,7 @@ def unit() -> str:
 
 
 def verify(unit: str, folder: Path) -> str:
-    """What systemd has to say about it, with a program that is there in place of Evertick's."""
+    """The findings of systemd about the unit, with another program in place of Evertick's."""
     program = folder / "evertick"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -145,7 +145,7 @@ def test_logrotate_moves_the_log_and_the_daemon_goes_on_in_a_new_one(site: Site)
     process = site.started()
     rotate(site)
     site.until_logged("SIGUSR2: log file reopened")
-    # The old one is compressed at the next turn, when nobody writes to it any more.
+    # The old file is compressed at the next rotation, when no process writes to it any more.
     assert "has started" in (site.folder / "evertick.log.1").read_text()
     assert site.log.stat().st_mode & 0o777 == 0o640
     process.send_signal(signal.SIGTERM)
@@ -153,7 +153,7 @@ def test_logrotate_moves_the_log_and_the_daemon_goes_on_in_a_new_one(site: Site)
 
 
 @pytest.mark.parametrize("machine", ["with flock", "without flock"])
-def test_logrotate_signals_nobody_who_has_the_number_of_a_daemon_that_was_killed(
+def test_logrotate_does_not_signal_a_process_with_the_number_of_a_killed_daemon(
     site: Site, machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = site.started()

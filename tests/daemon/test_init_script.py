@@ -94,7 +94,7 @@ def test_a_killed_daemon_is_dead_and_starts_again_over_its_pidfile(site: Site, i
     assert f"was left behind by process {killed}" in site.logged()
 
 
-def test_a_number_that_somebody_else_has_by_now_is_not_taken_for_the_daemon(site: Site, init: Init) -> None:
+def test_a_process_with_a_reused_number_is_not_taken_for_the_daemon(site: Site, init: Init) -> None:
     site.pidfile.parent.mkdir()
     site.pidfile.write_text(f"{os.getpid()}\n")
     os.utime(site.pidfile, (1_000_000_000, 1_000_000_000))
@@ -160,7 +160,7 @@ def test_a_job_that_takes_longer_than_a_stop_may_is_not_waited_for(site: Site, i
     assert not site.pidfile.exists()
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can run the daemon as somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run the daemon as another user")
 def test_root_runs_it_as_another_user_who_gets_the_directories(site: Site, init: Init) -> None:
     nobody = pwd.getpwnam("nobody")
     with tempfile.TemporaryDirectory() as name:  # those of tests are for their user alone
@@ -186,7 +186,7 @@ def test_root_runs_it_as_another_user_who_gets_the_directories(site: Site, init:
 
 
 def _program_for_all(folder: Path) -> Path:
-    """Evertick by an interpreter that others may run: that of the tests may be in somebody's home."""
+    """Evertick by an interpreter that others may run: that of the tests may be in a home directory."""
     path = os.pathsep.join([str(Path(evertick.__file__).parents[1]), *sys.path])
     for python in (sys.executable, shutil.which(f"python3.{sys.version_info[1]}", path="/usr/bin:/usr/local/bin")):
         program = folder / "evertick"

@@ -53,7 +53,7 @@ print(*(f"{name} {count}" for name, count in written.items()), sep=chr(10))
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """What is set for a whole process is put back."""
+    """Restores the settings of the whole process."""
     root, names = logging.getLogger(), ("evertick", "httpx", "httpcore")
     handlers, level, hook = root.handlers[:], root.level, threading.excepthook
     levels = {name: logging.getLogger(name).level for name in names}
@@ -151,7 +151,7 @@ def test_no_secret_is_written_wherever_it_comes_from() -> None:
         assert "sent *** to postgresql://ann:***@db/x?a=***" in line
         assert "hunter2" not in lines.format(raised("token hunter2 refused"))
         assert "hunter2" not in lines.format(record("x", run="hunter2"))
-        assert "abc" in lines.format(record("abc"))  # too short to be told from other words
+        assert "abc" in lines.format(record("abc"))  # too short to be distinguished from other words
 
 
 def test_what_a_job_logs_has_its_run_and_its_task(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_opened_is_refused_with_what_to_do(tmp_path: Path,
         set_up_logs(file=tmp_path / name, environ={})
 
 
-def test_a_file_that_was_moved_away_is_made_anew_with_the_next_record(tmp_path: Path) -> None:
+def test_a_file_that_was_moved_away_is_created_again_with_the_next_record(tmp_path: Path) -> None:
     path = tmp_path / "log"
     set_up_logs(file=path, environ={})
     log = logging.getLogger("shop")
@@ -283,7 +283,7 @@ def test_where_no_new_file_can_be_made_the_old_one_is_written_on(tmp_path: Path)
 
 
 def test_rotation_under_load_loses_no_record_and_tears_none(tmp_path: Path) -> None:
-    """Three threads write; the file is moved away thirty times, and half of the times the process is told so."""
+    """Three threads write; the file is moved away thirty times, and half of the times the process gets a signal."""
     path = tmp_path / "log"
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -351,8 +351,8 @@ def test_an_error_that_ends_a_thread_is_in_the_log(tmp_path: Path) -> None:
 
 def test_without_a_file_it_goes_to_stderr_and_for_the_journal_in_its_form(capfd: pytest.CaptureFixture[str]) -> None:
     set_up_logs(file=None, environ={"JOURNAL_STREAM": "1:2"})
-    logging.getLogger("shop").info("to somebody")
-    assert re.fullmatch(r"\d{4}-.* INFO    shop: to somebody\n", capfd.readouterr().err)
+    logging.getLogger("shop").info("to a reader")
+    assert re.fullmatch(r"\d{4}-.* INFO    shop: to a reader\n", capfd.readouterr().err)
     facts = os.fstat(sys.stderr.fileno())
     set_up_logs(file=None, environ={"JOURNAL_STREAM": f"{facts.st_dev}:{facts.st_ino}"})
     logging.getLogger("shop").info("to the journal")

@@ -115,7 +115,7 @@ def test_one_that_a_killed_process_left_behind_is_stale(path: Path, take: Take, 
     assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_a_number_that_somebody_else_has_by_now_does_not_keep_it_from_being_stale(path: Path, take: Take) -> None:
+def test_a_file_with_a_reused_number_is_stale(path: Path, take: Take) -> None:
     # The parent of this test lives, but was started after the file was written, long ago.
     path.write_text(f"{os.getppid()}\n")
     os.utime(path, (1_000_000_000, 1_000_000_000))
@@ -140,7 +140,7 @@ def test_a_file_that_is_no_pidfile_is_left_as_it_is(path: Path, content: str) ->
     assert path.read_text() == content
 
 
-def test_an_empty_one_is_nobodys(path: Path, take: Take) -> None:
+def test_an_empty_file_is_taken(path: Path, take: Take) -> None:
     path.touch()
     take(path)
     assert pid_in(path) == os.getpid()
@@ -169,7 +169,7 @@ def test_one_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path, n
         Pidfile(tmp_path / name).take()
 
 
-def test_a_file_that_somebody_has_replaced_is_not_removed(path: Path) -> None:
+def test_a_file_that_was_replaced_is_not_removed(path: Path) -> None:
     pidfile = Pidfile(path)
     pidfile.take()
     path.unlink()
@@ -190,7 +190,7 @@ def test_of_many_that_start_at_once_one_gets_it_and_the_others_name_it(path: Pat
 
 
 def test_a_reader_never_finds_half_of_it(path: Path) -> None:
-    """Whatever is read while it comes and goes is nothing, or a whole number."""
+    """A reader finds nothing or a whole number while the file comes and goes."""
     found, is_over = set[str](), threading.Event()
 
     def read() -> None:
@@ -211,7 +211,7 @@ def test_a_reader_never_finds_half_of_it(path: Path) -> None:
     assert found <= {f"{os.getpid()}\n"}
 
 
-def test_somebody_who_looks_at_a_stale_one_does_not_keep_it_from_being_taken(path: Path, take: Take) -> None:
+def test_a_stale_file_is_taken_while_another_process_reads_it(path: Path, take: Take) -> None:
     path.write_text("4194304\n")
     os.utime(path, (1_000_000_000, 1_000_000_000))
     is_over = threading.Event()
@@ -230,7 +230,7 @@ def test_somebody_who_looks_at_a_stale_one_does_not_keep_it_from_being_taken(pat
     assert pid_in(path) == os.getpid()
 
 
-def test_a_stale_one_that_somebody_keeps_locked_is_told_as_such(path: Path) -> None:
+def test_a_stale_file_that_stays_locked_is_reported(path: Path) -> None:
     path.write_text("4194304\n")
     with path.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_EX)

@@ -29,7 +29,7 @@ def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) 
     site.until_logged("reloaded: 0 jobs; gone: backup (`evertick apply --prune` removes it)\n")
     [listed] = json.loads(site.call("list", "--json").stdout)
     assert listed["is_paused"]
-    # Nothing is wrong with that, but it is told who takes it away.
+    # This is no problem, but the output names the command that removes it.
     status, doctor = site.call("status"), site.call("doctor")
     left = "1 schedule is paused, in no configuration any more: backup"
     assert (status.returncode, f"{left}; `evertick apply --prune` removes it" in status.stdout) == (0, True)
@@ -77,7 +77,7 @@ def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site)
     assert site.call("status").returncode == 0
 
 
-def test_a_calendar_that_is_nowhere_is_told_where_it_stands_at_a_start_and_changes_nothing_later(site: Site) -> None:
+def test_an_unknown_calendar_is_reported_with_its_place_at_a_start_and_changes_nothing_later(site: Site) -> None:
     job = CONFIGURATION + JOB.format(name="backup")
     site.config.write_text(job + 'calendar = "holidays"\n')
     process = site.start()
@@ -175,7 +175,7 @@ def test_a_daemon_by_another_file_says_whose_jobs_it_pauses_and_how_to_keep_them
     )
     second.terminate()
     assert second.wait(60) == 0
-    # By itself again, and with an app of its own, it pauses nobody's.
+    # Alone, or with an app of its own, it pauses no schedule of the other.
     site.started("--config", "other.toml").terminate()
     other.write_text(other.read_text().replace("[node]", "[node]\napp = 'other'"))
     site.until_logged("has stopped", count=3 if end == signal.SIGTERM else 2)
@@ -203,7 +203,7 @@ def test_where_only_a_signal_reloads_a_change_waits_for_it(site: Site) -> None:
     site.until_logged("configuration reloaded: 1 job")
 
 
-def test_where_nothing_is_reloaded_a_signal_is_told_so(site: Site) -> None:
+def test_without_reloads_a_signal_logs_that_it_is_ignored(site: Site) -> None:
     site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "off"'))
     process = site.started()
     process.send_signal(signal.SIGUSR1)
