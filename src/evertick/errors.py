@@ -1,36 +1,36 @@
-"""Every error Evertick raises, in one tree.
+"""All errors of Evertick, in one tree.
 
     EvertickError
-    ├── InvalidInput (also ValueError)   something the caller wrote is wrong; nothing was changed
-    │   ├── InvalidWhen                  an expression, zone, calendar or bound that cannot be
-    │   ├── InvalidDuration              text that is no duration
+    ├── InvalidInput (also ValueError)   an argument is wrong; nothing was changed
+    │   ├── InvalidWhen                  an invalid expression, zone, calendar or bound
+    │   ├── InvalidDuration              a text that is not a duration
     │   ├── InvalidArguments             arguments that do not fit the task's signature
     │   ├── InvalidKey                   a key, name or label that is not allowed
     │   ├── AlreadyDeclared              the same key or task name declared twice in one process
-    │   └── InvalidSetting               a setting of the scheduler or an option that cannot be
-    │       ├── InvalidSpec              the specification of a job, or of a broker: all that is wrong with it
-    │       └── InvalidConfiguration     a configuration file, variable or flag: all that is wrong, each with its place
+    │   └── InvalidSetting               an invalid setting or option
+    │       ├── InvalidSpec              an invalid specification of a job or a broker: all its problems
+    │       └── InvalidConfiguration     an invalid file, variable or flag: all problems, each with its place
     ├── NotFound (also LookupError)      no such schedule, run, task or calendar
-    ├── Refused                          understood, and not allowed as things are (the message says why)
-    │   ├── WouldBlock                   a `.sync` call on the event loop's own thread
+    ├── Refused                          not allowed in the current state (the message says why)
+    │   ├── WouldBlock                   a `.sync` call on the thread of the event loop
     │   ├── Forked                       the store was opened before a fork
-    │   └── CursorGone                   the feed cannot go on from this cursor: `oldest` is where it begins now
+    │   └── CursorGone                   the feed cannot continue from this cursor; it starts at `oldest` now
     ├── StoreError
-    │   ├── StoreUnavailable             away, locked, read-only or full; the outcome of a write may be unknown
+    │   ├── StoreUnavailable             unreachable, locked, read-only or full; the outcome of a write may be unknown
     │   │   └── StoreReplaced            its files were deleted or replaced while it was open: restart
     │   └── StoreRefused                 this node must not use the store (newer schema, damaged migrations, no store)
-    ├── BrokerUnavailable                a broker (Redis, NATS) is away; what was to go there is tried again
-    ├── ProcessDied                      the child process of a task ended before its job did
-    ├── JobFailed                        a job without a function says that it failed: an exit code, a status
+    ├── BrokerUnavailable                a broker (Redis, NATS) is unreachable; messages are retried
+    ├── ProcessDied                      the child process of a task ended before its job
+    ├── JobFailed                        a job without a function failed: exit code, HTTP status
     ├── TransactionTimeout (also TimeoutError)
-    │                                    `ctx.transaction()` was open for too long, and was rolled back
+    │                                    `ctx.transaction()` was open for too long and was rolled back
     └── Stopped                          this run was asked to stop (raised by `ctx.check()`)
-        └── Lost                         the claim does not hold its run any more: nothing was finished
+        └── Lost                         the claim was lost: nothing was finished
 
-    Retry, Skip                          raised by a job to say how it ends; not errors, so not below EvertickError
+    Retry, Skip                          raised by a job to choose its outcome; not below EvertickError
 
-A message says what happened, to what, and what to do about it. Each of them may carry fields,
-`setting`, `value` and `fix`, by which the command line and the configuration phrase it in their own words.
+A message says what happened, to what, and how to fix it. The command line and the configuration phrase it by the fields
+`setting`, `value` and `fix`.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ __all__ = [
 
 
 class EvertickError(Exception):
-    """The root of every error Evertick raises on purpose.
+    """The base of all errors that Evertick raises on purpose.
 
-    setting: the argument, option or key to correct. value: what it has, shortened; never that of a secret. fix: what to
-    do, in the words of Python. `str(error)` is the problem and the fix.
+    setting: the argument, option or key to correct. value: its value, shortened; never a secret. fix: how to correct
+    it, in Python terms. `str(error)` is "problem; fix".
     """
 
     setting: str | None = None
@@ -95,14 +95,14 @@ class EvertickError(Exception):
 
     @property
     def problem(self) -> str:
-        """What is wrong, without the fix where that is a field."""
+        """The message without the fix, if the fix is a field."""
         return super().__str__()
 
     def __str__(self) -> str:
         return self.problem if self.fix is None else f"{self.problem}; {self.fix}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by calling the class: some take more, or other, arguments than they keep.
+        # Does not call the class: some constructors take other arguments than they keep in `args`.
         return _restored, (type(self), self.args), self.__dict__
 
 
@@ -113,15 +113,15 @@ def _restored(kind: type[EvertickError], args: tuple[object, ...]) -> EvertickEr
 
 
 class InvalidInput(EvertickError, ValueError):
-    """What the caller wrote is wrong. Nothing was changed."""
+    """An argument is wrong. Nothing was changed."""
 
 
 class InvalidWhen(InvalidInput):
-    """An expression, zone, calendar or bound that cannot be."""
+    """An invalid expression, zone, calendar or bound."""
 
 
 class InvalidDuration(InvalidInput):
-    """Text that is no duration."""
+    """A text that is not a duration."""
 
 
 class InvalidArguments(InvalidInput):
@@ -137,12 +137,12 @@ class AlreadyDeclared(InvalidInput):
 
 
 class InvalidSetting(InvalidInput):
-    """A setting of the scheduler, or an option of a schedule or task, that cannot be."""
+    """An invalid setting of the scheduler, or option of a schedule or task."""
 
 
 class InvalidSpec(InvalidSetting):
-    """The specification of a job, or the settings of a broker. `problems` has it all: each sentence with the fields it
-    is about."""
+    """An invalid specification of a job, or settings of a broker. `problems`: each problem with the fields that it
+    concerns."""
 
     def __init__(self, problems: dict[str, tuple[str, ...]]) -> None:
         super().__init__("\n".join(problems))
@@ -150,10 +150,8 @@ class InvalidSpec(InvalidSetting):
 
 
 class InvalidConfiguration(InvalidSetting):
-    """Something in a configuration file, the environment or the flags. `problems` has it all, a line each.
-
-    `warnings` has likely mistakes, which are worth correcting in the same round.
-    """
+    """Problems in a configuration file, the environment or the flags. `problems`: one line each. `warnings`: likely
+    mistakes."""
 
     def __init__(self, problems: tuple[str, ...], warnings: tuple[str, ...] = ()) -> None:
         more = len(problems) - 1
@@ -167,11 +165,11 @@ class NotFound(EvertickError, LookupError):
 
 
 class Refused(EvertickError):
-    """Understood, and not allowed as things are."""
+    """Not allowed in the current state."""
 
 
 class WouldBlock(Refused):
-    """A `.sync` call on the thread of the event loop that would have to answer it."""
+    """A `.sync` call on the thread of an event loop, which it would block."""
 
 
 class Forked(Refused):
@@ -179,32 +177,33 @@ class Forked(Refused):
 
     @classmethod
     def opened(cls, description: str, opener: int) -> Forked:
-        """`opener`: the process that has opened the store."""
+        """`opener`: the process that opened the store."""
         return cls(
-            f"the {description} was opened by process {opener}, and this is a fork of it; connections and threads do "
-            "not survive that. Open the store in each worker, after the fork: under a web server that preloads the "
-            "application, in the hook that starts a worker"
+            f"the {description} was opened by process {opener}, and this process is a fork of it; connections and "
+            "threads do not survive a fork",
+            fix="open the store in each worker, after the fork: under a web server that preloads the application, in "
+            "the hook that starts a worker",
         )
 
 
 class CursorGone(Refused):
-    """What followed this cursor is not in the feed, or not all of it. To begin anew, go on from `oldest`."""
+    """Events after this cursor are no longer in the feed. Continue from `oldest`, where the feed starts now."""
 
-    def __init__(self, message: str, *, oldest: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, oldest: str, **fields: str | None) -> None:
+        super().__init__(message, **fields)
         self.oldest = oldest
 
 
 class StoreError(EvertickError):
-    """Something about the store."""
+    """An error of the store."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be used now. A write that was under way may or may not have happened."""
+    """The store cannot be used now. A write in progress may or may not have happened."""
 
 
 class StoreReplaced(StoreUnavailable):
-    """Files of the store were deleted or replaced while it was open. Only a restart of the process helps."""
+    """Files of the store were deleted or replaced while it was open. The process has to be restarted."""
 
 
 class StoreRefused(StoreError):
@@ -212,38 +211,30 @@ class StoreRefused(StoreError):
 
 
 class BrokerUnavailable(EvertickError):
-    """A broker cannot be used now. What was on its way may or may not have arrived."""
+    """A broker cannot be used now. Messages in transit may or may not have arrived."""
 
 
 class ProcessDied(EvertickError):
-    """The child process of a task ended before its job did: a crash, an exit, a kill from outside."""
+    """The child process of a task ended before its job: a crash, an exit, a kill from outside."""
 
 
 class JobFailed(EvertickError):
-    """A job without a function came to its end, and its own verdict is that it failed. Retried by the task's policy.
+    """A job without a function ended and reported failure. Retried by the task's policy.
 
-    result: what is kept as the result of the run all the same, like an exit code.
+    result: the result of the run in spite of the failure, such as an exit code.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        result: object = None,
-        setting: str | None = None,
-        value: str | None = None,
-        fix: str | None = None,
-    ) -> None:
-        super().__init__(message, setting=setting, value=value, fix=fix)
+    def __init__(self, message: str, *, result: object = None, **fields: str | None) -> None:
+        super().__init__(message, **fields)
         self.result = result
 
 
 class Stopped(EvertickError):
-    """This run was asked to stop: cancelled, out of time, shut down, or no longer ours."""
+    """This run was asked to stop: cancelled, timed out, shut down, or its claim was lost."""
 
 
 class Lost(Stopped):
-    """The claim under which this job runs does not hold its run any more. Nothing was finished; roll back."""
+    """The claim of this job was lost. Nothing was finished; roll back."""
 
 
 class TransactionTimeout(EvertickError, TimeoutError):
@@ -251,7 +242,7 @@ class TransactionTimeout(EvertickError, TimeoutError):
 
 
 class Retry(Exception):
-    """Raise in a job: this attempt did not work, try again (after the given time, else by the policy)."""
+    """Raise in a job: the attempt failed and is retried after the given time, or else by the policy."""
 
     def __init__(self, message: str = "", *, after: timedelta | float | str | None = None) -> None:
         super().__init__(message)
@@ -259,7 +250,7 @@ class Retry(Exception):
 
 
 class Skip(Exception):
-    """Raise in a job: there is nothing to do for this run. It ends as skipped, with the reason."""
+    """Raise in a job: the run has nothing to do. It ends as skipped, with the reason."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""A queue in a broker, the node's side of it, and workers: whichever the broker."""
+"""A queue in a broker, the node's side of it, and workers, for each kind of broker."""
 
 from __future__ import annotations
 

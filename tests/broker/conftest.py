@@ -45,8 +45,8 @@ async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench
 
 @pytest.fixture(autouse=True)
 def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is told to stop waits for the fetch that is under way; a node that is to know that no worker has a
-    run, for the end of the read that is under way."""
+    """Short waits: a worker that stops waits for its current fetch, and a node for its current read before it knows
+    that no worker has a run."""
     monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
     monkeypatch.setattr(report_module, "WAIT_SECONDS", 0.5)
 

@@ -173,7 +173,7 @@ async def test_what_a_run_took_is_what_its_worker_says(bench: Bench, url: str) -
     async with before:
         run = await job.enqueue()
         await until(before, run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
-    # Nobody listens while it is done.
+    # No node reads while it is done.
     worker = bench.worker()
     while not worker.counts["taken"]:
         await asyncio.sleep(0.01)
@@ -396,7 +396,7 @@ async def test_a_worker_that_falls_silent_loses_its_run_and_its_late_word_is_ref
             assert await silent.report(dispatched, taken)
             bench.worker()
             done = await ended(node, run)
-            # It was slow, not dead: it hears that nobody wants it, and what it says is refused.
+            # It was slow, not dead: it learns that the run is not wanted, and its report is rejected.
             late = WorkerReport(v=1, run=dispatched.run, fence=dispatched.fence, kind="finish", result="by the silent")
             assert not await silent.report(dispatched, late)
             await asyncio.wait_for(_refused(node), 10)
@@ -444,7 +444,7 @@ async def test_a_broker_that_is_away_delays_and_costs_nothing(
 
 @pytest.mark.parametrize("kind", ["list", "nats"])
 async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind: Any, url: str) -> None:
-    """One that is at work all the time, and one that ends while nobody can be told."""
+    """One that works all the time, and one that ends while the broker is unreachable."""
     with nats_server() if kind == "nats" else redis_server() as server:
         async with bench_on(server, own, kind) as bench:
             done_by: list[str] = []
@@ -540,7 +540,7 @@ async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(ben
         (Nats("q"), NatsConnection(prefix="shop"), "evertick worker --broker nats --driver q --prefix shop -- COMMAND"),
     ],
 )
-async def test_what_a_worker_must_be_told_is_in_the_command(spec: Spec, where: object, served_by: str) -> None:
+async def test_the_settings_of_a_worker_are_in_the_command(spec: Spec, where: object, served_by: str) -> None:
     node = Scheduler("sqlite://", drivers=[spec.driver])
     node.connect(spec.driver, where)
     driver = node.job("build", spec).work.driver
@@ -651,7 +651,7 @@ def _is_pushed(run: Run) -> bool:
 
 
 async def _until_heard(node: Scheduler) -> None:
-    """Who is asked to cancel before it hears the workers cannot know that none has the run, and gives one its time."""
+    """Before a node reads all reports, a cancel cannot know that no worker has the run, and waits for one."""
     assert node.runtime.engine is not None
     while not node.runtime.engine._reporter.heard():
         await asyncio.sleep(0.01)

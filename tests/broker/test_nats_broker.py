@@ -139,7 +139,7 @@ async def test_streams_are_made_with_limits_and_those_that_are_there_are_left_as
                 assert 0 < config.max_msg_size < 1_000_000
 
 
-async def test_streams_that_somebody_deletes_are_made_anew(own: str) -> None:
+async def test_deleted_streams_are_created_again(own: str) -> None:
     """Of a connection that works otherwise."""
     with nats_server() as server:
         async with broker_at(server, own) as broker, stream_of(server) as stream:
@@ -171,7 +171,7 @@ async def test_a_full_queue_refuses_and_takes_more_when_there_is_room() -> None:
             assert await broker.push([second]) == [None]
 
 
-async def test_a_server_that_is_away_is_told_and_used_again_when_it_is_back(own: str) -> None:
+async def test_an_unreachable_server_is_reported_and_used_again_when_it_is_back(own: str) -> None:
     with nats_server() as server:
         async with broker_at(server, own) as broker:
             assert await broker.push([envelope(own, reply=None)]) == [None]
@@ -189,7 +189,7 @@ async def test_a_line_that_a_restart_of_the_server_has_broken_costs_no_try(own: 
     with nats_server() as server:
         async with broker_at(server, own) as broker:
             assert await broker.push([envelope(own, reply=None)]) == [None]
-            # Nobody has run in between who could have noticed.
+            # No process ran in between that could have noticed.
             server.kill()
             server.start()
             assert await broker.push([envelope(own, reply=None)]) == [None]
@@ -234,7 +234,7 @@ async def test_a_worker_goes_on_when_its_server_is_back(own: str) -> None:
             if pushed != [None]:  # the connection broke unnoticed
                 pushed = await bench.broker.push([message])
             assert pushed == [None]
-            # What was acknowledged right before the kill may come once more, and before it.
+            # A message acknowledged right before the kill may be delivered again, and before the kill.
             end = ("finish", bench.run)
             reports = await reports_until(bench.broker, lambda found: end in [(each.kind, each.run) for each in found])
             assert [each.kind for each in reports if each.run == bench.run][:2] == ["taken", "finish"]

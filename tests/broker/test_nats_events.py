@@ -63,7 +63,7 @@ async def do(node: Scheduler, *tasks: str) -> list[Run]:
 async def _in_stream(stream: JetStreamContext, subject: str) -> int:
     try:
         state = (await stream.stream_info(NAMES.events_stream, subjects_filter=subject)).state
-    except NotFoundError:  # nobody has made it yet
+    except NotFoundError:  # it does not exist yet
         return 0
     return sum((state.subjects or {}).values())
 
@@ -148,7 +148,7 @@ async def test_after_a_stop_it_goes_on_behind_the_last_one(nats: Broker, own: st
     async def works() -> None: ...
 
     async with quiet:
-        runs += await do(quiet, "works")  # while nobody publishes
+        runs += await do(quiet, "works")  # while no node publishes
     async with node_at(nats, url, own) as second:
         runs += await do(second, "fails")
         events = await published(nats, own, 3)
@@ -173,7 +173,7 @@ async def test_a_bus_that_is_away_delays_events_and_loses_none(
     assert [event["run_id"] for _, event in events] == [run.id for run in runs]
 
 
-async def test_to_publish_is_to_keep_a_feed_and_what_somebody_keeps_stays(
+async def test_to_publish_is_to_keep_a_feed_and_a_feed_kept_for_others_stays(
     nats: Broker, own: str, tmp_path: Path
 ) -> None:
     for kept, expected in (("30d", 30), (None, 1)):
@@ -192,7 +192,7 @@ async def test_to_publish_is_to_keep_a_feed_and_what_somebody_keeps_stays(
         assert timedelta(microseconds=state.kept) == timedelta(days=expected)
 
 
-async def test_an_app_whose_feed_is_off_is_told_what_to_do(
+async def test_an_app_without_a_feed_gets_an_error_with_the_fix(
     nats: Broker, own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Scheduler(f"sqlite:///{tmp_path}/ledger.db", app=own, feed="off")
@@ -200,7 +200,7 @@ async def test_an_app_whose_feed_is_off_is_told_what_to_do(
     async with node:
         await until_logged(caplog, "keeps no feed; turn it on")
     [told] = [record for record in caplog.records if "keeps no feed" in record.getMessage()]
-    assert told.levelno >= logging.WARNING, "it is told once, and so that it is seen"
+    assert told.levelno >= logging.WARNING, "it is logged once, as a warning or above"
 
 
 async def test_without_events_their_stream_is_not_made(nats: Broker) -> None:

@@ -148,7 +148,7 @@ async def test_a_kill_is_said_and_kept(redis: Broker, own: str) -> None:
         assert await client.ttl(kill_key(RUN, 7)) > 80_000
 
 
-async def test_a_server_that_is_away_is_told_without_its_password(own: str) -> None:
+async def test_an_unreachable_server_is_reported_without_its_password(own: str) -> None:
     with redis_server("--requirepass", "hunter2", is_durable=False) as server:
         server.kill()
         async with broker_at(server, own) as broker:
@@ -188,7 +188,7 @@ async def test_lines_that_a_restart_of_the_server_has_broken_cost_no_try(own: st
             assert await again == []
 
 
-async def test_a_password_is_used_from_a_secret_and_a_wrong_one_is_told(own: str) -> None:
+async def test_a_password_is_used_from_a_secret_and_a_wrong_one_is_reported(own: str) -> None:
     from evertick.driver.secret import Secret
 
     with redis_server("--requirepass", "hunter2", is_durable=False) as server:
@@ -231,7 +231,7 @@ async def test_a_cancelled_read_leaves_the_line_in_order(redis: Broker, own: str
         assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
-async def test_a_read_that_waits_ends_with_the_broker_and_opens_no_line_anew(redis: Broker, own: str) -> None:
+async def test_a_read_that_waits_ends_with_the_broker_and_opens_no_connection(redis: Broker, own: str) -> None:
     async with broker_at(redis, own) as broker:
         await broker.read(1, 0.01)
         assert broker._client is not None

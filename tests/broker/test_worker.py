@@ -59,7 +59,7 @@ async def test_an_end_tells_how_long_the_work_took(bench: Bench) -> None:
     assert 0.05 <= min(took["finish"] or 0, took["fail"] or 0) < system_clock.elapsed() - began
 
 
-async def test_of_a_doubled_message_one_is_done_whichever_worker_gets_the_other(bench: Bench) -> None:
+async def test_of_a_doubled_message_one_is_executed(bench: Bench) -> None:
     done: list[int] = []
 
     @bench.scheduler.task(name="work")
@@ -106,7 +106,7 @@ async def test_what_is_no_message_is_dropped_and_the_next_is_done(bench: Bench, 
     assert worker.counts == {"unreadable": 1, "taken": 1}
 
 
-async def test_what_a_job_says_with_half_a_letter_is_told(bench: Bench) -> None:
+async def test_output_with_half_a_letter_is_reported(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work(ctx: Context) -> str:
         ctx.log("no such file: \udcff")
@@ -123,7 +123,7 @@ async def test_what_a_job_says_with_half_a_letter_is_told(bench: Bench) -> None:
     assert ends["fail"].text == "\ufffd"
 
 
-async def test_how_a_job_ends_is_told(bench: Bench) -> None:
+async def test_the_end_of_a_job_is_reported(bench: Bench) -> None:
     @bench.scheduler.task(name="fails")
     async def fails() -> None:
         raise ValueError("no such order")
@@ -203,7 +203,7 @@ async def test_a_kill_stops_the_work_at_once(bench: Bench) -> None:
     assert (end.kind, end.reason, end.retry) == ("fail", "killed", False)
 
 
-async def test_a_kill_that_nobody_heard_is_seen_with_the_next_word(bench: Bench) -> None:
+async def test_a_missed_cancel_is_noticed_with_the_next_report(bench: Bench) -> None:
     begun = asyncio.Event()
 
     @bench.scheduler.task(name="work")
@@ -296,7 +296,7 @@ async def test_a_drain_waits_for_what_is_under_way_and_takes_nothing_more(bench:
     assert (await bench.ends())[-1].run == bench.run
 
 
-async def test_what_does_not_end_in_the_stop_time_is_cut_off_and_given_back(bench: Bench) -> None:
+async def test_a_run_that_does_not_end_in_the_stop_time_is_interrupted_and_released(bench: Bench) -> None:
     begun = asyncio.Event()
 
     @bench.scheduler.task(name="work")
@@ -311,7 +311,7 @@ async def test_what_does_not_end_in_the_stop_time_is_cut_off_and_given_back(benc
     assert [each.kind for each in await all_reports(bench.broker)] == ["taken", "release"]
 
 
-async def test_a_message_that_is_given_back_goes_to_another_worker(bench: Bench) -> None:
+async def test_a_returned_message_goes_to_another_worker(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work() -> None: ...
 
@@ -359,7 +359,7 @@ async def test_a_worker_says_no_more_than_its_mode_asks_for(bench: Bench, mode: 
     assert [each.kind for each in await all_reports(bench.broker)] == (["taken"] if mode == "ack" else [])
 
 
-async def test_the_end_of_a_run_is_told_when_the_broker_is_back(own: str) -> None:
+async def test_the_end_of_a_run_is_reported_when_the_broker_is_back(own: str) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     with redis_server() as server:
         async with bench_on(server, own, "list") as bench:
@@ -402,7 +402,7 @@ def test_reports_of_newer_workers_are_read_and_other_versions_refused() -> None:
 
     newer = msgspec.json.encode({"v": 1, "run": RUN, "fence": 1, "kind": "taken", "colour": "blue"})
     assert decode_report(newer).kind == "taken"
-    for odd in (-1, 1e9):  # an end counts, whatever the watch of its worker says
+    for odd in (-1, 1e9):  # an end counts, regardless of the worker's clock
         end = {"v": 1, "run": RUN, "fence": 1, "kind": "finish", "took": odd}
         assert decode_report(msgspec.json.encode(end)).took is None
     for wrong in (

@@ -58,7 +58,7 @@ def envelope_for(parcel: Envelope) -> ClaimedMessage:
 
 
 async def all_reports(broker: Broker) -> list[WorkerReport]:
-    """What has come so far; acknowledged."""
+    """The messages so far, acknowledged."""
     found = []
     while incoming := await broker.read(100, 0.01):
         found += [decode_report(each.data) for each in incoming]

@@ -251,7 +251,7 @@ def test_the_daemon_of_a_configuration_is_told_with_it(tmp_path: Path, node: Sch
     write_report(tmp_path / "state", msgspec.structs.replace(report, reloaded_at=NOW, problems=("evertick.toml:3: x",)))
     result = evertick("status", "--config", str(config))
     assert result.exit_code == 1
-    assert "the new configuration of the daemon does not hold: evertick.toml:3: x" in result.stdout
+    assert "the daemon rejected its new configuration: evertick.toml:3: x" in result.stdout
     words = r"^Daemon +process 1 of /etc/evertick.toml, read again .* ago, but what is new does not hold$"
     assert re.search(words, result.stdout, re.MULTILINE)
     # One that keeps another ledger in the same directory is not meant.
@@ -384,7 +384,7 @@ def test_a_configuration_that_waits_for_a_restart_is_a_warning() -> None:
     (found,) = about_daemons([msgspec.structs.replace(REPORT, wants_restart=("node.lease",))])
     assert (grade_of([found]), found.what) == (
         Grade.WARNING,
-        "changed, but not in force before a restart: node.lease",
+        "changes to node.lease take effect after a restart",
     )
 
 

@@ -48,8 +48,7 @@ def until(is_so: Callable[[], object], what: str) -> None:
 
 
 def marked(mark: str, value: str) -> dict[int, str]:
-    """Processes with this variable in their environment, whatever group, session or parent they have; and what they
-    are."""
+    """Processes with this variable in their environment, regardless of group, session and parent, by number."""
     found = {}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
@@ -113,7 +112,7 @@ class Site:
         until(lambda: self.logged().count(words) >= count, f"{words!r} is logged {count} times:\n{self.logged()}")
 
     def end(self) -> None:
-        """Whatever is left, those that have detached themselves, too."""
+        """End all remaining processes, detached ones included."""
         left = pid_in(self.pidfile)
         if left is not None and left != os.getpid() and _is_evertick(left):
             os.kill(left, signal.SIGKILL)

@@ -45,11 +45,11 @@ def test_a_signal_drains_it_and_ends_it_with_the_code_it_stands_for(
     assert sorted(path.name for path in site.pidfile.parent.iterdir()) == ["daemon-ended.json", "evertick.db"]
 
 
-def test_usr2_opens_the_log_anew(site: Site) -> None:
+def test_usr2_reopens_the_log(site: Site) -> None:
     process = site.started()
     site.log.rename(site.folder / "old.log")
     process.send_signal(signal.SIGUSR2)
-    site.until_logged("SIGUSR2: the log was opened anew")
+    site.until_logged("SIGUSR2: log file reopened")
     assert "has started" in (site.folder / "old.log").read_text()
     assert "has started" not in site.logged()
     process.terminate()
@@ -92,7 +92,7 @@ def test_a_second_start_is_refused_with_the_process_of_the_first(site: Site) -> 
     second = site.start()
     code, errors = ended(second)
     assert code == 1
-    assert errors.startswith(f"error: process {first.pid} is running with the pidfile {site.pidfile} already; stop it")
+    assert errors.startswith(f"error: pidfile {site.pidfile}: already held by process {first.pid}; stop it")
     assert len(errors.splitlines()) == 1
     # It has touched nothing: neither the log nor the ledger.
     assert site.logged().removeprefix(before).count("evertick.daemon") == 0
@@ -106,7 +106,7 @@ def test_after_a_kill_the_next_start_finds_the_pidfile_stale_and_takes_over(site
     first.wait()
     assert site.pidfile.read_text() == f"{first.pid}\n"
     second = site.started()
-    assert f"was left behind by process {first.pid}, which is gone" in site.logged()
+    assert f"was left behind by process {first.pid}, which is not running" in site.logged()
     assert site.pidfile.read_text() == f"{second.pid}\n"
     second.terminate()
     assert ended(second) == (0, "")
@@ -175,7 +175,7 @@ def test_a_log_file_or_a_pidfile_that_cannot_be_written_ends_it_in_one_line(site
     for flag in ("--log-file", "--pidfile"):
         code, errors = ended(site.start(flag, "no/such/folder/file"))
         assert code == 1
-        assert re.fullmatch(rf"error: the (log file|pidfile) .* cannot be .*make the directory .* {flag}\n", errors)
+        assert re.fullmatch(rf"error: (log file|pidfile) .*: .*create the directory .* {flag}\n", errors)
         assert not site.pidfile.exists()
 
 
@@ -208,7 +208,7 @@ def test_detached_it_returns_when_the_node_runs_and_leaves_the_terminal(site: Si
     assert {os.readlink(f"/proc/{pid}/fd/{number}") for number in range(3)} == {"/dev/null"}
     again = site.call("daemon", "--detach")
     assert again.returncode == 1
-    assert f"process {pid} is running" in again.stderr
+    assert f"already held by process {pid};" in again.stderr
     os.kill(pid, signal.SIGTERM)
     until(lambda: not site.pidfile.exists(), "the pidfile goes")
     assert "has stopped" in site.logged()
@@ -223,7 +223,7 @@ def test_detached_it_does_not_wait_for_a_store_that_is_away(site: Site) -> None:
     until(lambda: not site.pidfile.exists(), "the pidfile goes")
 
 
-def test_detached_what_cannot_be_started_is_told_on_the_terminal(site: Site) -> None:
+def test_detached_a_failed_start_is_reported_on_the_terminal(site: Site) -> None:
     command = site.call("daemon", "--detach", EVERTICK_DATABASE="sqlite:////no/such/folder/jobs.db")
     assert command.returncode == 1
     assert command.stderr.startswith("error: the directory /no/such/folder")
@@ -296,7 +296,7 @@ def test_rotation_under_load_loses_no_line_of_a_daemon_that_tells_every_step(sit
     moments = [datetime.fromisoformat(line["at"]) for line in lines]
     # A record has its time before it is written, so those of two threads may be written in the other order.
     assert all(later > earlier - timedelta(milliseconds=100) for earlier, later in pairwise(moments))
-    assert sum("the log was opened anew" in line["message"] for line in lines) == 10
+    assert sum("log file reopened" in line["message"] for line in lines) == 10
 
 
 def test_the_passwords_of_a_configuration_are_known_as_secrets(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_a_second_signal_cuts_a_running_job_off_and_it_runs_again_after_the_next
     process.terminate()
     assert ended(process) == (0, "")
     assert not (site.folder / "ended").exists()
-    told = r"WARNING evertick.finish: slow: run \S+ did not end in time \(shutdown\) and was released"
+    told = r"WARNING evertick.finish: run \S+ \(slow\): interrupted \(shutdown\); released"
     assert re.search(told, site.logged())
     again = site.started()
     until((site.folder / "ended").exists, "it runs to its end")

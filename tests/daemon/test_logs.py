@@ -53,7 +53,7 @@ print(*(f"{name} {count}" for name, count in written.items()), sep=chr(10))
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """What is set for a whole process is put back."""
+    """Restores the settings of the whole process."""
     root, names = logging.getLogger(), ("evertick", "httpx", "httpcore")
     handlers, level, hook = root.handlers[:], root.level, threading.excepthook
     levels = {name: logging.getLogger(name).level for name in names}
@@ -151,7 +151,7 @@ def test_no_secret_is_written_wherever_it_comes_from() -> None:
         assert "sent *** to postgresql://ann:***@db/x?a=***" in line
         assert "hunter2" not in lines.format(raised("token hunter2 refused"))
         assert "hunter2" not in lines.format(record("x", run="hunter2"))
-        assert "abc" in lines.format(record("abc"))  # too short to be told from other words
+        assert "abc" in lines.format(record("abc"))  # too short to be distinguished from other words
 
 
 def test_what_a_job_logs_has_its_run_and_its_task(tmp_path: Path) -> None:
@@ -236,11 +236,11 @@ def test_a_file_in_a_directory_that_is_closed_to_this_user_is_refused_with_what_
 
 @pytest.mark.parametrize("name", ["no/such/folder/log", "."])
 def test_a_file_that_cannot_be_opened_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Refused, match=r"the log file .* cannot be opened \(.*\); .*, or name another --log-file"):
+    with pytest.raises(Refused, match=r"log file .*: opening failed \(.*\); .*, or name another --log-file"):
         set_up_logs(file=tmp_path / name, environ={})
 
 
-def test_a_file_that_was_moved_away_is_made_anew_with_the_next_record(tmp_path: Path) -> None:
+def test_a_file_that_was_moved_away_is_created_again_with_the_next_record(tmp_path: Path) -> None:
     path = tmp_path / "log"
     set_up_logs(file=path, environ={})
     log = logging.getLogger("shop")
@@ -275,7 +275,7 @@ def test_where_no_new_file_can_be_made_the_old_one_is_written_on(tmp_path: Path)
     logs.reopen()
     logging.getLogger("shop").info("still here")
     text = (tmp_path / "elsewhere/log").read_text()
-    assert "cannot be opened anew (No such file or directory" in text
+    assert "reopening failed (No such file or directory" in text
     assert text.endswith("shop: still here\n")
     folder.mkdir()
     logging.getLogger("shop").info("and here again")
@@ -283,7 +283,7 @@ def test_where_no_new_file_can_be_made_the_old_one_is_written_on(tmp_path: Path)
 
 
 def test_rotation_under_load_loses_no_record_and_tears_none(tmp_path: Path) -> None:
-    """Three threads write; the file is moved away thirty times, and half of the times the process is told so."""
+    """Three threads write; the file is moved away thirty times, and half of the times the process gets a signal."""
     path = tmp_path / "log"
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -342,7 +342,7 @@ def test_an_error_that_ends_a_thread_is_in_the_log(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     text = (tmp_path / "log").read_text()
-    assert "thread 'falling' has ended by an error" in text
+    assert "thread 'falling': failed" in text
     assert "ValueError: no paper" in text
 
 
@@ -351,8 +351,8 @@ def test_an_error_that_ends_a_thread_is_in_the_log(tmp_path: Path) -> None:
 
 def test_without_a_file_it_goes_to_stderr_and_for_the_journal_in_its_form(capfd: pytest.CaptureFixture[str]) -> None:
     set_up_logs(file=None, environ={"JOURNAL_STREAM": "1:2"})
-    logging.getLogger("shop").info("to somebody")
-    assert re.fullmatch(r"\d{4}-.* INFO    shop: to somebody\n", capfd.readouterr().err)
+    logging.getLogger("shop").info("to a reader")
+    assert re.fullmatch(r"\d{4}-.* INFO    shop: to a reader\n", capfd.readouterr().err)
     facts = os.fstat(sys.stderr.fileno())
     set_up_logs(file=None, environ={"JOURNAL_STREAM": f"{facts.st_dev}:{facts.st_ino}"})
     logging.getLogger("shop").info("to the journal")
@@ -393,8 +393,7 @@ def test_what_is_no_regular_file_of_its_own_name_is_no_log_file(tmp_path: Path, 
     with pytest.raises(Refused) as refused:
         LogFile(path)
     assert str(refused.value) == (
-        f"the log file {path} cannot be opened (it is {what}, not a regular file); remove it, or name another "
-        "--log-file"
+        f"log file {path}: opening failed (it is {what}, not a regular file); remove it, or name another --log-file"
     )
     assert kind == "link" or not other.exists()
     assert kind != "link" or other.read_text() == "theirs"
@@ -428,7 +427,7 @@ def test_a_link_in_place_of_the_moved_file_is_not_followed(tmp_path: Path, how: 
     assert other.read_text() == "theirs\n"
     told = old.read_text()
     assert re.findall(r"(?<=evertick.test: )\w+", told) == ["one", "two", "three"]
-    said = f"the log file {path} cannot be opened anew (it is a symbolic link, not a regular file); the old one is"
+    said = f"log file {path}: reopening failed (it is a symbolic link, not a regular file)"
     assert said in told
     assert told.count(said) == 1
     path.unlink()

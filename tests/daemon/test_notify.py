@@ -1,4 +1,4 @@
-"""What a supervisor hears, by the protocol of systemd's socket."""
+"""Notifications to a supervisor, by the protocol of systemd's socket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def heard(supervisor: socket.socket) -> list[str]:
     return supervisor.recv(4096).decode().split("\n")
 
 
-def test_it_hears_of_start_reload_trouble_and_stop(supervisor: socket.socket) -> None:
+def test_it_is_notified_of_start_reload_problems_and_stop(supervisor: socket.socket) -> None:
     environ = {"NOTIFY_SOCKET": address_of(supervisor), "PATH": "/bin"}
     notify = Notify.from_environment(environ)
     assert notify.is_heard
@@ -104,11 +104,11 @@ def test_without_a_supervisor_nothing_is_said() -> None:
     notify.close()
 
 
-def test_a_supervisor_that_is_not_there_or_goes_away_stops_nobody(
+def test_a_supervisor_that_is_missing_or_goes_away_stops_no_node(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Notify(str(tmp_path / "nobody")).ready("nobody hears it")
-    assert "cannot be reached" in caplog.text
+    assert "unreachable" in caplog.text
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "gone"))
         notify = Notify(str(tmp_path / "gone"))

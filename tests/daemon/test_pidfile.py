@@ -95,7 +95,7 @@ def test_it_holds_the_number_of_the_process_and_goes_at_the_end(path: Path) -> N
 def test_a_second_start_is_refused_with_the_number_of_the_first(path: Path, take: Take, hold: Hold) -> None:
     first = hold(path)
     assert said(first) == "taken"
-    with pytest.raises(Refused, match=rf"process {first.pid} is running with the pidfile {path} already; stop it"):
+    with pytest.raises(Refused, match=rf"pidfile {path}: already held by process {first.pid}; stop it"):
         Pidfile(path).take()
     assert path.read_text() == f"{first.pid}\n"
     assert list(path.parent.iterdir()) == [path]
@@ -111,24 +111,22 @@ def test_one_that_a_killed_process_left_behind_is_stale(path: Path, take: Take, 
     assert path.read_text() == f"{first.pid}\n"
     assert (running_pid(path), pid_in(path)) == (None, first.pid)
     taken = take(path)
-    assert (taken.stale_pid, taken.stale_why) == (first.pid, "which is gone")
+    assert (taken.stale_pid, taken.stale_why) == (first.pid, "which is not running")
     assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_a_number_that_somebody_else_has_by_now_does_not_keep_it_from_being_stale(path: Path, take: Take) -> None:
+def test_a_file_with_a_reused_number_is_stale(path: Path, take: Take) -> None:
     # The parent of this test lives, but was started after the file was written, long ago.
     path.write_text(f"{os.getppid()}\n")
     os.utime(path, (1_000_000_000, 1_000_000_000))
-    assert take(path).stale_why == "whose number another has by now"
+    assert take(path).stale_why == "whose number is used by another process"
     assert pid_in(path) == os.getpid()
 
 
 def test_the_file_of_another_program_that_lives_and_takes_no_lock_is_refused(path: Path) -> None:
     path.write_text(f"{os.getppid()}\n")
     name = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
-    words = re.escape(
-        f"has the number of process {os.getppid()} ({name}), which lives and has not locked it: it is that of"
-    )
+    words = re.escape(f"belongs to another program: process {os.getppid()} ({name}) is running and has not locked it")
     with pytest.raises(Refused, match=words):
         Pidfile(path).take()
     assert pid_in(path) == os.getppid()
@@ -137,12 +135,12 @@ def test_the_file_of_another_program_that_lives_and_takes_no_lock_is_refused(pat
 @pytest.mark.parametrize("content", ["root:x:0:0:root:/root:/bin/bash\n", "12 13\n", "-4\n", "0\n", "1" * 40])
 def test_a_file_that_is_no_pidfile_is_left_as_it_is(path: Path, content: str) -> None:
     path.write_text(content)
-    with pytest.raises(Refused, match="is no pidfile: it holds something else"):
+    with pytest.raises(Refused, match="is no pidfile: its content is not the number of a process"):
         Pidfile(path).take()
     assert path.read_text() == content
 
 
-def test_an_empty_one_is_nobodys(path: Path, take: Take) -> None:
+def test_an_empty_file_is_taken(path: Path, take: Take) -> None:
     path.touch()
     take(path)
     assert pid_in(path) == os.getpid()
@@ -167,11 +165,11 @@ def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["no/such/folder/evertick.pid", "file/evertick.pid"])
 def test_one_that_cannot_be_written_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Refused, match=r"cannot be written .*make the directory .*, or name another --pidfile"):
+    with pytest.raises(Refused, match=r"cannot be written .*create the directory .*, or name another --pidfile"):
         Pidfile(tmp_path / name).take()
 
 
-def test_a_file_that_somebody_has_replaced_is_not_removed(path: Path) -> None:
+def test_a_file_that_was_replaced_is_not_removed(path: Path) -> None:
     pidfile = Pidfile(path)
     pidfile.take()
     path.unlink()
@@ -187,12 +185,12 @@ def test_of_many_that_start_at_once_one_gets_it_and_the_others_name_it(path: Pat
     words = {process.pid: said(process) for process in starting}
     (winner,) = [pid for pid, word in words.items() if word == "taken"]
     assert pid_in(path) == winner
-    assert all(f"process {winner} is running" in word for pid, word in words.items() if pid != winner)
+    assert all(f"already held by process {winner};" in word for pid, word in words.items() if pid != winner)
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_reader_never_finds_half_of_it(path: Path) -> None:
-    """Whatever is read while it comes and goes is nothing, or a whole number."""
+    """A reader finds nothing or a whole number while the file comes and goes."""
     found, is_over = set[str](), threading.Event()
 
     def read() -> None:
@@ -213,7 +211,7 @@ def test_a_reader_never_finds_half_of_it(path: Path) -> None:
     assert found <= {f"{os.getpid()}\n"}
 
 
-def test_somebody_who_looks_at_a_stale_one_does_not_keep_it_from_being_taken(path: Path, take: Take) -> None:
+def test_a_stale_file_is_taken_while_another_process_reads_it(path: Path, take: Take) -> None:
     path.write_text("4194304\n")
     os.utime(path, (1_000_000_000, 1_000_000_000))
     is_over = threading.Event()
@@ -232,7 +230,7 @@ def test_somebody_who_looks_at_a_stale_one_does_not_keep_it_from_being_taken(pat
     assert pid_in(path) == os.getpid()
 
 
-def test_a_stale_one_that_somebody_keeps_locked_is_told_as_such(path: Path) -> None:
+def test_a_stale_file_that_stays_locked_is_reported(path: Path) -> None:
     path.write_text("4194304\n")
     with path.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_EX)
@@ -244,5 +242,5 @@ def test_a_pipe_in_place_of_the_pidfile_is_refused_without_waiting(tmp_path: Pat
     path = tmp_path / "pid"
     os.mkfifo(path)
     for look in (running_pid, pid_in, lambda where: Pidfile(where).take()):
-        with pytest.raises(Refused, match="is no pidfile: it is a named pipe, not a regular file; name another file"):
+        with pytest.raises(Refused, match="is a named pipe, not a regular file; name another --pidfile"):
             look(path)

@@ -22,14 +22,14 @@ shell = "true"
 def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) -> None:
     process = site.started()
     site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
-    site.until_logged("the configuration was read again: 1 job; added: backup\n")
+    site.until_logged("configuration reloaded: 1 job; added: backup\n")
     listed = json.loads(site.call("list", "--json").stdout)
     assert [schedule["key"] for schedule in listed] == ["backup"]
     site.config.write_text(CONFIGURATION)
-    site.until_logged("read again: 0 jobs; gone: backup (`evertick apply --prune` removes it)\n")
+    site.until_logged("reloaded: 0 jobs; gone: backup (`evertick apply --prune` removes it)\n")
     [listed] = json.loads(site.call("list", "--json").stdout)
     assert listed["is_paused"]
-    # Nothing is wrong with that, but it is told who takes it away.
+    # This is no problem, but the output names the command that removes it.
     status, doctor = site.call("status"), site.call("doctor")
     left = "1 schedule is paused, in no configuration any more: backup"
     assert (status.returncode, f"{left}; `evertick apply --prune` removes it" in status.stdout) == (0, True)
@@ -38,9 +38,9 @@ def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) 
     assert "put it back into the file, or remove it with `evertick apply --prune`" in " ".join(doctor.stdout.split())
     # One that is only disabled is not left over.
     site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
-    site.until_logged("the configuration was read again: 1 job; added: backup\n", 2)
+    site.until_logged("configuration reloaded: 1 job; added: backup\n", 2)
     site.config.write_text(CONFIGURATION + JOB.format(name="backup") + "enabled = false\n")
-    site.until_logged("the configuration was read again: 1 job; changed: backup\n")
+    site.until_logged("configuration reloaded: 1 job; changed: backup\n")
     assert json.loads(site.call("status", "--json").stdout)["left_over"] == []
     assert process.poll() is None
 
@@ -56,7 +56,7 @@ def test_what_is_hardly_meant_in_new_files_is_in_the_log(site: Site, is_asked: b
     if is_asked:
         process.send_signal(signal.SIGUSR1)
     site.until_logged("jobs.backup.shell.cwd: there is no directory /no/such on this machine; make it, or correct")
-    site.until_logged("the configuration was read again: 1 job")
+    site.until_logged("configuration reloaded: 1 job")
     assert [schedule["key"] for schedule in json.loads(site.call("list", "--json").stdout)] == ["backup"]
 
 
@@ -64,20 +64,20 @@ def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site)
     site.config.write_text(CONFIGURATION + JOB.format(name="backup"))
     process = site.started()
     site.config.write_text(CONFIGURATION + JOB.format(name="backup").replace("every", "evry"))
-    site.until_logged("the new configuration does not hold: ")
+    site.until_logged("new configuration rejected: ")
     status = site.call("status", "--json")
     told = json.loads(status.stdout)
     assert (status.returncode, told["status"]) == (1, "warning")
     assert any("evry" in problem for problem in told["daemons"][0]["problems"])
-    assert "the new configuration of the daemon does not hold" in told["summary"]
+    assert "the daemon rejected its new configuration" in told["summary"]
     assert told["daemons"][0]["pid"] == process.pid
     assert [schedule["key"] for schedule in json.loads(site.call("list", "--json").stdout)] == ["backup"]
     site.config.write_text(CONFIGURATION + JOB.format(name="backup") + "\n# mended\n")
-    site.until_logged("the configuration was read again: 1 job")
+    site.until_logged("configuration reloaded: 1 job")
     assert site.call("status").returncode == 0
 
 
-def test_a_calendar_that_is_nowhere_is_told_where_it_stands_at_a_start_and_changes_nothing_later(site: Site) -> None:
+def test_an_unknown_calendar_is_reported_with_its_place_at_a_start_and_changes_nothing_later(site: Site) -> None:
     job = CONFIGURATION + JOB.format(name="backup")
     site.config.write_text(job + 'calendar = "holidays"\n')
     process = site.start()
@@ -89,7 +89,7 @@ def test_a_calendar_that_is_nowhere_is_told_where_it_stands_at_a_start_and_chang
     site.started()
     site.config.write_text(job.replace('"true"', '"echo new"') + 'calendar = "holidays"\n')
     last = site.config.read_text().count("\n")
-    site.until_logged(f"the new configuration does not hold: evertick.toml:{last}: jobs.backup.calendar: there is no ")
+    site.until_logged(f"new configuration rejected: evertick.toml:{last}: jobs.backup.calendar: there is no ")
     assert site.call("trigger", "backup").returncode == 0
     told = site.call("logs", "--follow", "backup")
     assert (told.returncode, "old" in told.stdout, "new" in told.stdout) == (0, True, False)
@@ -101,13 +101,13 @@ def test_a_broker_that_comes_with_a_reload_works_and_its_password_is_in_no_log(s
         forgotten = '[jobs.build]\nevery = "1h"\nredis = { queue = "q", mode = "forget" }\n'
         finished = '[jobs.other]\nevery = "1h"\nredis = "q"\n'
         site.config.write_text(f'{CONFIGURATION}[redis]\nurl = "{server.url}"\n{forgotten}{finished}')
-        site.until_logged("the configuration was read again: 2 jobs; added: ")
+        site.until_logged("configuration reloaded: 2 jobs; added: ")
         assert site.call("trigger", "build").returncode == 0
         assert site.call("logs", "--follow", "build").returncode == 0  # it has succeeded
         server.kill()
         site.until_logged("reports of workers: reading failed, retrying")
         assert "opensesame" not in site.logged()
-        assert "not in force before a restart" not in site.logged()
+        assert "take effect after a restart" not in site.logged()
         assert "Traceback" not in site.logged()
 
 
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_any_more_is_a_warning_while_its_daemon_runs(
     site.config.write_text(whole.replace(right, wrong))
     status = site.call("status")
     assert status.returncode == 1, status
-    assert status.stdout.startswith("WARNING: the new configuration of the daemon does not hold: evertick.toml:")
+    assert status.stdout.startswith("WARNING: the daemon rejected its new configuration: evertick.toml:")
     assert f"process {process.pid} of {site.config}" in status.stdout
     process.terminate()
     assert process.wait(60) == 0
@@ -175,7 +175,7 @@ def test_a_daemon_by_another_file_says_whose_jobs_it_pauses_and_how_to_keep_them
     )
     second.terminate()
     assert second.wait(60) == 0
-    # By itself again, and with an app of its own, it pauses nobody's.
+    # Alone, or with an app of its own, it pauses no schedule of the other.
     site.started("--config", "other.toml").terminate()
     other.write_text(other.read_text().replace("[node]", "[node]\napp = 'other'"))
     site.until_logged("has stopped", count=3 if end == signal.SIGTERM else 2)
@@ -187,7 +187,7 @@ def test_a_daemon_by_another_file_says_whose_jobs_it_pauses_and_how_to_keep_them
 def test_what_needs_a_restart_is_named(site: Site) -> None:
     site.started()
     site.config.write_text(CONFIGURATION.replace("[node]", "[node]\nconcurrency = 3"))
-    site.until_logged("changed, but not in force before a restart: node.concurrency")
+    site.until_logged("changes to node.concurrency take effect after a restart")
     assert "node.concurrency" in site.call("status").stdout
 
 
@@ -197,17 +197,17 @@ def test_where_only_a_signal_reloads_a_change_waits_for_it(site: Site) -> None:
     site.config.write_text(site.config.read_text() + JOB.format(name="backup"))
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(2 * daemon._LOOK_SECONDS)  # time in which a daemon that looks at its files would have seen it
-    assert "the configuration was read again" not in site.logged()
+    assert "configuration reloaded" not in site.logged()
     process.send_signal(signal.SIGUSR1)
-    site.until_logged("SIGUSR1: the configuration is read again")
-    site.until_logged("the configuration was read again: 1 job")
+    site.until_logged("SIGUSR1: reloading the configuration")
+    site.until_logged("configuration reloaded: 1 job")
 
 
-def test_where_nothing_is_reloaded_a_signal_is_told_so(site: Site) -> None:
+def test_without_reloads_a_signal_logs_that_it_is_ignored(site: Site) -> None:
     site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "off"'))
     process = site.started()
     process.send_signal(signal.SIGUSR1)
-    site.until_logged("SIGUSR1: ignored, since daemon.reload is off")
+    site.until_logged("SIGUSR1: ignored: daemon.reload is off")
     process.terminate()
     assert process.wait(60) == 0
 
@@ -225,7 +225,7 @@ def test_what_jobs_do_is_held_against_the_running_daemon(site: Site) -> None:
     look = site.call("apply", "--dry-run")
     assert "~ backup does something else: shell, timeout" in look.stdout
     assert look.stdout.splitlines()[-1].endswith("; 1 job does something else")
-    assert f"process {process.pid}, has not read the file yet: `kill -USR1 {process.pid}`" in " ".join(
+    assert f"process {process.pid}, has not reloaded the file: run `kill -USR1 {process.pid}`" in " ".join(
         look.stderr.split()
     )
     told = json.loads(site.call("apply", "--dry-run", "--json").stdout)
@@ -234,9 +234,9 @@ def test_what_jobs_do_is_held_against_the_running_daemon(site: Site) -> None:
     (site.folder / "new.toml").write_text(before.replace('"true"', '"no"'))
     look = site.call("apply", "--dry-run", "--config", "new.toml")
     assert "~ backup does something else: shell" in look.stdout
-    assert f"goes by {site.config}" in " ".join(look.stderr.split())
+    assert f"uses {site.config}" in " ".join(look.stderr.split())
     process.send_signal(signal.SIGUSR1)
-    site.until_logged("the configuration was read again")
+    site.until_logged("configuration reloaded")
     until(lambda: "does something else" not in site.call("apply", "--dry-run").stdout, "the daemon does the same")
 
 
@@ -252,7 +252,7 @@ def test_what_the_live_daemon_of_another_file_declares_is_not_pruned(site: Site)
     refused = site.call("apply", *flags, "--prune")
     said = " ".join(refused.stderr.split())
     assert (refused.returncode, f"theirs (the daemon of {site.config}, process {process.pid})" in said) == (1, True)
-    assert "give one of the two files an `app` or a `name` of its own under [node]" in said
+    assert "give one of the two files its own `app` or `name` under [node]" in said
     assert "mine" not in site.call("list").stdout
     # Without --prune it is not among what has gone from the file.
     applied = site.call("apply", *flags)

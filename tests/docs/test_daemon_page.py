@@ -63,7 +63,7 @@ def test_what_the_how_to_begins_with_works(tmp_path: Path) -> None:
     with running(check, tmp_path, **state) as checking:
         assert checking.process.wait(SECONDS_MAX) == 0, checking.output
     with running(start, tmp_path, **state) as daemon:
-        daemon.wait_until(lambda: "has ended: succeeded" in daemon.output, "a run has succeeded")
+        daemon.wait_until(lambda: "): succeeded" in daemon.output, "a run has succeeded")
         for look in looks:
             with running(look, tmp_path, **state) as looking:
                 assert looking.process.wait(SECONDS_MAX) == 0, looking.output

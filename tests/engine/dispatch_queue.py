@@ -26,7 +26,7 @@ QUEUE, KILLS = "queue", "kills"
 
 
 class Queue:
-    """What has come to it, and what its workers have said that nobody has confirmed."""
+    """The received messages, and the reports of its workers that are not confirmed."""
 
     def __init__(self) -> None:
         self.pushed: list[dict[str, Any]] = []
@@ -35,13 +35,13 @@ class Queue:
         self.is_away = self.is_away_for_readers = False
         # The next journey comes to nothing, and not before this is set.
         self.breaks_at: asyncio.Event | None = None
-        # Of the next reports: how many are confirmed in vain.
+        # How many of the next confirmations are ignored.
         self.forgets_confirmed = 0
         self._said: deque[Report] = deque()
         self._has_news = asyncio.Event()
         self.confirmed: list[Report] = []
         self.name, self.channel = "a queue in memory", QUEUE
-        # Whose messages it does not take: by the argument `n` of their runs.
+        # It rejects messages of runs with these values of the argument `n`.
         self.refuses: set[object] = set()
 
     # what nodes do
@@ -52,7 +52,7 @@ class Queue:
             await breaks_at.wait()
             raise ConnectionError("the line broke")
         if self.is_away:
-            raise ConnectionError("nobody answers")
+            raise ConnectionError("no answer")
         self.journeys.append(len(messages))
         answers: list[BaseException | None] = []
         for message in messages:
@@ -66,7 +66,7 @@ class Queue:
 
     async def kill(self, message: Message) -> None:
         if self.is_away:
-            raise ConnectionError("nobody answers")
+            raise ConnectionError("no answer")
         self.kills.append(message.body)
 
     async def receive(self, most: int, seconds: float) -> Received:
@@ -84,7 +84,7 @@ class Queue:
 
     def _refuse_readers(self) -> None:
         if self.is_away or self.is_away_for_readers:
-            raise ConnectionError("nobody answers")
+            raise ConnectionError("no answer")
 
     async def confirm(self, received: Received) -> None:
         if self.forgets_confirmed:

@@ -1,4 +1,4 @@
-"""Does as ssh-agent does: nobody may read its memory, so `/proc` with `hidepid` hides it. `python hide.py FILE`."""
+"""Like ssh-agent, forbids reading its memory, so that `/proc` with `hidepid` hides it. `python hide.py FILE`."""
 
 from __future__ import annotations
 

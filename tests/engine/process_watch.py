@@ -1,4 +1,4 @@
-"""Finding processes by a mark that they inherit, whatever group, session or parent they have."""
+"""Finds processes by an inherited mark, regardless of group, session and parent."""
 
 from __future__ import annotations
 

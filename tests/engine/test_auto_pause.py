@@ -1,4 +1,4 @@
-"""A schedule with `pause_after` is paused when so many of its fires have failed in a row."""
+"""A schedule with `pause_after` is paused when that many fires in a row have failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 class World:
-    """A job that ends as it is told: one word per fire, the last one for all that follow."""
+    """A job that ends as given: one word per fire, the last one for all further fires."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler("sqlite://", app="shop")
@@ -127,14 +127,14 @@ async def test_without_the_option_nothing_is_paused(world: World) -> None:
 # --- where the count begins
 
 
-async def test_the_count_begins_anew_after_a_resume(world: World) -> None:
+async def test_the_count_restarts_after_a_resume(world: World) -> None:
     await world.add(pause_after=3)
     assert await world.fires_until_paused() == 3
     await world.scheduler.resume("k")
     assert await world.fires_until_paused() == 3
 
 
-async def test_the_count_begins_anew_when_a_pause_ends_by_itself(world: World) -> None:
+async def test_the_count_restarts_when_a_pause_ends_by_itself(world: World) -> None:
     await world.add(pause_after=3)
     await world.kit.advance("2h")
     await world.scheduler.pause("k", until=datetime(2026, 6, 1, 5, 30, tzinfo=UTC))
@@ -142,7 +142,7 @@ async def test_the_count_begins_anew_when_a_pause_ends_by_itself(world: World) -
     assert await world.fires_until_paused() == 3
 
 
-async def test_the_count_begins_anew_after_an_edit(world: World) -> None:
+async def test_the_count_restarts_after_an_edit(world: World) -> None:
     await world.add(pause_after=3)
     await world.kit.advance("2h")
     await world.scheduler.update("k", priority=1)
@@ -185,9 +185,7 @@ async def _look_away(*_: object) -> None:
     """As if the node had died between the verdict and the look."""
 
 
-async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_sweep(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unchecked_failure_is_checked_by_the_sweep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_pause, "pause_failing", _look_away)
     await world.add(pause_after=3)
     await world.kit.advance("3h30m")
@@ -198,9 +196,7 @@ async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_sweep(
     assert len(world.heard) == 1
 
 
-async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unchecked_failure_is_checked_with_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(auto_pause, "pause_failing", _look_away)
         await world.add(pause_after=2)
@@ -272,7 +268,7 @@ async def test_a_look_at_all_that_has_to_wait_delays_no_other(world: World) -> N
     assert await world.is_paused()
 
 
-async def test_somebody_who_resumes_just_then_is_not_overruled(world: World) -> None:
+async def test_a_resume_at_the_same_moment_is_not_overruled(world: World) -> None:
     await world.add(pause_after=2)
     await world.kit.advance("1h")
     store = await world.scheduler.runtime.store()
@@ -283,7 +279,7 @@ async def test_somebody_who_resumes_just_then_is_not_overruled(world: World) -> 
     await world.scheduler.update("k", pause_after=1)
     await world.kit.advance("59m")
     [] = await store.failing("shop")
-    # Seen as failing, then edited by somebody: what was seen does not hold any more.
+    # Seen as failing, then edited: the earlier finding is out of date.
     [stored] = await store.stored_schedules("shop", keys=["k"])
     seen = Failing(
         schedule_id=stored.id,

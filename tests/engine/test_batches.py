@@ -179,7 +179,7 @@ def counting_server() -> Iterator[str]:
 
 
 class Counting:
-    """What the server has been asked since it was told to count anew, by its own count.
+    """The statements that the server has counted since the last reset.
 
     BEGIN and COMMIT do no work of their own and are not counted, nor is what the driver asks once of each connection,
     about types that it has not met there. A transaction has written if it was given a number.
@@ -189,7 +189,7 @@ class Counting:
         self._connection = connection
         self._first = 0
 
-    async def anew(self) -> None:
+    async def reset(self) -> None:
         await self._connection.execute("SELECT pg_stat_statements_reset()")
         self._first = await self._next_transaction()
 
@@ -227,11 +227,11 @@ async def test_a_fire_of_a_herd_costs_a_hundredth_of_a_statement_and_half_of_tha
 
     await add_due(scheduler, warm, overlap=overlap)
     async with scheduler:
-        # What a node and its connections ask once, they have asked by then.
+        # By then, a node and its connections have sent the statements that they send once.
         await until_idle(scheduler, ended, warm)
         await add_due(scheduler, fires, first=warm, overlap=overlap)
-        await counting.anew()
-        # The store alone has woken nobody.
+        await counting.reset()
+        # A write through the store alone wakes no loop.
         await scheduler.add(key="wake", when="every 1h", task=tick)
         await until_idle(scheduler, ended, warm + fires)
         statements, commits = sum((await counting.statements()).values()), await counting.commits()
@@ -244,7 +244,7 @@ async def test_a_fire_of_a_herd_costs_a_hundredth_of_a_statement_and_half_of_tha
 
 @pytest.mark.long("store")
 async def test_a_node_with_nothing_to_do_asks_forty_times_a_minute_at_most(counting_server: str) -> None:
-    """Heartbeats included. What is asked rarely is asked once a minute, so there is no shorter way to count it."""
+    """Heartbeats included. Some statements are sent once a minute, so the test takes that long."""
     connection = await asyncpg.connect(counting_server)
     await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
     counting = Counting(connection)
@@ -256,7 +256,7 @@ async def test_a_node_with_nothing_to_do_asks_forty_times_a_minute_at_most(count
     await scheduler.add(key="far", when="every 30d", task=tick)
     async with scheduler:
         await asyncio.sleep(SETTLE_SECONDS)
-        await counting.anew()
+        await counting.reset()
         await asyncio.sleep(ALMOST_A_MINUTE)
         asked = await counting.statements()
     await connection.close()

@@ -81,7 +81,7 @@ class HesitantStore(SqliteStore):
         return claim
 
 
-async def test_what_a_claim_brings_that_is_answered_late_in_a_stop_is_given_back_and_costs_nothing(
+async def test_runs_of_a_claim_answered_late_in_a_stop_are_released_without_a_loss(
     tmp_path: Path,
 ) -> None:
     stores, started = list[HesitantStore](), list[str]()
@@ -113,7 +113,7 @@ async def test_what_a_claim_brings_that_is_answered_late_in_a_stop_is_given_back
     await scheduler.close()
     assert started == []
     assert (found.state, found.losses, found.attempts) == (State.WAITING, 0, 0)
-    # A beat that comes back now tells of its own leaving: nobody is born anew.
+    # An answer that arrives now is caused by the node's own leaving: no new incarnation.
     engine._on_beat(engine.node_id, Beat(now=0, is_alive=False, cancels=[]), 0.0)
     assert engine._rebirth is None
 

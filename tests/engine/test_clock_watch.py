@@ -68,7 +68,7 @@ async def test_a_jump_is_logged_with_its_size_and_nothing_is_pruned_for_an_hour(
     assert await watched.may_prune()
 
 
-async def test_a_jump_after_the_last_beat_holds_up_pruning_before_the_next_one(watched: Watched) -> None:
+async def test_a_jump_after_the_last_heartbeat_suspends_pruning_before_the_next_one(watched: Watched) -> None:
     watched.beat()
     assert await watched.may_prune()
     watched.jump(76 * 365 * DAY)

@@ -33,7 +33,7 @@ SECOND = 1_000_000
 @pytest.fixture(autouse=True)
 def queueing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._BUILT_IN, "queueing", "dispatch_queue:Dispatching")
-    # Nobody is called silent later than the last read was over.
+    # A worker is declared silent only up to the end of the last read.
     monkeypatch.setattr(report, "WAIT_SECONDS", 0.2)
 
 
@@ -201,7 +201,7 @@ async def test_a_queue_that_is_away_delays_and_costs_nothing(url: str, caplog: p
     told = [message for message in caplog.messages if re.search(r"try \d+ failed for", message)]
     assert told
     # One trouble, not one for each message.
-    words = r"try \d+ failed for \d+ messages \(of \w+\) \(ConnectionError: nobody answers\)"
+    words = r"try \d+ failed for \d+ messages \(of \w+\) \(ConnectionError: no answer\)"
     assert any(re.search(words, message) for message in told), told
 
 
@@ -212,7 +212,7 @@ async def test_what_a_queue_refuses_for_good_is_a_failed_attempt_and_stops_no_ot
         runs = await shop.job.enqueue_many({"n": number} for number in range(3))
         ended = [await shop.ended(run) for run in runs]
         await shop.until(lambda: ("failed", runs[1].id) in shop.heard)
-        dead = await shop.given_up(1)  # after its run has heard of it
+        dead = await shop.given_up(1)  # after its run was updated
     assert [run.verdict for run in ended] == [Verdict.SUCCEEDED, Verdict.FAILED, Verdict.SUCCEEDED]
     assert (ended[1].reason, ended[1].attempts) == ("undelivered", 1)
     assert "does not take this" in (ended[1].error or "")
@@ -275,10 +275,10 @@ async def test_a_node_that_does_not_know_the_task_applies_its_reports(url: str) 
     assert (found.attempts, found.verdict, found.error) == (1, None, "broken")
 
 
-# --- those that nobody takes
+# --- runs that no worker takes
 
 
-async def test_what_nobody_takes_is_pushed_again_under_a_new_fence(url: str) -> None:
+async def test_a_run_that_no_worker_takes_is_pushed_again_under_a_new_fence(url: str) -> None:
     async with a_shop(url, ack_timeout=SECOND // 5, lease="1s") as shop:
         run = await shop.job.enqueue()
         first, second = await shop.until_pushed(2)
@@ -291,7 +291,7 @@ async def test_what_nobody_takes_is_pushed_again_under_a_new_fence(url: str) -> 
         await shop.until(lambda: shop.health.refused_reports == 1)
         async with asyncio.timeout(PATIENCE):
             while (ended := await shop.scheduler.get_run(run.id)).verdict is None:
-                # Each copy as it comes: what is told of one that is given up by now is refused.
+                # Each copy as it arrives: reports on an earlier one are rejected.
                 shop.queue.tell(shop.queue.pushed[-1], "finish", result=b'"in time"')
                 await asyncio.sleep(0.01)
     assert (ended.verdict, ended.result, ended.attempts, ended.losses) == (Verdict.SUCCEEDED, "in time", 1, 0)
@@ -387,7 +387,9 @@ async def test_a_store_that_took_no_reports_makes_no_worker_a_silent_one(
     assert (ended.verdict, ended.losses) == (Verdict.SUCCEEDED, 0)
 
 
-async def test_a_node_that_hears_nothing_does_not_ask_in_vain(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_reads_no_reports_does_not_check_dispatched_runs(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with a_shop(url, progress_timeout=SECOND // 10, lease="1s") as shop:
         shop.queue.is_away_for_readers = True
         run = await shop.job.enqueue()
@@ -407,7 +409,7 @@ async def test_a_node_that_hears_nothing_does_not_ask_in_vain(url: str, monkeypa
         assert taken.dispatched.until is not None
         await shop.until_store_is(taken.dispatched.until + timedelta(seconds=2))
         assert asked == []
-        # What is to be cancelled is anybody's.
+        # Any node may end a run that is to be cancelled.
         await shop.scheduler.cancel(run)
         await shop.until(lambda: shop.queue.kills)
         assert asked[0] == {}
@@ -495,7 +497,7 @@ async def test_a_source_that_is_away_is_asked_again(url: str, caplog: pytest.Log
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()
         shop.queue.is_away = True
-        shop.queue.say()  # whoever waits looks again
+        shop.queue.say()  # wakes the readers
         await shop.until(lambda: any("failed, retrying" in message for message in caplog.messages))
         shop.queue.is_away = False
         shop.queue.tell(job, "finish")
@@ -514,7 +516,7 @@ async def test_what_waits_for_a_queue_that_was_away_goes_when_it_is_back(url: st
         shop.queue.tell(job, "taken")
         await shop.reached(taken, lambda found: found.dispatched is not None and found.dispatched.taken_at is not None)
         shop.queue.is_away = True
-        shop.queue.say()  # whoever waits looks again
+        shop.queue.say()  # wakes the readers
         await shop.job.enqueue()
         await shop.scheduler.cancel(taken.id)
         async with asyncio.timeout(PATIENCE):
@@ -540,7 +542,9 @@ async def test_a_delivery_that_set_out_before_its_queue_was_back_is_tried_again_
         await shop.until_pushed()
 
 
-async def test_a_source_that_is_nowhere_holds_up_no_other(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_source_without_an_address_does_not_delay_the_others(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     shop = Shop(url, Queue(), Dispatching(), drivers=["function", "queueing", "redis"])
     # Nobody says where it is: each of its runs fails, and it cannot even say its name.
     lost = shop.scheduler.job("first", Redis("docker"))
@@ -583,7 +587,7 @@ async def test_reports_that_the_ledger_refuses_hold_up_those_of_no_other_source(
 # --- tasks that come while a node runs
 
 
-async def test_a_running_node_that_gets_its_first_job_of_a_queue_dispatches_and_hears_of_it(url: str) -> None:
+async def test_a_running_node_that_gets_its_first_job_of_a_queue_dispatches_it_and_reads_its_reports(url: str) -> None:
     scheduler, queue = Scheduler(url, drivers=["function", "queueing"], stop_timeout="2s"), Queue()
     scheduler.runtime.connections["queueing"] = queue
     async with scheduler:
@@ -616,7 +620,7 @@ async def test_a_channel_of_a_queue_has_no_other_sender() -> None:
 
 
 async def test_a_reader_that_misses_its_cancellation_reads_no_more_when_the_node_has_stopped(url: str) -> None:
-    """As one inside a library may: nobody reads from a broker whose lines are being closed."""
+    """As a task inside a library may: no read may start while the connections are being closed."""
 
     class HardOfHearing(Queue):
         missed = reading = 0

@@ -133,7 +133,7 @@ async def test_an_error_is_noted_and_the_rhythm_goes_on(scheduler: Scheduler, ca
     assert acted == [0, 1, 2]
     first, again = [record.getMessage() for record in caplog.records if "'fragile': failed" in record.getMessage()]
     assert first.startswith("duty 'fragile': failed, term 1:\nTraceback ")
-    assert "src/evertick" not in first, "how Evertick came to call it helps nobody"
+    assert "src/evertick" not in first, "the frames of Evertick are left out"
     assert again == "duty 'fragile': failed again, term 1: ValueError: too soon"
     assert "duty 'fragile': recovered, term 1" in caplog.messages
 
@@ -207,7 +207,7 @@ async def test_what_was_cut_off_in_the_middle_is_done_again_by_the_next_holder(s
     assert acted == ["begin 1", "begin 2", "end 2"]
 
 
-async def test_a_plain_function_can_wait_and_is_told_to_stop(tmp_path: Path) -> None:
+async def test_a_plain_function_can_wait_and_is_asked_to_stop(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path}/duty.db")
     told: list[str] = []
     is_waiting = threading.Event()

@@ -58,7 +58,7 @@ async def everything(scheduler: Scheduler) -> list[FeedEvent]:
             page = await scheduler.feed_page(after, limit=50)
             events += page.events
             after = page.cursor
-            # On PostgreSQL what others have open may hold up the last of it for a moment.
+            # On PostgreSQL open transactions of others may delay the last events for a moment.
             if page.is_end and await is_settled(scheduler) and (await scheduler.feed_page(after)).events == []:
                 return events
 
@@ -68,7 +68,7 @@ async def is_settled(scheduler: Scheduler) -> bool:
     return state is not None and state.held_at is None
 
 
-async def test_every_run_of_a_busy_fleet_is_told_as_the_ledger_has_it(url: str) -> None:
+async def test_the_feed_has_every_run_of_a_busy_fleet_as_the_ledger_has_it(url: str) -> None:
     first, second = program(url, "first"), program(url, "second")
     async with asyncio.timeout(SECONDS), first, second:
         tasks = {task.name: task for task in first.runtime.tasks.values()}

@@ -30,7 +30,7 @@ class FreezingClock(Clock):
 
 
 class FreezingStore(SqliteStore):
-    """The first claim that brings something is answered, and heard of only after two leases."""
+    """The first claim that is not empty is answered, but its answer arrives only after two leases."""
 
     def __init__(self, url: str, clock: FreezingClock) -> None:
         super().__init__(url, clock=clock)
@@ -47,7 +47,7 @@ class FreezingStore(SqliteStore):
         return claim
 
 
-async def test_a_claim_that_is_heard_of_after_the_lease_is_given_back_and_not_started(
+async def test_a_claim_whose_answer_arrives_after_the_lease_is_released_and_not_started(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, stores, started = FreezingClock(), list[FreezingStore](), list[tuple[str, int]]()

@@ -23,7 +23,7 @@ from evertick.store.postgres import wakeup
 
 NODES = 3
 PATIENCE = 30.0
-# No machine stands still for that long; five beats in it are soon enough for whoever waits for one.
+# No machine stands still for that long, and five heartbeats in it are frequent enough for the tests.
 LEASE_SECONDS = 6.0
 # Runs of a schedule.
 KEPT = 5
@@ -107,7 +107,7 @@ async def started(fleet: Fleet) -> AsyncIterator[Fleet]:
 
 
 async def fire(url: str) -> None:
-    """Each moment has one run, whoever recorded it."""
+    """Each moment has one run, regardless of which node recorded it."""
     async with started(Fleet(url)) as fleet:
         await fleet.manager.add_many(
             {"key": f"k{number}", "when": "once +300ms", "task": "job", "args": {"number": number}}
@@ -204,7 +204,7 @@ async def auto_pause(url: str) -> None:
 
 
 async def sweep(url: str) -> None:
-    """What no code declares any more is paused once, what nobody knows is parked once."""
+    """A schedule that is no longer declared is paused once, a run of an unknown task is parked once."""
     before = Scheduler(url, node_name="shop@node-0")
     before.every("1h", key="given up", name="job")(lambda: None)
     async with before:
@@ -254,7 +254,7 @@ async def outbox(url: str) -> None:
 
 
 async def report(url: str) -> None:
-    """Each report is applied once, by whichever node reads it; one that comes again changes nothing."""
+    """Each report is applied once, by the node that reads it; a repeated one changes nothing."""
     queue, told = Queue(), Counter[str | None]()
     with mock.patch.dict(registry._BUILT_IN, {"queueing": "dispatch_queue:Dispatching"}):
         nodes = [Scheduler(url, node_name=f"n{number}", drivers=["queueing"]) for number in range(NODES)]
@@ -314,7 +314,7 @@ async def prune(url: str) -> None:
         await until(is_gone)
         line = await _line(fleet, "evertick.prune")
         assert (len(line.holders), line.term) == (1, 1)
-    # By the holder alone: nobody else has so much as tried.
+    # Only the holder has deleted anything.
     assert deleted == {line.holders[0].name: 20}
 
 
@@ -457,7 +457,7 @@ async def test_the_table_names_every_loop_duty_and_schedule_and_who_holds_it(pos
         assert all(line.replicas.endswith(".") for line in table.lines)
 
 
-async def test_ticks_are_told_with_the_beat_and_by_the_time_of_the_store(postgres_url: str) -> None:
+async def test_heartbeats_carry_ticks_in_the_time_of_the_store(postgres_url: str) -> None:
     async with started(Fleet(postgres_url)) as fleet:
         table = await _full_table(fleet)
         for name in ("fire", "work", "beat"):
@@ -482,7 +482,7 @@ async def test_lines_can_be_asked_for_by_kind_and_schedules_are_bounded(postgres
     await manager.close()
 
 
-async def test_a_declared_duty_that_nobody_has_ever_held_is_in_the_table(postgres_url: str) -> None:
+async def test_a_declared_duty_that_was_never_held_is_in_the_table(postgres_url: str) -> None:
     scheduler = Scheduler(postgres_url, duties=False)
 
     @scheduler.duty("nobody's")

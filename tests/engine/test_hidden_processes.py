@@ -33,7 +33,7 @@ def no_rights(*but: str) -> list[str]:
 
 
 def why_not() -> str | None:
-    """What keeps this machine from hiding processes."""
+    """Why processes cannot be hidden on this machine."""
     if os.geteuid() != 0:
         return "only root can mount a /proc that hides processes"
     if not shutil.which("setpriv") or not shutil.which("unshare"):

@@ -292,7 +292,7 @@ async def test_secrets_are_sent_and_shown_nowhere(server: WebServer, caplog: pyt
     coded = base64.b64encode(b"me:geheim-4").decode()
     assert server.heard[1].headers["authorization"] == f"Basic {coded}"
     assert kept.verdict == "succeeded"
-    # What the library below tells of every byte, if somebody asks it to, is not ours.
+    # Debug lines of the HTTP library do not count.
     ours = [record.getMessage() for record in caplog.records if not record.name.startswith("httpcore")]
     shown = f"{failed.error} {failed.result} {log} {kept.result} {more} {ours} {spec!r}"
     assert "***" in shown
@@ -363,7 +363,7 @@ async def test_an_answer_that_is_cut_keeps_what_is_no_secret(server: WebServer) 
     assert (run.result["body"], run.result["is_cut"]) == ("a ***-and a ", True)  # type: ignore[index]
 
 
-async def test_an_address_that_only_looks_like_one_is_told_and_not_shown() -> None:
+async def test_an_invalid_address_is_reported_and_not_shown() -> None:
     run, _ = await carried_out(Http(Secret("WHERE")), made(WHERE="https://-ä-/geheim"))
     assert run.error == "GET: the url is not valid; write it like 'https://host/path'"
 
@@ -409,7 +409,7 @@ async def test_an_answer_must_be_what_is_expected(server: WebServer, expect: Htt
         assert (run.result["status"], run.result["body"]) == (200, body.decode())  # type: ignore[index]
 
 
-async def test_an_answer_that_is_no_json_is_told(server: WebServer) -> None:
+async def test_an_answer_that_is_no_json_is_reported(server: WebServer) -> None:
     run, _ = await carried_out(to(server, expect=HttpExpect(json={"/a": 1})))
     assert run.error is not None
     assert "but the body is not JSON: " in run.error
@@ -656,14 +656,14 @@ async def test_an_answer_in_another_encoding_is_read_as_it_says(server: WebServe
     assert (await carried_out(to(server, "/strict")))[0].result["body"] == "für"  # type: ignore[index]
 
 
-async def test_what_is_no_http_is_told(server: WebServer) -> None:
+async def test_an_answer_that_is_no_http_is_reported(server: WebServer) -> None:
     server.paths["/"] = b"220 mail.test ESMTP\r\n"
     run, _ = await carried_out(to(server))
     assert run.error is not None
     assert f"GET {server.url}/: failed while waiting for a response from 127.0.0.1: " in run.error
 
 
-async def test_nobody_at_home_is_told_with_the_address(server: WebServer) -> None:
+async def test_a_refused_connection_is_reported_with_the_address(server: WebServer) -> None:
     async with web_server() as other:
         pass
     run, _ = await carried_out(to(other))
@@ -691,7 +691,7 @@ async def test_this_machine_is_not_talked_to_unless_it_is_allowed(server: WebSer
 async def test_a_name_is_looked_up_once_and_the_address_that_was_judged_is_the_one_that_is_asked(
     server: WebServer,
 ) -> None:
-    """Whoever answers for the name gives a harmless address to the first who asks, and another one to the next."""
+    """The DNS server returns a harmless address for the first query, and another one for the next."""
     async with web_server("127.0.0.2", server.port) as harmless:
         harmless.paths["/"] = answer(body=b"harmless")
         look_up = answering(rebound=["127.0.0.2", "127.0.0.1"])
@@ -735,7 +735,7 @@ async def test_ipv6_addresses_are_asked_by_name_and_by_themselves() -> None:
         assert [heard.headers["host"] for heard in server.heard] == [f"six.test:{server.port}", f"[::1]:{server.port}"]
 
 
-async def test_a_name_that_nobody_knows_is_told() -> None:
+async def test_an_unknown_host_is_reported() -> None:
     run, _ = await carried_out(Http("http://no-such-host.invalid/"))
     assert run.error is not None
     assert run.error.startswith("GET http://no-such-host.invalid/: 'no-such-host.invalid' cannot be resolved: ")
@@ -786,7 +786,7 @@ async def test_a_redirect_that_is_not_followed_or_expected_is_an_answer(server: 
     assert [heard.target for heard in server.heard] == ["/old"] * 3
 
 
-async def test_every_redirect_is_judged_anew(server: WebServer) -> None:
+async def test_every_redirect_is_checked_again(server: WebServer) -> None:
     server.paths["/in"] = redirect(302, "http://169.254.169.254/latest/meta-data/")
     run, _ = await carried_out(to(server, "/in"))
     assert run.error is not None
@@ -887,7 +887,7 @@ async def test_a_certificate_of_an_authority_that_is_not_trusted_is_refused(tls:
         assert server.heard == []
 
 
-async def test_the_certificates_of_the_node_are_trusted_and_read_anew_when_they_change(
+async def test_the_certificates_of_the_node_are_trusted_and_reloaded_when_they_change(
     tls: Certificates, tmp_path: Path
 ) -> None:
     files = (str(tls.folder / "server.crt"), str(tls.folder / "server.key"))

@@ -39,7 +39,7 @@ SECONDS_MAX = 30.0
 
 
 class Echo(Spec, frozen=True):
-    """Answers with its word and its arguments, or as it is told to."""
+    """Returns its word and its arguments, or another given answer."""
 
     driver: ClassVar[str] = "echo"
     short: ClassVar[str | None] = "word"
@@ -129,7 +129,7 @@ async def test_a_job_skips_retries_and_fails_by_what_its_driver_raises(url: str)
         failed = await ended(scheduler, await job.enqueue(do="fail"))
     assert (skipped.verdict, skipped.reason) == ("skipped", "nothing to echo")
     assert (retried.verdict, retried.attempts) == ("succeeded", 2)
-    # The verdict of the job itself: where the driver raises it tells nobody anything.
+    # The failure of the job itself: the place in the driver that raises it is irrelevant.
     assert (failed.verdict, failed.attempts, failed.error) == ("failed", 2, "the echo is broken")
 
 
@@ -233,7 +233,7 @@ async def test_a_driver_is_closed_with_the_scheduler() -> None:
     assert driver.is_closed
 
 
-async def test_a_driver_that_cannot_be_closed_keeps_nobody_else_open(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_driver_that_cannot_be_closed_does_not_keep_others_open(caplog: pytest.LogCaptureFixture) -> None:
     scheduler = made()
 
     async def fail() -> None:

@@ -298,7 +298,7 @@ async def test_a_new_node_with_more_room_does_not_wait_for_what_runs_on_the_old_
 @pytest.mark.parametrize(
     ("rate", "where"), [("100/min", "store"), (None, "store"), ("1/h", "memory")], ids=["raised", "removed", "memory"]
 )
-async def test_after_a_restart_with_another_rate_nobody_waits_for_the_old_period(
+async def test_after_a_restart_with_another_rate_no_run_waits_for_the_old_period(
     tmp_path: Path, rate: str | None, where: str
 ) -> None:
     started = asyncio.Semaphore(0)
@@ -317,7 +317,7 @@ async def test_after_a_restart_with_another_rate_nobody_waits_for_the_old_period
         await started.acquire()
         while len(await old.runs(states=["blocked"])) < 2:
             await asyncio.sleep(0)
-    more = 1 if where == "memory" else 2  # in memory the new node counts anew: one in its own hour
+    more = 1 if where == "memory" else 2  # in memory the new node starts counting from 0: one in its own hour
     async with a_node(rate, where) as young, asyncio.timeout(30):
         for _ in range(more):
             await started.acquire()

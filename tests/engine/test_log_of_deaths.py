@@ -1,4 +1,4 @@
-"""What the log says of a node that has died: its name, and of which schedule or task its runs were."""
+"""The log lines about a dead node have its name, and the schedules or tasks of its runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evertick.store.base import NodeJoin, TaskTerms
 PATIENCE = 30.0
 
 
-async def test_a_death_is_told_with_the_name_of_the_node_and_what_its_lost_runs_were_of(
+async def test_a_death_is_logged_with_the_name_of_the_node_and_the_jobs_of_its_lost_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "evertick.tend")
@@ -85,7 +85,7 @@ async def test_runs_of_a_dead_node_that_are_run_again_are_named_and_of_many_the_
     again = [f"run {fired.id} (report): its node died; runs again on this node"]
     again += [f"run {run.id} (tidy): its node died; runs again on this node" for run in tidied]
     assert sorted(told[:8]) == sorted(again)
-    # What has a limit passes it by a claim.
+    # Runs with a limit need a claim.
     waits = {f"run {run.id} (pay): its node died; waits to run again" for run in paid}
     assert len(told) == 11
     assert set(told[8:10]) < waits

@@ -1,4 +1,4 @@
-"""Moments that get no run are told: each where there are few, by their number where a long downtime left many."""
+"""Moments without a run are logged: each of a few, and a count after a long downtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEDULES = 25
 async def gaps_after_downtime(
     count: int, caplog: pytest.LogCaptureFixture, *, batch_size: int = 1_000
 ) -> tuple[list[str], Counter[str]]:
-    """What log and hooks have said of schedules that were owed several moments each."""
+    """The log lines and hook calls for schedules that owed several moments each."""
     scheduler = Scheduler("sqlite://", batch_size=batch_size)
     heard: Counter[str] = Counter()
 
@@ -53,7 +53,7 @@ async def test_each_of_a_few_gaps_has_its_line(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize("batch_size", [1_000, 4])
-async def test_many_gaps_are_told_together_and_hooks_hear_of_each(
+async def test_many_gaps_are_logged_together_and_hooks_are_called_for_each(
     caplog: pytest.LogCaptureFixture, batch_size: int
 ) -> None:
     with caplog.at_level(logging.INFO, "evertick.fire"):

@@ -1,4 +1,4 @@
-"""What the log says of a run says which run it is, in words and for programs."""
+"""Log lines about a run name it, in the text and in the fields of the record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from evertick import Constant, Scheduler
 
 
-def test_a_failure_is_told_with_its_run_and_at_debug_every_beginning_and_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_with_its_run_and_at_debug_every_start_and_end(caplog: pytest.LogCaptureFixture) -> None:
     scheduler, ended = Scheduler("sqlite://"), threading.Semaphore(0)
 
     @scheduler.task
@@ -39,7 +39,7 @@ def test_a_failure_is_told_with_its_run_and_at_debug_every_beginning_and_end(cap
     assert [task for level, task, run, _ in told if level == "ERROR" and run == bad] == ["fail"]
 
 
-def test_without_debug_nothing_is_told_of_what_goes_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_debug_a_success_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     scheduler, ended = Scheduler("sqlite://"), threading.Event()
 
     @scheduler.task

@@ -156,7 +156,7 @@ async def test_two_engines_share_the_work_and_do_nothing_twice(tmp_path: Path) -
     assert by_engine.total() == 300
 
 
-async def test_who_holds_the_event_loop_up_is_told_long_before_the_loop_counts_as_blocked(
+async def test_a_job_that_blocks_the_event_loop_is_logged_long_before_the_loop_counts_as_blocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Beats are every 0.2 s.

@@ -1,4 +1,4 @@
-"""Whatever the code of users raises is a failure of that code: the node, and the program around it, go on."""
+"""Any error that users' code raises is a failure of that code: the node and the program continue."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ async def test_a_job_that_raises_generator_exit_has_failed(scheduler: Scheduler,
 async def test_no_error_of_a_duty_costs_it_its_rhythm(
     scheduler: Scheduler, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # What is logged is kept with the test; half a character in it could not be dispatched on between processes.
+    # The log is kept with the test; xdist could not send an unpaired surrogate between processes.
     caplog.set_level(logging.CRITICAL, "evertick")
     acts: list[int] = []
 

@@ -60,7 +60,7 @@ class Receiver:
 
 
 async def failing(message: Message) -> None:
-    raise ConnectionError("nobody answers")
+    raise ConnectionError("no answer")
 
 
 async def states(scheduler: Scheduler) -> Counter[str]:
@@ -129,9 +129,9 @@ async def test_a_failed_delivery_is_tried_again_with_the_same_key_and_given_up_a
         [dead] = await scheduler.messages()
     assert receiver.at == [0, 10, 20]
     assert [(message.key, message.attempts) for message in receiver.got] == [("k", 0), ("k", 1), ("k", 2)]
-    assert "nobody answers" in (receiver.got[1].error or "")
+    assert "no answer" in (receiver.got[1].error or "")
     assert (dead.state, dead.attempts, dead.body) == (MessageState.DEAD, 3, 1)
-    assert "ConnectionError: nobody answers" in (dead.error or "")
+    assert "ConnectionError: no answer" in (dead.error or "")
 
 
 async def test_a_sender_may_ask_for_its_own_delay_or_give_up_at_once() -> None:
@@ -193,13 +193,13 @@ async def test_no_more_deliveries_are_under_way_than_the_concurrency_allows() ->
     async with virtual_time(scheduler, start=START) as kit:
         for number in range(10):
             await scheduler.send("mail", number)
-        await scheduler.send("chat", "not held up by a busy channel")
+        await scheduler.send("chat", "not delayed by a busy channel")
         await kit.advance("1s")
         assert len(other) == 1
         await kit.advance("2m")
         assert await states(scheduler) == {"sent": 11}
     assert most == 3
-    # The end of one is the start of the next: nobody has waited for a poll.
+    # The end of one delivery starts the next, without waiting for a poll.
     assert receiver.at == [0, 0, 0, 10, 10, 10, 20, 20, 20, 30]
 
 
@@ -403,7 +403,7 @@ async def test_a_job_in_a_process_sends_with_its_end(tmp_path: Path) -> None:
 # --- people --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_dead_message_is_delivered_anew_when_somebody_asks_for_it() -> None:
+async def test_a_dead_message_is_delivered_again_on_request() -> None:
     scheduler = a_scheduler()
     receiver = Receiver(scheduler, retry=Constant("1s", attempts=1))
     receiver.behave(failing)

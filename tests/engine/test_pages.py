@@ -37,7 +37,7 @@ PAGE = 4 * BATCH
 
 
 class Watched:
-    """A store whose looks and writes are noted, and can be held up or made to fail."""
+    """A store that records reads and writes, and can delay them or make them fail."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Watched:
         self.written: list[list[int]] = []
         # Numbers of writes that do not begin before so many looks were answered.
         self.writes_after_looks: dict[int, int] = {}
-        # What happens before the look of that number.
+        # Called before the read with that number.
         self.before_look: dict[int, Callable[[], Awaitable[None]]] = {}
         self.failing_look = self.failing_write = 0
         self.refused = 0
@@ -87,7 +87,7 @@ class Unwritten(Finisher):
 
 
 class Station:
-    """A node that takes the steps it is told to."""
+    """A node that takes single steps."""
 
     def __init__(self, store: Store, begun: Counter[str]) -> None:
         self.store = Watched(store)
@@ -180,7 +180,7 @@ class Place:
 
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
-    """Whatever task is begun inside of the block has ended with it."""
+    """All tasks that start inside the block have ended after it."""
     before = asyncio.all_tasks()
     yield
     left = {task.get_name() for task in asyncio.all_tasks() - before}
@@ -277,7 +277,7 @@ async def test_what_is_due_for_long_and_came_without_a_word_is_found_a_second_la
 async def test_what_a_tick_has_written_itself_is_not_behind_its_next_look(place: Place) -> None:
     await place.add_due(BATCH + 3, every={0: "every 1s"})
     station = await place.node()
-    # The last look is late, and does not see yet what comes of the first batch: that wants to be looked at before it.
+    # The last read does not see the cursors that the first batch wrote, which are due before it.
     station.store.before_look[2] = lambda: asyncio.sleep(2.5)
     station.store.writes_after_looks = {1: 2}
     await station.step()
@@ -303,7 +303,7 @@ async def test_nodes_that_are_behind_leave_each_other_their_share(place: Place) 
     for station in stations:
         station.recorder._peers.meet()
     assert await asyncio.gather(one.step(), two.step()) == [0.01, 0.01]
-    # What was written at the same time, and by whom: each has done so in full, and nobody in vain.
+    # The concurrent writes of both nodes: all of them complete, and none was rejected.
     assert (one.store.refused, two.store.refused) == (0, 0)
     assert all(len(station.store.written) > 4 for station in stations)
     await asyncio.gather(one.until_nothing_is_due(), two.until_nothing_is_due())
@@ -361,7 +361,7 @@ async def test_a_node_takes_the_share_of_one_that_does_nothing(place: Place) -> 
     assert await place.recorded() == place.begun == each_once(10 * PAGE)
 
 
-async def test_whoever_waits_for_the_lock_gets_it_between_two_pages(place: Place) -> None:
+async def test_another_loop_gets_the_lock_between_two_pages(place: Place) -> None:
     await place.add_due(6 * PAGE)
     station = await place.node()
     written = station.store.written
@@ -418,7 +418,7 @@ async def test_what_is_under_way_is_started_though_the_next_page_cannot_be_read(
 async def test_a_node_that_drains_ends_its_tick(place: Place) -> None:
     await place.add_due(3 * PAGE)
     station = await place.node()
-    # Held up until the drain has begun.
+    # Delayed until the drain has begun.
     station.store.writes_after_looks = {4: 3}
     tick = asyncio.create_task(station.step())
     async with asyncio.timeout(PATIENCE):

@@ -1,4 +1,4 @@
-"""A server that is away is told of once by each loop, and once when it is back."""
+"""Each loop logs an unavailable server once, and its recovery once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TURNED_AWAY = 60
 
 
 class Door:
-    """A way to the server that can be shut: lines are cut, and whoever knocks is turned away and counted."""
+    """A proxy of the server that can be shut: it closes connections, and rejects and counts new ones."""
 
     def __init__(self, url: str) -> None:
         self._target = urlsplit(url)
@@ -83,16 +83,14 @@ async def door(postgres_url: str) -> AsyncIterator[Door]:
 
 
 def told(records: list[logging.LogRecord]) -> Counter[str]:
-    """What was said, less how long it took and why."""
+    """The messages without durations and reasons."""
     messages = (record.getMessage() for record in records if record.name.startswith("evertick"))
     return Counter(
         re.sub(r"( after |, retrying: |(?<=for now): ).*", "", message, flags=re.DOTALL) for message in messages
     )
 
 
-async def test_an_outage_is_told_once_and_its_end_once_by_everything_that_waits(
-    door: Door, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_every_loop_logs_an_outage_once_and_its_end_once(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = Scheduler(await door.start(), lease="6s", poll_interval="200ms", node_name="n")
 
     @scheduler.every("200ms")

@@ -96,7 +96,7 @@ async def test_where_no_wake_up_can_be_heard_a_node_looks_every_second(postgres_
 
 
 async def test_while_the_line_for_wake_ups_is_lost_a_node_looks_every_second(postgres_url: str) -> None:
-    # Nobody answers at that port.
+    # No server listens on that port.
     nowhere = "postgresql://127.0.0.1:1/postgres"
     pair = Pair(f"{postgres_url}&listen={nowhere}", poll_interval=3600)
     async with pair.node:

@@ -28,7 +28,7 @@ SECONDS_MAX = 30.0
 
 @pytest.fixture(autouse=True)
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What every process that the test starts carries; none may outlive the test."""
+    """The mark of every process that the test starts; none may outlive the test."""
     token = uuid4().hex
     monkeypatch.setenv(MARK, token)
     yield token
@@ -36,7 +36,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 class Bench:
-    """A scheduler on a file, its tasks in processes, and what became of their runs."""
+    """A scheduler on a file, its tasks in processes, and the outcomes of their runs."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/jobs.db"
@@ -177,7 +177,7 @@ async def test_what_a_job_in_a_child_enqueues_goes_to_the_database_of_its_node(t
 # --- how it ends
 
 
-async def test_whatever_a_job_says_and_leaves_behind_its_run_comes_to_an_end(bench: Bench, mark: str) -> None:
+async def test_a_run_ends_in_spite_of_odd_output_and_leftover_processes(bench: Bench, mark: str) -> None:
     task = bench.task(process_jobs.speak_in_tongues, process=Process(kill_after="200ms"))
     async with bench.scheduler:
         run = await bench.ended(await task.enqueue())
@@ -187,7 +187,7 @@ async def test_whatever_a_job_says_and_leaves_behind_its_run_comes_to_an_end(ben
         assert ("info", "half of a ? character") in await bench.lines(run)
 
 
-async def test_a_job_in_a_child_is_told_that_the_ledger_is_out_of_its_reach(bench: Bench) -> None:
+async def test_a_job_in_a_child_gets_an_error_for_access_to_the_ledger(bench: Bench) -> None:
     task = bench.task(process_jobs.finish_in_a_transaction)
     async with bench.scheduler:
         run = await bench.ended(await task.enqueue())
@@ -293,7 +293,7 @@ async def test_a_child_whose_keeper_is_killed_ends_as_well(bench: Bench, mark: s
         ended = await bench.ended(run)
     assert "the keeper process was killed" in (ended.error or "")
     assert child not in marked(mark)
-    # Without a keeper nobody finds who made a session of his own.
+    # Without a keeper, a process in a session of its own is not found.
     for pid in marked(mark):
         os.kill(pid, signal.SIGKILL)
 
@@ -403,7 +403,7 @@ async def test_a_job_that_returns_after_what_it_started_was_ended_has_not_succee
     assert (ended.verdict, ended.reason, ended.result) == ("failed", "timeout", None)
 
 
-async def test_a_job_that_comes_to_its_end_though_told_to_stop_was_stopped(bench: Bench, tmp_path: Path) -> None:
+async def test_a_job_that_exits_normally_after_a_stop_was_stopped(bench: Bench, tmp_path: Path) -> None:
     task = bench.task(process_jobs.finish_all_the_same, process=Process(kill_after="10s"))
     async with bench.scheduler:
         run = await task.enqueue(began=str(tmp_path / "began"))
@@ -413,7 +413,7 @@ async def test_a_job_that_comes_to_its_end_though_told_to_stop_was_stopped(bench
     assert (ended.verdict, ended.result) == ("cancelled", None)
 
 
-async def test_a_term_from_somebody_else_stops_nothing(bench: Bench, mark: str, tmp_path: Path) -> None:
+async def test_a_term_from_another_process_stops_nothing(bench: Bench, mark: str, tmp_path: Path) -> None:
     began, word = tmp_path / "began", tmp_path / "word"
     task = bench.task(process_jobs.look_at_the_end)
     async with bench.scheduler:

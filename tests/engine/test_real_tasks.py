@@ -1,6 +1,6 @@
-"""Every coroutine of a job runs in a real task of its own, whichever event loop there is, and however it was begun.
+"""Every coroutine of a job runs in a real task of its own, with any event loop and for any cause of its run.
 
-Where Python can (3.12), a task takes its first step at once, inside of whoever starts it: a job must not see that.
+From Python 3.12 on, a task takes its first step at once, inside its creator: a job must not notice that.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_what_needs_a_task_works_in_the_first_step_of_a_job(go: Go) -> None:
     assert seen == ["timeout", "group"]
 
 
-def test_a_job_can_be_cancelled_and_nobody_else_is(go: Go) -> None:
+def test_cancelling_a_job_cancels_no_other(go: Go) -> None:
     scheduler, told = Scheduler("sqlite://"), list[str]()
     has_begun = dict[str, asyncio.Event]()
 
@@ -119,7 +119,7 @@ def test_a_job_can_be_cancelled_and_nobody_else_is(go: Go) -> None:
     assert told == ["one", "two"]
 
 
-def test_a_job_that_cancels_its_own_task_in_its_first_step_cancels_nobody_else(go: Go) -> None:
+def test_a_job_that_cancels_its_own_task_in_its_first_step_cancels_no_other(go: Go) -> None:
     scheduler, seen = Scheduler("sqlite://"), list[str]()
 
     @scheduler.task

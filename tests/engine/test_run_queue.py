@@ -1,4 +1,4 @@
-"""A node whose runs are over at once claims more than it has slots for; never so that anybody has to wait for long."""
+"""A node whose runs end at once claims more than it has slots for, but no run waits for long."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Queue:
 
 
 class Station:
-    """A node at work on the queue. Its jobs take no time until they are told to take for ever."""
+    """A node at work on the queue. Its jobs take no time, until the test makes them wait for ever."""
 
     def __init__(self, loop: VirtualLoop, on_lost: OnLost = "rerun", queue: str = "default") -> None:
         self.queue = Queue(queue)
@@ -165,7 +165,7 @@ def test_what_may_start_once_only_is_never_claimed_ahead(loop: VirtualLoop) -> N
     assert station.begun > 2 * SLOTS
 
 
-def test_who_waits_too_long_for_a_slot_is_given_back(loop: VirtualLoop) -> None:
+def test_a_run_that_waits_too_long_for_a_slot_is_released(loop: VirtualLoop) -> None:
     async def hang(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         begun = station.begun
@@ -228,7 +228,7 @@ def test_who_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None
     story(loop, hang_for_a_while)
 
 
-def test_who_is_told_to_stop_before_it_has_a_slot_never_begins(loop: VirtualLoop) -> None:
+def test_a_run_that_is_stopped_before_it_has_a_slot_never_starts(loop: VirtualLoop) -> None:
     async def stop_one(station: Station) -> None:
         first, *_ = await station.until_full()
         begun, others = station.begun, len(station.in_line()) - 1
@@ -242,7 +242,7 @@ def test_who_is_told_to_stop_before_it_has_a_slot_never_begins(loop: VirtualLoop
     story(loop, stop_one)
 
 
-def test_what_was_too_old_to_start_is_told_though_the_first_try_to_tell_fails(
+def test_hooks_are_called_for_an_expired_run_though_the_first_try_fails(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[list[str]] = []

@@ -41,7 +41,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become oth
 
 @pytest.fixture(autouse=True)
 def mark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What every process that the test starts carries; none may outlive the test."""
+    """The mark of every process that the test starts; none may outlive the test."""
     if "url" in request.fixturenames:
         request.getfixturevalue("url")  # a server that is started for it is not the test's own
     token = uuid4().hex
@@ -51,7 +51,7 @@ def mark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 class Bench:
-    """A scheduler on a file that runs shell jobs, and what became of their runs."""
+    """A scheduler on a file that runs shell jobs, and the outcomes of their runs."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.scheduler = Scheduler(url, **{"drivers": ["shell"], "stop_timeout": "100ms", **options})
@@ -76,7 +76,7 @@ class Bench:
         return run, lines
 
     async def lines(self, run: Run) -> list[tuple[str, str]]:
-        """What it has written."""
+        """The content that it has written."""
         found = [(line.level, line.text) for line in await self.scheduler.log(run, limit=10_000)]
         return [line for line in found if "; CPU time " not in line[1]]
 
@@ -266,7 +266,7 @@ async def test_a_command_is_born_with_the_signals_of_any_other(bench: Bench) -> 
     run, lines = await bench.run("yes | head -1; grep -E 'SigIgn|SigBlk' /proc/self/status")
     assert run.verdict == "succeeded"
     assert lines[0] == ("stdout", "y")
-    # Two that the C library has for itself (32, 33) are ignored in whatever posix_spawn has started.
+    # Two that the C library has for itself (32, 33) are ignored in all processes that posix_spawn starts.
     assert [int(text.split()[1], 16) & ~(0b11 << 31) for _, text in lines[1:]] == [0, 0]
 
 
@@ -331,16 +331,16 @@ async def test_root_runs_a_command_as_another_user_with_nothing_of_its_own(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_ROOT", "x")
-    nobody = pwd.getpwnam("nobody")
+    unprivileged = pwd.getpwnam("nobody")
     # It has its groups, no right to become root again, and the signal of its keeper's death.
     run, lines = await bench.run(
         "id -u; id -g; id -G; pwd; env; (kill -0 $PPID) 2>&1; cat /etc/shadow 2>&1", user="nobody"
     )
     assert run.verdict == "failed"
     texts = [text for _, text in lines]
-    folder = nobody.pw_dir if os.path.isdir(nobody.pw_dir) else "/"
-    assert texts[:4] == [str(nobody.pw_uid), str(nobody.pw_gid), str(nobody.pw_gid), folder]
-    assert {f"HOME={nobody.pw_dir}", "USER=nobody", "LOGNAME=nobody", "SHELL=/bin/sh"} <= set(texts)
+    folder = unprivileged.pw_dir if os.path.isdir(unprivileged.pw_dir) else "/"
+    assert texts[:4] == [str(unprivileged.pw_uid), str(unprivileged.pw_gid), str(unprivileged.pw_gid), folder]
+    assert {f"HOME={unprivileged.pw_dir}", "USER=nobody", "LOGNAME=nobody", "SHELL=/bin/sh"} <= set(texts)
     assert not any("OF_ROOT" in text for text in texts)
     assert "Permission denied" in texts[-1]
     assert any("not permitted" in text.lower() for text in texts)
@@ -409,7 +409,7 @@ async def test_exit_codes_mean_what_the_job_says(url: str) -> None:
     assert runs[2].result["exit_code"] == 2  # type: ignore[index]
     assert (runs[3].verdict, runs[3].reason) == ("skipped", "exit code 3: code for 1")
     assert (runs[75].verdict, runs[75].attempts) == ("failed", 3)
-    # What it took is kept, however it ends.
+    # Its resource usage is kept for any outcome.
     for code in (3, 75):
         assert runs[code].result["exit_code"] == code  # type: ignore[index]
         assert runs[code].result["max_rss_bytes"] > 1_000_000  # type: ignore[index]
@@ -524,7 +524,7 @@ async def test_a_hundred_megabytes_of_output_stay_bounded_in_ledger_and_memory(
     bench: Bench, record_property: Callable[[str, object], None]
 ) -> None:
     job = bench.job(
-        "echo the head; yes 'a line of some words that nobody wants to read' | head -c 100000000; echo; echo the tail"
+        "echo the head; yes 'a line of some words that are not worth reading' | head -c 100000000; echo; echo the tail"
     )
     async with bench.scheduler:
         await bench.ended(await job.enqueue(warm=True))
@@ -569,7 +569,7 @@ async def test_output_that_is_no_text_is_kept_as_far_as_it_is(url: str) -> None:
 # --- secrets
 
 
-async def test_a_secret_reaches_the_command_and_nobody_else(
+async def test_a_secret_reaches_only_the_command(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("EVERTICK_SECRET_DB", "open sesame")
@@ -710,7 +710,7 @@ async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left
     )
 
 
-async def test_what_a_killed_keeper_has_left_and_nobody_can_end_is_named(
+async def test_a_process_left_by_a_killed_keeper_that_cannot_be_ended_is_named(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervised, "end_marked", lambda _: [4711])

@@ -1,4 +1,4 @@
-"""What does not stop when it is told to cannot hold up the end of its node, nor that of its process."""
+"""Work that does not stop when asked delays neither the stop of its node nor the exit of its process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ scheduler.run()
         ("thread", "_0'"),  # asyncio_0, or uvloop_0
     ],
 )
-async def test_a_process_ends_after_its_stop_time_whatever_goes_on_in_it(tmp_path: Path, kind: str, named: str) -> None:
+async def test_a_process_ends_after_its_stop_time_in_spite_of_running_work(
+    tmp_path: Path, kind: str, named: str
+) -> None:
     node = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PROGRAM, f"sqlite:///{tmp_path}/jobs.db", kind),
         stdout=subprocess.PIPE,

@@ -86,7 +86,7 @@ async def test_a_schedule_of_a_few_milliseconds_misses_nothing_beside_many_other
         assert await node.scheduler.gaps("quick") == []
 
 
-async def test_a_schedule_of_a_few_milliseconds_that_is_gone_keeps_nobody_from_being_gathered(ticks: list[int]) -> None:
+async def test_a_removed_schedule_of_a_few_milliseconds_does_not_prevent_gathering(ticks: list[int]) -> None:
     node = Node()
     async with virtual_time(node.scheduler, start=START) as kit:
         await node.add("quick", Every("5ms"), overlap="allow")
@@ -100,7 +100,7 @@ async def test_a_schedule_of_a_few_milliseconds_that_is_gone_keeps_nobody_from_b
     assert len(ticks) < 200 * 4 / 3
 
 
-async def test_a_schedule_that_waits_for_its_forerunner_keeps_nobody_from_being_gathered(ticks: list[int]) -> None:
+async def test_a_schedule_that_waits_for_its_live_run_does_not_prevent_gathering(ticks: list[int]) -> None:
     """Its plans leave the cursor where it is: no distance between moments."""
     node = Node()
 

@@ -1,4 +1,4 @@
-"""What a node tells at TRACE: each batch, with counts and times; and that it tells nothing otherwise."""
+"""At TRACE a node logs each batch with counts and times; at other levels it does not."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_each_batch_of_a_node_is_a_line_with_its_counts_and_its_time(caplo
     assert "heartbeat answered (0 runs to cancel)" in told(caplog, "evertick.beat")
 
 
-async def test_at_debug_nothing_of_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_at_debug_no_batch_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "evertick")
     await some_work()
     assert [each for each in caplog.records if each.levelno < logging.DEBUG] == []

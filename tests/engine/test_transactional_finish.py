@@ -73,7 +73,7 @@ class Office:
             return [n for (n,) in db.execute("SELECT n FROM paid ORDER BY n")]
 
     async def outcome_of(self, task: Task[[], Any], events: int = 1) -> Run:
-        """Run it once, and wait until a hook has heard of its end."""
+        """Run it once, and wait until a hook was called for its end."""
         async with self.scheduler:
             run = await task.enqueue()
             await self.until_heard(events)
@@ -348,7 +348,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_a_failure(office: Office, mo
     assert [event.kind for event in office.heard] == ["succeeded"]
 
 
-async def test_a_failure_whose_answer_is_lost_after_a_rollback_is_told_as_the_ledger_has_it(
+async def test_a_failure_whose_answer_is_lost_after_a_rollback_is_reported_as_the_ledger_has_it(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish, calls = SqliteStore.finish, 0
@@ -403,7 +403,7 @@ def take_claim_away(path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_job_that_has_lost_its_claim_is_told_and_its_rows_are_not_there(
+async def test_a_job_that_has_lost_its_claim_gets_an_error_and_its_rows_are_not_written(
     office: Office, form: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the engine might notice first, and cancel the job.
@@ -716,7 +716,7 @@ async def test_a_job_cancelled_while_it_waits_for_the_lock_leaves_none_behind(of
         blocker.execute("ROLLBACK")
         assert await office.until_heard() == ["cancelled"]
         blocker.execute("PRAGMA busy_timeout = 5000")
-        blocker.execute("BEGIN IMMEDIATE")  # nobody holds the lock
+        blocker.execute("BEGIN IMMEDIATE")  # the lock is free
         blocker.execute("ROLLBACK")
     blocker.close()
     assert office.paid() == []
@@ -767,7 +767,7 @@ async def test_runs_may_be_enqueued_in_the_block_of_a_job(office: Office) -> Non
 # --- where there is no way to the ledger ---------------------------------------------------------------------------
 
 
-async def test_in_the_testing_kit_a_job_is_told_that_the_ledger_is_in_memory() -> None:
+async def test_in_the_testing_kit_a_job_gets_an_error_for_a_ledger_in_memory() -> None:
     memory = Scheduler("sqlite://")
 
     @memory.task

@@ -1,4 +1,4 @@
-"""What the engine looks after by itself: undeclared schedules, changed zone rules, dead nodes' hooks, a lost store."""
+"""Upkeep by the engine: undeclared schedules, changed zone rules, hooks of dead nodes, a lost store."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_new_schedule_that_an_old_node_pauses_before_its_own_has_joined_
 
         async def join_late(node: NodeJoin) -> None:
             await _sweep(old)
-            assert (await old.schedule("job")).is_paused, "it is stored, and nobody has said yet that he declares it"
+            assert (await old.schedule("job")).is_paused, "it is stored, and no node declares it yet"
             await join(node)
 
         monkeypatch.setattr(store, "join", join_late)
@@ -135,7 +135,7 @@ async def _swept(scheduler: Scheduler) -> bool:
     return health["sweep"].last_success_seconds_ago is not None
 
 
-async def test_cursors_are_computed_anew_when_the_zone_rules_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cursors_are_recomputed_when_the_zone_rules_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="berlin", when=Cron("0 9 * * *", tz="Europe/Berlin"), task="job")
     await scheduler.add(key="utc", when=Every("1h"), task="job")
@@ -213,7 +213,7 @@ async def stored_rules(scheduler: Scheduler) -> dict[str, str]:
         return {schedule.key: schedule.when for schedule in await scheduler.schedules()}
 
 
-async def test_changing_an_option_of_a_declaration_does_not_anchor_its_rule_anew(tmp_path: Path) -> None:
+async def test_changing_an_option_of_a_declaration_does_not_reset_the_anchor_of_its_rule(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     before = await stored_rules(changed_code(url, priority=0))
     after = await stored_rules(changed_code(url, priority=1))
@@ -288,7 +288,7 @@ scheduler.run()
 """
 
 
-async def test_the_hook_for_lost_runs_hears_of_a_node_that_was_killed(tmp_path: Path) -> None:
+async def test_the_hook_for_lost_runs_is_called_after_a_node_was_killed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     node = subprocess.Popen([sys.executable, "-c", DOOMED, url], stdout=subprocess.PIPE)
     assert node.stdout is not None

@@ -1,4 +1,4 @@
-"""What is said of runs in the hands of an outside queue: by `why`, by the doctor, in listings."""
+"""How `why`, the doctor and listings show dispatched runs."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ async def test_why_tells_each_step_of_a_dispatched_run(ledger: Ledger) -> None:
     await ledger.dispatch()
     since = f"run {id_} was dispatched to 'builds' at 2026-01-01 00:00:00 UTC"
     assert await ledger.why() == f"{since}, and its message waits to be sent"
-    await ledger.fail_to_send("Traceback (most recent call last):\nConnectionError: nobody answers")
-    tried = "1 try (ConnectionError: nobody answers), the next at 2026-01-01 00:01:00 UTC"
+    await ledger.fail_to_send("Traceback (most recent call last):\nConnectionError: no answer")
+    tried = "1 try (ConnectionError: no answer), the next at 2026-01-01 00:01:00 UTC"
     assert await ledger.why() == f"{since}, which has not taken it: {tried}"
     await ledger.beat()
     assert await ledger.why() == (f"{since}, which is away: {tried}")
@@ -165,7 +165,7 @@ async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker
     assert "with a worker of builds queue docker since " in remark(await ledger.found())
 
 
-async def test_why_tells_that_nobody_brings_messages_to_a_queue(ledger: Ledger) -> None:
+async def test_why_tells_that_no_node_delivers_to_a_queue(ledger: Ledger) -> None:
     await ledger.dispatch()
     await ledger.store.leave("n")
     assert (await ledger.why()).endswith("and no live node brings messages there: start one that does")
@@ -174,15 +174,15 @@ async def test_why_tells_that_nobody_brings_messages_to_a_queue(ledger: Ledger) 
 async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(ledger: Ledger) -> None:
     await ledger.dispatch()
     assert await ledger.findings() == []
-    await ledger.fail_to_send("ConnectionError: nobody answers")
+    await ledger.fail_to_send("ConnectionError: no answer")
     ledger.clock.move(2 * MINUTE)
-    what = "which has not taken what was sent: 1 try so far (ConnectionError: nobody answers)"
+    what = "which has not taken what was sent: 1 try so far (ConnectionError: no answer)"
     assert await ledger.findings() == [("queue_away", f"1 dispatched run waits for 'builds', {what}")]
     await ledger.beat()
     assert await ledger.findings() == [
         (
             "queue_away",
-            "1 dispatched run waits for 'builds', which is away: 1 try so far (ConnectionError: nobody answers)",
+            "1 dispatched run waits for 'builds', which is away: 1 try so far (ConnectionError: no answer)",
         )
     ]
     await ledger.beat(hearing_tick(QUEUE))
@@ -207,7 +207,7 @@ async def test_the_doctor_waits_a_minute_for_a_worker_where_a_run_may_wait_for_h
     assert [check for check, _ in await ledger.findings()] == ["untaken_runs"]
 
 
-async def test_why_and_the_doctor_tell_that_nobody_hears_the_workers_of_a_queue(ledger: Ledger) -> None:
+async def test_why_and_the_doctor_tell_that_no_node_reads_the_reports_of_a_queue(ledger: Ledger) -> None:
     await ledger.dispatch()
     await ledger.report("pushed")
     await ledger.beat()
@@ -256,7 +256,7 @@ async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:
     await ledger.report("pushed")
     untaken = await ledger.found()
     assert remark(untaken).endswith(", not taken yet")
-    assert tries(untaken) == "0", "what nobody has begun is no try"
+    assert tries(untaken) == "0", "a run that was not started has no try"
     assert tries(msgspec.structs.replace(untaken, attempts=1)) == "1"
     await ledger.report("taken")
     run = await ledger.found()

@@ -12,7 +12,7 @@ from evertick.store.base import Due, DueSchedule, News
 from evertick.store.sqlite import SqliteStore
 from evertick.testing import virtual_time
 
-# More than anybody should hear, and few enough to end a test in which there is no bound.
+# More wake-ups than any node should get, and few enough to end the test if there is no bound.
 MOST = 1_000
 
 
@@ -49,7 +49,7 @@ async def test_a_node_that_is_woken_without_end_looks_some_hundred_times_a_secon
     assert set(woken_at) <= set(looked_at)
 
 
-async def test_news_of_runs_makes_nobody_look_at_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_news_of_runs_causes_no_read_of_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler("sqlite://")
     is_told, look, claim = asyncio.Event(), SqliteStore.due_schedules, SqliteStore.claim
     asked: list[str] = []

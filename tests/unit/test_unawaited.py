@@ -250,7 +250,7 @@ async def test_a_finish_on_an_async_connection_says_so(caplog: pytest.LogCapture
 async def test_an_operation_in_the_place_of_a_decorator_names_the_decorators(
     scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(TypeError, match=r"scheduler\.schedule\(\.\.\.\) is no decorator.*@scheduler\.every, \.cron"):
+    with pytest.raises(TypeError, match=r"scheduler\.schedule\(\.\.\.\) is not a decorator.*@scheduler\.every, \.cron"):
 
         @scheduler.schedule("every 5m")
         def job() -> None: ...

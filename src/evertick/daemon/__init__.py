@@ -1,1 +1,1 @@
-"""A node as a service: what a process does beside its node when an init system looks after it."""
+"""A node as a service under an init system: pidfile, log, signals, notifications, reloads."""

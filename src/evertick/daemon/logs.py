@@ -1,16 +1,14 @@
-"""The log of a daemon: where it goes, from which level on, and how a record is written.
+"""The log of a daemon: its destination, level and format.
 
-A log file is written with one call per record, at its end: several processes may share it, and a record is whole or not
-there. It is opened anew when it was moved away, or on SIGUSR2; the old one is written until the new one is open, so
-that no record is lost between the two. Records that a full disk did not take are counted, and reported when there is
-room.
+Each record is appended to the log file with one write, so that several processes may share the file. The file is
+reopened when it was moved away, and on SIGUSR2; records go to the old file until the new one is open. Records that
+could not be written, for example to a full disk, are counted, and the count is logged later.
 
-In a folder of another user a link could lead the log into any file of this one. So the file must be a regular one (or a
-terminal) under its own name: no symbolic link, and for root no file that has a second name.
+In a directory of another user, a link could redirect the log into any file of this user. So the log must be a regular
+file or a terminal: no symbolic link, and for root no file with several hard links.
 
-A record is a line of text, one of JSON, or one for the journal of systemd. It begins at the beginning of a line and
-nowhere else, whatever a job has put into it: control characters are escaped, its length is bounded, and known secrets
-are replaced.
+A record is one line of text, JSON or journal format. A job cannot forge records: control characters are escaped, the
+length is bounded, and known secrets are replaced.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from evertick.job.context import current_context
 from evertick.text.log_level import TRACE
 from evertick.text.printable import CONTROLS
 from evertick.text.regular_file import kind_of
+from evertick.text.values import shown
 
 __all__ = [
     "LOG_FORMATS",
@@ -51,15 +50,15 @@ __all__ = [
 log = logging.getLogger("evertick.daemon")
 
 _CHARS_MOST = 64 * 1024
-# Shorter ones would be found everywhere.
+# Shorter secrets would match everywhere.
 _SECRET_LEAST = 4
 _STARS = "***"
-# The password in a URL, wherever one stands in a text.
+# The password of a URL, anywhere in a text.
 _IN_URL = re.compile(r"(?<=://)([^\s/:@]{0,200}):[^\s/@]{1,1000}@")
 _CONTROL = re.compile(f"[{CONTROLS}]")
 # Fields of a record beside its message.
 _FACTS = ("run", "task", "schedule")
-# As syslog counts them.
+# The priorities of syslog.
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _LEAST_PRIORITY = 7
 
@@ -71,9 +70,9 @@ class Redactor:
         self._values: tuple[str, ...] = ()
 
     def add(self, value: str) -> None:
-        """Safe from any thread."""
+        """Thread-safe."""
         if len(value) >= _SECRET_LEAST and value not in self._values:
-            # The longest first: one may be a part of another.
+            # The longest first, since one may be a part of another.
             self._values = tuple(sorted({*self._values, value}, key=len, reverse=True))
 
     def without(self, text: str) -> str:
@@ -84,7 +83,7 @@ class Redactor:
 
 
 class LogFormatter(logging.Formatter):
-    """Common to all forms: the message of a record, safe to be written."""
+    """Makes the parts of a record safe to write, for all formats."""
 
     def __init__(self, hidden: Redactor, node: str | None = None) -> None:
         super().__init__()
@@ -94,11 +93,11 @@ class LogFormatter(logging.Formatter):
     def words(self, record: logging.LogRecord) -> str:
         try:
             return self._safe(record.getMessage())
-        except Exception as error:  # the arguments of a call do not fit its text
+        except Exception as error:  # the arguments do not fit the format string
             return self._safe(f"{record.msg!r} with {record.args!r} ({type(error).__name__}: {error})")
 
     def trouble(self, record: logging.LogRecord) -> str:
-        """The traceback and the stack that came with it."""
+        """The traceback and the stack of the record."""
         parts = [self.formatException(record.exc_info)] if record.exc_info and record.exc_info[0] else []
         parts += [self.formatStack(record.stack_info)] if record.stack_info else []
         return self._safe("\n".join(parts))
@@ -109,27 +108,27 @@ class LogFormatter(logging.Formatter):
         inside: dict[str, Any] = (
             {} if context is None else {"run": context.run_id, "task": context.task, "schedule": context.schedule_key}
         )
-        told = {name: getattr(record, name, inside.get(name)) for name in _FACTS}
-        return {name: self._safe(str(value)) for name, value in told.items() if value is not None}
+        fields = {name: getattr(record, name, inside.get(name)) for name in _FACTS}
+        return {name: self._safe(str(value)) for name, value in fields.items() if value is not None}
 
     def _safe(self, text: str) -> str:
         text = self._hidden.without(text)
         if len(text) > _CHARS_MOST:
             text = f"{text[:_CHARS_MOST]} … ({len(text) - _CHARS_MOST} more characters cut)"
-        # Half a character, what is left of bytes that are no UTF-8, cannot be written.
+        # Surrogates, from bytes that are not UTF-8, cannot be written.
         text = text.encode("utf-8", "backslashreplace").decode()
-        return _CONTROL.sub(lambda found: _written_out(ord(found[0])), text)
+        return _CONTROL.sub(lambda found: _escaped(ord(found[0])), text)
 
 
 class TextFormatter(LogFormatter):
-    """`2026-01-31 09:00:00.000+01:00 WARNING evertick.tend: …`; further lines of the same record are set in."""
+    """`2026-01-31 09:00:00.000+01:00 WARNING evertick.tend: …`; further lines of a record are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).astimezone()
         moment = at.isoformat(" ", "milliseconds")
-        return _set_in(f"{moment} {record.levelname:<7} {record.name}: {self._told(record)}", "    ")
+        return _indented(f"{moment} {record.levelname:<7} {record.name}: {self._text(record)}", "    ")
 
-    def _told(self, record: logging.LogRecord) -> str:
+    def _text(self, record: logging.LogRecord) -> str:
         facts = self.facts(record)
         about = " ".join(f"{name}={value}" for name, value in facts.items())
         trouble = self.trouble(record)
@@ -137,11 +136,11 @@ class TextFormatter(LogFormatter):
 
 
 class JournalFormatter(TextFormatter):
-    """For the journal, which knows the time by itself and reads how grave a line is from its beginning."""
+    """For the journal, which adds the time, and reads the priority from the start of each line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        grave = next((number for level, number in _PRIORITIES if record.levelno >= level), _LEAST_PRIORITY)
-        return f"<{grave}>" + _set_in(f"{record.name}: {self._told(record)}", f"<{grave}>    ")
+        priority = next((number for level, number in _PRIORITIES if record.levelno >= level), _LEAST_PRIORITY)
+        return f"<{priority}>" + _indented(f"{record.name}: {self._text(record)}", f"<{priority}>    ")
 
 
 class JsonFormatter(LogFormatter):
@@ -149,7 +148,7 @@ class JsonFormatter(LogFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
-        told = {
+        fields = {
             "at": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -158,15 +157,15 @@ class JsonFormatter(LogFormatter):
             **self.facts(record),
             "trouble": self.trouble(record),
         }
-        return msgspec.json.encode({name: value for name, value in told.items() if value}).decode()
+        return msgspec.json.encode({name: value for name, value in fields.items() if value}).decode()
 
 
-def _written_out(number: int) -> str:
+def _escaped(number: int) -> str:
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def _set_in(text: str, by: str) -> str:
-    return text.replace("\n", f"\n{by}")
+def _indented(text: str, indent: str) -> str:
+    return text.replace("\n", f"\n{indent}")
 
 
 LogFormat = Literal["text", "json"]
@@ -180,9 +179,9 @@ LOG_LEVELS: Mapping[str, int] = {
 }
 _MODE = 0o640
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_STUCK = "the log file %s cannot be opened anew (%s); the old one is written on"
-# Libraries that log every request with its whole address.
-_TALKATIVE = ("httpx", "httpcore")
+_STUCK = "log file %s: reopening failed (%s); still writing to the old file"
+# Libraries that log the whole URL of each request.
+_VERBOSE_LIBRARIES = ("httpx", "httpcore")
 _VERBOSE_ALL = 2
 _VERBOSE_TRACE = 3
 
@@ -195,19 +194,19 @@ class Logs(msgspec.Struct, frozen=True):
     hidden: Redactor
 
     def reopen(self) -> None:
-        """Go on in a new file, if it is a file."""
+        """Reopen the log, if it is a file."""
         if isinstance(self.handler, LogFile):
             self.handler.reopen()
 
     def name_node(self, name: str) -> None:
-        """What is written from now on is of this node."""
+        """Set the node of further records."""
         self.lines.node = name
 
 
 def set_up_logs(
     *, file: Path | None, form: LogFormat = "text", level: str = "info", verbose: int = 0, environ: Mapping[str, str]
 ) -> Logs:
-    """Everything that is logged in this process goes there, and nowhere else."""
+    """Send all records of this process to one log."""
     hidden = Redactor()
     handler: logging.Handler = logging.StreamHandler(sys.stderr) if file is None else LogFile(file)
     is_journal = file is None and _leads_to_journal(sys.stderr.fileno(), environ)
@@ -219,40 +218,42 @@ def set_up_logs(
         root.removeHandler(before)
     root.addHandler(handler)
     _set_levels(level, verbose)
-    # A handler that fails could only print to a terminal, which is gone.
+    # A handler that fails would print to stderr, which a daemon does not have.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
-    threading.excepthook = _tell_of_thread
+    threading.excepthook = _log_dead_thread
     return Logs(handler, lines, hidden)
 
 
 def _set_levels(level: str, verbose: int) -> None:
     if level not in LOG_LEVELS:
-        raise InvalidSetting(f"log level: {level!r} must be one of {', '.join(LOG_LEVELS)}")
-    all_of_it, ours = LOG_LEVELS[level], logging.NOTSET
+        text = shown(level)
+        problem = f"log level: {text} must be one of {', '.join(LOG_LEVELS)}"
+        raise InvalidSetting(problem, setting="log level", value=text)
+    root_level, own_level = LOG_LEVELS[level], logging.NOTSET
     if verbose >= _VERBOSE_TRACE:
-        all_of_it = TRACE
+        root_level = TRACE
     elif verbose >= _VERBOSE_ALL:
-        all_of_it = min(all_of_it, logging.DEBUG)
+        root_level = min(root_level, logging.DEBUG)
     elif verbose:
-        ours = min(all_of_it, logging.DEBUG)
-    logging.getLogger().setLevel(all_of_it)
-    logging.getLogger("evertick").setLevel(ours)
-    for name in _TALKATIVE:
+        own_level = min(root_level, logging.DEBUG)
+    logging.getLogger().setLevel(root_level)
+    logging.getLogger("evertick").setLevel(own_level)
+    for name in _VERBOSE_LIBRARIES:
         logging.getLogger(name).setLevel(logging.NOTSET if verbose >= _VERBOSE_ALL else logging.WARNING)
 
 
 def _leads_to_journal(descriptor: int, environ: Mapping[str, str]) -> bool:
-    """Whether what is written there is read by the journal: the variable names the very stream that it reads."""
+    """Whether the journal reads this stream, which systemd names in JOURNAL_STREAM."""
     device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
-    facts = os.fstat(descriptor)
-    return (device, inode) == (str(facts.st_dev), str(facts.st_ino))
+    status = os.fstat(descriptor)
+    return (device, inode) == (str(status.st_dev), str(status.st_ino))
 
 
-def _tell_of_thread(ended: threading.ExceptHookArgs) -> None:
+def _log_dead_thread(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_value is not None and ended.exc_type is not SystemExit:
         name = "?" if ended.thread is None else ended.thread.name
-        log.error("thread %r has ended by an error", name, exc_info=ended.exc_value)
+        log.error("thread %r: failed", name, exc_info=ended.exc_value)
 
 
 class LogFile(logging.Handler):
@@ -264,29 +265,30 @@ class LogFile(logging.Handler):
         self._file = -1
         self._is_torn = False
         self._lost = 0
-        # Whether the log says already that the new file cannot be opened.
+        # Whether the log says already that reopening failed.
         self._is_stuck = False
         try:
             self._open()
         except OSError as error:
             folder = self.path.parent
-            is_there = isinstance(error, PermissionError) or os.path.isdir(folder)
-            fix = f"let this user write to {folder}" if is_there else f"make the directory {folder}"
+            exists = isinstance(error, PermissionError) or os.path.isdir(folder)
+            fix = f"let this user write to {folder}" if exists else f"create the directory {folder}"
             fix = "remove it" if isinstance(error, _Unfit) else fix
             fix = f"{fix}, or name another --log-file"
-            if self.path.is_relative_to("/dev"):  # to remove /dev/stdout would break the machine
+            if self.path.is_relative_to("/dev"):  # removing /dev/stdout would break the machine
                 fix = "leave --log-file out to log to stderr, or name a file"
-            raise Refused(f"the log file {self.path} cannot be opened ({error.strerror}); {fix}") from error
+            problem = f"log file {self.path}: opening failed ({error.strerror})"
+            raise Refused(problem, setting="--log-file", value=str(self.path), fix=fix) from error
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{self.format(record)}\n".encode()
-        if not self._is_moved_away() or (error := self._go_on_in_new_file()) is None:
+        if not self._is_moved_away() or (error := self._reopen()) is None:
             self._is_stuck = False
         elif not self._is_stuck:
             self._is_stuck = True
-            facts = {"name": log.name, "levelno": logging.WARNING, "levelname": "WARNING"}
-            told = logging.makeLogRecord({**facts, "msg": _STUCK, "args": (self.path, error.strerror)})
-            self._write(f"{self.format(told)}\n".encode())
+            fields = {"name": log.name, "levelno": logging.WARNING, "levelname": "WARNING"}
+            warning = logging.makeLogRecord({**fields, "msg": _STUCK, "args": (self.path, error.strerror)})
+            self._write(f"{self.format(warning)}\n".encode())
         if self._lost and self._write(f"({self._lost} records before this one could not be written)\n".encode()):
             self._lost = 0
         if not self._write(line):
@@ -295,8 +297,8 @@ class LogFile(logging.Handler):
     def reopen(self) -> None:
         self.acquire()
         try:
-            error = self._go_on_in_new_file()
-            self._is_stuck = error is not None  # which is said here
+            error = self._reopen()
+            self._is_stuck = error is not None
         finally:
             self.release()
         if error is not None:
@@ -313,13 +315,13 @@ class LogFile(logging.Handler):
         super().close()
 
     def _open(self) -> None:
-        """The new one first: if that fails, the old one is still there."""
+        """Open the new file first, so that a failure keeps the old one."""
         opened = _opened(self.path)
         before, self._file, self._is_torn = self._file, opened, False
         if before >= 0:
             os.close(before)
 
-    def _go_on_in_new_file(self) -> OSError | None:
+    def _reopen(self) -> OSError | None:
         try:
             self._open()
         except OSError as error:
@@ -333,7 +335,7 @@ class LogFile(logging.Handler):
             return True
 
     def _write(self, line: bytes) -> bool:
-        """Whether it is written, whole. What follows half a line begins a new one."""
+        """Whether the whole line was written. After half a line, the next write starts a new line."""
         left = b"\n" + line if self._is_torn else line
         try:
             while left:
@@ -346,14 +348,14 @@ class LogFile(logging.Handler):
 
 
 class _Unfit(OSError):
-    """There is something of that name which must not be written to."""
+    """The path exists and must not be used as a log file."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EINVAL, why)
 
 
 def _opened(path: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):  # it is made then
+    with contextlib.suppress(FileNotFoundError):  # it will be created
         _check(os.lstat(path))
     opened = os.open(path, _FLAGS, _MODE)
     try:

@@ -1,13 +1,12 @@
-"""The process of a daemon: it leaves the shell, its pidfile names it, and at most one has that.
+"""The process of a daemon: its pidfile, and how it detaches from the shell.
 
-The lock on the pidfile decides, not the number in it: a lock goes with its process however that ends, and a number may
-belong to another process by now. So a file without a lock is stale, with one exception: a file whose process lives, but
-took no lock, is that of another program. A reader never finds half a number: the file gets its name when it is complete
-and locked.
+The lock on the pidfile decides, not the number in it: a lock always ends with its process, and numbers are reused. A
+file without a lock is stale, except if its process is running and never took the lock: then it belongs to another
+program. The file gets its name only when it is complete and locked, so readers never see half a number.
 
-`detach` is for init systems that wait for the command to return. The command returns when the daemon is ready, or waits
-for nothing but its store; until then its output goes to the terminal, and if it fails before, the command ends with 1.
-Call it before there is any thread, and before any store is opened: neither survives a fork.
+`detach` is for init systems that wait for the command to return. The command returns when the daemon is ready, or only
+waits for its store. Until then its output goes to the terminal, and if it fails, the command exits with 1. Call it
+before any thread starts and any store is opened, since neither survives a fork.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from evertick.text.regular_file import kind_of
 
 __all__ = ["Detached", "Pidfile", "detach", "is_running", "pid_in", "running_pid", "started_at_tick"]
 
-# Start times are counted in hundredths of seconds since the machine was started, which is itself known by the second.
+# Start times have a resolution of 0.01 s since the boot, and the boot time one of 1 s.
 _SLACK_SECONDS = 2.0
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is one of this number, of any user."""
+    """Whether a process with this number exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -43,13 +42,13 @@ def is_running(pid: int) -> bool:
 
 
 def started_at_tick(pid: int) -> int | None:
-    """When it was started, in ticks since the boot, which no change of the clock moves; None: unknown."""
+    """When the process started, in ticks since the boot, independent of clock changes; None: unknown."""
     fields = _fields(pid)
     return None if fields is None else int(fields[19])
 
 
 def was_running(pid: int, at: float) -> bool:
-    """Whether this process lives, and did so at that time. False where that is unknown."""
+    """Whether this process is running and was running at that time; False if unknown."""
     fields = _fields(pid)
     if fields is None or fields[0] == "Z":
         return False
@@ -62,16 +61,16 @@ def was_running(pid: int, at: float) -> bool:
 
 
 def _fields(pid: int) -> list[str] | None:
-    """Of its line in /proc, those behind its name."""
+    """The fields of /proc/PID/stat after the name."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
 
 
-# "4194304\n" is the longest that Linux has.
+# The longest number on Linux is "4194304\n".
 _BYTES_MOST = 32
-# Others may start, end or look at the same moment, each for an instant.
+# Other processes may take, remove or read the file at the same moment.
 _TRIES, _PAUSE_SECONDS = 20, 0.01
 
 
@@ -81,31 +80,32 @@ class Pidfile:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._held: int | None = None
-        # The process in the file that was replaced, if there was one; and why it was stale.
+        # The process in a stale file that was replaced, and why it was stale.
         self.stale_pid: int | None = None
         self.stale_why = ""
 
     def take(self) -> None:
-        """Write it, or refuse: naming the process that has it."""
-        made, name = self._make()
+        """Write the pidfile. Raises Refused, with the process that holds it."""
+        opened, name = self._create()
         try:
             for _ in range(_TRIES):
-                if self._is_taken(name):
-                    self._held = made
+                if self._try_to_take(name):
+                    self._held = opened
                     return
                 threading.Event().wait(_PAUSE_SECONDS)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
             if self._held is None:
-                os.close(made)
-        raise Refused(
-            f"the pidfile {self.path} is locked by another process than the one in it; name another --pidfile, or "
-            "see which has it open with `fuser`"
+                os.close(opened)
+        raise _refused(
+            self.path,
+            "is locked by another process than the one in it",
+            "name another --pidfile, or find the process with `fuser`",
         )
 
     def remove(self) -> None:
-        """At the end. A file that was removed or replaced meanwhile is left alone."""
+        """Remove the file, unless it was removed or replaced meanwhile."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -114,27 +114,27 @@ class Pidfile:
                 os.unlink(self.path)
         os.close(held)
 
-    def _make(self) -> tuple[int, str]:
-        """A complete and locked file under a name of its own."""
+    def _create(self) -> tuple[int, str]:
+        """A complete and locked file under a temporary name."""
         name = f"{self.path}.{os.getpid()}"
         try:
-            # What an earlier process of the same number left behind in the middle of its start.
+            # Left by an earlier process with the same number that was killed during its start.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
-            made = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            opened = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise _cannot_write(self.path, error) from error
         try:
-            os.write(made, f"{os.getpid()}\n".encode())
-            fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(opened, f"{os.getpid()}\n".encode())
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(made)
+            os.close(opened)
             os.unlink(name)
             raise _cannot_write(self.path, error) from error
-        return made, name
+        return opened, name
 
-    def _is_taken(self, name: str) -> bool:
-        """One try to give the file its name. False: another process was faster, look again."""
+    def _try_to_take(self, name: str) -> bool:
+        """Give the file its name. False: another process was faster; try again."""
         try:
             os.link(name, self.path)
         except FileExistsError:
@@ -147,28 +147,28 @@ class Pidfile:
         with _opened(self.path) as found:
             if found is None:
                 return False
-            # Only with its lock may it be replaced, so that of two that find it stale one goes on.
+            # Replaced only under its lock: of two processes that find it stale, one continues.
             if not _has_locked(found):
                 if (pid := _pid_of(found)) is None or is_running(pid):
                     raise _taken(self.path, pid)
-                return False  # another process looks at a stale one, like `running_pid`, or replaces it
+                return False  # another process reads the stale file, like `running_pid`, or replaces it
             if not _is_same(found, self.path):
                 return False
             self.stale_pid = _checked(self.path, found)
-            is_used = self.stale_pid is not None and is_running(self.stale_pid)
-            self.stale_why = "whose number another has by now" if is_used else "which is gone"
+            is_reused = self.stale_pid is not None and is_running(self.stale_pid)
+            self.stale_why = "whose number is used by another process" if is_reused else "which is not running"
             os.rename(name, self.path)
             return True
 
 
 def running_pid(path: Path) -> int | None:
-    """The process that holds the pidfile now, if one does."""
+    """The process that holds the pidfile now."""
     with _opened(path) as found:
         return None if found is None or _has_locked(found) else _pid_of(found)
 
 
 def pid_in(path: Path) -> int | None:
-    """The number in the file, if there is one, locked or not."""
+    """The number in the file, locked or not."""
     with _opened(path) as found:
         return None if found is None else _pid_of(found)
 
@@ -181,10 +181,11 @@ def _opened(path: Path) -> Iterator[int | None]:
         yield None
         return
     except OSError as error:
-        raise Refused(f"the pidfile {path} cannot be read ({error.strerror}); remove it or name another") from error
+        fix = "remove it, or name another --pidfile"
+        raise _refused(path, f"cannot be read ({error.strerror})", fix) from error
     try:
         if not stat.S_ISREG(mode := os.fstat(found).st_mode):
-            raise Refused(f"{path} is no pidfile: it is {kind_of(mode)}, not a regular file; name another file")
+            raise _refused(path, f"is {kind_of(mode)}, not a regular file", "name another --pidfile")
         yield found
     finally:
         os.close(found)
@@ -211,16 +212,16 @@ def _pid_of(found: int) -> int | None:
 
 
 def _checked(path: Path, found: int) -> int | None:
-    """The number of the process that has left it behind, if it is a pidfile, and that of no other program."""
-    facts = os.fstat(found)
+    """The number in a stale pidfile. Raises Refused if it is no pidfile, or belongs to another program."""
+    status = os.fstat(found)
     pid = _pid_of(found)
-    if facts.st_size > _BYTES_MOST or (pid is None and facts.st_size > 0):
-        raise Refused(f"{path} is no pidfile: it holds something else than the number of a process; name another file")
-    if pid is not None and pid != os.getpid() and was_running(pid, facts.st_mtime):
-        raise Refused(
-            f"the pidfile {path} has the number of process {pid} ({_command_of(pid)}), which lives and has not locked "
-            "it: it is that of another program; give this daemon another --pidfile, or remove the file if that process "
-            "is not meant"
+    if status.st_size > _BYTES_MOST or (pid is None and status.st_size > 0):
+        raise _refused(path, "is no pidfile: its content is not the number of a process", "name another --pidfile")
+    if pid is not None and pid != os.getpid() and was_running(pid, status.st_mtime):
+        raise _refused(
+            path,
+            f"belongs to another program: process {pid} ({_command_of(pid)}) is running and has not locked it",
+            "name another --pidfile, or remove the file if it does not belong to that process",
         )
     return pid
 
@@ -232,60 +233,62 @@ def _command_of(pid: int) -> str:
         return "of another user"
 
 
+def _refused(path: Path, problem: str, fix: str) -> Refused:
+    return Refused(f"pidfile {path}: {problem}", setting="--pidfile", value=str(path), fix=fix)
+
+
 def _taken(path: Path, pid: int | None) -> Refused:
-    who = "another process" if pid is None else f"process {pid}"
-    return Refused(
-        f"{who} is running with the pidfile {path} already; stop it first, or give this daemon another --pidfile"
-    )
+    holder = "another process" if pid is None else f"process {pid}"
+    return _refused(path, f"already held by {holder}", "stop it first, or name another --pidfile")
 
 
 def _cannot_write(path: Path, error: OSError) -> Refused:
     folder = path.parent
-    is_there = isinstance(error, PermissionError) or os.path.isdir(folder)
-    fix = f"let this user write to {folder}" if is_there else f"make the directory {folder}"
-    return Refused(f"the pidfile {path} cannot be written ({error.strerror}); {fix}, or name another --pidfile")
+    exists = isinstance(error, PermissionError) or os.path.isdir(folder)
+    fix = f"let this user write to {folder}" if exists else f"create the directory {folder}"
+    return _refused(path, f"cannot be written ({error.strerror})", f"{fix}, or name another --pidfile")
 
 
 _READY = b"ready"
 
 
 class Detached:
-    """The daemon's end of the pipe to the command that has started it."""
+    """The daemon's end of the pipe to the command that started it."""
 
-    def __init__(self, line: int) -> None:
-        self._line: int | None = line
+    def __init__(self, pipe: int) -> None:
+        self._pipe: int | None = pipe
 
     def ready(self) -> None:
-        """Let the command return, and the terminal go."""
-        line, self._line = self._line, None
-        if line is None:
+        """Close the terminal, and let the command return."""
+        pipe, self._pipe = self._pipe, None
+        if pipe is None:
             return
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
-            os.dup2(nowhere, standard)
-        os.close(nowhere)
+            os.dup2(null, standard)
+        os.close(null)
         with contextlib.suppress(BrokenPipeError):
-            os.write(line, _READY)
-        os.close(line)
+            os.write(pipe, _READY)
+        os.close(pipe)
 
 
 def detach() -> Detached:
-    """Answers in the daemon alone: the command that was started ends in here."""
+    """Returns only in the daemon; the command exits in here."""
     sys.stdout.flush()
     sys.stderr.flush()
-    theirs, ours = os.pipe()
+    read_end, write_end = os.pipe()
     if child := os.fork():
-        os.close(ours)
-        _wait(theirs, child)
-    os.close(theirs)
+        os.close(write_end)
+        _wait(read_end, child)
+    os.close(read_end)
     os.setsid()
-    # The first one leads a session, and could be given a terminal; the second cannot.
+    # A session leader could acquire a terminal; its child cannot.
     if os.fork():
         os._exit(0)
-    return Detached(ours)
+    return Detached(write_end)
 
 
-def _wait(line: int, child: int) -> NoReturn:
-    """In the command: until the daemon is ready, or has ended before with an error on the terminal."""
+def _wait(pipe: int, child: int) -> NoReturn:
+    """In the command: wait until the daemon is ready or has failed."""
     os.waitpid(child, 0)
-    os._exit(0 if os.read(line, len(_READY)) == _READY else 1)
+    os._exit(0 if os.read(pipe, len(_READY)) == _READY else 1)

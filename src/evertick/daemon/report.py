@@ -1,9 +1,9 @@
 """The report of a daemon for commands on its machine: a small file in its state directory.
 
-The ledger knows the nodes; only the daemon knows which file it was made from, whether that could be read again, and
-what its jobs do. The file is replaced as a whole, and goes with its daemon. Daemons may share a directory: each has a
-file of its own. A file without its process shows a crash, and is removed by the next daemon that writes. That of the
-daemon that has ended last stays under another name, for the next to see by which file it was made.
+It has facts that are not in the ledger: the configuration file, the result of the last reload, and digests of the jobs.
+Each daemon in a directory has its own file, replaced as a whole. A file without a running process shows a crash; the
+next daemon that writes removes it. The report of the daemon that ended last is kept under another name, so that the
+next one sees its configuration file.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ __all__ = [
 _NAMES = "daemon.*.json"
 _LAST = "daemon-ended.json"
 _MODE = 0o600
-# What ten thousand jobs do, with long names.
+# Enough for ten thousand jobs with long names.
 _BYTES_MOST = 16 * 1024 * 1024
-# More daemons in one directory are not looked at.
+# At most this many reports of a directory are read.
 _FILES_MOST = 100
 
 
 class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A daemon, as of its last change."""
+    """The state of a daemon."""
 
     pid: int
-    # What tells it from another process of this number, where the system says it.
+    # Distinguishes it from another process with the same number, if the system supports it.
     start_tick: int | None = None
     version: str
     node: str
-    # The incarnation under which the ledger knows it, as of its last word.
+    # The incarnation of its node when the report was written.
     node_id: str = ""
-    # The file that it was made from; None: environment and flags alone.
+    # The configuration file; None: only environment and flags.
     config: str | None
     jobs: int
     started_at: datetime
     # Its ledger, without a password.
     database: str = ""
     app: str = "default"
-    # When it reads its files again: as they change, on a signal, or never.
+    # When it reloads its files: on a change, on a signal, or never.
     reload: str = "change"
-    # By job, what it does: each of its keys that is not of the schedule, and a digest of its value.
+    # By job, its keys that are not of the schedule, each with a digest of the value.
     does: dict[str, dict[str, str]] = {}
-    # When the files were last read again, and what was wrong with them then. While that is so, the older state holds.
+    # The time and the problems of the last reload. With problems, the previous configuration is in force.
     reloaded_at: datetime | None = None
     problems: tuple[str, ...] = ()
-    # Settings that have changed in the files, and count from the next start on.
+    # Changed settings that take effect after a restart.
     wants_restart: tuple[str, ...] = ()
 
 
 def write_report(folder: Path, report: DaemonReport) -> None:
-    """Raises OSError where it cannot be written."""
+    """Raises OSError if it cannot be written."""
     path = _path(folder, report.pid)
     fresh = path.with_suffix(".new")
     written = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, _MODE)
@@ -74,28 +74,28 @@ def write_report(folder: Path, report: DaemonReport) -> None:
         file.write(msgspec.json.encode(report))
     os.replace(fresh, path)
     for other, report in _found(folder):
-        if not _lives(report):
+        if not _is_alive(report):
             other.unlink(missing_ok=True)
 
 
 def read_reports(folder: Path) -> list[DaemonReport]:
-    """Reports of the daemons that run here, the oldest first; none that this user may not read."""
-    return sorted((report for _, report in _found(folder) if _lives(report)), key=lambda report: report.started_at)
+    """Reports of running daemons that this user may read, the oldest first."""
+    return sorted((report for _, report in _found(folder) if _is_alive(report)), key=lambda report: report.started_at)
 
 
 def read_dead_reports(folder: Path) -> list[DaemonReport]:
-    """Reports of daemons that crashed, or whose machine did: a daemon that ends removes its own."""
-    return [report for _, report in _found(folder) if not _lives(report)]
+    """Reports of daemons that crashed; a daemon that ends normally removes its own."""
+    return [report for _, report in _found(folder) if not _is_alive(report)]
 
 
 def remove_report(folder: Path, pid: int) -> None:
-    """At the end of a daemon."""
+    """Keep the report of a daemon that ends under the name of the last one."""
     with contextlib.suppress(OSError):
         os.replace(_path(folder, pid), folder / _LAST)
 
 
 def read_previous_reports(folder: Path) -> list[DaemonReport]:
-    """All reports of this directory: of running, crashed, and of the last ended daemon."""
+    """All reports of this directory: of running and crashed daemons, and of the one that ended last."""
     return [report for _, report in (*_found(folder), *_read(folder / _LAST))]
 
 
@@ -113,6 +113,6 @@ def _read(path: Path) -> Iterator[tuple[Path, DaemonReport]]:
         yield path, msgspec.json.decode(read_regular(path, _BYTES_MOST), type=DaemonReport)
 
 
-def _lives(report: DaemonReport) -> bool:
-    """Whether it is still the process that wrote it: its number may be another's by now."""
+def _is_alive(report: DaemonReport) -> bool:
+    """Whether the process that wrote it is running; its number may have been reused."""
     return is_running(report.pid) and report.start_tick in (None, started_at_tick(report.pid))

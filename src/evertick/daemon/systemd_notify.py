@@ -1,11 +1,10 @@
-"""The notification socket of systemd, which other supervisors know, too: state, reloads, and the watchdog.
+"""Notifications to the supervisor, by the socket protocol of systemd: state, reloads, and the watchdog.
 
-A datagram of a few lines goes to the socket that the environment names, if it names one. A supervisor that does not
-listen never stops or delays a node: a datagram that cannot be sent is dropped.
+Datagrams go to the socket in NOTIFY_SOCKET, if it is set. A datagram that cannot be sent is dropped, so a supervisor
+that does not read never delays the node.
 
-The watchdog has a thread of its own, so that a busy event loop is not taken for a dead one. It looks at that loop
-before each ping, so that a dead one is not taken for a busy one. A store that is away does not stop the pings: no
-restart brings it back.
+The watchdog has its own thread, so that a busy event loop does not miss pings. Before each ping it checks that the
+event loop responds. It keeps pinging while the store is unavailable, since a restart would not help.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ __all__ = ["Notify", "Watchdog"]
 log = logging.getLogger("evertick.daemon")
 
 _STATUS_MOST = 400
-# A full queue of the supervisor is waited for this long, on whichever thread it is.
+# How long a send waits while the supervisor's queue is full.
 _SEND_SECONDS = 1.0
 
 
 class Notify:
-    """A line to the supervisor, or to none."""
+    """The connection to the supervisor; without one, calls do nothing."""
 
     def __init__(self, address: str | None, *, watchdog_seconds: float | None = None) -> None:
         self._socket = None if address is None else _connected(address)
-        # It expects a ping within this time, again and again; None: no watchdog.
+        # The supervisor expects a ping at least this often; None: no watchdog.
         self.watchdog_seconds = None if self._socket is None else watchdog_seconds
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notify:
-        """The supervisor that has started this process. The variables go: commands of jobs must not use them."""
+        """The supervisor that started this process. Removes the variables, so that commands of jobs do not use them."""
         address = environ.pop("NOTIFY_SOCKET", None)
         wanted, pid = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         is_ours = not pid or pid == str(os.getpid())
@@ -54,7 +53,7 @@ class Notify:
         self._send("READY=1", f"STATUS={_line(status)}")
 
     def reloading(self, status: str) -> None:
-        """With the time, by which the supervisor tells this reload from an earlier one."""
+        """The time in it distinguishes this reload from an earlier one."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={supervisor_us()}", f"STATUS={_line(status)}")
 
     def stopping(self, status: str, *, seconds: float) -> None:
@@ -64,52 +63,52 @@ class Notify:
         self._send(f"STATUS={_line(text)}")
 
     def not_yet(self, status: str, *, seconds: float) -> None:
-        """The start takes longer, up to so many seconds."""
+        """Ask for up to `seconds` more for the start."""
         self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", f"STATUS={_line(status)}")
 
     def alive(self) -> None:
         self._send("WATCHDOG=1")
 
     def close(self) -> None:
-        line, self._socket = self._socket, None
-        if line is not None:
-            line.close()
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
 
     def _send(self, *lines: str) -> None:
-        line = self._socket
-        if line is None:
+        connection = self._socket
+        if connection is None:
             return
         try:
-            line.send("\n".join(lines).encode())
+            connection.send("\n".join(lines).encode())
         except OSError as error:
-            log.debug("the supervisor did not get %s: %s", lines[0], error)
+            log.debug("supervisor: sending %s failed: %s", lines[0], error)
 
 
 def _connected(address: str) -> socket.socket | None:
-    # "@" is how a name without a file is written.
+    # "@" stands for the NUL byte of an abstract socket.
     name = f"\0{address[1:]}" if address.startswith("@") else address
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    line.settimeout(_SEND_SECONDS)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    connection.settimeout(_SEND_SECONDS)
     try:
-        line.connect(name)
+        connection.connect(name)
     except OSError as error:
         with contextlib.suppress(OSError):
-            line.close()
-        log.warning("the supervisor's socket %s cannot be reached (%s): it gets no notifications", address, error)
+            connection.close()
+        log.warning("supervisor socket %s: unreachable (%s); no notifications are sent", address, error)
         return None
-    return line
+    return connection
 
 
 def _line(text: str) -> str:
     return printable(text)[:_STATUS_MOST]
 
 
-# Pings in the time that the supervisor waits for one: two may get lost.
+# Pings per watchdog timeout, so that two may get lost.
 _PINGS = 3
 
 
 class Watchdog:
-    """Pings from `start` to `stop`, if the supervisor expects it."""
+    """Sends pings from `start` to `stop`, if the supervisor expects them."""
 
     def __init__(self, notify: Notify, is_alive: Callable[[], bool]) -> None:
         self._notify = notify
@@ -120,7 +119,7 @@ class Watchdog:
     def start(self) -> None:
         seconds = self._notify.watchdog_seconds
         if seconds is not None:
-            log.debug("watchdog: a ping to the supervisor every %.1f s", seconds / _PINGS)
+            log.debug("watchdog: pinging the supervisor every %.1f s", seconds / _PINGS)
             self._thread = threading.Thread(
                 target=self._ping, args=(seconds / _PINGS,), name="evertick watchdog", daemon=True
             )
@@ -136,8 +135,10 @@ class Watchdog:
         is_silent = False
         while not self._ending.wait(every):
             if self._is_alive():
+                if is_silent:
+                    log.warning("watchdog: the event loop responds again; pings to the supervisor are resumed")
                 is_silent = False
                 self._notify.alive()
             elif not is_silent:
                 is_silent = True
-                log.error("the event loop is stuck: watchdog pings to the supervisor are suspended")
+                log.error("watchdog: the event loop is stuck; pings to the supervisor are suspended")
