@@ -1,4 +1,4 @@
-"""Files of credentials, against a NATS server that knows nobody without one."""
+"""Credentials files, with a NATS server that requires them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_without_credentials_the_server_refuses(guarded: Broker, own: str)
     assert "Authorization" in await refusal(guarded, None, own)
 
 
-async def test_credentials_of_another_operator_are_told_with_their_file_and_the_fix(
+async def test_credentials_of_another_operator_are_reported_with_their_file_and_the_fix(
     guarded: Broker, own: str, tmp_path: Path
 ) -> None:
     file = Operator().give(tmp_path / "stranger.creds")
@@ -123,14 +123,14 @@ async def test_credentials_of_another_operator_are_told_with_their_file_and_the_
     assert "Authorization" in said
 
 
-async def test_credentials_that_have_run_out_are_told_with_their_file(
+async def test_expired_credentials_are_reported_with_their_file(
     guarded: Broker, operator: Operator, own: str, tmp_path: Path
 ) -> None:
     file = operator.give(tmp_path / "old.creds", until=time.time() - 60)
     assert f"credentials: {file} was rejected by the server: " in await refusal(guarded, file, own)
 
 
-async def test_an_account_without_jetstream_is_told_with_the_fix(own: str, tmp_path: Path) -> None:
+async def test_an_account_without_jetstream_is_reported_with_the_fix(own: str, tmp_path: Path) -> None:
     operator = Operator(has_jetstream=False)
     with nats_server(conf=operator.conf()) as server:
         said = await refusal(server, operator.give(tmp_path / "worker.creds"), own)
@@ -162,7 +162,7 @@ async def test_a_file_that_was_exchanged_counts_from_the_next_line_on(
         ("damaged key", "has a damaged key; copy the file from its operator again"),
     ],
 )
-async def test_a_wrong_file_is_told_with_what_is_wrong(
+async def test_an_invalid_file_is_reported_with_the_problem(
     guarded: Broker, creds: Path, own: str, text: str, told: str
 ) -> None:
     whole = creds.read_text()
@@ -181,7 +181,7 @@ async def test_a_file_with_the_line_ends_of_windows_is_read(guarded: Broker, cre
         assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
-async def test_without_the_package_that_signs_it_is_said_what_to_install(
+async def test_a_missing_package_is_reported_with_the_command_that_installs_it(
     guarded: Broker, creds: Path, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "nkeys", None)
