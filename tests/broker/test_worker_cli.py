@@ -245,7 +245,7 @@ async def said_of(workers: Workers, words: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "fix"), [("list", "say --stream"), ("stream", "leave out --stream")])
-async def test_a_queue_of_the_other_kind_is_reported_with_the_fix(
+async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
     own: str, redis: Broker, tmp_path: Path, kind: Kind, fix: str
 ) -> None:
     async with bench_on(redis, own, kind) as reads, bench_on(redis, own, "stream" if kind == "list" else "list") as has:
@@ -259,7 +259,7 @@ async def test_a_queue_of_the_other_kind_is_reported_with_the_fix(
     assert f"a {kind} is wanted, and the key is none" in line
     assert fix in line
     assert "WRONGTYPE" not in line
-    # The address is named once.
+    # The address appears once.
     assert line.count(f":{redis.port}") == 1
 
 
