@@ -1,4 +1,4 @@
-"""A queue in a broker, the node's side of it, and workers, for each kind of broker."""
+"""A queue in any broker, its node's side, and its workers."""
 
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ class Bench:
         assert await self.broker.push(messages) == [None] * len(messages)
 
     async def push_doubles(self, many: list[dict[str, Any]]) -> None:
-        """The same once more. NATS would drop them by their ids, within its window; so they go without."""
+        """Send the messages again, without ids, since NATS would drop duplicates by their ids."""
         messages = [envelope(self.to, reply=self.reply, kind=self.kind, **fields) for fields in many]
         await self.put([stamped(envelope_of(each), system_clock.now_us()) for each in messages])
 
     async def put(self, many: list[bytes]) -> None:
-        """Something into the queue, past the node."""
+        """Put raw data into the queue, without a node."""
         if self.kind == "nats":
             client = await nats.connect(self.server.url)
             names, stream = NatsNames("evertick"), client.jetstream()
             try:
-                # A worker that is just being started may not have come to it yet.
+                # A worker that is starting may not have joined yet.
                 await make_streams(stream, names, NatsConnection(url=self.server.url))
                 for data in many:
                     await stream.publish(names.jobs(self.own), data)
@@ -123,7 +123,7 @@ class Bench:
         await redis_client.aclose()
 
     async def ends(self, count: int = 1) -> list[WorkerReport]:
-        """All reports until so many runs have ended."""
+        """All reports until this number of runs has ended."""
 
         def enough(found: list[WorkerReport]) -> bool:
             return sum(each.kind in ("finish", "fail", "skip") for each in found) >= count

@@ -45,15 +45,15 @@ async def bench(own: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench
 
 @pytest.fixture(autouse=True)
 def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short waits: a worker that stops waits for its current fetch, and a node for its current read before it knows
-    that no worker has a run."""
+    """Short waits: a stopping worker waits for its current fetch, and a node that checks whether a worker has a run
+    waits for its current read."""
     monkeypatch.setattr(worker_module, "FETCH_SECONDS", 0.05)
     monkeypatch.setattr(report_module, "WAIT_SECONDS", 0.5)
 
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A name as another host has it, which leads to this machine; nothing was said of it yet."""
+    """A host name that looks remote and leads to this machine; no warning about it was logged yet."""
     name, look_up = "broker.example", socket.getaddrinfo
 
     def found(host: Any, *args: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Brokers behind TLS: the right authority is enough, a stranger is refused, and what is asked for is shown."""
+"""Brokers with TLS: the right authority is enough, an unknown one is rejected, client certificates are sent."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ async def ended(node: Scheduler, run: Run) -> Run:
 
 
 async def until(node: Scheduler, run: Run, holds: Callable[[Run], bool]) -> Run:
-    """The test's own time limit ends what never holds."""
+    """The time limit of the test ends an endless wait."""
     while not holds(found := await node.get_run(run.id)):
         await asyncio.sleep(0.01)
     return found
@@ -160,8 +160,8 @@ async def test_many_reports_that_cannot_be_read_are_two_lines_of_the_log(
     assert len(more) <= 5
 
 
-async def test_what_a_run_took_is_what_its_worker_says(bench: Bench, url: str) -> None:
-    """Though the node hears that it was taken and that it is done at one moment, later."""
+async def test_the_duration_of_a_run_is_that_of_its_workers_report(bench: Bench, url: str) -> None:
+    """Although the node reads both reports at one later moment."""
 
     @bench.scheduler.task(name="build")
     async def build() -> None:
@@ -173,7 +173,7 @@ async def test_what_a_run_took_is_what_its_worker_says(bench: Bench, url: str) -
     async with before:
         run = await job.enqueue()
         await until(before, run, lambda found: found.dispatched is not None and found.dispatched.pushed_at is not None)
-    # No node reads while it is done.
+    # The node is stopped while the work is done.
     worker = bench.worker()
     while not worker.counts["taken"]:
         await asyncio.sleep(0.01)
@@ -270,7 +270,7 @@ async def test_the_log_names_the_job_that_failed_elsewhere(
 
 
 @pytest.mark.parametrize("how", ["cancel", "remove"])
-async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves_it_alone(
+async def test_a_cancel_ends_a_run_that_no_worker_has_and_a_later_worker_ignores_it(
     bench: Bench, url: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "evertick.tend")
@@ -288,7 +288,7 @@ async def test_what_no_worker_has_is_over_soon_and_a_worker_that_finds_it_leaves
         await _until_heard(node)
         await (node.cancel(run.id) if how == "cancel" else node.remove("builds"))
         given_up = await ended(node, run)
-        # Told behind its end; the message is still in the queue.
+        # The cancel came first; the message is still in the queue.
         kills = MessageFilter(channel="nats.kill" if bench.kind == "nats" else "redis.kill", limit=1)
         while (await (await node.runtime.store()).messages(bench.own, kills))[0].state is not MessageState.SENT:
             await asyncio.sleep(0.01)
@@ -396,7 +396,7 @@ async def test_a_worker_that_falls_silent_loses_its_run_and_its_late_word_is_ref
             assert await silent.report(dispatched, taken)
             bench.worker()
             done = await ended(node, run)
-            # It was slow, not dead: it learns that the run is not wanted, and its report is rejected.
+            # It was slow, not dead: its report is rejected.
             late = WorkerReport(v=1, run=dispatched.run, fence=dispatched.fence, kind="finish", result="by the silent")
             assert not await silent.report(dispatched, late)
             await asyncio.wait_for(_refused(node), 10)
@@ -444,7 +444,7 @@ async def test_a_broker_that_is_away_delays_and_costs_nothing(
 
 @pytest.mark.parametrize("kind", ["list", "nats"])
 async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind: Any, url: str) -> None:
-    """One that works all the time, and one that ends while the broker is unreachable."""
+    """One worker works all the time, and one ends while no report can be sent."""
     with nats_server() if kind == "nats" else redis_server() as server:
         async with bench_on(server, own, kind) as bench:
             done_by: list[str] = []
@@ -464,7 +464,7 @@ async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind:
                 taken = [await until(node, run, _is_taken) for run in runs]
                 server.kill()
                 may_end["short"].set()
-                # Both are overdue, and by more than they may be silent.
+                # Both are overdue by more than the progress timeout.
                 last = max(
                     run.dispatched.until
                     for run in taken
@@ -540,7 +540,7 @@ async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(ben
         (Nats("q"), NatsConnection(prefix="shop"), "evertick worker --broker nats --driver q --prefix shop -- COMMAND"),
     ],
 )
-async def test_the_settings_of_a_worker_are_in_the_command(spec: Spec, where: object, served_by: str) -> None:
+async def test_the_command_has_all_flags_that_a_worker_needs(spec: Spec, where: object, served_by: str) -> None:
     node = Scheduler("sqlite://", drivers=[spec.driver])
     node.connect(spec.driver, where)
     driver = node.job("build", spec).work.driver
@@ -621,8 +621,8 @@ async def test_in_virtual_time_nothing_is_dispatched_and_no_broker_is_needed() -
 
 
 @pytest.mark.parametrize("kind", ["list", "stream", "nats"])
-async def test_a_broker_that_is_back_gets_at_once_what_waited_for_it(own: str, kind: Kind, tmp_path: Path) -> None:
-    """However long the next try was to wait."""
+async def test_waiting_messages_are_sent_as_soon_as_the_broker_is_back(own: str, kind: Kind, tmp_path: Path) -> None:
+    """Also before their next scheduled attempt."""
     with nats_server() if kind == "nats" else redis_server() as server:
         async with bench_on(server, own, kind) as bench:
             node = node_on(bench, f"sqlite:///{tmp_path}/ledger.db")
@@ -651,7 +651,7 @@ def _is_pushed(run: Run) -> bool:
 
 
 async def _until_heard(node: Scheduler) -> None:
-    """Before a node reads all reports, a cancel cannot know that no worker has the run, and waits for one."""
+    """Wait until the node reads reports: before that, a cancel must assume that a worker has the run."""
     assert node.runtime.engine is not None
     while not node.runtime.engine._reporter.heard():
         await asyncio.sleep(0.01)

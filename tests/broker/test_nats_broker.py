@@ -76,7 +76,7 @@ async def test_a_report_goes_to_one_reader_and_is_gone_when_it_was_acknowledged(
             await asyncio.sleep(0.01)
 
 
-async def test_what_a_reader_did_not_acknowledge_comes_again(
+async def test_an_unacknowledged_report_is_delivered_again(
     nats: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_client, "ACK_SECONDS", 0.1)
@@ -106,7 +106,7 @@ async def test_a_message_that_its_worker_did_not_take_goes_to_another(
         assert (await bench.ends())[-1].run == bench.run
 
 
-async def test_a_kill_is_heard_and_kept(nats: Broker, own: str) -> None:
+async def test_a_kill_is_delivered_and_stored(nats: Broker, own: str) -> None:
     heard: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def hear(message: nats_py.aio.msg.Msg) -> None:
@@ -140,7 +140,7 @@ async def test_streams_are_made_with_limits_and_those_that_are_there_are_left_as
 
 
 async def test_deleted_streams_are_created_again(own: str) -> None:
-    """Of a connection that works otherwise."""
+    """The connection works all the time."""
     with nats_server() as server:
         async with broker_at(server, own) as broker, stream_of(server) as stream:
             assert await broker.push([envelope(own, reply=None)]) == [None]
@@ -189,7 +189,7 @@ async def test_a_line_that_a_restart_of_the_server_has_broken_costs_no_try(own: 
     with nats_server() as server:
         async with broker_at(server, own) as broker:
             assert await broker.push([envelope(own, reply=None)]) == [None]
-            # No process ran in between that could have noticed.
+            # No other task has run in between that could have noticed it.
             server.kill()
             server.start()
             assert await broker.push([envelope(own, reply=None)]) == [None]
@@ -198,7 +198,7 @@ async def test_a_line_that_a_restart_of_the_server_has_broken_costs_no_try(own: 
 async def test_a_line_that_broke_while_it_was_closed_leaves_no_socket_open(
     own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library calls it closed first, and does not come to its socket where the last words cannot be written."""
+    """The library marks the connection as closed first, and leaves the socket open if its last write fails."""
 
     async def broken() -> None:
         raise ConnectionResetError("gone")
@@ -234,7 +234,7 @@ async def test_a_worker_goes_on_when_its_server_is_back(own: str) -> None:
             if pushed != [None]:  # the connection broke unnoticed
                 pushed = await bench.broker.push([message])
             assert pushed == [None]
-            # A message acknowledged right before the kill may be delivered again, and before the kill.
+            # A report acknowledged right before the kill may be delivered again, before the end.
             end = ("finish", bench.run)
             reports = await reports_until(bench.broker, lambda found: end in [(each.kind, each.run) for each in found])
             assert [each.kind for each in reports if each.run == bench.run][:2] == ["taken", "finish"]

@@ -1,4 +1,4 @@
-"""Files of credentials, against a NATS server that accepts no connection without one."""
+"""Credentials files, with a NATS server that requires them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_a_file_that_was_exchanged_counts_from_the_next_line_on(
         ("damaged key", "has a damaged key; copy the file from its operator again"),
     ],
 )
-async def test_a_wrong_file_is_reported_with_its_problem(
+async def test_an_invalid_file_is_reported_with_the_problem(
     guarded: Broker, creds: Path, own: str, text: str, told: str
 ) -> None:
     whole = creds.read_text()
@@ -181,7 +181,7 @@ async def test_a_file_with_the_line_ends_of_windows_is_read(guarded: Broker, cre
         assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
-async def test_without_the_package_that_signs_it_is_said_what_to_install(
+async def test_a_missing_package_is_reported_with_the_command_that_installs_it(
     guarded: Broker, creds: Path, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "nkeys", None)

@@ -1,4 +1,4 @@
-"""The ends of runs on NATS: every one, in order, and again from where the last one was."""
+"""The ends of runs on NATS: all of them, in order, and continued after the last one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def _in_stream(stream: JetStreamContext, subject: str) -> int:
 
 
 async def published(server: Broker, app: str, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """All that is in the stream of this app, when there are so many."""
+    """All events in the stream of this app, when this number is reached."""
     client = await nats_py.connect(server.url)
     subject = f"evertick.{app}.runs.*"
     try:
@@ -132,7 +132,7 @@ def test_no_kind_of_event_is_called_like_a_verdict() -> None:
         ("run.finished", "nats: events: 'run.finished' must be true, false, or a list of kinds"),
     ],
 )
-def test_what_is_no_event_of_a_run_is_refused(events: Any, words: str) -> None:
+def test_an_unknown_event_of_a_run_is_refused(events: Any, words: str) -> None:
     with pytest.raises(InvalidSetting, match=re.escape(words)):
         Scheduler("sqlite://").connect("nats", NatsConnection(events=events))
 
@@ -173,9 +173,7 @@ async def test_a_bus_that_is_away_delays_events_and_loses_none(
     assert [event["run_id"] for _, event in events] == [run.id for run in runs]
 
 
-async def test_to_publish_is_to_keep_a_feed_and_a_feed_kept_for_others_stays(
-    nats: Broker, own: str, tmp_path: Path
-) -> None:
+async def test_publishing_keeps_a_feed_and_leaves_a_longer_one_as_it_is(nats: Broker, own: str, tmp_path: Path) -> None:
     for kept, expected in (("30d", 30), (None, 1)):
         node = Scheduler(f"sqlite:///{tmp_path}/{expected}.db", app=own)
         if kept is not None:
@@ -185,14 +183,14 @@ async def test_to_publish_is_to_keep_a_feed_and_a_feed_kept_for_others_stays(
             each.connect("nats", NatsConnection(url=nats.url, events=True))
         async with elsewhere:
             state = await (await elsewhere.runtime.store()).feed_state(own)
-            assert (state is None) == (kept is None), "who publishes nothing needs no feed"
+            assert (state is None) == (kept is None), "without events no feed is needed"
         async with node:
             state = await (await node.runtime.store()).feed_state(own)
         assert state is not None
         assert timedelta(microseconds=state.kept) == timedelta(days=expected)
 
 
-async def test_an_app_without_a_feed_gets_an_error_with_the_fix(
+async def test_an_app_without_a_feed_logs_how_to_turn_it_on(
     nats: Broker, own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Scheduler(f"sqlite:///{tmp_path}/ledger.db", app=own, feed="off")
@@ -200,7 +198,7 @@ async def test_an_app_without_a_feed_gets_an_error_with_the_fix(
     async with node:
         await until_logged(caplog, "keeps no feed; turn it on")
     [told] = [record for record in caplog.records if "keeps no feed" in record.getMessage()]
-    assert told.levelno >= logging.WARNING, "it is logged once, as a warning or above"
+    assert told.levelno >= logging.WARNING, "it is logged once, at a visible level"
 
 
 async def test_without_events_their_stream_is_not_made(nats: Broker) -> None:

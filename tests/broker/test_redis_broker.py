@@ -113,7 +113,7 @@ async def test_a_report_that_came_before_any_reader_is_read(redis: Broker, own: 
         assert [each.data for each in await broker.read(10, 1.0)] == [b"early"]
 
 
-async def test_what_a_reader_did_not_acknowledge_comes_to_another(
+async def test_an_unacknowledged_report_goes_to_another_reader(
     redis: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_broker, "UNSETTLED_MS", 0)
@@ -136,7 +136,7 @@ async def test_an_entry_that_is_no_report_is_read_as_nothing_and_can_be_acknowle
         await broker.acknowledge([incoming])
 
 
-async def test_a_kill_is_said_and_kept(redis: Broker, own: str) -> None:
+async def test_a_kill_is_published_and_stored(redis: Broker, own: str) -> None:
     async with broker_at(redis, own) as broker, client_of(redis) as client:
         async with client.pubsub(ignore_subscribe_messages=True) as said:
             await said.subscribe(KILL_CHANNEL)
@@ -175,7 +175,7 @@ async def test_it_is_used_again_after_the_server_came_back_empty(own: str) -> No
 async def test_lines_that_a_restart_of_the_server_has_broken_cost_no_try(own: str) -> None:
     with redis_server(is_durable=False) as server:
         async with broker_at(server, own) as broker:
-            # Two lines: one is read from while another is pushed by.
+            # Two connections: one reads while the other pushes.
             reading = asyncio.create_task(broker.read(10, 0.5))
             while await broker.push([envelope(own, reply=None)]) == [None] and not reading.done():
                 await asyncio.sleep(0.01)
@@ -188,7 +188,7 @@ async def test_lines_that_a_restart_of_the_server_has_broken_cost_no_try(own: st
             assert await again == []
 
 
-async def test_a_password_is_used_from_a_secret_and_a_wrong_one_is_reported(own: str) -> None:
+async def test_a_password_comes_from_a_secret_and_a_wrong_one_is_reported(own: str) -> None:
     from evertick.driver.secret import Secret
 
     with redis_server("--requirepass", "hunter2", is_durable=False) as server:
@@ -231,7 +231,7 @@ async def test_a_cancelled_read_leaves_the_line_in_order(redis: Broker, own: str
         assert await broker.push([envelope(own, reply=None)]) == [None]
 
 
-async def test_a_read_that_waits_ends_with_the_broker_and_opens_no_connection(redis: Broker, own: str) -> None:
+async def test_a_waiting_read_ends_when_the_broker_closes_and_does_not_reconnect(redis: Broker, own: str) -> None:
     async with broker_at(redis, own) as broker:
         await broker.read(1, 0.01)
         assert broker._client is not None

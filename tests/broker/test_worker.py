@@ -1,4 +1,4 @@
-"""The reference worker on real brokers, without a ledger: what it takes, drops, says and stops."""
+"""The reference worker on real brokers, without a ledger: what it takes, drops, reports and stops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = "0190a1b2-0000-7000-8000-000000000001"
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """The test's own time limit ends what never holds."""
+    """The time limit of the test ends an endless wait."""
     while not holds():
         await asyncio.sleep(0.005)
 
@@ -43,7 +43,7 @@ async def test_a_run_is_taken_done_and_reported(bench: Bench) -> None:
     assert worker.counts == {"taken": 1}
 
 
-async def test_an_end_tells_how_long_the_work_took(bench: Bench) -> None:
+async def test_the_last_report_has_the_duration_of_the_work(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work(fails: bool) -> None:
         await asyncio.sleep(0.05)
@@ -59,7 +59,7 @@ async def test_an_end_tells_how_long_the_work_took(bench: Bench) -> None:
     assert 0.05 <= min(took["finish"] or 0, took["fail"] or 0) < system_clock.elapsed() - began
 
 
-async def test_of_a_doubled_message_one_is_executed(bench: Bench) -> None:
+async def test_a_duplicate_message_is_done_once_even_by_two_workers(bench: Bench) -> None:
     done: list[int] = []
 
     @bench.scheduler.task(name="work")
@@ -87,7 +87,7 @@ async def test_the_same_run_under_another_fence_is_another_dispatch(bench: Bench
     assert sorted(each.fence for each in ends) == [1, 2]
 
 
-async def test_what_comes_after_its_time_is_left_alone(bench: Bench) -> None:
+async def test_a_message_after_take_by_is_ignored(bench: Bench) -> None:
     worker = bench.worker()
     await bench.dispatch(take_within=-1.0)
     await until(lambda: worker.counts["late"] == 1)
@@ -95,7 +95,7 @@ async def test_what_comes_after_its_time_is_left_alone(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"v":2}', b"[" * 270_000], ids=lambda data: repr(data[:10]))
-async def test_what_is_no_message_is_dropped_and_the_next_is_done(bench: Bench, data: bytes) -> None:
+async def test_an_unreadable_message_is_dropped_and_the_next_is_done(bench: Bench, data: bytes) -> None:
     @bench.scheduler.task(name="work")
     async def work() -> None: ...
 
@@ -106,7 +106,7 @@ async def test_what_is_no_message_is_dropped_and_the_next_is_done(bench: Bench, 
     assert worker.counts == {"unreadable": 1, "taken": 1}
 
 
-async def test_output_with_half_a_letter_is_reported(bench: Bench) -> None:
+async def test_texts_with_unpaired_surrogates_are_reported(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work(ctx: Context) -> str:
         ctx.log("no such file: \udcff")
@@ -203,7 +203,7 @@ async def test_a_kill_stops_the_work_at_once(bench: Bench) -> None:
     assert (end.kind, end.reason, end.retry) == ("fail", "killed", False)
 
 
-async def test_a_missed_cancel_is_noticed_with_the_next_report(bench: Bench) -> None:
+async def test_a_lost_kill_is_noticed_with_the_next_report(bench: Bench) -> None:
     begun = asyncio.Event()
 
     @bench.scheduler.task(name="work")
@@ -219,7 +219,7 @@ async def test_a_missed_cancel_is_noticed_with_the_next_report(bench: Bench) -> 
     assert (await bench.ends())[-1].reason == "killed"
 
 
-async def test_what_was_killed_before_it_was_taken_is_not_begun(bench: Bench) -> None:
+async def test_a_run_that_is_killed_before_it_is_taken_does_not_start(bench: Bench) -> None:
     await bench.broker.kill([Kill(run=bench.run, fence=4)])
     worker = bench.worker()
     await bench.dispatch(run=bench.run, fence=4)
@@ -243,7 +243,7 @@ async def test_a_thread_is_asked_to_stop(bench: Bench) -> None:
     assert (await bench.ends())[-1].reason == "killed"
 
 
-async def test_what_takes_longer_than_its_timeout_is_stopped_and_fails(bench: Bench) -> None:
+async def test_work_that_exceeds_its_timeout_is_stopped_and_fails(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work() -> None:
         await asyncio.Event().wait()
@@ -274,7 +274,7 @@ async def test_no_more_runs_at_once_than_it_has_slots_for(bench: Bench) -> None:
     assert most == 3
 
 
-async def test_a_drain_waits_for_what_is_under_way_and_takes_nothing_more(bench: Bench) -> None:
+async def test_a_drain_waits_for_running_work_and_takes_no_more(bench: Bench) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @bench.scheduler.task(name="work")
@@ -296,7 +296,7 @@ async def test_a_drain_waits_for_what_is_under_way_and_takes_nothing_more(bench:
     assert (await bench.ends())[-1].run == bench.run
 
 
-async def test_a_run_that_does_not_end_in_the_stop_time_is_interrupted_and_released(bench: Bench) -> None:
+async def test_work_that_exceeds_the_stop_time_is_interrupted_and_released(bench: Bench) -> None:
     begun = asyncio.Event()
 
     @bench.scheduler.task(name="work")
@@ -311,7 +311,7 @@ async def test_a_run_that_does_not_end_in_the_stop_time_is_interrupted_and_relea
     assert [each.kind for each in await all_reports(bench.broker)] == ["taken", "release"]
 
 
-async def test_a_returned_message_goes_to_another_worker(bench: Bench) -> None:
+async def test_a_released_message_goes_to_another_worker(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work() -> None: ...
 
@@ -326,7 +326,7 @@ async def test_a_returned_message_goes_to_another_worker(bench: Bench) -> None:
     assert (await bench.ends())[-1].run == bench.run
 
 
-async def test_what_a_dead_worker_had_read_from_a_stream_goes_to_another(
+async def test_an_entry_read_by_a_dead_worker_goes_to_another(
     redis: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_broker, "UNSETTLED_MS", 0)
@@ -345,7 +345,7 @@ async def test_what_a_dead_worker_had_read_from_a_stream_goes_to_another(
 
 
 @pytest.mark.parametrize("mode", ["forget", "ack"])
-async def test_a_worker_says_no_more_than_its_mode_asks_for(bench: Bench, mode: str) -> None:
+async def test_a_worker_reports_only_what_its_mode_requires(bench: Bench, mode: str) -> None:
     done = asyncio.Event()
 
     @bench.scheduler.task(name="work")
@@ -384,7 +384,7 @@ async def test_the_end_of_a_run_is_reported_when_the_broker_is_back(own: str) ->
             assert found[-1].result == "kept"
 
 
-async def test_a_result_that_is_too_large_is_left_out_and_a_line_says_so(bench: Bench) -> None:
+async def test_a_result_that_is_too_large_is_dropped_with_a_log_line(bench: Bench) -> None:
     @bench.scheduler.task(name="work")
     async def work() -> str:
         return "x" * 100_000
@@ -402,7 +402,7 @@ def test_reports_of_newer_workers_are_read_and_other_versions_refused() -> None:
 
     newer = msgspec.json.encode({"v": 1, "run": RUN, "fence": 1, "kind": "taken", "colour": "blue"})
     assert decode_report(newer).kind == "taken"
-    for odd in (-1, 1e9):  # an end counts, regardless of the worker's clock
+    for odd in (-1, 1e9):  # a wrong clock of the worker does not invalidate the report
         end = {"v": 1, "run": RUN, "fence": 1, "kind": "finish", "took": odd}
         assert decode_report(msgspec.json.encode(end)).took is None
     for wrong in (

@@ -116,7 +116,7 @@ async def test_tasks_of_a_program_are_done_without_its_database(bench: Bench, wo
 
 @contextmanager
 def on_processors(allowed: set[int]) -> Iterator[None]:
-    """Processes that start meanwhile may use only these."""
+    """Processes started meanwhile may use only these processors."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, allowed)
     try:
@@ -174,7 +174,7 @@ async def test_a_killed_run_leaves_no_process(on_redis: Bench, redis_workers: Wo
     assert not is_alive(child)
 
 
-async def test_kill_9_of_a_worker_ends_what_it_ran(on_redis: Bench, redis_workers: Workers, tmp_path: Path) -> None:
+async def test_kill_9_of_a_worker_ends_its_commands(on_redis: Bench, redis_workers: Workers, tmp_path: Path) -> None:
     path = tmp_path / "child"
     process = redis_workers.start("--", "sh", "-c", f"trap '' TERM; echo $$ > {path}; sleep 1000; sleep 1000")
     await on_redis.dispatch()
@@ -202,7 +202,7 @@ async def test_a_signal_drains_and_ends_it_well(
     assert [each.kind for each in await all_reports(on_redis.broker) if each.kind != "progress"] == ["taken", "finish"]
 
 
-async def test_a_run_that_a_second_signal_interrupts_is_released(
+async def test_work_that_a_second_signal_interrupts_is_released(
     on_redis: Bench, redis_workers: Workers, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
@@ -263,7 +263,7 @@ async def test_a_queue_of_the_other_kind_is_reported_with_the_fix(
     assert line.count(f":{redis.port}") == 1
 
 
-async def test_a_server_that_is_no_redis_is_reported_briefly(own: str, nats: Broker, tmp_path: Path) -> None:
+async def test_a_server_that_is_not_redis_is_reported_in_a_short_text(own: str, nats: Broker, tmp_path: Path) -> None:
     nats_url = f"redis://127.0.0.1:{nats.port}/0"
     command = [sys.executable, "-m", "evertick", "worker", "--redis", nats_url, "--driver", own, "--", "true"]
     with (tmp_path / "log").open("wb") as log:
@@ -279,7 +279,7 @@ async def test_a_server_that_is_no_redis_is_reported_briefly(own: str, nats: Bro
     assert ": started" not in text
 
 
-async def test_the_log_says_why_a_run_failed(on_redis: Bench, redis_workers: Workers) -> None:
+async def test_the_log_has_the_error_of_a_failed_run(on_redis: Bench, redis_workers: Workers) -> None:
     redis_workers.start("--", "sh", "-c", "echo no space left >&2; exit 3")
     await on_redis.dispatch()
     line = await said_of(redis_workers, " failed: ")
@@ -308,7 +308,7 @@ async def test_the_log_says_why_a_run_failed(on_redis: Bench, redis_workers: Wor
         (["--redis", "redis://h", "--driver", "q", "--skip-code", "0", "--", "true"], "keep it in one of them"),
     ],
 )
-def test_wrong_arguments_are_reported(arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_reported(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(cli, ["worker", *arguments], env={"EVERTICK_REDIS": None, "EVERTICK_NATS": None})
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
@@ -347,7 +347,7 @@ def test_without_the_package_of_its_broker_the_extra_is_named(broker: str, tmp_p
         ),
     ],
 )
-def test_problems_of_its_configuration_are_reported(
+def test_errors_of_its_configuration_are_reported(
     file: str, arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -359,7 +359,7 @@ def test_problems_of_its_configuration_are_reported(
 
 
 class Started:
-    """A worker that finds its broker by anything but a URL on its command line."""
+    """A worker that gets the address of its broker in other ways than by a URL on its command line."""
 
     def __init__(self, folder: Path, own: str, *arguments: str, **variables: str) -> None:
         command = [sys.executable, "-m", "evertick", "worker", "--driver", own, *arguments, "--", "true"]

@@ -58,7 +58,7 @@ def envelope_for(parcel: Envelope) -> ClaimedMessage:
 
 
 async def all_reports(broker: Broker) -> list[WorkerReport]:
-    """The messages so far, acknowledged."""
+    """The reports so far; acknowledged."""
     found = []
     while incoming := await broker.read(100, 0.01):
         found += [decode_report(each.data) for each in incoming]
@@ -67,7 +67,7 @@ async def all_reports(broker: Broker) -> list[WorkerReport]:
 
 
 async def reports_until(broker: Broker, enough: Callable[[list[WorkerReport]], bool]) -> list[WorkerReport]:
-    """All reports until they are enough. The test's own time limit ends what never is."""
+    """All reports until there are enough. The time limit of the test ends an endless wait."""
     found: list[WorkerReport] = []
     while not enough(found):
         incoming = await broker.read(100, 1.0)

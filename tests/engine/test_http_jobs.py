@@ -27,7 +27,7 @@ from servers.tls import Certificates, certificates
 
 SECONDS_MAX = 30.0
 LOOPBACK = ("127.0.0.0/8",)
-# Longer than any test may take: who waits for it has not been stopped.
+# Longer than any test may take: a test that waits for it was not stopped.
 NEVER = 3600.0
 
 
@@ -69,7 +69,7 @@ async def carried_out(
 
 
 async def asked_to_wait(spec: Http) -> tuple[Run, Attempt]:
-    """The run as it waits after its first attempt, and that."""
+    """The run while it waits after its first attempt, and that attempt."""
     scheduler = made()
     job = scheduler.job("hook", spec)
     async with scheduler:
@@ -85,7 +85,7 @@ def to(server: WebServer, path: str = "/", **fields: Any) -> Http:
 
 
 def answering(**answers: list[str]) -> Callable[[str], Any]:
-    """A name server that knows these names, and answers something else each time it is asked."""
+    """A resolver for these names, which returns the next answer at each lookup."""
     asked: dict[str, int] = {}
 
     async def look_up(host: str) -> list[str]:
@@ -156,10 +156,10 @@ async def test_the_page_of_a_failure_is_in_the_ledger_and_one_line_of_it_in_the_
     assert len(record.getMessage()) < 400
 
 
-# --- what is sent
+# --- requests
 
 
-async def test_a_request_says_which_run_asks_and_its_answer_is_the_result(server: WebServer) -> None:
+async def test_a_request_identifies_its_run_and_the_response_is_the_result(server: WebServer) -> None:
     server.paths["/"] = answer(201, {"Content-Type": "text/plain", "Set-Cookie": "a=b"}, b"hello")
     run, log = await carried_out(to(server))
     assert run.verdict == "succeeded", run.error
@@ -196,7 +196,7 @@ async def test_a_request_says_which_run_asks_and_its_answer_is_the_result(server
     assert f"GET {server.url}/: 201 Said from 127.0.0.1 after" in log
 
 
-async def test_who_does_not_want_to_say_which_run_asks_does_not(server: WebServer) -> None:
+async def test_headers_that_identify_the_run_can_be_turned_off(server: WebServer) -> None:
     await carried_out(to(server, run_headers=False))
     assert set(server.heard[0].headers) == {"host", "connection"}
 
@@ -292,7 +292,7 @@ async def test_secrets_are_sent_and_shown_nowhere(server: WebServer, caplog: pyt
     coded = base64.b64encode(b"me:geheim-4").decode()
     assert server.heard[1].headers["authorization"] == f"Basic {coded}"
     assert kept.verdict == "succeeded"
-    # Debug lines of the HTTP library do not count.
+    # Debug logs of httpcore show every byte; they are not covered here.
     ours = [record.getMessage() for record in caplog.records if not record.name.startswith("httpcore")]
     shown = f"{failed.error} {failed.result} {log} {kept.result} {more} {ours} {spec!r}"
     assert "***" in shown
@@ -324,19 +324,19 @@ OK, WRONG = b"HTTP/1.1 200 OK", b"HTTP/1.1 500 Wrong"
 @pytest.mark.parametrize(
     ("said", "fields"),
     [
-        # At the end of what is read, of a run that succeeds and of one that fails.
+        # At the read limit, for a run that succeeds and one that fails.
         (saying(OK, b"x" * 90 + LONG_SECRET.encode() * 2), {"read_limit": "100B"}),
         (saying(WRONG, b"x" * 90 + LONG_SECRET.encode() * 2), {"read_limit": "100B"}),
         (saying(OK, b"x" * 62 + LONG_SECRET.encode() * 2), {"read_limit": "100B"}),
         (saying(OK, b"x" * 90 + LONG_SECRET.encode()), {"read_limit": "100B", "expect": HttpExpect(contains="y")}),
-        # At the end of what is shown, and of what is kept.
+        # At the end of the shown and of the stored text.
         (saying(WRONG, b"x" * 1_990 + LONG_SECRET.encode()), {}),
         (saying(OK, b"x" * 8_182 + LONG_SECRET.encode()), {}),
         (saying(OK, b'{"a": "' + b"x" * 90 + LONG_SECRET.encode() + b'"}'), {"expect": HttpExpect(json={"/a": 1})}),
         (saying(b"HTTP/1.1 500 " + b"x" * 90 + LONG_SECRET.encode()), {}),
         (saying(b"HTTP/1.1 500 " + LONG_SECRET.encode()), {}),
         (saying(b"HTTP/1.1 302 On\r\nLocation: ftp://x/" + b"x" * 490 + LONG_SECRET.encode()), {}),
-        # A line that is no header, which the error repeats.
+        # A line that is not a header, which the error repeats.
         (b"HTTP/1.1 200 OK\r\n" + b"x " * 224 + LONG_SECRET.encode() + b"\r\n\r\n", {}),
     ],
 )
@@ -357,7 +357,7 @@ async def test_a_secret_that_is_cut_within_a_letter_is_not_shown_up_to_there(ser
     assert run.result["body"] == "x" * 93  # type: ignore[index]
 
 
-async def test_an_answer_that_is_cut_keeps_what_is_no_secret(server: WebServer) -> None:
+async def test_a_cut_response_is_kept_without_secrets(server: WebServer) -> None:
     server.paths["/"] = answer(body=b"a geheim-and " * 10)
     run, _ = await carried_out(to(server, bearer=Secret("TOKEN"), read_limit="20B"), made(TOKEN="geheim"))
     assert (run.result["body"], run.result["is_cut"]) == ("a ***-and a ", True)  # type: ignore[index]
@@ -375,7 +375,7 @@ async def test_a_secret_that_is_missing_fails_the_run_with_its_name(server: WebS
     assert server.heard == []
 
 
-# --- what is expected
+# --- expectations
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ async def test_an_answer_must_be_what_is_expected(server: WebServer, expect: Htt
         assert (run.result["status"], run.result["body"]) == (200, body.decode())  # type: ignore[index]
 
 
-async def test_an_answer_that_is_no_json_is_reported(server: WebServer) -> None:
+async def test_a_response_that_is_not_json_is_reported(server: WebServer) -> None:
     run, _ = await carried_out(to(server, expect=HttpExpect(json={"/a": 1})))
     assert run.error is not None
     assert "but the body is not JSON: " in run.error
@@ -430,7 +430,7 @@ async def test_an_expression_that_would_search_for_ever_is_given_up(server: WebS
     beating.cancel()
     assert run.error is not None
     assert "matching the body with '^(a+)+$' timed out after 2 s" in run.error
-    # The event loop went on all the time.
+    # The event loop was not blocked.
     assert beats > 10
 
 
@@ -498,7 +498,7 @@ async def test_the_last_answer_of_a_server_that_only_asked_to_wait_is_the_result
     assert (run.result["status"], run.result["body"]) == (503, "busy")  # type: ignore[index]
 
 
-async def test_what_asks_for_nothing_readable_fails_as_any_other(server: WebServer) -> None:
+async def test_an_unreadable_retry_after_fails_like_any_other_response(server: WebServer) -> None:
     server.paths["/"] = answer(503, {"Retry-After": "soon"})
     run, _ = await carried_out(to(server))
     assert (run.verdict, run.attempts) == ("failed", 1)
@@ -548,7 +548,7 @@ async def test_one_deadline_holds_for_the_whole_exchange_though_the_server_goes_
 
 
 @pytest.mark.parametrize("begins", [b"", b"HTTP/1.1 200 OK\r\nX-A: 1\r\n"])
-async def test_a_server_that_says_nothing_or_half_a_head_is_left(server: WebServer, begins: bytes) -> None:
+async def test_a_server_that_sends_nothing_or_half_a_head_times_out(server: WebServer, begins: bytes) -> None:
     async def silent(_: Heard, writer: asyncio.StreamWriter) -> None:
         writer.write(begins)
         await asyncio.sleep(NEVER)
@@ -626,7 +626,7 @@ async def test_only_so_much_of_an_answer_is_read_and_the_cut_is_marked(server: W
     assert "does not contain 'y' (only the first 1000 bytes are read; see read_limit)" in failed.error
 
 
-async def test_what_is_packed_is_unpacked_no_further_than_it_is_wanted(server: WebServer) -> None:
+async def test_a_compressed_body_is_decompressed_only_up_to_the_limit(server: WebServer) -> None:
     packed = gzip.compress(b"z" * 50_000_000)
     server.paths["/"] = answer(200, {"Content-Encoding": "gzip"}, packed)
     server.paths["/small"] = answer(200, {"Content-Encoding": "gzip"}, gzip.compress(b"small"))
@@ -647,7 +647,7 @@ async def test_a_large_answer_is_kept_as_far_as_a_result_goes(server: WebServer)
     assert run.result["is_cut"] is True  # type: ignore[index]
 
 
-async def test_an_answer_in_another_encoding_is_read_as_it_says(server: WebServer) -> None:
+async def test_a_response_is_decoded_by_its_charset(server: WebServer) -> None:
     server.paths["/"] = answer(200, {"Content-Type": "text/plain; charset=ISO-8859-1"}, "für".encode("latin-1"))
     server.paths["/odd"] = answer(200, {"Content-Type": "text/plain; charset=nonsense"}, "für".encode())
     assert (await carried_out(to(server)))[0].result["body"] == "für"  # type: ignore[index]
@@ -656,7 +656,7 @@ async def test_an_answer_in_another_encoding_is_read_as_it_says(server: WebServe
     assert (await carried_out(to(server, "/strict")))[0].result["body"] == "für"  # type: ignore[index]
 
 
-async def test_an_answer_that_is_no_http_is_reported(server: WebServer) -> None:
+async def test_a_response_that_is_not_http_is_reported(server: WebServer) -> None:
     server.paths["/"] = b"220 mail.test ESMTP\r\n"
     run, _ = await carried_out(to(server))
     assert run.error is not None
@@ -672,7 +672,7 @@ async def test_a_refused_connection_is_reported_with_the_address(server: WebServ
     assert run.error == f"GET {other.url}/: cannot connect to 127.0.0.1:{port}: connection refused"
 
 
-# --- where it goes
+# --- addresses
 
 
 async def test_this_machine_is_not_talked_to_unless_it_is_allowed(server: WebServer) -> None:
@@ -691,7 +691,7 @@ async def test_this_machine_is_not_talked_to_unless_it_is_allowed(server: WebSer
 async def test_a_name_is_looked_up_once_and_the_address_that_was_judged_is_the_one_that_is_asked(
     server: WebServer,
 ) -> None:
-    """The DNS server returns a harmless address for the first query, and another one for the next."""
+    """DNS rebinding: the first lookup of the name gives a harmless address, the next one another."""
     async with web_server("127.0.0.2", server.port) as harmless:
         harmless.paths["/"] = answer(body=b"harmless")
         look_up = answering(rebound=["127.0.0.2", "127.0.0.1"])
@@ -710,7 +710,7 @@ async def test_of_two_addresses_the_one_that_is_not_allowed_is_never_asked(serve
         spec = Http(f"http://two.test:{server.port}/", allow=("127.0.0.2",))
         run, _ = await carried_out(spec, look_up=answering(two=["127.0.0.1 127.0.0.2"]))
         assert run.result["body"] == "allowed"  # type: ignore[index]
-    # And not when the one that is allowed does not answer, either.
+    # Also not if the allowed address does not answer.
     run, _ = await carried_out(spec, look_up=answering(two=["127.0.0.1 127.0.0.2"]))
     assert run.error is not None
     assert "cannot connect to 127.0.0.2" in run.error
@@ -735,7 +735,7 @@ async def test_ipv6_addresses_are_asked_by_name_and_by_themselves() -> None:
         assert [heard.headers["host"] for heard in server.heard] == [f"six.test:{server.port}", f"[::1]:{server.port}"]
 
 
-async def test_an_unknown_host_is_reported() -> None:
+async def test_a_name_that_cannot_be_resolved_is_reported() -> None:
     run, _ = await carried_out(Http("http://no-such-host.invalid/"))
     assert run.error is not None
     assert run.error.startswith("GET http://no-such-host.invalid/: 'no-such-host.invalid' cannot be resolved: ")
@@ -786,7 +786,7 @@ async def test_a_redirect_that_is_not_followed_or_expected_is_an_answer(server: 
     assert [heard.target for heard in server.heard] == ["/old"] * 3
 
 
-async def test_every_redirect_is_checked_again(server: WebServer) -> None:
+async def test_the_address_of_every_redirect_is_checked(server: WebServer) -> None:
     server.paths["/in"] = redirect(302, "http://169.254.169.254/latest/meta-data/")
     run, _ = await carried_out(to(server, "/in"))
     assert run.error is not None
@@ -819,7 +819,7 @@ async def test_another_server_gets_neither_credentials_nor_signatures(server: We
             assert name not in heard.headers
 
 
-async def test_a_post_is_sent_again_only_where_the_redirect_says_so(server: WebServer) -> None:
+async def test_a_post_is_repeated_only_after_a_redirect_that_allows_it(server: WebServer) -> None:
     server.paths["/moved"] = redirect(301, "/")
     run, _ = await carried_out(to(server, "/moved", json={}))
     assert run.error == (
@@ -847,7 +847,7 @@ async def test_a_post_is_sent_again_only_where_the_redirect_says_so(server: WebS
         ("file:///etc/passwd", "only http and https URLs without a user are allowed"),
     ],
 )
-async def test_a_redirect_to_what_is_no_web_server_is_not_followed(server: WebServer, where: str, words: str) -> None:
+async def test_a_redirect_to_an_unsafe_url_is_not_followed(server: WebServer, where: str, words: str) -> None:
     server.paths["/odd"] = redirect(302, where)
     run, _ = await carried_out(to(server, "/odd"))
     assert run.error is not None
@@ -887,7 +887,7 @@ async def test_a_certificate_of_an_authority_that_is_not_trusted_is_refused(tls:
         assert server.heard == []
 
 
-async def test_the_certificates_of_the_node_are_trusted_and_reloaded_when_they_change(
+async def test_the_certificates_of_the_node_are_trusted_and_read_again_after_a_change(
     tls: Certificates, tmp_path: Path
 ) -> None:
     files = (str(tls.folder / "server.crt"), str(tls.folder / "server.key"))
@@ -904,7 +904,7 @@ async def test_the_certificates_of_the_node_are_trusted_and_reloaded_when_they_c
             ca.write_bytes(tls.ca.read_bytes())
 
 
-async def test_what_is_encrypted_is_not_sent_on_in_the_clear(tls: Certificates, server: WebServer) -> None:
+async def test_a_redirect_from_https_to_http_is_not_followed(tls: Certificates, server: WebServer) -> None:
     files = (str(tls.folder / "server.crt"), str(tls.folder / "server.key"))
     async with web_server(tls=files) as safe:
         safe.paths["/"] = redirect(307, f"{server.url}/")

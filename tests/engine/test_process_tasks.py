@@ -36,7 +36,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 class Bench:
-    """A scheduler on a file, its tasks in processes, and the outcomes of their runs."""
+    """A scheduler on a file, its tasks in processes, and their ended runs."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/jobs.db"
@@ -88,10 +88,10 @@ async def pid_in(file: Path) -> int:
     return int(file.read_text())
 
 
-# --- what a job in a child can do
+# --- jobs in a child
 
 
-async def test_a_job_in_a_child_has_its_context_and_all_it_says_arrives(bench: Bench) -> None:
+async def test_a_job_in_a_child_has_its_context_and_its_log_and_progress_arrive(bench: Bench) -> None:
     task = bench.task(process_jobs.tell_everything, timeout="1m")
     async with bench.scheduler:
         asked = await task.options(labels={"shop": "7"}).enqueue(rows=3)
@@ -158,7 +158,7 @@ async def test_the_largest_arguments_travel_and_a_result_that_is_too_large_is_le
         assert (no_json.verdict, no_json.result) == ("succeeded", None)
 
 
-async def test_what_a_job_in_a_child_enqueues_goes_to_the_database_of_its_node(tmp_path: Path) -> None:
+async def test_a_job_in_a_child_enqueues_in_the_database_of_its_node(tmp_path: Path) -> None:
     scheduler, task = process_jobs.scheduler, process_jobs.enqueue_another
     before = scheduler.settings
     scheduler.use_database(f"sqlite:///{tmp_path}/node.db")
@@ -174,10 +174,10 @@ async def test_what_a_job_in_a_child_enqueues_goes_to_the_database_of_its_node(t
     assert not Path("elsewhere.db").exists()
 
 
-# --- how it ends
+# --- ends of a run
 
 
-async def test_a_run_ends_in_spite_of_odd_output_and_leftover_processes(bench: Bench, mark: str) -> None:
+async def test_a_run_ends_with_any_output_and_leftovers_of_its_job(bench: Bench, mark: str) -> None:
     task = bench.task(process_jobs.speak_in_tongues, process=Process(kill_after="200ms"))
     async with bench.scheduler:
         run = await bench.ended(await task.enqueue())
@@ -187,7 +187,7 @@ async def test_a_run_ends_in_spite_of_odd_output_and_leftover_processes(bench: B
         assert ("info", "half of a ? character") in await bench.lines(run)
 
 
-async def test_a_job_in_a_child_gets_an_error_for_access_to_the_ledger(bench: Bench) -> None:
+async def test_a_job_in_a_child_gets_an_error_if_it_finishes_in_a_transaction(bench: Bench) -> None:
     task = bench.task(process_jobs.finish_in_a_transaction)
     async with bench.scheduler:
         run = await bench.ended(await task.enqueue())
@@ -276,7 +276,7 @@ async def test_a_child_that_sends_no_sense_is_ended_and_its_attempt_has_failed(b
     assert "the child sent a frame of 4294967295 bytes, more than 1048576" in (run.error or "")
 
 
-async def test_what_a_job_leaves_running_ends_with_its_run(bench: Bench, mark: str, tmp_path: Path) -> None:
+async def test_processes_that_a_job_leaves_running_end_with_its_run(bench: Bench, mark: str, tmp_path: Path) -> None:
     task = bench.task(process_jobs.leave_something_behind)
     async with bench.scheduler:
         assert await bench.result(task, began=str(tmp_path / "began")) == "done"
@@ -293,7 +293,7 @@ async def test_a_child_whose_keeper_is_killed_ends_as_well(bench: Bench, mark: s
         ended = await bench.ended(run)
     assert "the keeper process was killed" in (ended.error or "")
     assert child not in marked(mark)
-    # Without a keeper, a process in a session of its own is not found.
+    # Without a keeper, processes in their own session are not found.
     for pid in marked(mark):
         os.kill(pid, signal.SIGKILL)
 
@@ -374,7 +374,7 @@ async def test_a_job_that_sees_that_it_is_to_stop_and_returns_counts_as_stopped(
     assert time.monotonic() - began < 30, "it had to be killed"
 
 
-async def test_a_job_that_checks_hears_why_it_is_to_stop(bench: Bench, tmp_path: Path) -> None:
+async def test_a_job_that_checks_gets_the_reason_of_the_stop(bench: Bench, tmp_path: Path) -> None:
     task = bench.task(process_jobs.check_now_and_then)
     async with bench.scheduler:
         run = await task.enqueue(began=str(tmp_path / "began"), told=str(tmp_path / "told"))
@@ -396,14 +396,14 @@ async def test_a_coroutine_in_a_child_is_cancelled_and_may_tidy_up(bench: Bench,
     assert (tmp_path / "tidied").read_text() == "tidied up"
 
 
-async def test_a_job_that_returns_after_what_it_started_was_ended_has_not_succeeded(bench: Bench) -> None:
+async def test_a_job_that_returns_after_its_processes_were_ended_has_not_succeeded(bench: Bench) -> None:
     task = bench.task(process_jobs.lean_on_a_program, process=True, timeout="1s")
     async with bench.scheduler:
         ended = await bench.ended(await task.enqueue())
     assert (ended.verdict, ended.reason, ended.result) == ("failed", "timeout", None)
 
 
-async def test_a_job_that_exits_normally_after_a_stop_was_stopped(bench: Bench, tmp_path: Path) -> None:
+async def test_a_job_that_returns_after_a_stop_request_counts_as_stopped(bench: Bench, tmp_path: Path) -> None:
     task = bench.task(process_jobs.finish_all_the_same, process=Process(kill_after="10s"))
     async with bench.scheduler:
         run = await task.enqueue(began=str(tmp_path / "began"))
@@ -480,7 +480,7 @@ async def test_more_runs_at_once_than_warm_children_get_children_as_they_need_th
         assert await pid_in(tmp_path / "again") in first
 
 
-async def test_what_a_warm_child_prints_belongs_to_the_run_that_printed_it(bench: Bench) -> None:
+async def test_output_of_a_warm_child_belongs_to_the_run_that_printed_it(bench: Bench) -> None:
     task = bench.task(process_jobs.tell_everything, process=Process(warm=1))
     async with bench.scheduler:
         for rows in (1, 2):
@@ -519,7 +519,7 @@ def stat_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-# --- where the function is found
+# --- locations of functions
 
 
 SCRIPT = """

@@ -51,7 +51,7 @@ def mark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 class Bench:
-    """A scheduler on a file that runs shell jobs, and the outcomes of their runs."""
+    """A scheduler on a file that runs shell jobs, and their ended runs."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.scheduler = Scheduler(url, **{"drivers": ["shell"], "stop_timeout": "100ms", **options})
@@ -68,7 +68,7 @@ class Bench:
         return found
 
     async def run(self, command: str | list[str], **fields: Any) -> tuple[Run, list[tuple[str, str]]]:
-        """The run of a job, and its lines but for the last one, which says what it took."""
+        """The run of a job, and its lines without the last one, which has its usage."""
         job = self.job(command, **fields)
         async with self.scheduler:
             run = await self.ended(await job.enqueue())
@@ -76,7 +76,7 @@ class Bench:
         return run, lines
 
     async def lines(self, run: Run) -> list[tuple[str, str]]:
-        """The content that it has written."""
+        """The lines that it has written."""
         found = [(line.level, line.text) for line in await self.scheduler.log(run, limit=10_000)]
         return [line for line in found if "; CPU time " not in line[1]]
 
@@ -115,7 +115,7 @@ async def until_line(bench: Bench, run: Run, text: str) -> None:
 # --- how it is started
 
 
-async def test_a_command_runs_and_its_output_and_what_it_took_are_kept(url: str) -> None:
+async def test_a_command_runs_and_its_output_and_usage_are_kept(url: str) -> None:
     bench = Bench(url)
     run, lines = await bench.run(
         "echo out; echo err >&2; printf 'no end'; head -c 3000000 /dev/urandom | gzip | wc -c >&2"
@@ -174,7 +174,7 @@ async def test_the_phases_of_a_command_that_cannot_start_is_stopped_or_runs(benc
 async def test_the_memory_and_time_of_all_processes_of_a_command_are_counted(bench: Bench, tmp_path: Path) -> None:
     spend = f"{sys.executable} {tmp_path}/spend.py"
     (tmp_path / "spend.py").write_text("import time; x = bytearray(60_000_000)\nwhile time.process_time() < 0.2: pass")
-    # In the background, and left behind by its parent.
+    # In the background, orphaned by its parent.
     run, _ = await bench.run(f'sh -c "{spend} & {spend} & wait"; true')
     assert run.verdict == "succeeded", run.error
     result = msgspec.convert(run.result, dict[str, float])
@@ -201,7 +201,7 @@ async def test_a_command_has_its_folder_and_its_text_to_read(bench: Bench, tmp_p
 
 
 @pytest.mark.parametrize(("cwd", "folder"), [("~/work", "work"), ("~", "")])
-async def test_a_folder_may_be_said_from_the_home_of_its_user_on(
+async def test_a_folder_may_be_relative_to_the_home_of_its_user(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cwd: str, folder: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -239,7 +239,7 @@ async def test_a_command_knows_its_run(bench: Bench) -> None:
     }
 
 
-async def test_the_environment_is_that_of_the_node_without_what_is_the_nodes_alone(
+async def test_the_environment_is_that_of_the_node_without_its_own_settings(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("EVERTICK_SECRET_OTHER", "EVERTICK_DATABASE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS"):
@@ -266,7 +266,7 @@ async def test_a_command_is_born_with_the_signals_of_any_other(bench: Bench) -> 
     run, lines = await bench.run("yes | head -1; grep -E 'SigIgn|SigBlk' /proc/self/status")
     assert run.verdict == "succeeded"
     assert lines[0] == ("stdout", "y")
-    # Two that the C library has for itself (32, 33) are ignored in all processes that posix_spawn starts.
+    # posix_spawn ignores two signals that the C library reserves (32, 33).
     assert [int(text.split()[1], 16) & ~(0b11 << 31) for _, text in lines[1:]] == [0, 0]
 
 
@@ -302,7 +302,7 @@ async def test_nice_and_the_limit_of_memory_hold_for_the_command(bench: Bench) -
         ("true", {"user": "no-such-user"}, "user: 'no-such-user' does not exist on this machine"),
     ],
 )
-async def test_what_cannot_be_started_says_why(
+async def test_a_command_that_cannot_be_started_fails_with_the_reason(
     bench: Bench, command: str | list[str], fields: dict[str, Any], error: str
 ) -> None:
     run, lines = await bench.run(command, **fields)
@@ -331,16 +331,16 @@ async def test_root_runs_a_command_as_another_user_with_nothing_of_its_own(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_ROOT", "x")
-    unprivileged = pwd.getpwnam("nobody")
-    # It has its groups, no right to become root again, and the signal of its keeper's death.
+    account = pwd.getpwnam("nobody")
+    # It has the groups of the user, cannot become root again, and gets a signal when its keeper dies.
     run, lines = await bench.run(
         "id -u; id -g; id -G; pwd; env; (kill -0 $PPID) 2>&1; cat /etc/shadow 2>&1", user="nobody"
     )
     assert run.verdict == "failed"
     texts = [text for _, text in lines]
-    folder = unprivileged.pw_dir if os.path.isdir(unprivileged.pw_dir) else "/"
-    assert texts[:4] == [str(unprivileged.pw_uid), str(unprivileged.pw_gid), str(unprivileged.pw_gid), folder]
-    assert {f"HOME={unprivileged.pw_dir}", "USER=nobody", "LOGNAME=nobody", "SHELL=/bin/sh"} <= set(texts)
+    folder = account.pw_dir if os.path.isdir(account.pw_dir) else "/"
+    assert texts[:4] == [str(account.pw_uid), str(account.pw_gid), str(account.pw_gid), folder]
+    assert {f"HOME={account.pw_dir}", "USER=nobody", "LOGNAME=nobody", "SHELL=/bin/sh"} <= set(texts)
     assert not any("OF_ROOT" in text for text in texts)
     assert "Permission denied" in texts[-1]
     assert any("not permitted" in text.lower() for text in texts)
@@ -356,7 +356,7 @@ async def test_a_user_may_be_a_number_and_reads_the_text_it_is_given(bench: Benc
 
 
 @as_root
-async def test_the_home_that_a_folder_is_said_from_is_that_of_the_other_user(bench: Bench) -> None:
+async def test_a_folder_in_the_home_is_in_that_of_the_other_user(bench: Bench) -> None:
     run, _ = await bench.run("true", user="nobody", cwd="~/no-such-folder")
     home = pwd.getpwnam("nobody").pw_dir
     assert run.error == f"the command could not be started: cwd: {home}/no-such-folder: No such file or directory"
@@ -390,10 +390,10 @@ async def test_a_node_that_is_not_root_refuses_another_user_and_takes_its_own(
     )
 
 
-# --- how it is judged
+# --- exit codes
 
 
-async def test_exit_codes_mean_what_the_job_says(url: str) -> None:
+async def test_exit_codes_have_the_meaning_that_the_job_sets(url: str) -> None:
     bench = Bench(url)
     job = bench.job(
         'echo "code for $EVERTICK_ATTEMPT"; exit $(echo "$EVERTICK_ARGS" | tr -dc 0-9)',
@@ -409,7 +409,7 @@ async def test_exit_codes_mean_what_the_job_says(url: str) -> None:
     assert runs[2].result["exit_code"] == 2  # type: ignore[index]
     assert (runs[3].verdict, runs[3].reason) == ("skipped", "exit code 3: code for 1")
     assert (runs[75].verdict, runs[75].attempts) == ("failed", 3)
-    # Its resource usage is kept for any outcome.
+    # The usage is kept, however the command ends.
     for code in (3, 75):
         assert runs[code].result["exit_code"] == code  # type: ignore[index]
         assert runs[code].result["max_rss_bytes"] > 1_000_000  # type: ignore[index]
@@ -435,7 +435,7 @@ async def test_a_command_that_dies_by_a_signal_has_failed_by_it(bench: Bench) ->
     assert run.result["exit_code"] is None  # type: ignore[index]
 
 
-async def test_what_a_command_leaves_running_ends_with_its_run(bench: Bench, mark: str) -> None:
+async def test_processes_that_a_command_leaves_running_end_with_its_run(bench: Bench, mark: str) -> None:
     job = bench.job("sleep 1000 & setsid sleep 1000 & nohup sleep 1000 & echo done")
     async with bench.scheduler:
         run = await bench.ended(await job.enqueue())
@@ -478,14 +478,14 @@ async def test_a_command_may_tidy_up_after_term(bench: Bench, tmp_path: Path) ->
     async with bench.scheduler:
         run = await bench.ended(await job.enqueue())
         lines = await bench.lines(run)
-    # However it ends: what comes after TERM may be half of the work.
+    # However it ends: after TERM the work may be incomplete.
     assert (run.verdict, run.reason) == ("failed", "timeout")
     assert ("stdout", "tidying") in lines
     assert file.read_text() == "yes\n"
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel", "lost"])
-async def test_what_a_stopped_command_took_is_its_result(url: str, how: str) -> None:
+async def test_the_usage_of_a_stopped_command_is_its_result(url: str, how: str) -> None:
     bench = Bench(url)
     options = {"timeout": "1s" if how == "timeout" else None, "on_lost": "fail" if how == "lost" else "rerun"}
     works = "n=0; while [ $n -lt 5000 ]; do n=$((n + 1)); done"
@@ -506,7 +506,7 @@ async def test_what_a_stopped_command_took_is_its_result(url: str, how: str) -> 
     assert (result["max_rss_bytes"] or 0) > 1_000_000
 
 
-# --- what it writes
+# --- output
 
 
 async def test_output_is_there_while_the_command_runs(bench: Bench, tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ async def test_a_hundred_megabytes_of_output_stay_bounded_in_ledger_and_memory(
     bench: Bench, record_property: Callable[[str, object], None]
 ) -> None:
     job = bench.job(
-        "echo the head; yes 'a line of some words that are not worth reading' | head -c 100000000; echo; echo the tail"
+        "echo the head; yes 'a line of some words of no interest at all' | head -c 100000000; echo; echo the tail"
     )
     async with bench.scheduler:
         await bench.ended(await job.enqueue(warm=True))
@@ -620,7 +620,7 @@ async def test_a_flood_of_a_secret_does_not_keep_the_event_loop(bench: Bench, mo
                     longest = max(longest, time.thread_time() - before)
         lines = await bench.lines(run)
     assert found.verdict == "succeeded"
-    # By the processor time of this thread: a busy machine changes neither.
+    # CPU time of this thread, which does not depend on the load of the machine.
     assert time.thread_time() - began < 5
     assert longest < 0.1
     assert {text for level, text in lines if level == "stdout"} <= {"***", "**", "*"}
@@ -634,7 +634,7 @@ async def test_a_secret_that_is_missing_fails_the_run_and_starts_nothing(bench: 
     assert not (tmp_path / "ran").exists()
 
 
-# --- beside the engine
+# --- virtual time, and the death of the keeper
 
 
 async def test_in_virtual_time_no_command_is_run(bench: Bench, tmp_path: Path) -> None:
@@ -675,7 +675,7 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
 async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
     bench: Bench, mark: str, user: str | None
 ) -> None:
-    """Neither who has left the group, nor who ignores signals, nor who forks on and on."""
+    """Also processes that left the group, ignore signals, or fork without end."""
     token = uuid4().hex
     deaf = "setsid sh -c 'trap \"\" TERM HUP INT; echo deaf; sleep 1000'"
     forking = "setsid sh -c 'while :; do sh -c \"sleep 0.01\" & sleep 0.005; done'"
@@ -686,7 +686,7 @@ async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
         kill_keeper(mark)
         ended = await bench.ended(run)
         assert marked(token, "OWN_MARK") == {}
-    # A shell that sees the end of its child before its own says "Killed" after that.
+    # A shell that sees the end of its child before its own prints "Killed".
     told = [
         f"the keeper process was killed, so the command was killed, too{but_for_the_hidden()}: {last}"
         for last in ("deaf", "Killed")
@@ -694,7 +694,7 @@ async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
     assert ended.error in told
 
 
-async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left_of_a_killed_keeper(
+async def test_a_node_that_cannot_read_every_process_reports_possible_leftovers_of_a_killed_keeper(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervised, "sees_all", lambda: False)
@@ -710,7 +710,7 @@ async def test_a_node_that_may_not_look_into_every_process_says_what_may_be_left
     )
 
 
-async def test_a_process_left_by_a_killed_keeper_that_cannot_be_ended_is_named(
+async def test_leftovers_of_a_killed_keeper_that_survive_are_named(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervised, "end_marked", lambda _: [4711])

@@ -38,13 +38,13 @@ from evertick.testing import virtual_time
 from evertick.when import Cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
-# No clock changes in the weeks after it: what they do differs.
+# No clock change in the weeks after it: the schedulers treat those differently.
 START = datetime(2026, 6, 1, 6, 30, tzinfo=UTC)
 
 
 @contextmanager
 def store_in(url: str, **options: Any) -> Iterator[SQLAlchemyJobStore]:
-    """A store of APScheduler. Nobody runs what is in it."""
+    """A job store of APScheduler, without a running scheduler."""
     store = SQLAlchemyJobStore(url, **options)
     store.start(BackgroundScheduler(), "default")
     try:
@@ -95,7 +95,7 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-# --- the whole way
+# --- from the table to the module
 
 
 async def test_a_store_becomes_a_module_whose_jobs_fire_as_they_did(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def walked(trigger: BaseTrigger) -> list[datetime]:
     return found
 
 
-def test_what_is_written_is_a_module_that_passes_for_one_of_a_person(tmp_path: Path) -> None:
+def test_the_written_module_passes_the_checks_of_a_handwritten_one(tmp_path: Path) -> None:
     imported = read_jobs(
         [
             stored(CronTrigger(hour=9, timezone=BERLIN), shop_jobs.report, misfire_grace_time=3600, name="The report"),
@@ -267,7 +267,7 @@ class OwnTrigger(BaseTrigger):  # type: ignore[misc]
         (OwnTrigger(), "test_apscheduler.OwnTrigger', which is not part of APScheduler; write a rule for it"),
     ],
 )
-def test_a_trigger_that_no_rule_can_be_is_told(trigger: BaseTrigger, words: str) -> None:
+def test_a_trigger_without_an_equivalent_rule_is_reported(trigger: BaseTrigger, words: str) -> None:
     assert words in lost(trigger)
 
 
@@ -285,7 +285,7 @@ def test_options_of_a_job_become_those_of_a_schedule() -> None:
     )
 
 
-def test_what_a_job_had_and_has_no_more_is_told() -> None:
+def test_settings_that_a_job_loses_are_reported() -> None:
     imported = read(CronTrigger(hour=6, timezone="UTC"), executor="processpool", next_run_time=None)
     assert [(note.where, note.kind) for note in imported.notes] == [
         ("job 'one'", "dropped"),
@@ -303,7 +303,7 @@ def test_what_a_job_had_and_has_no_more_is_told() -> None:
 # --- functions and arguments
 
 
-def test_functions_that_cannot_be_imported_are_told() -> None:
+def test_functions_that_cannot_be_imported_are_reported() -> None:
     trigger = CronTrigger(hour=6, timezone="UTC")
     row = stored(trigger)
     for function, words in (
@@ -318,7 +318,7 @@ def test_functions_that_cannot_be_imported_are_told() -> None:
         assert words in note.text
 
 
-def test_arguments_that_only_a_pickle_can_keep_are_told_with_their_class() -> None:
+def test_arguments_that_only_a_pickle_can_hold_are_reported_with_their_class() -> None:
     trigger = CronTrigger(hour=6, timezone="UTC")
     text = lost(trigger, shop_jobs.remind, args=[{"who": [shop_jobs.Customer()]}])
     assert (
@@ -327,7 +327,7 @@ def test_arguments_that_only_a_pickle_can_keep_are_told_with_their_class() -> No
     assert "an object of shop_jobs.Stock" in lost(trigger, shop_jobs.Stock().move, args=["right"])
 
 
-def test_arguments_beyond_json_are_written_and_told() -> None:
+def test_arguments_beyond_json_are_written_and_reported() -> None:
     when = datetime(2026, 1, 1, tzinfo=BERLIN)
     kwargs = {"a": when, "b": timedelta(hours=1), "c": {3}, "d": date(2026, 1, 1), "e": time(9), "f": b"x", "g": 1.5}
     imported = read(CronTrigger(hour=6, timezone="UTC"), lambda_free, kwargs=kwargs)
@@ -341,7 +341,7 @@ def test_arguments_beyond_json_are_written_and_told() -> None:
 def lambda_free(**kwargs: Any) -> None: ...
 
 
-def test_two_functions_of_one_name_are_told_apart() -> None:
+def test_two_functions_with_one_name_get_different_names() -> None:
     row = stored(CronTrigger(hour=6, timezone="UTC"))
     rows = []
     for number, function in enumerate(("a.jobs:tidy", "b.jobs:tidy", "tidy.x:scheduler", "datetime:datetime.now")):
@@ -357,7 +357,7 @@ def test_two_functions_of_one_name_are_told_apart() -> None:
     ]
 
 
-# --- pickles of anybody
+# --- hostile pickles
 
 
 class Bomb:
@@ -405,7 +405,7 @@ def test_nothing_is_imported_by_the_name_of_a_trigger(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", pickle.dumps(5), pickle.dumps({"version": 2}), b"\x80\x05."])
-def test_a_row_that_is_no_job_is_told_and_the_others_are_read(data: bytes) -> None:
+def test_a_row_that_is_not_a_job_is_reported_and_the_others_are_read(data: bytes) -> None:
     good = stored(CronTrigger(hour=6, timezone="UTC"), misfire_grace_time=None)
     imported = read_jobs([StoredJob(id="bad", state=data), good])
     assert [job.name for job in imported.jobs] == ["one"]
@@ -431,7 +431,7 @@ def test_zones_of_other_libraries_are_seen_and_not_made() -> None:
 # --- the table
 
 
-def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_or_table_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="does not exist"):
         read_table(f"sqlite:///{tmp_path}/missing.db", "apscheduler_jobs")
     with closing(sqlite3.connect(tmp_path / "empty.db")) as connection:

@@ -76,7 +76,7 @@ def test_the_user_of_a_crontab_may_be_named_and_then_starts_at_home() -> None:
     assert (job.spec["user"], "cwd" in job.spec) == ("ada", False)
 
 
-def test_a_user_that_the_machine_does_not_have_is_told_with_its_line() -> None:
+def test_an_unknown_user_is_reported_with_its_line() -> None:
     text = "@daily root tidy\n@daily nobody-of-this-name tidy\n@daily root:adm tidy\n@daily ada:adm\n"
     imported = read_crontab(text, CrontabOptions(tz="UTC", has_users=True, is_user=is_user))
     assert [job.spec["user"] for job in imported.jobs] == ["root", "nobody-of-this-name", "root"]
@@ -90,7 +90,7 @@ def test_a_user_that_the_machine_does_not_have_is_told_with_its_line() -> None:
 
 
 @pytest.mark.parametrize("line", ["0 0 * * *", "0 0 * * * root", "@daily", "@daily root"])
-def test_a_line_of_the_system_without_a_command_is_told(line: str) -> None:
+def test_a_line_of_the_system_without_a_command_is_reported(line: str) -> None:
     [(where, kind, text)] = notes(line, has_users=True)
     assert (where, kind) == ("line 1", "lost")
     assert text == f"{line!r}: a user and a command must follow the time; cron rejects it, too"
@@ -120,14 +120,14 @@ def test_a_line_with_an_assignment_in_its_command_is_no_variable() -> None:
     assert only("0 0 * * * X=1 tidy").spec["command"] == "X=1 tidy"
 
 
-def test_mail_is_not_carried_over_and_a_note_says_what_to_do_instead() -> None:
+def test_mail_is_not_carried_over_and_a_note_names_the_alternatives() -> None:
     [(where, kind, text)] = notes("MAILTO=ops@example.org")
     assert (where, kind) == ("line 1", "dropped")
     assert "`evertick logs RUN`" in text
     assert "`evertick failed --json`" in text
-    # Commands may use it all the same.
+    # Commands can still use it.
     assert only("MAILTO=ops@example.org\n@daily x").spec["env"]["MAILTO"] == "ops@example.org"
-    # Who asked for no mail gets none.
+    # An empty MAILTO turns mails off.
     assert notes('MAILTO=""') == []
 
 
@@ -142,7 +142,7 @@ def test_mail_is_not_carried_over_and_a_note_says_what_to_do_instead() -> None:
         ("EVERTICK_X=x", "not a valid variable name for a job"),
     ],
 )
-def test_variables_that_are_not_carried_over_are_told(line: str, words: str) -> None:
+def test_variables_that_are_not_carried_over_are_reported(line: str, words: str) -> None:
     [(_, kind, text)] = notes(line)
     assert kind == "dropped"
     assert text.startswith(f"{line}: ")
@@ -152,7 +152,7 @@ def test_variables_that_are_not_carried_over_are_told(line: str, words: str) -> 
 # --- zones
 
 
-def test_cron_tz_is_the_zone_of_what_follows_and_a_note_says_that_debian_ignores_it() -> None:
+def test_cron_tz_is_the_zone_of_the_lines_below_and_a_note_says_that_debian_ignores_it() -> None:
     text = "0 1 * * * a\nCRON_TZ=America/New_York\n0 2 * * * b\nCRON_TZ=\n0 3 * * * c\n"
     imported = read(text)
     assert [job.rule["tz"] for job in imported.jobs] == ["Europe/Berlin", "America/New_York", "Europe/Berlin"]
@@ -163,7 +163,7 @@ def test_cron_tz_is_the_zone_of_what_follows_and_a_note_says_that_debian_ignores
     assert as_debian.notes[0].text.startswith("CRON_TZ=America/New_York is ignored, as Debian's cron does")
 
 
-def test_a_zone_that_there_is_not_is_told() -> None:
+def test_an_unknown_zone_is_reported() -> None:
     assert notes("CRON_TZ=Mars/North") == [
         ("line 1", "dropped", "CRON_TZ=Mars/North: unknown time zone; the times below stay in Europe/Berlin")
     ]
@@ -176,7 +176,7 @@ def test_tz_is_for_the_command_and_not_for_its_times() -> None:
     assert [note.kind for note in imported.notes] == ["check"]
 
 
-def test_the_zone_of_a_machine_is_what_it_says_of_itself(tmp_path: Path) -> None:
+def test_the_zone_of_a_machine_is_read_from_its_settings(tmp_path: Path) -> None:
     assert local_zone(tmp_path, {}) is None
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/timezone").write_text("Europe/Paris\n")
@@ -227,7 +227,7 @@ def test_a_percent_sign_begins_the_input(written: str, command: str, stdin: str 
         ("echo 'unclosed", "echo"),
         ("ÄÖ", "job"),
         ("bash", "bash"),
-        # Steps on the way, in the shapes that packages of distributions have.
+        # Steps before the program, as in packages of distributions.
         ("[ -x /usr/sbin/tidyd ] && if [ ! -d /run/systemd/system ]; then /usr/sbin/tidyd --all; fi", "tidyd"),
         ("if [ -x /opt/tidy ] && [ $(date +%d) -le 7 ]; then /opt/tidy; fi", "tidy"),
         ("if test -x /opt/tidy; then /opt/tidy --force; else true; fi", "tidy"),
@@ -285,7 +285,7 @@ def test_a_job_is_named_by_the_program_that_it_runs(command: str, name: str) -> 
         ("/opt/shop-tools", "shop-tools"),
     ],
 )
-def test_the_file_in_cron_d_names_a_job_whose_program_says_nothing(command: str, name: str) -> None:
+def test_the_file_in_cron_d_names_a_job_whose_program_has_a_vague_name(command: str, name: str) -> None:
     assert name_for(command, command, (), "shop_tools") == name
     [job] = read(f"5 4 * * * root {command}\n", has_users=True, file_name="shop_tools").jobs
     assert job.name == name
@@ -294,7 +294,7 @@ def test_the_file_in_cron_d_names_a_job_whose_program_says_nothing(command: str,
 @pytest.mark.parametrize(
     "command", ["sudo " * 2_000 + "x", "$(" * 5_000, "`" * 4_001, "sh -c '" * 500, "find -exec " * 900]
 )
-def test_a_command_that_nobody_wrote_is_named_in_time(command: str) -> None:
+def test_a_generated_command_is_named_in_bounded_time(command: str) -> None:
     assert re.fullmatch(r"[a-z-]+", name_for(command, command, ()))
 
 
@@ -319,7 +319,7 @@ def test_comments_right_above_a_line_describe_it() -> None:
     assert [job.description for job in read(text).jobs] == ["Saves everything. Takes an hour.", "", "", ""]
 
 
-def test_a_line_that_is_commented_out_is_told_and_no_description() -> None:
+def test_a_line_that_is_commented_out_is_reported_and_not_a_description() -> None:
     imported = read("#0 1 * * * old\n# @daily older\n0 2 * * * new\n")
     assert [job.description for job in imported.jobs] == [""]
     assert [(note.where, note.text) for note in imported.notes] == [
@@ -353,7 +353,7 @@ def test_a_line_that_is_commented_out_is_told_and_no_description() -> None:
         ("@reboot x", 'use a systemd unit of Type=oneshot, as shown under "At every boot" in how-to "Come from cron"'),
     ],
 )
-def test_what_cannot_be_a_job_is_told_with_its_line(line: str, words: str) -> None:
+def test_a_line_that_cannot_be_a_job_is_reported(line: str, words: str) -> None:
     imported = read(f"0 1 * * * before\n{line}\n0 2 * * * after\n")
     assert [job.name for job in imported.jobs] == ["before", "after"]
     [note] = imported.lost
@@ -361,7 +361,7 @@ def test_what_cannot_be_a_job_is_told_with_its_line(line: str, words: str) -> No
     assert words in note.text
 
 
-def test_what_crons_disagree_about_is_told() -> None:
+def test_differences_between_crons_are_reported() -> None:
     assert "in Evertick n/m begins at n" in notes("5/10 * * * * x")[0][2]
     assert "some crons read two backslashes as one" in notes(r"0 0 * * * echo \\ x")[0][2]
     assert "with --system" in notes("0 0 * * * root tidy")[0][2]
@@ -380,7 +380,7 @@ def test_a_crontab_without_bounds_is_refused() -> None:
 # --- the file
 
 
-def test_what_is_written_is_read_back_as_it_was() -> None:
+def test_a_written_file_reads_back_unchanged() -> None:
     nasty = 'echo "${HOME}" \'\\x\' \t\x7f ü # [jobs] """'
     text = f'X=${{HOME}}/bin\n# Say "hi" ${{Y}}\n0 0 * * * {nasty}%a\\%b%\n'
     imported = read(text)
@@ -389,7 +389,7 @@ def test_what_is_written_is_read_back_as_it_was() -> None:
     assert name == "echo"
     assert table["shell"]["command"] == nasty
     assert table["shell"]["stdin"] == "a%b\n"
-    # What the reader of the file would take for a variable of its own, except where it leaves that to the shell.
+    # The configuration would expand ${NAME}, except in the fields that it leaves to the shell.
     assert table["shell"]["env"]["X"] == "$${HOME}/bin"
     assert table["description"] == 'Say "hi" $${Y}'
     assert written.startswith("# head\n#\n")

@@ -34,7 +34,7 @@ NICKNAMES = {
 
 
 class Line(NamedTuple):
-    """What a line of a crontab says, read here anew and not by the import: that is what is put to the test."""
+    """A line of a crontab, parsed independently of the import under test."""
 
     cron: str
     tz: str
@@ -97,7 +97,7 @@ FORWARD = datetime(2026, 3, 25, 12, 30, tzinfo=UTC)  # the clock goes forward in
 BACK = datetime(2026, 10, 21, 12, 30, tzinfo=UTC)
 YEAR_END = datetime(2027, 12, 27, 12, 30, tzinfo=UTC)
 LEAP_DAY = datetime(2028, 2, 25, 12, 30, tzinfo=UTC)
-# Ten of the eleven thousand fires of a week. They are to be seen where the clock turns; else only days differ.
+# Ten of the eleven thousand fires of a week. They matter only at clock changes.
 EVERY_MINUTE = "*\t*\t*\t*\t*\ttick-with-tabs\n"
 
 

@@ -1,4 +1,4 @@
-"""Pickles of an attacker: read in bounded time, called by name, and at the cost of no other row."""
+"""Pickles of an attacker: read in bounded time, reported by name, without an effect on other rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from evertick.imports.apscheduler import StoredJob, read_jobs, read_table
 from evertick.imports.pickle_reader import BYTES_MAX, PickledObject, objects_in, read_pickle
 from evertick.imports.python import to_python
 
-# Seconds of the processor, on a slow machine; what it guards against takes hours, or all memory.
+# CPU seconds on a slow machine; without the limits it takes hours, or all memory.
 SECONDS_MAX = 10.0
 
 
@@ -34,7 +34,7 @@ def text(value: str) -> bytes:
 
 
 def doubled(times: int, *, as_tuple: bool) -> bytes:
-    """Each holds the one before twice."""
+    """Each list contains the one before twice."""
     one = b"\x86" if as_tuple else b"e"
     steps = b"".join(
         (b"" if as_tuple else b"](") + b"h" + bytes([at]) + b"h" + bytes([at]) + one + b"q" + bytes([at + 1])
@@ -96,7 +96,7 @@ def test_a_hostile_pickle_is_refused_in_time(data: bytes) -> None:
 
 
 def test_a_place_far_beyond_the_end_of_the_memo_takes_no_memory() -> None:
-    """The module pickle makes room for all places up to it: 34 GB by these seven bytes."""
+    """The module pickle allocates all memo entries up to it: 34 GB for these seven bytes."""
     assert read_pickle(b"\x80\x02Nr\xff\xff\xff\x7f.") is None
 
 
@@ -114,7 +114,7 @@ def test_nothing_that_a_pickle_names_is_called(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_plain_data_is_what_it_was_in_every_protocol(protocol: int) -> None:
+def test_plain_data_is_unchanged_in_every_protocol(protocol: int) -> None:
     data = {
         "text": ["ä\n", b"\x00\xff", "x" * 300],
         "numbers": (1, -1, 255, 65_536, 2**40, -(2**63), 1.5, float("inf"), True, False, None),

@@ -100,17 +100,17 @@ def _misfits_inside(value: Any, kind: Any, path: str) -> Iterator[str]:
 
 def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], path: str) -> Iterator[str]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    meant: set[str] = set()
+    suggestions: set[str] = set()
     for name in value:
         if name not in fields:
             near = next((each for each in _OTHER_NAMES.get(str(name), ()) if each in fields), alike(str(name), fields))
             fix = f"it is called {near!r}" if near else f"the fields are {', '.join(fields)}"
-            meant.update([near] if near else [])
+            suggestions.update([near] if near else [])
             yield _prefixed(path, f"no such field {name!r}; {fix}")
     for name, field in fields.items():
         if name in value:
             yield from _misfits(value[name], field.type, _joined(path, name))
-        elif field.required and name not in meant:
+        elif field.required and name not in suggestions:
             yield _prefixed(path, f"{name} is missing; add it")
 
 

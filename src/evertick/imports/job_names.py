@@ -293,33 +293,33 @@ def _is_variable(word: str) -> bool:
 
 def _without_substitutions(command: str) -> str:
     """The command with `$_` in place of `$(…)` and backticks."""
-    kept, depth, is_backtick, is_quoted, at = [], 0, False, False, 0
+    parts, depth, is_backtick, is_quoted, at = [], 0, False, False, 0
     while at < len(command):
         letter = command[at]
         if letter == "\\":
-            kept += [command[at : at + 2]] if not depth and not is_backtick else []
+            parts += [command[at : at + 2]] if not depth and not is_backtick else []
             at += 2
             continue
         if letter == "'" and not depth and not is_backtick and not is_quoted:
             end = command.find("'", at + 1)
             end = len(command) - 1 if end < 0 else end
-            kept.append(command[at : end + 1])
+            parts.append(command[at : end + 1])
             at = end + 1
             continue
         if letter == '"' and not depth and not is_backtick:
             is_quoted = not is_quoted
         if letter == "`" and not depth:
             is_backtick = not is_backtick
-            kept += ["$_"] if is_backtick else []
+            parts += ["$_"] if is_backtick else []
         elif command.startswith("$(", at) and not is_backtick:
-            kept += [] if depth else ["$_"]
+            parts += [] if depth else ["$_"]
             depth, at = depth + 1, at + 1
         elif depth and letter in "()":
             depth += 1 if letter == "(" else -1
         elif not depth and not is_backtick:
-            kept.append(letter)
+            parts.append(letter)
         at += 1
-    return "".join(kept)
+    return "".join(parts)
 
 
 def _words(command: str) -> list[str]:

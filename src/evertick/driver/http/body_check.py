@@ -62,8 +62,8 @@ def check_apart(wanted: Checks, body: str) -> CheckFailure | None:
     command = [sys.executable, "-I", "-S", str(Path(__file__)), str(Path(msgspec.__file__).parent.parent)]
     try:
         # Twice its own CPU limit, since the machine may be busy.
-        done = subprocess.run(command, input=request, capture_output=True, timeout=2 * CHECK_SECONDS)  # noqa: S603 - ours
-        return _failure.decode(done.stdout) if done.returncode == 0 else CheckFailure("endless")
+        process = subprocess.run(command, input=request, capture_output=True, timeout=2 * CHECK_SECONDS)  # noqa: S603
+        return _failure.decode(process.stdout) if process.returncode == 0 else CheckFailure("endless")
     except (subprocess.TimeoutExpired, msgspec.MsgspecError):
         return CheckFailure("endless")
 

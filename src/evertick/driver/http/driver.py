@@ -63,13 +63,13 @@ class HttpDriver:
             # Virtual time: a test of schedules must not call real servers.
             context.log(f"not sent in virtual time: {method_of(self._spec)} {_target(self._spec)}")
             return None
-        parts, began = self._parts, record_of(context).clock.elapsed()
+        parts, started_at = self._parts, record_of(context).clock.elapsed()
         outgoing = make_request(self._spec, context, arguments, parts.app, parts.resolve_secret)
         try:
             response = await self._exchange(context).carry_out(outgoing)
         except (JobFailed, Refused) as error:
             raise _masked(error, outgoing) from None
-        seconds = round(record_of(context).clock.elapsed() - began, 6)
+        seconds = round(record_of(context).clock.elapsed() - started_at, 6)
         cut = " (cut at read_limit)" if response.is_cut else ""
         size = f"{len(response.body)} bytes{cut}"
         outcome = f"{_status(outgoing, response)} from {response.address} after {seconds:.3g} s, {size}"

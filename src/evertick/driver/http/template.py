@@ -70,11 +70,11 @@ def places_in(text: str, what: str) -> Iterator[str]:
         if not is_known:
             known = ", ".join(f"{{{place}}}" for place in _PLACES)
             near = get_close_matches(head, _PLACES, 1)
-            meant = f"it is called {{{near[0]}}}; " if near and near[0] != head else ""
+            hint = f"it is called {{{near[0]}}}; " if near and near[0] != head else ""
             raise InvalidSetting(
                 f"{what}: {{{name}}} is not a value of a run",
                 value=f"{{{name}}}",
-                fix=f"{meant}use {known} or {{args.NAME}}; for literal braces write {{{{{name}}}}}",
+                fix=f"{hint}use {known} or {{args.NAME}}; for literal braces write {{{{{name}}}}}",
             )
         yield name
 

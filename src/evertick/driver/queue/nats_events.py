@@ -81,9 +81,9 @@ class NatsEvents:
     async def _page_after(self, cursor: str | None) -> FeedPage:
         try:
             return await self._read_page(cursor, self._kinds)
-        except CursorGone as gone:
-            log.warning("app %r: some run events were not published on NATS: %s", self._app, gone)
-            return await self._read_page(gone.oldest, self._kinds)
+        except CursorGone as error:
+            log.warning("app %r: some run events were not published on NATS: %s", self._app, error)
+            return await self._read_page(error.oldest, self._kinds)
 
     async def _last_cursor(self) -> str | None:
         """The cursor of the last event that any node has published."""

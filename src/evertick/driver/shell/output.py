@@ -248,7 +248,7 @@ class CapturedOutput:
             self._head.flush()
             lines = tail.lines()
             at = lines[0][0] if lines else self._now()
-            self._write(at, "info", f"… {tail.bytes_gone} bytes, {tail.lines_gone} lines of output omitted …")
+            self._write(at, "info", f"… {tail.bytes_omitted} bytes, {tail.lines_omitted} lines of output omitted …")
             for at, stream, text in lines:
                 self._write_line(at, stream, text)
         else:
@@ -290,7 +290,7 @@ class CapturedOutput:
             for stream, own in parts.items()
         }
         tail = _OutputTail()
-        tail.bytes_gone, tail.lines_gone = self._tail.bytes_gone, self._tail.lines_gone
+        tail.bytes_omitted, tail.lines_omitted = self._tail.bytes_omitted, self._tail.lines_omitted
         for at, stream, _ in self._tail.pieces:
             tail.add(at, stream, next(masked[stream]))
         return tail
@@ -326,12 +326,12 @@ class _OutputTail:
         self.before: dict[str, bytes] = {}
         self.size = 0
         self._margin = margin
-        self.bytes_gone = 0
-        self.lines_gone = 0
+        self.bytes_omitted = 0
+        self.lines_omitted = 0
 
     @property
     def is_cut(self) -> bool:
-        return self.bytes_gone > 0
+        return self.bytes_omitted > 0
 
     def add(self, at: int, stream: str, chunk: bytes) -> None:
         if not chunk:
@@ -347,35 +347,35 @@ class _OutputTail:
 
     def lines(self) -> list[tuple[int, str, str]]:
         """The tail as text; the first line of each stream may be incomplete."""
-        kept: deque[tuple[int, str, str]] = deque(maxlen=TAIL_LINES)
+        lines_kept: deque[tuple[int, str, str]] = deque(maxlen=TAIL_LINES)
         received_at = 0
-        lines = LogLines(lambda stream, text: self._keep(kept, (received_at, stream, text)))
+        lines = LogLines(lambda stream, text: self._keep(lines_kept, (received_at, stream, text)))
         for at, stream, piece in self.pieces:
             received_at = at
             lines.take(stream, bytes(piece))
         lines.flush()
-        return list(kept)
+        return list(lines_kept)
 
     def _drop(self, count: int) -> None:
         _, stream, first = self.pieces[0]
-        gone = min(count, len(first))
+        dropped = min(count, len(first))
         if self._margin:
-            self.before[stream] = (self.before.get(stream, b"") + first[max(0, gone - self._margin) : gone])[
+            self.before[stream] = (self.before.get(stream, b"") + first[max(0, dropped - self._margin) : dropped])[
                 -self._margin :
             ]
-        self.lines_gone += first.count(b"\n", 0, gone)
-        self.bytes_gone += gone
-        self.size -= gone
-        if gone == len(first):
+        self.lines_omitted += first.count(b"\n", 0, dropped)
+        self.bytes_omitted += dropped
+        self.size -= dropped
+        if dropped == len(first):
             self.pieces.popleft()
         else:
-            del first[:gone]
+            del first[:dropped]
 
-    def _keep(self, kept: deque[tuple[int, str, str]], line: tuple[int, str, str]) -> None:
-        if len(kept) == TAIL_LINES:
-            self.lines_gone += 1
-            self.bytes_gone += len(kept[0][2].encode(errors="replace")) + 1
-        kept.append(line)
+    def _keep(self, lines_kept: deque[tuple[int, str, str]], line: tuple[int, str, str]) -> None:
+        if len(lines_kept) == TAIL_LINES:
+            self.lines_omitted += 1
+            self.bytes_omitted += len(lines_kept[0][2].encode(errors="replace")) + 1
+        lines_kept.append(line)
 
 
 def _pieces(line: bytes) -> list[bytes]:

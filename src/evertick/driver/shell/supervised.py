@@ -30,7 +30,6 @@ __all__ = [
     "Ending",
     "Order",
     "SupervisedCommand",
-    "can_find",
     "end_marked",
     "sees_all",
     "stop_seconds",
@@ -136,13 +135,14 @@ class SupervisedCommand:
         if order is not None and order.env is not None:
             order = msgspec.structs.replace(order, env={**order.env, MARK: self._mark})
         # Files that the node keeps open, and those that only the keeper needs.
-        with contextlib.ExitStack() as kept, contextlib.ExitStack() as passed:
+        with contextlib.ExitStack() as node_files, contextlib.ExitStack() as keeper_files:
             self._socket, keeper_socket = (
-                stack.enter_context(end) for stack, end in zip((kept, passed), socket.socketpair(), strict=True)
+                stack.enter_context(end)
+                for stack, end in zip((node_files, keeper_files), socket.socketpair(), strict=True)
             )
-            out, out_writer = _pipe(kept, passed)
-            err, err_writer = _pipe(kept, passed)
-            order_file = None if order is None else _file_of(passed, order.entries()).fileno()
+            out, out_writer = _pipe(node_files, keeper_files)
+            err, err_writer = _pipe(node_files, keeper_files)
+            order_file = None if order is None else _file_of(keeper_files, order.entries()).fileno()
             self._keeper = subprocess.Popen(  # noqa: S603 - the command is the caller's own
                 [
                     *(sys.executable, "-I", "-S", _KEEPER),
@@ -150,14 +150,14 @@ class SupervisedCommand:
                     *(() if order_file is None else (f"--order={order_file}",)),
                     *command,
                 ],
-                stdin=subprocess.DEVNULL if stdin is None else _file_of(passed, stdin),
+                stdin=subprocess.DEVNULL if stdin is None else _file_of(keeper_files, stdin),
                 stdout=out_writer,
                 stderr=err_writer,
                 env={**os.environ, MARK: self._mark},
                 pass_fds=(keeper_socket.fileno(), *files, *(() if order_file is None else (order_file,))),
                 start_new_session=True,  # Ctrl-C at a terminal goes to the node only, which stops its jobs itself
             )
-            kept.pop_all()  # closed when the command ends
+            node_files.pop_all()  # closed when the command ends
         self._socket.setblocking(False)
         self._output = output
         self._pipes = [_Pipe(out, "stdout", output), _Pipe(err, "stderr", output)]
@@ -278,10 +278,10 @@ class _Pipe:
         self._file.close()
 
 
-def _pipe(kept: contextlib.ExitStack, passed: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+def _pipe(node_files: contextlib.ExitStack, keeper_files: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
     reader, writer = os.pipe()
-    writing = passed.enter_context(open(writer, "wb", buffering=0))  # noqa: SIM115 - entered at once
-    return kept.enter_context(open(reader, "rb", buffering=0)), writing
+    writing = keeper_files.enter_context(open(writer, "wb", buffering=0))  # noqa: SIM115 - entered at once
+    return node_files.enter_context(open(reader, "rb", buffering=0)), writing
 
 
 def _file_of(stack: contextlib.ExitStack, data: bytes) -> IO[bytes]:
@@ -325,7 +325,7 @@ def _text_without_keeper(left: Sequence[int]) -> str:
     if left:
         pids = ", ".join(map(str, left[:_PIDS_SHOWN]))
         return f"the keeper process was killed, and these processes are still running: {pids}"
-    if not can_find():
+    if not _shows_environments():
         return (
             "the keeper process was killed, so the command's process group was killed, too; processes that left the "
             "group may still run"
@@ -345,7 +345,7 @@ def _signal_name(number: int) -> str:
 # --- leftovers of a keeper that was killed
 
 
-def can_find() -> bool:
+def _shows_environments() -> bool:
     """Whether the system shows the environment of processes in /proc."""
     return os.path.exists("/proc/self/environ")
 
@@ -367,7 +367,7 @@ def end_marked(mark: str) -> list[int]:
     readable: processes with more rights, of other users, or with hidden memory, like ssh-agent.
     """
     entry, found = f"{MARK}={mark}".encode(), []
-    for name in os.listdir("/proc") if can_find() else ():
+    for name in os.listdir("/proc") if _shows_environments() else ():
         if name.isdigit() and _has(name, entry):
             found.append(int(name))
             try:
