@@ -159,7 +159,7 @@ def test_1_4_a_repeated_time_fires_once() -> None:
     ]
 
 
-# Where Evertick differs, each with its reason in docs/explanation/time.md.
+# Where Evertick differs from the specification on purpose.
 
 
 def test_differs_ranges_may_wrap_around() -> None:
