@@ -20,7 +20,10 @@ __all__ = ["drawn_by", "drawn_here", "without_evertick"]
 
 def without_evertick(**more: str) -> dict[str, str]:
     """The environment of a command that has no settings but these."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("EVERTICK")} | {"TZ": "UTC", **more}
+    return {name: value for name, value in os.environ.items() if not name.startswith("EVERTICK")} | {
+        "TZ": "UTC",
+        **more,
+    }
 
 
 def drawn_by(start: Callable[..., subprocess.Popen[str]], *args: str, env: Mapping[str, str], code: int = 0) -> str:

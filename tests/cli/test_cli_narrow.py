@@ -173,7 +173,7 @@ def test_what_cannot_fit_is_cut_where_it_is_widest():
     assert line == f"{'k' * 18}…  succeeded"
 
 
-def test_whoever_names_no_ledger_is_told_which_one_it_is(database, tmp_path, narrow, evertick, monkeypatch):
+def test_without_a_database_option_the_ledger_is_named(database, tmp_path, narrow, evertick, monkeypatch):
     assert (tmp_path / "evertick.db").exists()
     told = "(ledger: sqlite:///evertick.db; name another with --database)"
     assert narrow(None, "list")[0] == told
