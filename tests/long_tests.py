@@ -20,7 +20,7 @@ GROUPS = {
     "broker": "thousands of due schedules through a broker that is killed in the middle",
     "fuzz": "random rules and texts, for as long as there is time",
     "size": "query plans among millions of rows",
-    "store": "the suite of all stores straight on the system's PostgreSQL, and the statements of an idle minute",
+    "store": "the suite of all stores on the system's PostgreSQL and behind PgBouncer, and what an idle minute costs",
     "storm": "fleets on a real PostgreSQL under kills, cuts, freezes and restarts",
 }
 
