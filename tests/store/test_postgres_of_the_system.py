@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncpg
 import pytest
-from postgres_stores import PostgresStores
+from postgres_stores import OnOneLoop, PostgresStores
 
 from evertick.store.postgres.connection import statements_for
-from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
+from evertick.testing.conformance import StoreConformance, TransactionConformance
 from servers.postgres import system_binaries
 
 pytestmark = [
@@ -45,9 +45,7 @@ async def test_it_can_prepare_every_statement_of_the_store(system_dsn: str) -> N
         await stores.close()
 
 
-class OnTheSystem:
-    """The fixtures of all tests of PostgreSQL, on its server."""
-
+class OnTheSystem(OnOneLoop):
     @pytest.fixture
     def postgres_dsn(self, system_dsn: str) -> str:
         return system_dsn
@@ -55,16 +53,8 @@ class OnTheSystem:
 
 @pytest.mark.long("store")
 class TestPostgresOfTheSystem(OnTheSystem, StoreConformance):
-    @pytest.fixture
-    def stores(self, kept_postgres_stores: Stores) -> Stores:
-        return kept_postgres_stores
+    pass
 
 
 class TestTransactionsOnPostgresOfTheSystem(OnTheSystem, TransactionConformance):
-    @pytest.fixture
-    def stores(self, kept_postgres_stores: Stores) -> Stores:
-        return kept_postgres_stores
-
-    @pytest.fixture
-    def users(self, postgres_users: Users) -> Users:
-        return postgres_users
+    pass

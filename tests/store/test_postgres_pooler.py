@@ -67,9 +67,12 @@ class BehindPgbouncer:
     async def stores(
         self, postgres_dsn: str, pooler_dsn: str, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[Stores]:
-        stores = PooledStores(postgres_dsn, pooler_dsn, spare=SpareConnections(monkeypatch))
+        spare = SpareConnections()
+        spare.patch(monkeypatch)
+        stores = PooledStores(postgres_dsn, pooler_dsn, spare=spare)
         yield stores
         await stores.close()
+        await spare.close()
 
 
 class TestClaimsBehindPgbouncer(BehindPgbouncer, ConformanceFixtures, Claims, Limits, Duties):
