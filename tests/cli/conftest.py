@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from terminal import drawn_here, without_evertick
 
+import preloaded
 from evertick import Every, Scheduler
 from evertick.cli import cli
 
@@ -130,7 +131,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def begin(*args: str, **options: Any) -> subprocess.Popen[str]:
         environment = without_evertick(PYTHONUNBUFFERED="1", **options.pop("env", {}))
-        process = subprocess.Popen(
+        process = preloaded.popen(
             [sys.executable, "-m", "evertick", *args],
             **{
                 "cwd": tmp_path,
