@@ -21,7 +21,7 @@ GROUPS = {
     "fuzz": "random rules and texts, for as long as there is time",
     "package": "the sdist and the wheel: built, installed, tested",
     "size": "query plans among millions of rows",
-    "store": "the suite of all stores straight on the system's PostgreSQL, and the statements of an idle minute",
+    "store": "the suite of all stores on the system's PostgreSQL and behind PgBouncer, and what an idle minute costs",
     "storm": "fleets on a real PostgreSQL under kills, cuts, freezes and restarts",
 }
 

@@ -16,6 +16,7 @@ from bench import Bench, Kind, bench_on
 from click.testing import CliRunner
 from wire import all_reports
 
+import preloaded
 from evertick.cli.root import cli
 from evertick.driver.queue.contract import Kill, WorkerReport
 from servers.broker import Broker, nats_server, redis_server
@@ -42,7 +43,7 @@ class Workers:
         kind = ["--stream"] if self._bench.kind == "stream" else []
         command = [sys.executable, "-m", "evertick", "worker", where, self._bench.server.url]
         with (self._folder / "log").open("ab") as log:
-            process = subprocess.Popen(
+            process = preloaded.popen(
                 [*command, "--driver", self._bench.own, *kind, *arguments],
                 stderr=log,
                 cwd=self._folder,
@@ -267,7 +268,7 @@ async def test_a_server_that_is_not_redis_is_reported_in_a_short_text(own: str, 
     nats_url = f"redis://127.0.0.1:{nats.port}/0"
     command = [sys.executable, "-m", "evertick", "worker", "--redis", nats_url, "--driver", own, "--", "true"]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log)
+        process = preloaded.popen(command, stderr=log)
     try:
         while "queue unavailable, retrying" not in (text := (tmp_path / "log").read_text()) or not text.endswith("\n"):
             await asyncio.sleep(0.01)
@@ -366,7 +367,7 @@ class Started:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("EVERTICK_")}
         self._log = folder / "log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stderr=log, cwd=folder, env=environment | variables)
+            self._process = preloaded.popen(command, stderr=log, cwd=folder, env=environment | variables)
 
     def end(self) -> str:
         self._process.kill()
@@ -439,7 +440,7 @@ def test_a_password_in_the_environment_is_not_shown(tmp_path: Path) -> None:
     variables = {**os.environ, "EVERTICK_REDIS": "redis://:hunter2@127.0.0.1:1/0"}
     command = [sys.executable, "-m", "evertick", "worker", "--driver", "q", "-vv", "--", "true"]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log, env=variables)
+        process = preloaded.popen(command, stderr=log, env=variables)
     while "queue unavailable, retrying" not in (tmp_path / "log").read_text():
         assert process.poll() is None
     process.terminate()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preloaded
+
 
 class Fleet:
     """Processes of one program. `arguments` says what each is started with, by its number."""
@@ -28,7 +30,7 @@ class Fleet:
         path = self.folder / f"log-{self._started}"
         with path.open("wb") as log:
             command = [sys.executable, str(self.program), *self.arguments(self._started)]
-            node = subprocess.Popen(command, stdout=log, stderr=log)
+            node = preloaded.popen(command, stdout=log, stderr=log)
         self.nodes.append(node)
         self._logs[node.pid] = path
 

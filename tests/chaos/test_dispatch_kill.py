@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 import pytest
 from redis import Redis as Client
 
+import preloaded
 from evertick import BrokerUnavailable, Context, Message, MessageState, Nats, Once, Redis, Scheduler, State, Verdict
 from evertick.clock import system_clock
 from evertick.driver.queue.nats_broker import NatsBroker
@@ -134,7 +135,7 @@ async def test_a_node_killed_around_its_sending_costs_nothing_and_the_second_sen
         run = await manager.job("work", queue_of(kind)).enqueue(number=7)
         with (tmp_path / "nodes.log").open("w") as log:
             command = [sys.executable, str(PROGRAM), url, server.url, kind]
-            first = subprocess.Popen([*command, point], stdout=subprocess.PIPE, stderr=log, text=True)
+            first = preloaded.popen([*command, point], stdout=subprocess.PIPE, stderr=log, text=True)
             assert first.stdout is not None
             assert await asyncio.to_thread(first.stdout.readline) == f"{point}\n", (tmp_path / "nodes.log").read_text()
             assert (await manager.get_run(run.id)).state is State.DISPATCHED
@@ -142,7 +143,7 @@ async def test_a_node_killed_around_its_sending_costs_nothing_and_the_second_sen
             first.communicate()
             if killed == "both":
                 server.kill()
-            second = subprocess.Popen([*command, "nowhere"], stderr=log)
+            second = preloaded.popen([*command, "nowhere"], stderr=log)
         try:
             async with hands_at(server, kind, 2) as hands:
                 if killed == "both":

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+import preloaded
 from evertick import MessageState, Run, Scheduler, State, Verdict
 
 PROGRAM = Path(__file__).parent / "sending_node.py"
@@ -41,7 +42,7 @@ class Post:
         self._count += 1
         with (self._folder / f"{self._count}.log").open("w") as log:
             command = [sys.executable, str(PROGRAM), self._url, str(self._folder / "witness"), point]
-            node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            node = preloaded.popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.nodes.append(node)
         return node
 

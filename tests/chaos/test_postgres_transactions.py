@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from libraries import ASYNC, PLAIN
 
+import preloaded
 from evertick import Run, Scheduler, State, Verdict
 
 HERE = Path(__file__).parent
@@ -42,7 +43,7 @@ class Shop:
         command = [sys.executable, str(HERE / program), self.dsn, self.schema, *words]
         log = (self._logs / f"{len(self._started)}.log").open("w")
         with log:
-            process = subprocess.Popen(
+            process = preloaded.popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=HERE
             )
         self._started.append(process)

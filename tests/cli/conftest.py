@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from terminal import drawn_by
+from terminal import drawn_here, without_evertick
 
+import preloaded
 from evertick import Every, Scheduler
 from evertick.cli import cli
 
@@ -92,7 +93,7 @@ def ask(evertick: Callable[..., Result]) -> Callable[..., Any]:
 
 
 class Terminal:
-    """A terminal that somebody types at."""
+    """A terminal that a test types at."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = pty.openpty()
@@ -113,24 +114,24 @@ def terminal() -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def on_terminal(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
-    """What a command writes to a terminal."""
+def on_terminal(tmp_path: Path) -> Callable[..., str]:
+    """The output of a command on a terminal."""
 
     def draw(database: str, *args: str, **environment: str) -> str:
-        return drawn_by(start, *args, env={"EVERTICK_DATABASE": database, "TERM": "xterm", **environment})
+        variables = {"EVERTICK_DATABASE": database, "TERM": "xterm", **environment}
+        return drawn_here(*args, env=variables, folder=tmp_path)
 
     return draw
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the command as a process of its own, in an empty directory; what is left of it is killed."""
+    """Start the command as a process of its own, in an empty directory; kill it after the test."""
     processes: list[subprocess.Popen[str]] = []
 
     def begin(*args: str, **options: Any) -> subprocess.Popen[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("EVERTICK")}
-        environment |= {"TZ": "UTC", "PYTHONUNBUFFERED": "1", **options.pop("env", {})}
-        process = subprocess.Popen(
+        environment = without_evertick(PYTHONUNBUFFERED="1", **options.pop("env", {}))
+        process = preloaded.popen(
             [sys.executable, "-m", "evertick", *args],
             **{
                 "cwd": tmp_path,

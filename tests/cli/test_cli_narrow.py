@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
-from terminal import drawn_by
+from terminal import drawn_here
 
 from evertick import Constant, Message, Scheduler
 from evertick.cli import cli
@@ -23,13 +23,13 @@ def plain(text: str) -> list[str]:
 
 
 @pytest.fixture
-def narrow(start):
-    """What a command writes to a narrow terminal, its errors and hints included."""
+def narrow(tmp_path):
+    """The lines of a command on a narrow terminal, with its errors and hints."""
 
     def draw(database: str | None, *args: str, code: int = 0, **environment: str) -> list[str]:
         named = {} if database is None else {"EVERTICK_DATABASE": database}
         variables = {**named, "TERM": "xterm", "COLUMNS": str(COLUMNS), **environment}
-        lines = plain(drawn_by(start, *args, env=variables, code=code, has_errors=True))
+        lines = plain(drawn_here(*args, env=variables, folder=tmp_path, code=code, has_errors=True))
         assert max(len(line) for line in lines) <= COLUMNS, lines
         return lines
 
@@ -173,7 +173,7 @@ def test_what_cannot_fit_is_cut_where_it_is_widest():
     assert line == f"{'k' * 18}…  succeeded"
 
 
-def test_whoever_names_no_ledger_is_told_which_one_it_is(database, tmp_path, narrow, evertick, monkeypatch):
+def test_without_a_database_option_the_ledger_is_named(database, tmp_path, narrow, evertick, monkeypatch):
     assert (tmp_path / "evertick.db").exists()
     told = "(ledger: sqlite:///evertick.db; name another with --database)"
     assert narrow(None, "list")[0] == told
@@ -264,12 +264,12 @@ def columns(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture
-def shown(busy, start, columns):
+def shown(busy, tmp_path, columns):
     """The lines of a command on a terminal of 80 and of 60 columns."""
 
     def draw(*args: str, **environment: str) -> list[str]:
         variables = {"EVERTICK_DATABASE": busy, "TERM": "xterm", "COLUMNS": str(columns), **environment}
-        return [line.rstrip() for line in plain(drawn_by(start, *args, env=variables))]
+        return [line.rstrip() for line in plain(drawn_here(*args, env=variables, folder=tmp_path))]
 
     return draw
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from terminal import drawn_by
 
 from evertick import Scheduler
 from evertick.cli import cli
@@ -172,8 +173,9 @@ def test_ctrl_c_makes_no_noise(start):
     assert errors.strip() == ""
 
 
-def test_on_a_terminal_there_are_colours_and_long_texts_stand_below_their_row(on_terminal, database):
-    text = on_terminal(database, "history", COLUMNS="60", NO_COLOR="")
+def test_on_a_terminal_there_are_colours_and_long_texts_stand_below_their_row(start, database):
+    variables = {"EVERTICK_DATABASE": database, "TERM": "xterm", "COLUMNS": "60", "NO_COLOR": ""}
+    text = drawn_by(start, "history", env=variables)
     assert "\x1b[1;31mfailed" in text
     lines = _lines(text)
     assert "    by trigger; ValueError: no paper [2J left" in [line.rstrip() for line in lines]

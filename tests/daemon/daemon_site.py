@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import preloaded
 from evertick.daemon.process import pid_in
 
 CONFIGURATION = """
@@ -73,7 +74,7 @@ class Site:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *flags: str, command: str = "daemon", **more: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = preloaded.popen(
             [sys.executable, "-m", "evertick", command, *flags],
             cwd=self.folder,
             env=environment(**more),
@@ -96,14 +97,8 @@ class Site:
 
     def call(self, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
         """A command of evertick, to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "evertick", *args],
-            cwd=self.folder,
-            env=environment(**more),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-        )
+        command = [sys.executable, "-m", "evertick", *args]
+        return preloaded.run(command, cwd=self.folder, env=environment(**more), timeout=PATIENCE_SECONDS)
 
     def logged(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
@@ -123,6 +118,6 @@ class Site:
 
 def _is_evertick(pid: int) -> bool:
     try:
-        return bool(re.search(rb"evertick\0daemon", Path(f"/proc/{pid}/cmdline").read_bytes()))
+        return bool(re.search(rb"evertick\0daemon|preloaded", Path(f"/proc/{pid}/cmdline").read_bytes()))
     except OSError:
         return False

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import preloaded
+
 SECONDS_MAX = 30.0
 # The port in the commands of the documentation; a free one stands in for it.
 PORT = "8000"
@@ -49,11 +51,12 @@ def running(command: str, folder: Path, **environment: str) -> Iterator[Program]
     while "=" in words[0]:  # as a shell takes them: variables before the command
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
-    words[0] = str(Path(sys.executable).with_name(words[0]))
-    output_file = folder / f"output of {Path(words[0]).name} on {port}"
+    name, words[0] = words[0], str(Path(sys.executable).with_name(words[0]))
+    start = preloaded.popen if name == "python" else subprocess.Popen
+    output_file = folder / f"output of {name} on {port}"
     with output_file.open("wb") as output:
         # In a process group of its own, so that no worker outlives the test.
-        process = subprocess.Popen(
+        process = start(
             words,
             cwd=folder,
             env=clean_environment(HOME=str(folder), PYTHONUNBUFFERED="1", **environment),

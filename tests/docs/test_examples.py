@@ -25,9 +25,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from pages import ROOT, Block, blocks, files, pages
-from preloaded import Preloaded, preloaded
 from programs import SECONDS_MAX, clean_environment, running
 
+import preloaded
 from evertick import Scheduler
 from evertick.cli import cli
 
@@ -68,14 +68,8 @@ def source(example: tuple[Block, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Preloaded]:
-    with preloaded(clean_environment()) as interpreter:
-        yield interpreter
-
-
 @pytest.mark.parametrize("example", python_examples(), ids=lambda example: example[0].place)
-def test_every_python_example_runs(example: tuple[Block, ...], interpreter: Preloaded, tmp_path: Path) -> None:
+def test_every_python_example_runs(example: tuple[Block, ...], tmp_path: Path) -> None:
     name = example[0].file or "example.py"
     for earlier in files(example[0].page):
         if earlier.line < example[0].line:
@@ -88,8 +82,9 @@ def test_every_python_example_runs(example: tuple[Block, ...], interpreter: Prel
     elif _RUNS_ON.search(example[-1].text):
         run_until_the_first_fire(name, tmp_path)
     else:
-        code, output = interpreter.run(name, tmp_path)
-        assert code == 0, output
+        command = [sys.executable, "-W", "error", name]
+        done = preloaded.run(command, cwd=tmp_path, env=clean_environment(), timeout=SECONDS_MAX)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def run_by_pytest(arguments: list[str], folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import preloaded
 from evertick import Constant, Event, InvalidSetting, Scheduler, Skip, Verdict
 from evertick.engine import auto_pause
 from evertick.errors import StoreUnavailable
@@ -345,7 +346,7 @@ scheduler.sync.add(key="k", when="every 50ms; max_fires=1", task=job, pause_afte
 scheduler.run()
 """
     )
-    with subprocess.Popen([sys.executable, str(tmp_path / "program.py")], stdout=subprocess.PIPE, text=True) as program:
+    with preloaded.popen([sys.executable, str(tmp_path / "program.py")], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "at work\n"
         os.kill(program.pid, signal.SIGKILL)

@@ -214,7 +214,7 @@ async def test_a_fire_of_a_herd_costs_a_hundredth_of_a_statement_and_half_of_tha
     counting_server: str, overlap: str
 ) -> None:
     """All of the engine's way: look, record and claim at once, finish, their commits, and all that goes on beside."""
-    warm, fires = 2_000, 20_000
+    warm, fires = 1_000, 10_000
     connection = await asyncpg.connect(counting_server)
     await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
     counting = Counting(connection)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from evertick import Scheduler
 
 # Nothing sets up logging: that is how a first program is.
@@ -51,7 +52,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     def begun(way: str, stop_timeout: str) -> subprocess.Popen[str]:
         (tmp_path / "program.py").write_text(PROGRAM.replace("STOP", stop_timeout))
         command = ["-m", "evertick", "run", "program:scheduler"] if way == "evertick run" else ["program.py", way]
-        process = subprocess.Popen(
+        process = preloaded.popen(
             [sys.executable, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

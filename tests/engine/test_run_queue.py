@@ -141,7 +141,7 @@ def story(loop: VirtualLoop, act: Callable[[Station], Awaitable[None]], **option
 
     async def tell() -> Station:
         station = Station(loop, **options)
-        await station.work(0.05)
+        await station.work(0.02)
         await act(station)
         station.end()
         return station
@@ -209,7 +209,7 @@ def test_a_run_that_another_of_its_claim_stops_before_it_has_begun_never_begins(
             return begin_and_stop
 
         monkeypatch.setattr(work, "_task_maker", stopping)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.02)
 
     station = story(loop, stop_the_last_of_each_claim)
     assert len(stopped) == 1
@@ -221,7 +221,7 @@ def test_who_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None
     async def hang_for_a_while(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         station.go_on()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
         ended = {each.id for each in station.queue.outcomes if each.kind == "done"}
         assert waiting <= ended
 
@@ -256,7 +256,8 @@ def test_hooks_are_called_for_an_expired_run_though_the_first_try_fails(
 
         monkeypatch.setattr(station.node, "tell_ended", tell_ended)
         station.queue.too_old = ["old"]
-        await asyncio.sleep(0.2)
+        while len(tries) < 2:
+            await asyncio.sleep(0.005)
 
     story(loop, expire)
     assert tries == [["old"], ["old"]]

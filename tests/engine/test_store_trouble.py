@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from evertick import Context, Run, Scheduler, StoreUnavailable
 
 
@@ -117,7 +118,7 @@ async def test_a_full_disk_stops_nothing_for_good(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/full.db"
     log = tmp_path / "log"
     with log.open("wb") as stderr:
-        node = subprocess.Popen([sys.executable, "-c", PROGRAM, url], stdout=subprocess.PIPE, stderr=stderr)
+        node = preloaded.popen([sys.executable, "-c", PROGRAM, url], stdout=subprocess.PIPE, stderr=stderr)
     assert node.stdout is not None
     try:
         node.stdout.readline()

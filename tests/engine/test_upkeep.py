@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from evertick import Calendar, Cron, Event, Every, Once, Scheduler
 from evertick.clock import system_clock
 from evertick.engine.sweep import Sweeper
@@ -290,7 +291,7 @@ scheduler.run()
 
 async def test_the_hook_for_lost_runs_is_called_after_a_node_was_killed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    node = subprocess.Popen([sys.executable, "-c", DOOMED, url], stdout=subprocess.PIPE)
+    node = preloaded.popen([sys.executable, "-c", DOOMED, url], stdout=subprocess.PIPE)
     assert node.stdout is not None
     assert await asyncio.to_thread(node.stdout.readline) == b"started\n"
     node.kill()

@@ -110,7 +110,7 @@ async def test_a_store_becomes_a_module_whose_jobs_fire_as_they_did(tmp_path: Pa
         "one-year": CronTrigger(year=2026, month=6, day=3, timezone="UTC"),
         "within": CronTrigger(minute=0, start_date=START + timedelta(days=1), end_date=START + timedelta(days=2)),
         "odd-weekdays": CronTrigger(day_of_week="*/2", hour=2, timezone="UTC"),
-        "interval": IntervalTrigger(minutes=7, seconds=30, start_date=START + timedelta(minutes=1)),
+        "interval": IntervalTrigger(minutes=37, seconds=30, start_date=START + timedelta(minutes=1)),
         "long": IntervalTrigger(days=2, start_date=START + timedelta(hours=1)),
         "once": DateTrigger(START + timedelta(days=3)),
     }
@@ -135,7 +135,7 @@ async def test_a_store_becomes_a_module_whose_jobs_fire_as_they_did(tmp_path: Pa
         fired = {name: [run.fire_at for run in kit.runs(name)] for name in triggers}
         assert {run.verdict for run in kit.runs()} == {"succeeded"}
     assert fired == {name: walked(trigger) for name, trigger in triggers.items()}
-    assert sum(map(len, fired.values())) > 6_000
+    assert sum(map(len, fired.values())) > 1_500
     calls = {call for call in shop_jobs.called if call != ("tidy",)}
     assert calls == {("remind", 7, 'a "b"\n'), ("report", "short", 2), ("count", "left")}
 

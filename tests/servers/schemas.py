@@ -69,6 +69,7 @@ class Schemas:
         self._dsn = dsn
         self._spare: list[str] = []
         self._structure: object = None
+        self._connection: psycopg.Connection | None = None
 
     def take(self) -> str:
         if self._structure is None:
@@ -76,20 +77,22 @@ class Schemas:
         return self._spare.pop() if self._spare else new_schema()
 
     def give_back(self, schema: str) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute(_LOCK_TIMEOUT)
-            if self._structure_of(connection, schema) == self._structure:
-                tables = [name for (name,) in connection.execute(_TABLES, [schema])]
-                connection.execute(";".join(f'DELETE FROM "{schema}"."{table}"' for table in tables))
-                connection.execute(_RESTART, [schema])
-                self._spare.append(schema)
-            else:
-                connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+        connection = self._connected()
+        if self._structure_of(connection, schema) == self._structure:
+            tables = [name for (name,) in connection.execute(_TABLES, [schema])]
+            connection.execute(";".join(f'DELETE FROM "{schema}"."{table}"' for table in tables))
+            connection.execute(_RESTART, [schema])
+            self._spare.append(schema)
+        else:
+            connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
 
     def drop(self) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            while self._spare:
-                connection.execute(f'DROP SCHEMA "{self._spare.pop()}" CASCADE')
+        while self._spare:
+            self._connected().execute(f'DROP SCHEMA "{self._spare.pop()}" CASCADE')
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     def _make_first(self) -> None:
         schema = new_schema()
@@ -97,10 +100,16 @@ class Schemas:
         thread = Thread(target=lambda: asyncio.run(_migrate(in_schema(self._dsn, schema))))
         thread.start()
         thread.join()
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            self._structure = self._structure_of(connection, schema)
+        self._structure = self._structure_of(self._connected(), schema)
         assert self._structure is not None
         self._spare.append(schema)
+
+    def _connected(self) -> psycopg.Connection:
+        """One connection for all schemas: the server needs longer for a new one than for the rest."""
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self._dsn, autocommit=True)
+            self._connection.execute(_LOCK_TIMEOUT)
+        return self._connection
 
     @staticmethod
     def _structure_of(connection: psycopg.Connection, schema: str) -> object:

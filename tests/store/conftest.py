@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from evertick.store.base import Store
 from evertick.store.postgres import session
@@ -23,7 +24,7 @@ from postgres_stores import PostgresStores, PostgresUsers, SpareConnections
 
 
 class SqliteStores(Stores):
-    """Stores whose time is set by one clock."""
+    """Stores whose time comes from one settable clock."""
 
     def __init__(self) -> None:
         self.clock = SettableClock()
@@ -96,11 +97,45 @@ async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
 
 
 @pytest.fixture
-async def kept_postgres_stores(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStores]:
-    # A node that joins prepares connections and query plans. That is turned off here: a test needs few of
-    # either, and what is not ready is made at its first use. That nodes do it is shown by test_postgres_warm.py.
+def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that joins opens connections and makes plans on them. A test needs few of either, and makes them at their
+    first use. test_postgres_warm.py tests the joining."""
     monkeypatch.setattr(session, "_WARM_MOST", 0)
-    stores = PostgresStores(postgres_dsn, spare=SpareConnections(monkeypatch))
+
+
+@pytest.fixture
+async def kept_postgres_stores(
+    postgres_dsn: str, few_connections: None, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[PostgresStores]:
+    spare = SpareConnections()
+    spare.patch(monkeypatch)
+    stores = PostgresStores(postgres_dsn, spare=spare)
+    yield stores
+    await stores.close()
+    await spare.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of classes with `is_on_one_loop` share the event loop of the session, and so can their connections."""
+    for item in items:
+        if getattr(getattr(item, "cls", None), "is_on_one_loop", False):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def spare_connections() -> AsyncIterator[SpareConnections]:
+    spare = SpareConnections()
+    yield spare
+    await spare.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def one_loop_stores(
+    postgres_dsn: str, few_connections: None, spare_connections: SpareConnections, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[PostgresStores]:
+    """Stores on connections that outlive the test, for classes with `is_on_one_loop`."""
+    spare_connections.patch(monkeypatch)
+    stores = PostgresStores(postgres_dsn, spare=spare_connections)
     yield stores
     await stores.close()
 

@@ -1,20 +1,23 @@
-"""PostgreSQL stores for the tests: a schema for each test, whose time can be advanced."""
+"""How the tests get PostgreSQL stores: a schema for each test, whose time can be moved."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import asyncpg
+import msgspec
 import pytest
+import pytest_asyncio
 
 from evertick.clock import Clock, system_clock
 from evertick.store.base import Store
 from evertick.store.postgres import PostgresStore
 from evertick.store.postgres.connection import Connection, connect, disconnect, quoted
-from evertick.store.postgres.location import Location
-from evertick.testing.conformance import Stores, Users, UserTransaction
+from evertick.store.postgres.location import Location, location_of
+from evertick.testing.conformance import Bench, Stores, Users, UserTransaction
 
-__all__ = ["PostgresStores", "PostgresUsers", "SpareConnections", "in_schema_of"]
+__all__ = ["OnOneLoop", "PostgresStores", "PostgresUsers", "SpareConnections", "in_schema_of"]
 
 # The store's time, some way ahead: by as much as stands in a table of the test.
 _TOLD_TIME = """
@@ -35,7 +38,7 @@ def in_schema_of(dsn: str, schema: str, **parameters: str) -> str:
 _EMPTY: dict[str, list[str]] = {}
 # The statements that empty each of them.
 _EMPTYING: dict[str, str] = {}
-# Schemas whose time can be set.
+# Schemas whose time can be moved.
 _TOLD: set[str] = set()
 # All tables that hold what a test may have written.
 _WRITTEN = """
@@ -46,35 +49,47 @@ _WRITTEN = """
 
 
 class SpareConnections:
-    """Connections that the stores of a test no longer need, for the next store: a new connection costs more than
-    all that most tests do on it. Those of other event loops than the test's end with their loops."""
+    """Connections that stores have closed, for the next store on the same event loop. A new connection and its plans
+    cost more than the statements of most tests."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._idle: list[Connection] = []
-        monkeypatch.setattr("evertick.store.postgres.store.connect", self._connect)
-        monkeypatch.setattr("evertick.store.postgres.store.disconnect", self._keep)
-        monkeypatch.setattr("evertick.store.postgres.session.disconnect", self._keep)
+        self._idle: dict[Location, list[Connection]] = {}
+        self._places: dict[Connection, Location] = {}
 
-    def take(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
-        return None
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Stores take their connections from here, and return them."""
+        monkeypatch.setattr("evertick.store.postgres.store.connect", self.connect)
+        monkeypatch.setattr("evertick.store.postgres.store.disconnect", self.keep)
+        monkeypatch.setattr("evertick.store.postgres.session.disconnect", self.keep)
+
+    async def keep(self, connection: Connection) -> None:
+        place = self._places.pop(connection, None)
+        if place is None or not self._is_here() or connection.is_in_transaction():
+            await disconnect(connection)
+        else:
+            self._idle.setdefault(place, []).append(connection)
 
     async def close(self) -> None:
-        while (connection := self.take()) is not None:
-            await disconnect(connection)
+        for idle in self._idle.values():
+            for connection in idle:
+                await disconnect(connection)
+        self._idle.clear()
 
-    async def _connect(self, where: Location) -> Connection:
-        return (self.take() if self._is_here() else None) or await connect(where)
-
-    async def _keep(self, connection: Connection) -> None:
-        if self._is_here() and not connection.is_in_transaction():
-            self._idle.append(connection)
+    async def connect(self, where: Location) -> Connection:
+        if not self._is_here():
+            return await connect(where)
+        # Every statement names its schema, so that a connection suits all of them.
+        place = msgspec.structs.replace(where, schema="")
+        idle = self._idle.get(place, [])
+        while idle:
+            connection = idle.pop()
+            if not connection.is_closed():
+                break
         else:
-            await disconnect(connection)
+            connection = await connect(where)
+        self._places[connection] = place
+        return connection
 
     def _is_here(self) -> bool:
         return asyncio.get_running_loop() is self._loop
@@ -121,9 +136,6 @@ class PostgresStores(Stores):
     async def close(self) -> None:
         for store in self._opened:
             await store.close()
-        # The stores need theirs no more.
-        if self._aside is None and self._spare is not None:
-            self._aside = self._spare.take()
         connection = await self._beside()
         try:
             if self._is_kept and self._opened:
@@ -131,14 +143,12 @@ class PostgresStores(Stores):
             else:
                 await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
         finally:
-            await disconnect(connection)
-            if self._spare is not None:
-                await self._spare.close()
+            await self._spare.keep(connection) if self._spare is not None else await disconnect(connection)
 
     async def _beside(self) -> Connection:
         """One connection for all that is done beside the stores: a new one costs more than what it is used for."""
         if self._aside is None or self._aside.is_closed():
-            self._aside = await self.connect()
+            self._aside = await self._spare.connect(location_of(self.url)) if self._spare else await self.connect()
         return self._aside
 
     async def _empty(self, connection: Connection) -> None:
@@ -189,3 +199,25 @@ class PostgresUsers(Users):
     async def close(self) -> None:
         for connection in self._connections:
             await connection.close()
+
+
+class OnOneLoop:
+    """The fixtures of a conformance class on PostgreSQL: all of its tests run on one event loop."""
+
+    is_on_one_loop = True
+
+    @pytest.fixture
+    def stores(self, one_loop_stores: PostgresStores) -> PostgresStores:
+        return one_loop_stores
+
+    @pytest_asyncio.fixture(loop_scope="session")
+    async def bench(self, stores: PostgresStores) -> AsyncIterator[Bench]:
+        bench = Bench(stores, await stores.open())
+        yield bench
+        await bench.check()
+
+    @pytest_asyncio.fixture(loop_scope="session")
+    async def users(self, postgres_dsn: str) -> AsyncIterator[PostgresUsers]:
+        users = PostgresUsers(postgres_dsn)
+        yield users
+        await users.close()

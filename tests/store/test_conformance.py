@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from postgres_stores import OnOneLoop
 
 from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
 
@@ -19,10 +20,8 @@ class TestFileSqlite(StoreConformance):
         return file_stores
 
 
-class TestPostgres(StoreConformance):
-    @pytest.fixture
-    def stores(self, kept_postgres_stores: Stores) -> Stores:
-        return kept_postgres_stores
+class TestPostgres(OnOneLoop, StoreConformance):
+    pass
 
 
 class TestTransactionsOnFileSqlite(TransactionConformance):
@@ -35,11 +34,5 @@ class TestTransactionsOnFileSqlite(TransactionConformance):
         return file_users
 
 
-class TestTransactionsOnPostgres(TransactionConformance):
-    @pytest.fixture
-    def stores(self, kept_postgres_stores: Stores) -> Stores:
-        return kept_postgres_stores
-
-    @pytest.fixture
-    def users(self, postgres_users: Users) -> Users:
-        return postgres_users
+class TestTransactionsOnPostgres(OnOneLoop, TransactionConformance):
+    pass

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 from postgres_stores import PostgresStores, in_schema_of
 
+import preloaded
 from evertick import Scheduler
 from evertick.clock import system_clock
 from evertick.errors import StoreRefused, StoreUnavailable
@@ -53,7 +54,7 @@ class NodeProcess:
     def __init__(self, url: str, folder: Path | None = None) -> None:
         about = [url, str(folder or ""), str(SCHEMA_VERSION + 1)]
         command = [sys.executable, "-c", NODE, *about]
-        self._process = subprocess.Popen(
+        self._process = preloaded.popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.pid = self._process.pid

@@ -1,14 +1,17 @@
 """The store on another major version of PostgreSQL, the one that the system has installed.
 
-The whole suite runs on it behind PgBouncer (test_postgres_pooler.py); straight to it, it is a long test.
+Promises about locks and transactions are tested on it behind PgBouncer (test_postgres_pooler.py); every statement is
+prepared here. The whole suite is a long test.
 """
 
 from __future__ import annotations
 
 import asyncpg
 import pytest
+from postgres_stores import OnOneLoop, PostgresStores
 
-from evertick.testing.conformance import StoreConformance, Stores, TransactionConformance, Users
+from evertick.store.postgres.connection import statements_for
+from evertick.testing.conformance import StoreConformance, TransactionConformance
 from servers.postgres import system_binaries
 
 pytestmark = [
@@ -30,9 +33,19 @@ async def test_it_is_another_version_than_that_of_the_other_tests(system_dsn: st
     assert len(set(versions)) == 2, f"both are {versions[0]}: nothing is shown by running the suite twice"
 
 
-class OnTheSystem:
-    """The fixtures of all tests of PostgreSQL, on its server."""
+async def test_it_can_prepare_every_statement_of_the_store(system_dsn: str) -> None:
+    stores = PostgresStores(system_dsn)
+    await stores.open()
+    connection = await stores.connect()
+    try:
+        for statement in statements_for(stores.schema).values():
+            await connection.prepare(statement)
+    finally:
+        await connection.close()
+        await stores.close()
 
+
+class OnTheSystem(OnOneLoop):
     @pytest.fixture
     def postgres_dsn(self, system_dsn: str) -> str:
         return system_dsn
@@ -40,16 +53,8 @@ class OnTheSystem:
 
 @pytest.mark.long("store")
 class TestPostgresOfTheSystem(OnTheSystem, StoreConformance):
-    @pytest.fixture
-    def stores(self, kept_postgres_stores: Stores) -> Stores:
-        return kept_postgres_stores
+    pass
 
 
 class TestTransactionsOnPostgresOfTheSystem(OnTheSystem, TransactionConformance):
-    @pytest.fixture
-    def stores(self, kept_postgres_stores: Stores) -> Stores:
-        return kept_postgres_stores
-
-    @pytest.fixture
-    def users(self, postgres_users: Users) -> Users:
-        return postgres_users
+    pass

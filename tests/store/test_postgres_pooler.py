@@ -1,4 +1,4 @@
-"""Behind a real PgBouncer in transaction mode the store keeps all its promises, and nodes wake each other around it."""
+"""Behind a real PgBouncer in transaction mode the store keeps its promises, and nodes wake each other around it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from evertick.model import State
 from evertick.store.base import RunFilter
 from evertick.store.postgres import PostgresStore, wakeup
 from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome
+from evertick.testing.conformance import _OnBench as ConformanceFixtures
 from evertick.testing.conformance.bench import APP
+from evertick.testing.conformance.claims import Claims
+from evertick.testing.conformance.duties import Duties
+from evertick.testing.conformance.limits import Limits
 from servers.pgbouncer import SESSIONS, pgbouncer, pgbouncer_binary
 from servers.postgres import system_binaries
 
@@ -33,7 +37,7 @@ PATIENCE = 30.0
 
 @pytest.fixture(scope="module")
 def postgres_dsn(postgres_dsn: str, request: pytest.FixtureRequest) -> str:
-    """The system's server, where there is one: so the whole suite runs on a second major version, too."""
+    """The system's server, where there is one: these tests run on a second major version, too."""
     return postgres_dsn if system_binaries() is None else str(request.getfixturevalue("system_dsn"))
 
 
@@ -58,17 +62,31 @@ async def pooled_stores(postgres_dsn: str, pooler_dsn: str) -> AsyncIterator[Poo
     await stores.close()
 
 
-class TestPostgresBehindPgbouncer(StoreConformance):
+class BehindPgbouncer:
     @pytest.fixture
     async def stores(
         self, postgres_dsn: str, pooler_dsn: str, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[Stores]:
-        stores = PooledStores(postgres_dsn, pooler_dsn, spare=SpareConnections(monkeypatch))
+        spare = SpareConnections()
+        spare.patch(monkeypatch)
+        stores = PooledStores(postgres_dsn, pooler_dsn, spare=spare)
         yield stores
         await stores.close()
+        await spare.close()
 
 
-async def test_an_undeclared_pooler_is_refused_with_the_parameter(pooled_stores: PooledStores, pooler_dsn: str) -> None:
+class TestClaimsBehindPgbouncer(BehindPgbouncer, ConformanceFixtures, Claims, Limits, Duties):
+    """The promises that rest on locks and on transactions of several statements; the others rest on single ones."""
+
+
+@pytest.mark.long("store")
+class TestPostgresBehindPgbouncer(BehindPgbouncer, StoreConformance):
+    """All promises."""
+
+
+async def test_a_pooler_without_the_setting_is_refused_with_the_fix(
+    pooled_stores: PooledStores, pooler_dsn: str
+) -> None:
     store = PostgresStore(in_schema_of(pooler_dsn, pooled_stores.schema), clock=system_clock)
     with pytest.raises(StoreRefused, match=r"behind a pooler.* add pooler=transaction to the URL"):
         await store.open(migrate="auto")
@@ -119,9 +137,7 @@ async def test_a_job_has_its_transaction_through_the_pooler(pooled_stores: Poole
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
-async def test_a_job_that_takes_too_long_is_ended_and_no_other_session(
-    pooled_stores: PooledStores, is_plain: bool
-) -> None:
+async def test_only_the_job_that_takes_too_long_is_ended(pooled_stores: PooledStores, is_plain: bool) -> None:
     bench = Bench(pooled_stores, await pooled_stores.open())
     node = await bench.node()
     held = await bench.hold(node)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from evertick.clock import system_clock
 from evertick.errors import StoreRefused
 from evertick.store.base import MigrateMode
@@ -53,7 +54,7 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
 
 def test_eight_processes_that_start_at_once_migrate_once(path: Path) -> None:
     command = [sys.executable, "-c", OPEN, f"sqlite:///{path}"]
-    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    started = [preloaded.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
     for process in started:
         assert process.stdin is not None
         process.stdin.write("\n")

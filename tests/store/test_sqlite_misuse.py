@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from evertick import Scheduler, StoreRefused, StoreReplaced, StoreUnavailable
 from evertick.clock import system_clock
 from evertick.model import Cause, NewRun
@@ -58,7 +59,7 @@ class Nodes:
     def start(self, name: str, *, path: Path | None = None, parameters: str = "") -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", NODE, f"sqlite:///{path or self.path}{parameters}", name, str(self.done)]
         with self._log(name).open("wb") as log:
-            node = subprocess.Popen(command, stderr=log)
+            node = preloaded.popen(command, stderr=log)
         self._started.append(node)
         return node
 
@@ -134,12 +135,12 @@ def is_whole(path: Path) -> bool:
 
 
 def in_another_process(code: str, path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    return preloaded.run([sys.executable, "-c", code, str(path)], timeout=60)
 
 
 def evertick(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "evertick", *words, "--database", f"sqlite:///{path}?busy_timeout=100ms"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return preloaded.run(command, timeout=60)
 
 
 def a_run() -> NewRun:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import preloaded
 from evertick import Cause, Cron, Every, InvalidInput, NotFound, Once, Refused, Run, Scheduler, State, current
 from evertick.model import Gap
 from evertick.operations.backfills import Backfill, Backfilled, Backfiller, BackfillStep
@@ -322,12 +323,12 @@ def test_a_backfill_whose_process_is_killed_is_finished_by_the_next_one(tmp_path
     command = [sys.executable, str(tmp_path / "program.py"), url, (end - 300 * HOUR).isoformat(), end.isoformat()]
     manager = Scheduler(url, concurrency=0)
     manager.sync.add(key="k", when="0 * * * *", task="job", overlap="allow")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+    with preloaded.popen(command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         for _ in range(20):
             assert first.stdout.readline()
         os.kill(first.pid, signal.SIGKILL)
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    answer = preloaded.run(command, timeout=120)
     assert answer.returncode == 0, answer.stderr
     *_, over = answer.stdout.splitlines()
     word, made, left_out = over.split()

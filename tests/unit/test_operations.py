@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import mypy.api as mypy_api
 import pytest
+from type_checker import assert_wrong_as_marked
 
 from evertick import InvalidArguments, InvalidInput, InvalidKey, InvalidSetting, NotFound, Scheduler, operations
 from evertick.cli.database import Ledger
@@ -382,10 +382,4 @@ def plainly() -> None:
 
 
 def test_a_type_checker_knows_every_argument_of_an_operation(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    out, err, _ = mypy_api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(program)])
-    assert not err
-    wrong = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")]
-    found = sorted({int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line})
-    assert found == wrong, out
+    assert_wrong_as_marked(PROGRAM, tmp_path)

@@ -6,13 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from evertick import (
     Calendar,
@@ -23,6 +24,7 @@ from evertick import (
     InvalidKey,
     Scheduler,
 )
+from evertick.cli import cli
 from evertick.text.values import encode_data, shown
 
 HOSTILE = ["half \ud800", "zero \x00", "bell \x07", "escape \x1b[2J", "delete \x7f", "c1 \x9b"]
@@ -174,24 +176,24 @@ class Parcel(msgspec.Struct):
     stamp: bytes = b"stamp"
 
 
-async def call(scheduler: Scheduler, make: Call, value: Any) -> Exception:
-    """What the call is answered with; the ledger has a schedule of a task that is here, and of one that is not."""
+@pytest.fixture
+async def ledger(scheduler: Scheduler) -> AsyncIterator[Scheduler]:
+    """With a schedule of a task that is here, and of one that is not. All calls share it, because none changes it."""
     await scheduler.keep_feed("1d")
     await scheduler.add(key="k", when="hourly", task="job")
     await scheduler.add(key="e", when="hourly", task="elsewhere")
+    yield scheduler
+    await scheduler.close()
+
+
+async def refusal(ledger: Scheduler, make: Call, value: Any, name: str) -> Exception:
     try:
-        with pytest.raises(EvertickError) as refused:
-            await make(scheduler, value)
-        runs = await scheduler.runs()
-        messages = await scheduler.messages()
-        keys = [schedule.key for schedule in await scheduler.schedules()]
-        assert (runs, messages, keys) == ([], [], ["e", "k"]), "nothing was changed"
-    finally:
-        await scheduler.close()
-    return refused.value
+        await make(ledger, value)
+    except EvertickError as refused:
+        return refused
+    raise AssertionError(f"{name}: nothing was refused")
 
 
-@pytest.mark.parametrize("name", TAKING_DATA)
 @pytest.mark.parametrize(
     ("value", "named"),
     [
@@ -202,36 +204,28 @@ async def call(scheduler: Scheduler, make: Call, value: Any) -> Exception:
         ("half \ud800", "has an unpaired surrogate"),
     ],
 )
-async def test_data_that_would_come_back_otherwise_is_refused(
-    scheduler: Scheduler, name: str, value: Any, named: str
-) -> None:
-    refused = await call(scheduler, TAKING_DATA[name], value)
-    assert isinstance(refused, InvalidInput)
-    assert named in str(refused)
+async def test_data_that_would_come_back_otherwise_is_refused(ledger: Scheduler, value: Any, named: str) -> None:
+    for name, make in TAKING_DATA.items():
+        refused = await refusal(ledger, make, value, name)
+        assert isinstance(refused, InvalidInput), name
+        assert named in str(refused), name
+        keys = [schedule.key for schedule in await ledger.schedules()]
+        assert (await ledger.runs(), await ledger.messages(), keys) == ([], [], ["e", "k"]), f"{name} changed something"
 
 
-@pytest.mark.parametrize("name", TAKING_TEXT)
-async def test_text_that_no_database_or_terminal_holds_is_refused(scheduler: Scheduler, name: str) -> None:
-    await scheduler.keep_feed("1d")
-    await scheduler.add(key="k", when="hourly", task="job")
-    for text in HOSTILE:
-        with pytest.raises(InvalidInput) as refused:
-            await TAKING_TEXT[name](scheduler, text)
-        shortened = str(refused.value)
-        assert shortened.isprintable(), "the error itself can be shown anywhere"
-        assert len(shortened) < MESSAGE_MOST
-    await scheduler.close()
+async def test_text_that_no_database_or_terminal_holds_is_refused(ledger: Scheduler) -> None:
+    for name, make in TAKING_TEXT.items():
+        for text in HOSTILE:
+            refused = await refusal(ledger, make, text, name)
+            assert isinstance(refused, InvalidInput), name
+            assert str(refused).isprintable(), f"{name}: the error itself can be shown anywhere"
+            assert len(str(refused)) < MESSAGE_MOST, name
 
 
-@pytest.mark.parametrize("name", TAKING_TEXT)
-async def test_an_error_about_a_huge_text_is_short(scheduler: Scheduler, name: str) -> None:
-    await scheduler.keep_feed("1d")
-    await scheduler.add(key="k", when="hourly", task="job")
-    for huge in (HUGE, HUGE.encode(), (HUGE,)):
-        with pytest.raises(EvertickError) as refused:
-            await TAKING_TEXT[name](scheduler, huge)
-        assert len(str(refused.value)) < MESSAGE_MOST
-    await scheduler.close()
+async def test_an_error_about_a_huge_text_is_short(ledger: Scheduler) -> None:
+    for name, make in TAKING_TEXT.items():
+        for huge in (HUGE, HUGE.encode(), (HUGE,)):
+            assert len(str(await refusal(ledger, make, huge, name))) < MESSAGE_MOST, name
 
 
 @pytest.mark.parametrize("name", SETTING_UP)
@@ -372,19 +366,31 @@ async def test_what_a_job_says_never_fails_it_whatever_characters_it_has(
         [b"explain", b"caf\xe9"],
     ],
 )
-def test_an_argument_that_is_no_utf_8_is_refused_in_a_sentence(arguments: list[bytes], tmp_path: Path) -> None:
+def test_an_argument_that_is_no_utf_8_is_refused_in_a_sentence(
+    arguments: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     Scheduler(f"sqlite:///{tmp_path}/evertick.db").sync.schedules()
+    answer = CliRunner().invoke(cli, [each.decode(errors="surrogateescape") for each in arguments])
+    assert_is_refused(answer.exit_code, answer.stderr)
+
+
+def test_bytes_of_a_process_that_are_no_utf_8_are_refused(tmp_path: Path) -> None:
     answer = subprocess.run(
-        [os.fsencode(sys.executable), b"-m", b"evertick", *arguments],
+        [os.fsencode(sys.executable), b"-m", b"evertick", b"show", b"caf\xe9"],
         capture_output=True,
         check=False,
         cwd=tmp_path,
         env=os.environ | {"PYTHONUTF8": "1"},
     )
-    assert answer.returncode == 2
-    assert "\\udce9" in answer.stderr.decode()
-    assert "is no UTF-8 text, or has control characters; write it as plain text" in answer.stderr.decode()
-    assert len(answer.stderr.splitlines()) == 1
+    assert_is_refused(answer.returncode, answer.stderr.decode())
+
+
+def assert_is_refused(code: int, errors: str) -> None:
+    assert code == 2
+    assert "\\udce9" in errors
+    assert "is no UTF-8 text, or has control characters; write it as plain text" in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_a_path_may_have_any_bytes(tmp_path: Path) -> None:

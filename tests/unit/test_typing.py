@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import mypy.api as mypy_api
+from type_checker import assert_wrong_as_marked
 
 PROGRAM = """
 from evertick import Context, Run, Scheduler
@@ -36,10 +36,4 @@ async def odd() -> None: ...
 
 
 def test_a_type_checker_knows_what_a_task_takes(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    out, err, _ = mypy_api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(program)])
-    assert not err
-    wrong = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")]
-    found = sorted({int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line})
-    assert found == wrong, out
+    assert_wrong_as_marked(PROGRAM, tmp_path)

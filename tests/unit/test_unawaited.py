@@ -6,8 +6,6 @@ import asyncio
 import gc
 import inspect
 import logging
-import os
-import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import preloaded
 from evertick import Calendar, Context, InvalidArguments, Run, Scheduler
 from evertick.job.context import JobRecord
 from evertick.model import Claimed
@@ -218,9 +217,7 @@ def test_a_forgotten_await_is_seen_once_without_any_set_up(program: str, tmp_pat
     head = ["import asyncio, logging", "from evertick import Scheduler", "scheduler = Scheduler('sqlite://')"]
     head += ["@scheduler.task", "def job(): ..."]
     script.write_text("\n".join([*head, *lines, ""]))
-    answer = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path, env=dict(os.environ)
-    )
+    answer = preloaded.run([sys.executable, str(script)], check=True, cwd=tmp_path, timeout=60)
     number = next(number for number, line in enumerate([*head, *lines], 1) if "job.enqueue()" in line)
     # Python finalises what is in a cycle in its own order, and may warn before the call can keep it from that.
     warned = "never awaited" if "cycle" in program else None

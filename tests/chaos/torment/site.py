@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 
+import preloaded
 from servers.postgres import Server, own_server
 from torment.catalogue import NODES
 from torment.checker import CHILDREN_GONE_SECONDS
@@ -42,7 +42,7 @@ class NodeProcess:
         command = [sys.executable, str(program), site.url_of(slot), str(site.folder), str(slot)]
         self.began_at = time.monotonic()
         with self.log_path.open("wb") as log:
-            self._popen = subprocess.Popen(command, stdout=log, stderr=log)
+            self._popen = preloaded.popen(command, stdout=log, stderr=log)
         self.pid = self._popen.pid
 
     @property
