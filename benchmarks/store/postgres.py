@@ -17,7 +17,7 @@ from benchmarks.store.place import HISTORY_DAYS, NotDurable, compare
 from benchmarks.store.processor import family_seconds, parent
 from evertick.clock import system_clock
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.connection import PLAIN_PLANS
+from evertick.store.postgres.connection import PLANNER_SETTINGS
 from evertick.when.moment import DAY, HOUR, from_us
 
 __all__ = ["PostgresPlace"]
@@ -157,7 +157,7 @@ class PostgresPlace:
     @asynccontextmanager
     async def connection(self, *, has_plans: bool = False) -> AsyncIterator[Any]:
         """Of asyncpg, and nothing between; with plans as the store has them."""
-        connection = await asyncpg.connect(self.url, server_settings=PLAIN_PLANS if has_plans else {})
+        connection = await asyncpg.connect(self.url, server_settings=PLANNER_SETTINGS if has_plans else {})
         try:
             yield connection
         finally:
