@@ -18,7 +18,7 @@ from benchmarks.errors import NotDurable
 from benchmarks.processes import family_seconds, parent
 from evertick.clock import system_clock
 from evertick.store.postgres import PostgresStore
-from evertick.store.postgres.connection import PLAIN_PLANS
+from evertick.store.postgres.connection import PLANNER_SETTINGS
 from evertick.when.moment import DAY, HOUR, from_us
 
 __all__ = ["PostgresBackend"]
@@ -157,7 +157,7 @@ class PostgresBackend:
     @asynccontextmanager
     async def connection(self, *, has_plans: bool = False) -> AsyncIterator[Any]:
         """A bare asyncpg connection; with `has_plans` it plans as the store does."""
-        connection = await asyncpg.connect(self.url, server_settings=PLAIN_PLANS if has_plans else {})
+        connection = await asyncpg.connect(self.url, server_settings=PLANNER_SETTINGS if has_plans else {})
         try:
             yield connection
         finally:

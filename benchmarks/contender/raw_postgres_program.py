@@ -20,7 +20,7 @@ from benchmarks.contender import verbs
 from evertick import Scheduler
 from evertick.clock import system_clock
 from evertick.scheduler.interpreter_tuning import calm_collector
-from evertick.store.postgres.connection import PLAIN_PLANS
+from evertick.store.postgres.connection import PLANNER_SETTINGS
 
 _ENQUEUE = """
 WITH added AS (
@@ -129,7 +129,7 @@ async def _open() -> Any:
     scheduler = Scheduler(verbs.URL)
     await scheduler.health()
     await scheduler.close()
-    return await asyncpg.connect(verbs.URL, server_settings=PLAIN_PLANS)
+    return await asyncpg.connect(verbs.URL, server_settings=PLANNER_SETTINGS)
 
 
 if __name__ == "__main__":
