@@ -20,7 +20,7 @@ from evertick.driver.queue.redis_broker import RedisBroker
 
 url, broker, kind, point = sys.argv[1:]
 driver = "nats" if kind == "nats" else "redis"
-scheduler = Scheduler(url, lease="2s", stop_timeout="5s", node_name="queueing", drivers=[driver])
+scheduler = Scheduler(url, lease="1s", stop_timeout="5s", node_name="queueing", drivers=[driver])
 scheduler.connect(driver, broker)
 scheduler.job("work", Nats("docker") if kind == "nats" else Redis("docker", kind=kind))  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from libraries import ASYNC, PLAIN
 from evertick import Context, Scheduler
 
 dsn, schema, point = sys.argv[1:]
-scheduler = Scheduler(f"{dsn}?schema={schema}", lease="2s", stop_timeout="1s", node_name="shop")
+scheduler = Scheduler(f"{dsn}?schema={schema}", lease="1s", stop_timeout="1s", node_name="shop")
 
 
 def _say(word: str) -> None:

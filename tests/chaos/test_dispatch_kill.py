@@ -17,6 +17,7 @@ from redis import Redis as Client
 import preloaded
 from evertick import BrokerUnavailable, Context, Message, MessageState, Nats, Once, Redis, Scheduler, State, Verdict
 from evertick.clock import system_clock
+from evertick.driver.queue import nats_client
 from evertick.driver.queue.nats_broker import NatsBroker
 from evertick.driver.queue.redis_broker import RedisBroker
 from evertick.driver.queue.spec import NatsConnection, RedisConnection
@@ -246,6 +247,8 @@ async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_
 ) -> None:
     """A durable broker has all that it took, also what the node has not heard of; a forgetful one loses the queue, the
     reports that nobody has read, and what was taken."""
+    # A message that a worker fetched before the kill comes again after this time.
+    monkeypatch.setattr(nats_client, "ACK_SECONDS", 5.0)
     with server_of(kind, is_durable=is_durable) as server:
         # In journeys of a thousand, to NATS of 250.
         killing = Killing(server, monkeypatch, {3, 7} if schedules == 10_000 or kind == "nats" else {1, 2})
@@ -325,7 +328,7 @@ async def test_whenever_redis_is_killed_no_run_is_lost_and_no_dispatch_is_begun_
             f"sqlite:///{tmp_path}/ledger.db", drivers=["redis"], lease="2s", batch_size=50, poll_interval="200ms"
         )
         node.connect("redis", server.url)
-        job = node.job("work", queue_of(kind, ack_timeout="3s", progress_timeout="10s"))
+        job = node.job("work", queue_of(kind, ack_timeout="2s", progress_timeout="5s"))
         await node.add_many(
             {"key": f"s{number}", "when": Once(after="1ms"), "task": job, "args": {"number": number}}
             for number in range(schedules)

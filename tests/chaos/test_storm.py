@@ -1,4 +1,4 @@
-"""Five nodes on a real PostgreSQL, forty seconds of faults: every moment comes to one outcome, as witnesses confirm.
+"""Five nodes on a real PostgreSQL, half a minute of faults: every moment comes to one outcome, as witnesses confirm.
 
 `sh run long storm` takes longer, `sh run chaos` an hour; its figures are in `docs/explanation/testing.md`.
 """
@@ -14,9 +14,9 @@ from torment.storm import storm_in
 from long_tests import seconds_for
 
 SEED = 7
-SECONDS = 40.0
+SECONDS = 26.0
 LONG_SECONDS = 180.0
-EVERY_SECONDS = 2.0
+EVERY_SECONDS = 1.3
 
 
 @pytest.mark.timeout(600)

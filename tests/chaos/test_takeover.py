@@ -18,10 +18,10 @@ from evertick import Run, Scheduler, Verdict
 
 PROGRAM = Path(__file__).parent / "patient_program.py"
 LEASE_SECONDS = 3.0
-KILLS = 3
+KILLS = 2
 STOPS_MOST = 5
 AT_WORK = 9
-OUTAGE_SECONDS = 6.0
+OUTAGE_SECONDS = 4.0
 
 
 class Word(NamedTuple):
