@@ -95,7 +95,10 @@ async def test_a_store_as_it_should_be_has_no_problems(made, is_quick):
     ("statement", "problem"),
     [
         ("DROP INDEX evertick_history_time", "the index evertick_history_time is missing"),
-        ("ALTER TABLE evertick_fence ADD COLUMN colour TEXT", "the table evertick_fence differs from"),
+        (
+            "ALTER TABLE evertick_fence ADD COLUMN colour TEXT",
+            "the table evertick_fence differs from the one that this code creates",
+        ),
         ("DELETE FROM evertick_due", "1 schedules have no cursor, so they never fire"),
         ("DELETE FROM evertick_schedules", "1 cursors have no schedule"),
         (
