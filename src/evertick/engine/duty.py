@@ -139,7 +139,7 @@ class DutyKeeper:
         self._terms[hold.name] = term
         term.task.add_done_callback(lambda task: self._ended(term, task))
         log.info("duty %r: taken by this node, term %d", term.name, term.number)
-        self._tell("duty_taken", term)
+        self._emit("duty_taken", term)
 
     def _ended(self, term: Term, task: asyncio.Task[None]) -> None:
         if self._terms.get(term.name) is term:
@@ -148,10 +148,10 @@ class DutyKeeper:
             self._failed_until[term.name] = self._node.clock.elapsed() + _FAILED_SECONDS
             log.error("duty %r: failed; restarting in %.0f s", term.name, _FAILED_SECONDS, exc_info=error)
         log.info("duty %r: stopped, term %d (%s)", term.name, term.number, term.record.why or "it ended")
-        self._tell("duty_lost", term)
+        self._emit("duty_lost", term)
         self.on_end()
 
-    def _tell(self, kind: EventKind, term: Term) -> None:
+    def _emit(self, kind: EventKind, term: Term) -> None:
         hooks = self._node.hooks
         if kind in hooks.wanted:
             at, reason = self._node.now(), term.record.why or None

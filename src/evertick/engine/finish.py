@@ -146,9 +146,9 @@ class Finisher:
             self._log_ignored(attempt, outcome)
         else:
             self._log_outcome(attempt, outcome)
-            self._tell(attempt, outcome)
+            self._emit(attempt, outcome)
 
-    def _tell(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _emit(self, attempt: Attempt, outcome: Outcome) -> None:
         if outcome.kind == "retry":
             self._node.tell("retrying", attempt.run, reason=outcome.reason, error=outcome.error)
         elif outcome.verdict is not None:

@@ -272,7 +272,7 @@ class Recorder:
         await self._start(tick, batch)
         self._note_intervals(batch)
         self._wake_others(batch)
-        tick.gaps += self._tell_hooks(batch)
+        tick.gaps += self._emit_events(batch)
 
     async def _start(self, tick: Tick, batch: Batch) -> None:
         recorded = batch.answer.result()
@@ -301,24 +301,24 @@ class Recorder:
             }
         )
 
-    def _tell_hooks(self, batch: Batch) -> list[tuple[str, NewGap]]:
+    def _emit_events(self, batch: Batch) -> list[tuple[str, NewGap]]:
         """Call the hooks. Returns the gaps for the log."""
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
         needs_all = bool(duplicates) or "scheduled" in self._node.hooks.wanted
         advances = taken if needs_all else [advance for advance in taken if advance.gaps]
         keys = {row.id: row.key for row in batch.rows} if advances else {}
-        return [gap for advance in advances for gap in self._tell(keys[advance.schedule_id], advance, duplicates)]
+        return [gap for advance in advances for gap in self._emit(keys[advance.schedule_id], advance, duplicates)]
 
-    def _tell(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
+    def _emit(self, key: str, advance: Advance, duplicates: set[str]) -> list[tuple[str, NewGap]]:
         for run in advance.runs:
             if run.id not in duplicates:
-                self._tell_scheduled(key, run)
+                self._emit_scheduled(key, run)
         gaps = gaps_with_duplicates(advance.gaps, advance.runs, duplicates)
         for gap in gaps:
             tell_gap(self._node, key, gap)
         return [(key, gap) for gap in gaps]
 
-    def _tell_scheduled(self, key: str, run: NewRun) -> None:
+    def _emit_scheduled(self, key: str, run: NewRun) -> None:
         if "scheduled" in self._node.hooks.wanted:
             self._node.hooks.tell(
                 Event(

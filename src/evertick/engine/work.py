@@ -178,7 +178,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         if "started" in self._node.hooks.wanted:
             # Later: the caller may have "scheduled" to emit first.
-            loop.call_soon(self._tell_started, [attempt.run for attempt in attempts])
+            loop.call_soon(self._emit_started, [attempt.run for attempt in attempts])
         if log.isEnabledFor(logging.DEBUG):
             for run in (attempt.run for attempt in attempts):
                 log.debug("run %s (%s): started", run.id, run.schedule_key or run.task, extra=about(run))
@@ -195,7 +195,7 @@ class Worker:
             else:
                 self._end(attempt, StoppedBy(attempt.why))
 
-    def _tell_started(self, runs: Sequence[Claimed]) -> None:
+    def _emit_started(self, runs: Sequence[Claimed]) -> None:
         for run in runs:
             self._node.tell("started", run)
 
