@@ -478,7 +478,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="finish_without_guard",
         what="an outcome is taken whoever brings it and under whatever fence (node and fence guard, a pair)",
-        seeds=(184, 35),
+        seeds=(192, 184, 35),
         patches=(_sql("finish.held", "r.node = ?3 AND r.fence = o.value", "?3 IS NOT NULL"),),
     ),
     Mutant(
@@ -536,7 +536,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unanswered_outcome_forgotten",
         what="an outcome whose answer was lost is not sent again",
-        seeds=(189, 33, 181),
+        seeds=(86, 189, 33),
         patches=(_wrapped(finish.Finisher, "step", _finish_or_forget),),
     ),
     Mutant(
@@ -572,7 +572,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="timeout_ignored",
         what="an attempt may take as long as it likes",
-        seeds=(71, 63, 22),
+        seeds=(183, 71, 63),
         patches=(_attribute(work.Timeouts, "_set_timer", lambda self, loop, when: None),),
     ),
     # --- death
@@ -679,7 +679,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="moment_run_twice",
         what="neither the cursor nor the unique index keeps a moment from a second run (a pair)",
-        seeds=(20, 103, 189),
+        seeds=(124, 20, 103),
         patches=(
             *_ANY_CURSOR,
             _sql("record_fires.run", "h.schedule_id = n.schedule_id AND h.fire_at = n.fire_at", "0"),
@@ -718,7 +718,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="overlap_unguarded",
         what="whether a run is live is looked at before the transaction, not in it",
-        seeds=(12,),
+        seeds=(147, 18),
         patches=(_wrapped(fire, "advance_of", _unguarded),),
     ),
     Mutant(
@@ -736,7 +736,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="end_not_counted",
         what="a schedule that counts from the end of its runs never starts again",
-        seeds=(20, 103, 189),
+        seeds=(38, 20, 103),
         patches=(_no_sql("schedule.count_from_end"),),
     ),
     # --- people
@@ -761,7 +761,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="removed_runs_on",
         what="removing a schedule leaves its waiting runs",
-        seeds=(158, 80, 153),
+        seeds=(31, 158, 80),
         patches=(_attribute(schedules, "_remove", _leave_waiting),),
     ),
     # --- limits
@@ -780,7 +780,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_not_asked_by_rehoming",
         what="the runs of the dead are taken over whatever their limit says",
-        seeds=(41,),
+        seeds=(10, 41),
         patches=(_attribute(nodes, "may_be_taken", lambda row, tasks: row["task"] in tasks),),
     ),
     Mutant(
@@ -801,13 +801,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_forgets_the_cancelled",
         what="one that was let through and is cancelled takes its turn with it",
-        seeds=(184, 161, 97),
+        seeds=(214, 184, 161),
         patches=(_sql("run.ending", "ELSE r.limit_key END", "ELSE NULL END"),),
     ),
     Mutant(
         name="limit_does_not_go_on",
         what="a claim lets nobody through after those it has taken, and sets no time for them",
-        seeds=(20, 103, 33),
+        seeds=(147, 20, 103),
         patches=(_attribute(limits.Gate, "settle", lambda self, slots: False),),
     ),
     Mutant(
@@ -828,7 +828,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_queues_for_overlap",
         what="a run that a limit holds back counts as one that overlap has queued",
-        seeds=(203, 199, 126),
+        seeds=(10, 203, 199),
         patches=(
             _sql("due_schedules", _QUEUED, "r.schedule_id = d.schedule_id)"),
             _sql("record_fires.fitting", _QUEUED, "r.schedule_id = d.schedule_id)"),
@@ -873,7 +873,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="decision_not_written",
         what="what was decided about a moment is not kept",
-        seeds=(33, 60, 192),
+        seeds=(192, 33, 60),
         patches=(_no_sql("record_fires.decide"),),
     ),
     Mutant(
@@ -964,7 +964,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unanswered_message_left",
         what="a message whose claim was not answered is not sent by anybody",
-        seeds=(87, 155),
+        seeds=(128, 87, 155),
         patches=(_no_sql("claim_messages.release_strays"),),
     ),
     Mutant(
@@ -989,7 +989,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="dispatched_before_its_message",
         what="a run is dispatched, and the message that does it is written by another transaction",
-        seeds=(4, 7, 8),
+        seeds=(101, 4, 7),
         patches=(_wrapped(finish.Finisher, "_write", _send_afterwards),),
     ),
     Mutant(
@@ -1001,7 +1001,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="progress_not_heard",
         what="a worker that speaks loses its run as if it were silent",
-        seeds=(8, 12),
+        seeds=(23, 8, 12),
         patches=(_attribute(dispatched._DispatchedRun, "_silent_until", _silent_since_taken),),
     ),
     Mutant(
@@ -1019,7 +1019,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="dispatched_not_counted",
         what="a run in other hands does not count for its limit",
-        seeds=(8, 55, 60),
+        seeds=(131, 8, 55),
         patches=(
             _sql(
                 "limits.running",
@@ -1043,25 +1043,25 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="failed_elsewhere_for_nothing",
         what="a worker's failure spends no attempt",
-        seeds=(7, 22, 40),
+        seeds=(217, 7, 22),
         patches=(_wrapped(dispatched._DispatchedRun, "_outcome", _without_attempt),),
     ),
     Mutant(
         name="dispatched_never_looked_at",
         what="what nobody takes stays in other hands for ever",
-        seeds=(7, 8, 12),
+        seeds=(128, 7, 8),
         patches=(_sql("check_dispatched.find_overdue", "deadline <= ?2", "deadline <= ?2 - 3600000000"),),
     ),
     Mutant(
         name="cancelled_elsewhere_goes_on",
         what="a run in other hands that is to be cancelled is tried again",
-        seeds=(7, 23, 40),
+        seeds=(142, 7, 23),
         patches=(_attribute(dispatched, "cancelled_outcome", lambda outcome, held: outcome),),
     ),
     Mutant(
         name="withdrawn_message_sent",
         what="a run is cancelled before its queue has it, and its message is sent all the same",
-        seeds=(55,),
+        seeds=(157, 55),
         patches=(_no_sql("check_dispatched.withdraw"), _sql("check_dispatched.is_unsent", "NOT EXISTS", "EXISTS")),
     ),
     # --- every node
@@ -1105,7 +1105,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="live_run_replaced_by_skip",
         what="under overlap skip the next fire replaces a run that is not parked",
-        seeds=(7005979, 7002105),
+        seeds=(28, 7005979, 7002105),
         patches=(
             _attribute(plan, "admit", lambda overlap, live: "free"),
             _attribute(plan, "takes_place", _always_takes_place),
