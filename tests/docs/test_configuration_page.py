@@ -14,7 +14,6 @@ from evertick.config.load import load_configuration
 from evertick.config.rule import RULE_OPTIONS
 from evertick.config.section import SECTIONS, keys_of
 
-
 PAGE = "reference/configuration.md"
 
 

@@ -13,8 +13,10 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from pages import ROOT
-from test_reference import every_command
 from programs import clean_environment
+from test_reference import every_command
+
+from evertick.cli import cli
 
 _PROSE = re.compile(r"<(p|li|td)>(.*?)</\1>", re.DOTALL)
 _CODE = re.compile(r"<code.*?</code>", re.DOTALL)
