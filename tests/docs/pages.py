@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w./-]+\.py)\n")
+
+
+# The hook of MkDocs that fills in the parts of the pages that the code defines.
+_filled = runpy.run_path(str(ROOT / "docs/hooks.py"))["filled"]
 
 
 class Block(NamedTuple):
@@ -63,6 +68,13 @@ def prose(page: Path) -> str:
 
 def doc(path: str) -> str:
     return text_of(ROOT / "docs" / path)
+
+
+@cache
+def built(path: str) -> str:
+    """The page as MkDocs gets it."""
+    filled: str = _filled(doc(path))
+    return filled
 
 
 def files(page: Path) -> list[Block]:

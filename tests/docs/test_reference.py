@@ -16,7 +16,7 @@ from types import ModuleType
 import click
 import msgspec
 import pytest
-from pages import ROOT, doc, text_of
+from pages import ROOT, built, doc, text_of
 
 import evertick
 import evertick.testing
@@ -401,18 +401,26 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
         yield " ".join(path), command
 
 
+def section_of(command: str) -> str:
+    sections = re.split(r"^## ", built("reference/command-line.md"), flags=re.MULTILINE)
+    own = [section for section in sections if section.startswith(f"{command}\n")]
+    assert own, f"reference/command-line.md has no section {command!r}"
+    return own[0]
+
+
 @pytest.mark.parametrize(("name", "command"), list(every_command(cli)), ids=lambda each: str(each))
 def test_every_command_is_documented_with_its_arguments_and_flags(name: str, command: click.Command) -> None:
-    sections = re.split(r"^## ", doc("reference/command-line.md"), flags=re.MULTILINE)
-    own = [section for section in sections if section.startswith(f"{name}\n")]
-    assert own, f"reference/command-line.md has no section {name!r}"
+    section = section_of(name)
     flags = [flag for each in command.params if isinstance(each, click.Option) for flag in each.opts]
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
     metavars = [each.make_metavar(click.Context(command)).strip("[].") for each in arguments]
-    # What nearly all commands take is told once, at the head of the page.
-    everywhere = ["--config"] if "--database" in flags else []
-    assert all(f"- `{each} " in sections[0] for each in everywhere)
-    assert [each for each in [*flags, *metavars] if each not in own[0] and each not in everywhere] == []
+    assert [each for each in [*flags, *metavars] if each not in section] == []
+    assert re.search(rf"^(?:\$ |.* \| )?evertick {name}\b", section, re.MULTILINE), "it has no example"
+
+
+def test_the_options_that_most_commands_take_are_described_at_the_head_of_the_page() -> None:
+    head = doc("reference/command-line.md").partition("## Common options")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(--\w+)", head, re.MULTILINE) == ["--database", "--config", "--app", "--json"]
 
 
 def test_the_flags_of_all_commands_and_the_exit_codes_are_documented() -> None:

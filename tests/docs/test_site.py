@@ -14,6 +14,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pages import ROOT
 from programs import clean_environment
+from test_reference import every_command
+
+from evertick.cli import cli
 
 _PROSE = re.compile(r"<(p|li|td)>(.*?)</\1>", re.DOTALL)
 _CODE = re.compile(r"<code.*?</code>", re.DOTALL)
@@ -115,6 +118,22 @@ def test_every_internal_link_and_anchor_resolves_in_the_built_site(site: Path) -
             elif anchor and target.suffix == ".html" and anchor not in read(target).anchors:
                 wrong.append(f"{file.relative_to(site)}: {reference}: no such anchor")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_site_has_every_command_and_every_flag(site: Path) -> None:
+    page = (site / "reference/command-line/index.html").read_text(encoding="utf-8")
+    sections = dict(re.findall(r'<h2 id="([^"]+)">(.*?)(?=<h2 |</article>)', page, re.DOTALL))
+    wrong = []
+    for name, command in every_command(cli):
+        section = sections.get(name.replace(" ", "-"), "")
+        flags = ["Usage:", *(flag for each in command.params for flag in each.opts if flag.startswith("-"))]
+        wrong += [f"{name}: {flag}" for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", section)]
+    assert not wrong
+
+
+def test_the_site_has_pages_and_nothing_of_their_making(site: Path) -> None:
+    assert [file for file in site.rglob("*") if file.suffix in (".py", ".pyc", ".md")] == []
+    assert "<!-- command -->" not in (site / "reference/command-line/index.html").read_text(encoding="utf-8")
 
 
 def test_no_page_of_the_site_names_another_host(site: Path) -> None:
