@@ -1,7 +1,7 @@
-"""Words on the command line as names: of a schedule by its key, of a run or a message by the beginning of its id.
+"""Names on the command line: a schedule by its key, a run or a message by its id or the first characters of it.
 
-Eight characters tell an id from the ids of any other minute. A name that nothing has is answered with a suggestion.
-That may be a job which its file has with `enabled = false`: the ledger has no schedule of it, so the file is read.
+Eight characters identify an id among the ids of all other minutes. An unknown name gets a suggestion. It may be a job
+that its file disables with `enabled = false`: the ledger has no schedule for it, so the file is read.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from evertick.scheduler.scheduler import Scheduler
 
 __all__ = [
     "PREFIX_LEAST",
+    "disabled_error",
     "disabled_jobs",
-    "disabled_words",
     "last_run_named",
     "message_named",
     "nearer",
@@ -43,23 +43,23 @@ T = TypeVar("T")
 
 PREFIX_LEAST = 8
 _KEYS_NAMED = 3
-# Messages among which a key is looked for, the newest.
-_MESSAGES_COMPARED = 10_000
+# A key is searched for among this many messages, the newest.
+_MESSAGES_SEARCHED = 10_000
 
 
 async def run_named(scheduler: Scheduler, word: str) -> Run:
-    """The run with this id, or the only one whose id begins like this."""
+    """The run with this id, or the only one whose id begins with it."""
     return await _named(word, "runs", scheduler.get_run, lambda: call(scheduler, runs_with_prefix, word))
 
 
 async def message_named(scheduler: Scheduler, word: str) -> Message:
-    """The message with this id or key, or the only one whose id begins like this."""
+    """The message with this id or key, or the only one whose id begins with it."""
     try:
         return await _named(
             word, "messages", scheduler.get_message, lambda: call(scheduler, messages_with_prefix, word)
         )
     except NotFound:
-        found = [each for each in await scheduler.messages(limit=_MESSAGES_COMPARED) if each.key == word]
+        found = [each for each in await scheduler.messages(limit=_MESSAGES_SEARCHED) if each.key == word]
         if not found:
             raise
     if len(found) > 1:
@@ -78,7 +78,7 @@ async def _named(
         if not found:
             raise
     if len(found) > 1:
-        raise click.UsageError(f"several {what} have an id that begins with {word!r}; write more of it")
+        raise click.UsageError(f"several {what} have an id that begins with {word!r}; write more characters")
     return found[0]
 
 
@@ -94,12 +94,12 @@ async def schedule_or_run(scheduler: Scheduler, word: str) -> Schedule | Run:
                 f"there is no schedule or run {word!r} in app {scheduler.app!r}",
                 setting="key",
                 value=word,
-                fix="`evertick list` and `evertick runs` show those there are",
+                fix="`evertick list` shows the schedules, and `evertick runs` the runs",
             ) from None
 
 
 async def last_run_named(scheduler: Scheduler, word: str) -> Run:
-    """The run with this id, or else the last of the schedule with this key; a planned one only if it has no other."""
+    """The run with this id, or else the last run of the schedule with this key: a planned one only without others."""
     found = await schedule_or_run(scheduler, word)
     if isinstance(found, Run):
         return found
@@ -107,28 +107,28 @@ async def last_run_named(scheduler: Scheduler, word: str) -> Run:
     for run in (*rows.happened, *rows.planned):
         if isinstance(run, Run):
             return run
-    raise Refused(f"{found.key!r} has no run yet; `evertick why {found.key}` tells when it fires")
+    raise Refused(f"{found.key!r} has no run yet", fix=f"`evertick why {found.key}` shows when it fires")
 
 
 def task_word(word: str) -> str:
-    """The task that is meant. Listings show the run of a task without a schedule as a call."""
+    """The name of the task: listings show the run of a task without a schedule as a call, `task()`."""
     return word.removesuffix("()")
 
 
 async def nearer(scheduler: Scheduler, missing: NotFound) -> NotFound:
-    """The error with what was perhaps meant: something of another kind that has this name, or a key much like it."""
+    """The error with a suggestion: something of another kind with this name, or a similar key."""
     word = missing.value
     if word is None:
         return missing
     if other := await _of_another_kind(scheduler, word):
-        return NotFound(f"{missing.problem}; {word!r} is {other}")
-    for meant in (await call(scheduler, similar_keys, word))[:1]:
-        return NotFound(f"{missing.problem}; did you mean {meant!r}?")
+        return NotFound(missing.problem, fix=f"{word!r} is {other}")
+    for key in (await call(scheduler, similar_keys, word))[:1]:
+        return NotFound(missing.problem, fix=f"did you mean {key!r}?")
     return missing
 
 
 async def _of_another_kind(scheduler: Scheduler, word: str) -> str | None:
-    """The kind of thing that has this name and is no schedule, and the command that shows it."""
+    """The kind of a thing with this name that is not a schedule, and the command that shows it."""
     found = await call(scheduler, namesake, word)
     if found is None and word != task_word(word):
         found = await call(scheduler, namesake, task_word(word))
@@ -136,14 +136,14 @@ async def _of_another_kind(scheduler: Scheduler, word: str) -> str | None:
         case None:
             return None
         case Namesake(kind="duty", name=name):
-            return f"a duty, `evertick duties {name}` tells of it"
+            return f"a duty, see `evertick duties {name}`"
         case Namesake(kind="channel", name=name):
-            return f"a channel, `evertick outbox list --channel {name}` tells of it"
+            return f"a channel, see `evertick outbox list --channel {name}`"
         case Namesake(kind="node"):
-            return "a node, `evertick nodes` tells of it"
+            return "a node, see `evertick nodes`"
         case Namesake(name=task, keys=keys):
-            named = f"its schedules are {', '.join(keys[:_KEYS_NAMED])}" if keys else "no schedule has it"
-            return f"a task, and {named}; `evertick why {task}` and `evertick history --task {task}` tell of its runs"
+            schedules = f"of the schedules {', '.join(keys[:_KEYS_NAMED])}" if keys else "without a schedule"
+            return f"a task {schedules}, see `evertick why {task}` and `evertick history --task {task}`"
 
 
 _FILE = "evertick.cli.file"
@@ -151,13 +151,13 @@ _NAMED_MOST = 10
 
 
 def remember_file(file: str | None, *, is_read: bool) -> None:
-    """Keep the configuration of the command, to be read later. `is_read`: whether the command uses one at all."""
+    """Remember the configuration file of the command. `is_read`: whether the command uses one."""
     if (context := click.get_current_context(silent=True)) is not None and is_read:
         context.meta[_FILE] = file or ""
 
 
 def disabled_jobs() -> dict[str, str]:
-    """By name, the place of each in the file. Empty where no file is read, or it cannot be read."""
+    """The disabled jobs by name, each with its place in the file. Empty if no file is read, or it cannot be read."""
     context = click.get_current_context(silent=True)
     if context is None or _FILE not in context.meta:
         return {}
@@ -167,36 +167,48 @@ def disabled_jobs() -> dict[str, str]:
         return {}
 
 
-def disabled_words(name: str, place: str) -> str:
-    return f"{_disabled(name, place)}, or try it once with `evertick trigger {name}`"
-
-
-def _disabled(name: str, place: str) -> str:
-    return f"{name!r} is a job that is disabled at {place}, and has no schedule yet; take `enabled = false` out there"
+def disabled_error(name: str, place: str) -> NotFound:
+    fix = f"remove `enabled = false` there, or try it once with `evertick trigger {name}`"
+    return NotFound(f"job {name!r} is disabled at {place} and has no schedule yet", fix=fix)
 
 
 def tell_disabled(disabled: Mapping[str, str], known: Iterable[str]) -> str | None:
-    """Those that have no schedule, in a line."""
-    left = {name: place for name, place in disabled.items() if name not in {*known}}
-    if not left:
+    """A line about the disabled jobs that have no schedule."""
+    missing = {name: place for name, place in disabled.items() if name not in {*known}}
+    if not missing:
         return None
-    named = ", ".join(f"{name} ({place})" for name, place in [*left.items()][:_NAMED_MOST])
-    more = len(left) - _NAMED_MOST
-    return f"note: disabled, and without a schedule: {named}{f' and {more} more' if more > 0 else ''}"
+    named = ", ".join(f"{name} ({place})" for name, place in [*missing.items()][:_NAMED_MOST])
+    more = len(missing) - _NAMED_MOST
+    return f"note: disabled jobs without a schedule: {named}{f' and {more} more' if more > 0 else ''}"
 
 
 async def try_disabled(name: str, args: Mapping[str, Any] | None) -> Run:
-    """Run the job once as its file has it now, on a node that knows its task."""
+    """Run a disabled job once, as its file defines it now, on a node that knows its task."""
     loaded = load_configuration(click.get_current_context().meta[_FILE] or None)
     job = next((each for each in loaded.jobs if each.name == name), None)
     if job is None:
-        raise NotFound(f"{loaded.file} has no job {name!r}")
+        raise NotFound(
+            f"{loaded.file} has no job {name!r}", fix=f"`evertick config show --config {loaded.file}` lists its jobs"
+        )
     if job.spec is None or job.definition.mode == "every-node":
-        # A task of other code is not known here, and a fire for every node is more than one run.
-        raise Refused(f"{_disabled(name, job.places.get('enabled', job.place))}; as it is, it cannot be tried")
+        # The task of other code is unknown here, and a fire on every node makes more than one run.
+        place, why = (
+            job.places.get("enabled", job.place),
+            "runs on every node" if job.spec else "runs a task of other code",
+        )
+        problem = f"job {name!r} is disabled at {place}, and cannot be tried because it {why}"
+        raise Refused(problem, fix="remove `enabled = false` there")
     scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     try:
-        has, given = job.definition, job.definition.args if args is None else args
-        return await call(scheduler, enqueue, name, given, queue=has.queue, priority=has.priority, labels=has.labels)
+        definition = job.definition
+        return await call(
+            scheduler,
+            enqueue,
+            name,
+            definition.args if args is None else args,
+            queue=definition.queue,
+            priority=definition.priority,
+            labels=definition.labels,
+        )
     finally:
         await scheduler.close()

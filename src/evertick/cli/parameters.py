@@ -1,4 +1,4 @@
-"""The types of arguments and options: they parse and check values where they are written."""
+"""The types of arguments and options. They parse and check values."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ __all__ = [
     "until_option",
 ]
 
-# How long a day (its first moment), and a time of the clock on the wall are.
-_BARE = (len("2026-01-31"), len("2026-01-31 09:00"), len("2026-01-31 09:00:00"))
+# The lengths of a date, which means its first moment, and of times without a zone.
+_WITHOUT_ZONE = (len("2026-01-31"), len("2026-01-31 09:00"), len("2026-01-31 09:00:00"))
 
 
 class MomentParameter(click.ParamType[datetime]):
-    """A moment in ISO 8601, or a duration counted from now. One without an offset is left without a zone here: which
-    clock it is read by depends on the schedule (`time_zone.py`)."""
+    """A moment in ISO 8601, or a duration from now. A moment without an offset gets its zone later, since that depends
+    on the schedule (`time_zone.py`)."""
 
     name = "moment|duration"
 
     def __init__(self, *, is_past: bool = False) -> None:
-        # A duration counts back from now.
+        # Whether a duration counts back from now.
         self._is_past = is_past
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
         try:
-            away = timedelta(microseconds=duration_us(value))
+            distance = timedelta(microseconds=duration_us(value))
         except EvertickError:
             return self._moment(value, param, ctx)
-        return now() - away if self._is_past else now() + away
+        return now() - distance if self._is_past else now() + distance
 
     def _moment(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         try:
@@ -56,13 +56,13 @@ class MomentParameter(click.ParamType[datetime]):
         except EvertickError:
             pass
         try:
-            bare = datetime.fromisoformat(value) if len(value) in _BARE else None
+            moment = datetime.fromisoformat(value) if len(value) in _WITHOUT_ZONE else None
         except ValueError:
-            bare = None
-        if bare is None:
-            known = "'2026-01-31T09:00:00Z', '2026-01-31 09:00' or '2026-01-31', nor a duration, like '2h'"
-            self.fail(f"{value!r} is neither a moment, like {known}", param, ctx)
-        return bare
+            moment = None
+        if moment is None:
+            examples = "'2026-01-31T09:00:00Z', '2026-01-31 09:00' or '2026-01-31', nor a duration, like '2h'"
+            self.fail(f"{value!r} is neither a moment, like {examples}", param, ctx)
+        return moment
 
 
 class ArgumentsParameter(click.ParamType[dict[str, Any]]):
@@ -76,11 +76,11 @@ class ArgumentsParameter(click.ParamType[dict[str, Any]]):
         try:
             return msgspec.json.decode(value, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError) as error:
-            self.fail(f"{value!r} is no JSON object like '{{\"name\": 1}}' ({error})", param, ctx)
+            self.fail(f"{value!r} is not a JSON object like '{{\"name\": 1}}' ({error})", param, ctx)
 
 
 class DurationParameter(click.ParamType[timedelta]):
-    """A length of time, like "2s" or "1h30m"."""
+    """A duration, like "2s" or "1h30m"."""
 
     name = "duration"
 
@@ -100,7 +100,7 @@ class DurationParameter(click.ParamType[timedelta]):
 
 
 class ZoneParameter(click.ParamType[ZoneInfo]):
-    """The IANA name of a zone."""
+    """The IANA name of a time zone."""
 
     name = "zone"
 
@@ -121,18 +121,18 @@ class LabelParameter(click.ParamType[tuple[str, str]]):
             return value
         name, equals, text = value.partition("=")
         if not name or not equals:
-            self.fail(f"{value!r} is no label; write name=value, like team=sales", param, ctx)
+            self.fail(f"{value!r} is not a label; write name=value, like team=sales", param, ctx)
         return name, text
 
 
 labels_option = click.option(
-    "--label", "labels", type=LabelParameter(), multiple=True, help="Only those with this label; may be repeated."
+    "--label", "labels", type=LabelParameter(), multiple=True, help="Only with this label; may be repeated."
 )
 since_option = click.option(
-    "--since", type=MomentParameter(is_past=True), help="Not before this; a duration counts back from now."
+    "--since", type=MomentParameter(is_past=True), help="Not before this moment; a duration counts back from now."
 )
 until_option = click.option(
-    "--until", type=MomentParameter(is_past=True), help="Not after this; a duration counts back from now."
+    "--until", type=MomentParameter(is_past=True), help="Not after this moment; a duration counts back from now."
 )
 
 

@@ -1,7 +1,7 @@
-"""The root of the command line: which commands there are, and how a command that fails says so.
+"""The root of the command line: the list of commands, and the errors of all of them.
 
-An error is one sentence on stderr, never a traceback (unless `EVERTICK_TRACEBACK=1` asks for it). Commands raise; only
-this file turns what they raise into words and an exit code.
+Commands raise. Only this file prints an error, as one sentence on stderr, and sets the exit code. With
+`EVERTICK_TRACEBACK=1` the traceback is printed instead.
 """
 
 from __future__ import annotations
@@ -44,33 +44,41 @@ from evertick.text.values import has_control, shown
 
 __all__ = ["TRACEBACK_VARIABLE", "cli", "phrased"]
 
-_OF_COMMANDS = ("--app", "--database", "--json")
+# Options that other programs take before the command.
+_COMMAND_OPTIONS = ("--app", "--database", "--json")
 _CALL = re.compile(r"\b(\w+)\(\)")
-# Settings that errors name, where the flag has another name; and what to do about them from here.
-_FLAGS = {"after": "--after", "start": "--from", "end": "--to", "tz": "--tz"}
+# By command and by the setting that an error names: the flag in its place, and the fix on the command line.
+_FLAGS = {"events": {"after": "--after"}, "backfill": {"start": "--from", "end": "--to"}}
 _FIXES = {
-    "after": "write the cursor that an earlier call has ended with; without --after it is the last hour",
-    "feed": "turn it on with `evertick events{app} --keep 7d`, or in code with Scheduler(feed='7d')",
-    "start": "begin later, or let the nodes keep it longer (retention=)",
+    "events": {
+        "after": "write the cursor that an earlier call ended with; without --after it shows the last hour",
+        "feed": "turn it on with `evertick events{app} --keep 7d`, or in code with Scheduler(feed='7d')",
+    },
+    "backfill": {"start": "start later, or raise retention= on the nodes"},
+    "rerun": {"overlap": "--overlap queue runs it after that one, --overlap allow beside it"},
 }
+# Flags of the same name in all commands.
+_COMMON_FLAGS = {"tz": "--tz"}
 
 
 class Root(click.Group):
-    """A group whose commands may raise anything."""
+    """The group of all commands. It prints the errors that they raise."""
+
+    # The command that runs, for the words of its error.
+    _command = ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _refuse_bytes(args, ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            # Other programs take such options here.
-            if error.option_name not in _OF_COMMANDS:
+            if error.option_name not in _COMMAND_OPTIONS:
                 raise
-            fix = f"write it behind the command, like `evertick list {error.option_name} …`"
+            fix = f"write it after the command, like `evertick list {error.option_name} …`"
             raise click.UsageError(f"No such option: {error.option_name}; {fix}", ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order in which a newcomer needs them, not of the alphabet
+        return list(self.commands)  # in the order in which a new user needs them
 
     def main(
         self,
@@ -86,8 +94,8 @@ class Root(click.Group):
                 args, prog_name, complete_var, standalone_mode=False, windows_expand_args=windows_expand_args, **extra
             )
             sys.stdout.flush()
-        except click.exceptions.NoArgsIsHelpError as asked:
-            asked.show()
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
             sys.exit(EXIT_WRONG)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(EXIT_INTERRUPTED)
@@ -96,7 +104,7 @@ class Root(click.Group):
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE) == "1":
                 raise
-            for sentence in _sentences(error):
+            for sentence in _sentences(error, self._command):
                 hint(sentence, head="error: ")
             sys.exit(_exit_code(error))
         sys.exit(code if isinstance(code, int) else 0)
@@ -105,66 +113,66 @@ class Root(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            # click does not say of which command an option lacks its value.
+            # click does not name the command of an option that lacks its value.
             if error.ctx is None and ctx.invoked_subcommand is not None:
                 name = ctx.invoked_subcommand
                 error.ctx = click.Context(self.commands[name], parent=ctx, info_name=name)
             raise
         except BrokenPipeError:
-            # Here and not further out, since click would make exit code 1 of it.
+            # Handled here, because click would exit with code 1.
             _leave_broken_pipe()
+        finally:
+            self._command = ctx.invoked_subcommand or ""
 
 
 def _refuse_bytes(args: Sequence[str], ctx: click.Context) -> None:
-    """Refuse an argument that is no text. A path may have any bytes: it is known by being there, or its folder."""
+    """Refuse an argument that is not text. A path may have any bytes if it, or its folder, exists."""
     for given in args:
         if has_control(given, in_lines=True):
             value = given.partition("=")[2] if given.startswith("-") and "=" in given else given
             path = Path(value)
             if not (os.path.lexists(path) or (path.name != value and path.parent.is_dir())):
-                raise click.UsageError(
-                    f"the argument {shown(given)} is no UTF-8 text, or has control characters; write it as plain text",
-                    ctx,
-                )
+                problem = f"the argument {shown(given)} is not UTF-8 text, or has control characters"
+                raise click.UsageError(f"{problem}; write it as plain text", ctx)
 
 
 def _leave_broken_pipe() -> NoReturn:
-    # Buffered output would raise once more while the interpreter ends.
+    # Else buffered output raises again when the interpreter ends.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(EXIT_BROKEN_PIPE)
 
 
-def _sentences(error: Exception) -> list[str]:
-    """One; of a configuration all that is wrong with it, as `config check` has it."""
+def _sentences(error: Exception, command: str) -> list[str]:
+    """The error in one sentence; all problems of a configuration, as `config check` prints them."""
     if isinstance(error, InvalidConfiguration):
         return [clean(problem) for problem in error.problems]
-    return [_sentence(error)]
+    return [_sentence(error, command)]
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: Exception, command: str) -> str:
     match error:
         case click.UsageError():
             path = "evertick" if error.ctx is None else error.ctx.command_path
-            # A list of choices comes with a tab before each.
+            # click indents each of several choices with a tab.
             message = " ".join(error.format_message().split()).rstrip(".")
             return clean(f"{message}{' See' if message.endswith('?') else '; see'} '{path} --help'")
         case click.ClickException():
             return clean(error.format_message())
         case EvertickError():
-            return clean(phrased(error))
+            return clean(phrased(error, command))
         case _:
-            what = f"{type(error).__name__}: {error}".rstrip(": ")
-            return clean(f"unexpected {what}; set {TRACEBACK_VARIABLE}=1 to see where it comes from")
+            unexpected = f"{type(error).__name__}: {error}".rstrip(": ")
+            return clean(f"unexpected {unexpected}; set {TRACEBACK_VARIABLE}=1 to see the traceback")
 
 
-def phrased(error: EvertickError) -> str:
-    """The error with flags and commands in the place of arguments and calls."""
-    problem, fix = error.problem, error.fix
-    if (flag := _FLAGS.get(error.setting or "")) is not None:
-        problem = problem.replace(f"{error.setting}: ", f"{flag}: ", 1)
+def phrased(error: EvertickError, command: str = "") -> str:
+    """The error of a command, with flags and commands in place of arguments and calls."""
+    problem, fix, setting = error.problem, error.fix, error.setting or ""
+    if (flag := (_COMMON_FLAGS | _FLAGS.get(command, {})).get(setting)) is not None:
+        problem = problem.replace(f"{setting}: ", f"{flag}: ", 1)
     if fix is not None:
-        fix = _FIXES.get(error.setting or "", fix)
-        # Of another app than the default one: the command has to name it.
+        fix = _FIXES.get(command, {}).get(setting, fix)
+        # An app other than the default one must be named.
         app = "" if error.value in (None, "default") else f" --app {error.value}"
         fix = _CALL.sub(_command, fix.replace("{app}", app))
     return problem if fix is None else f"{problem}; {fix}"
@@ -193,9 +201,9 @@ def cli() -> None:
 
     \b
     Example:
-      evertick demo                   see it work, in twenty seconds
+      evertick demo                   a demonstration of twenty seconds
       evertick run app:scheduler      run the scheduler of app.py until Ctrl-C
-      evertick list                   what is scheduled, and what came of it
+      evertick list                   the schedules, with next fire and last verdict
     """
 
 

@@ -1,7 +1,7 @@
-"""The zone of a command, in which moments without a zone, like "2026-12-24 18:30", are read, and moments are shown.
+"""The time zone of a command: it reads moments without a zone, like "2026-12-24 18:30", and shows moments in it.
 
-It is the zone given with --tz, else that of the schedule that the command is about (by its key, or by one of its
-runs), else that of this machine. Where each row is about the next fire of a schedule, each row has the zone of its own.
+The zone is that of --tz, else of the schedule that the command names (by its key or by one of its runs), else of this
+machine. In a list of next fires, each row has the zone of its schedule.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ moments_tz_option = click.option(
     "--tz",
     _TZ,
     type=ZoneParameter(),
-    help="The zone of times, as written and as shown; default: that of the schedule, else of this machine.",
+    help="The zone in which times are read and shown; default: that of the schedule, else of this machine.",
 )
 
 
 async def clock_of(scheduler: Scheduler, given: dict[str, Any]) -> ZoneInfo | None:
-    """The zone of a command with these parameters, of which --tz is taken; None: that of the machine."""
+    """The zone of a command with these parameters; --tz is removed from them. None: the zone of the machine."""
     zone: ZoneInfo | None = given.pop(_TZ, None)
-    about = given.get("key") or given.get("run")
-    return await _zone_of(scheduler, about) if zone is None and isinstance(about, str) else zone
+    name = given.get("key") or given.get("run")
+    return await _zone_of(scheduler, name) if zone is None and isinstance(name, str) else zone
 
 
 def with_zone(given: dict[str, Any], zone: ZoneInfo | None) -> dict[str, Any]:
-    """The parameters of a command, each moment of them with its zone."""
-    bare = {name: value for name, value in given.items() if isinstance(value, datetime) and value.tzinfo is None}
-    # Without a zone `astimezone` takes the wall clock to be that of the machine.
-    placed = {name: value.astimezone() if zone is None else value.replace(tzinfo=zone) for name, value in bare.items()}
-    return {**given, **placed}
+    """The parameters of a command, with a zone for each moment."""
+    naive = {name: value for name, value in given.items() if isinstance(value, datetime) and value.tzinfo is None}
+    # `astimezone` reads a moment without a zone in the zone of the machine.
+    aware = {name: value.astimezone() if zone is None else value.replace(tzinfo=zone) for name, value in naive.items()}
+    return {**given, **aware}
 
 
 def zone_of_rule(rule: str) -> ZoneInfo | None:
-    """None: it cannot be read."""
+    """The zone of a rule; None if the rule cannot be parsed."""
     try:
         return parse_when(rule).zone
     except EvertickError:
@@ -57,7 +57,7 @@ def zone_of_rule(rule: str) -> ZoneInfo | None:
 
 
 async def _zone_of(scheduler: Scheduler, word: str) -> ZoneInfo | None:
-    """The zone of the rule of a schedule, or of the schedule of a run; None if there is none that can be read."""
+    """The zone of a schedule, or of the schedule of a run; None if neither exists, or its rule cannot be parsed."""
     zone = await call(scheduler, rule_zone, word)
     if zone is None and len(word) >= PREFIX_LEAST:
         for run in await call(scheduler, runs_with_prefix, word, limit=1):

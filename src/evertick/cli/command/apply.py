@@ -1,4 +1,4 @@
-"""The command apply: the jobs of a configuration into the ledger, after a look at what that changes."""
+"""The command apply: shows what a configuration changes in the ledger, and writes it."""
 
 from __future__ import annotations
 
@@ -37,18 +37,15 @@ from evertick.text.redact import masked
 
 __all__ = ["apply"]
 
-# Lines of one schedule: a look, not a list.
+# Lines per schedule in the plan.
 _LINES_OF_PLAN = 5
-# After a change of a command, "unchanged" must not read as if it was overlooked.
-_NOTHING_HERE = "note: nothing was changed; what jobs do is not in the ledger: each node reads it from its own file"
-_WITH_THE_NODES = (
-    "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken up "
-    "by each node from its own configuration, when it reloads that or starts"
-)
+_DEFINITIONS = "the ledger has only the schedules; each node reads what its jobs do from its own file"
+_UNCHANGED = f"note: nothing was changed; {_DEFINITIONS}"
+_ON_NODES = f"note: {_DEFINITIONS}, when it starts or reloads: a changed command, request or queue takes effect then"
 _SIGNS = {"add": "+", "update": "~", "calendar": "~", "pause": "-", "remove": "-"}
 
 
-class _Look(msgspec.Struct, frozen=True, kw_only=True):
+class _PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a plan."""
 
     prune: bool
@@ -58,25 +55,24 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @config_option
-@click.option("--yes", is_flag=True, help="Apply without a question.")
-@click.option("--prune", is_flag=True, help="Remove schedules that an earlier configuration had and this one has not.")
-@click.option("--take-back", is_flag=True, help="Take back changes by hand, like with `update`.")
+@click.option("--yes", is_flag=True, help="Apply without confirmation.")
+@click.option("--prune", is_flag=True, help="Remove schedules that are no longer in the configuration.")
+@click.option("--take-back", is_flag=True, help="Undo changes made by hand, like with `update`.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @click.option(
-    "--days", type=click.IntRange(1, DAYS_MAX), default=DAYS, show_default=True, help="Show the fires of so many days."
+    "--days", type=click.IntRange(1, DAYS_MAX), default=DAYS, show_default=True, help="Compare the fires of N days."
 )
 @as_json_option
 def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: bool, days: int, as_json: bool) -> None:
     """Bring the ledger in line with the configuration.
 
-    Shows first which schedules are added, changed and removed, and which fires of the next days come, go and move; then
-    asks, and writes all of it or nothing. Schedules that code declares or that were added by hand are never removed,
-    and what a live node declares that goes by another file keeps --prune from removing anything.
-    Makes the database if there is none. What the jobs do is with the nodes: they read the same file.
+    Shows which schedules are added, changed and removed, and which fires of the next days are added, removed and moved.
+    Then it asks for confirmation, and writes all changes or none. Schedules that code declares or that were added by
+    hand are never removed. --prune is refused if a live node with another file declares one of the schedules. Creates
+    the database if there is none. The ledger has only the schedules: nodes read what the jobs do from the file.
 
-    Exit codes: 0 applied, or nothing to do; 1 something has changed meanwhile, a live node declares what would be
-    pruned, or the database is away; 2 the configuration is wrong, or there is no terminal to ask at; 130 not applied
-    after the question.
+    Exit codes: 0 applied, or nothing to do; 1 a schedule changed meanwhile, a live node declares what would be pruned,
+    or the database is unavailable; 2 the configuration is wrong, or there is no terminal to confirm; 130 declined.
 
     \b
     Example:
@@ -89,21 +85,21 @@ def apply(config: str | None, yes: bool, prune: bool, take_back: bool, dry_run: 
     loaded = load_configuration(file)
     if not as_json:
         tell_warnings(loaded.warnings)
-    look = _Look(prune=prune, take_back=take_back, days=days)
-    asyncio.run(_apply(loaded, look, yes=yes, is_dry=dry_run, as_json=as_json))
+    options = _PlanOptions(prune=prune, take_back=take_back, days=days)
+    asyncio.run(_apply(loaded, options, yes=yes, is_dry=dry_run, as_json=as_json))
 
 
-async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool, as_json: bool) -> None:
+async def _apply(loaded: Configuration, options: _PlanOptions, *, yes: bool, is_dry: bool, as_json: bool) -> None:
     ledger = Ledger(url=loaded.database_url, app=loaded.node.app, state_directory=loaded.state_directory)
     daemons = daemons_of(ledger)
-    plan, pending = await _planned(loaded, look), pending_reload(loaded, daemons)
+    plan, pending = await _planned(loaded, options), pending_reload(loaded, daemons)
     elsewhere = declared_elsewhere(loaded, plan, daemons)
-    if look.prune:
+    if options.prune:
         refuse_to_prune(elsewhere)
-    # They have not gone from anywhere.
+    # These are still declared, by another file.
     plan = msgspec.structs.replace(plan, left=tuple(key for key in plan.left if key not in elsewhere))
     if not as_json:
-        _print(loaded, plan, pending, look.days)
+        _print(loaded, plan, pending, options.days)
         if elsewhere:
             hint(f"note: of another configuration with the same app and node name: {elsewhere_words(elsewhere)}")
     is_to_do = not is_dry and not plan.is_empty
@@ -112,26 +108,25 @@ async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool,
     if is_to_do:
         await _write(loaded, plan)
     if as_json:
-        told = {"elsewhere": elsewhere, "doing": pending.changed, "is_applied": is_to_do}
-        print_json({**_data(plan), **told})
+        print_json({**_data(plan), "elsewhere": elsewhere, "doing": pending.changed, "is_applied": is_to_do})
         return
     if is_to_do:
         say("applied")
     elif plan.is_empty and not is_dry and _may_differ(loaded, plan, pending):
-        hint(_NOTHING_HERE)
+        hint(_UNCHANGED)
     else:
         say_nothing_changed()
     if not plan.is_empty and _may_differ(loaded, plan, pending):
-        hint(_WITH_THE_NODES)
+        hint(_ON_NODES)
 
 
 def _may_differ(loaded: Configuration, plan: DeclaredPlan, pending: PendingReload) -> bool:
-    """Whether what a job does may have changed although its schedule has not: no daemon here can tell."""
+    """Whether a job with an unchanged schedule may do something else now, which no daemon here can tell."""
     return not pending.is_known and any(job.spec is not None and job.name in plan.unchanged for job in loaded.jobs)
 
 
-async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
-    """A look makes no database: one that is not there yet is as good as an empty one."""
+async def _planned(loaded: Configuration, options: _PlanOptions) -> DeclaredPlan:
+    """The plan. It creates no database: a missing one is compared as an empty one."""
     scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     if not is_there(loaded.database_url):
         scheduler.use_database("sqlite://")
@@ -144,17 +139,17 @@ async def _planned(loaded: Configuration, look: _Look) -> DeclaredPlan:
             plan_declared,
             disabled=disabled,
             calendars=loaded.calendars,
-            prune=look.prune,
-            take_back=look.take_back,
-            days=look.days,
+            prune=options.prune,
+            take_back=options.take_back,
+            days=options.days,
         )
     finally:
         await scheduler.close()
 
 
 async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
-    if _is_in_state(loaded) and (told := make_private(loaded.state_directory)):
-        hint(f"warning: {told}")
+    if _is_in_state(loaded) and (problem := make_private(loaded.state_directory)):
+        hint(f"warning: {problem}")
     scheduler = scheduler_from(loaded, actor=Actor.of_command_line())
     try:
         await call(scheduler, apply_declared, plan)
@@ -163,7 +158,7 @@ async def _write(loaded: Configuration, plan: DeclaredPlan) -> None:
 
 
 def _is_in_state(loaded: Configuration) -> bool:
-    """Whether the ledger is a file in the state directory, named or not: else this user may need none here."""
+    """Whether the ledger is a file in the state directory. If it is not, this user may need no such directory."""
     if not loaded.database_url.startswith("sqlite://"):
         return False
     path = location_of(loaded.database_url).path
@@ -172,7 +167,7 @@ def _is_in_state(loaded: Configuration) -> bool:
 
 def _ask(as_json: bool) -> None:
     if as_json:
-        raise click.UsageError("--json asks no questions; write --yes to apply it, or --dry-run to see the plan")
+        raise click.UsageError("--json cannot ask; write --yes to apply it, or --dry-run to see the plan")
     ask("Apply this?", "apply it")
 
 
@@ -200,9 +195,9 @@ def _print(loaded: Configuration, plan: DeclaredPlan, pending: PendingReload, da
         say(f"~ {name} does something else: {', '.join(keys)}")
     if plan.edited:
         names = ", ".join(f"{key} ({', '.join(each)})" for key, each in plan.edited.items())
-        hint(f"note: changed by hand, and left as they are without --take-back: {names}")
+        hint(f"note: changed by hand, and kept without --take-back: {names}")
     if plan.left:
-        hint(f"note: not in the configuration any more, and left as they are without --prune: {', '.join(plan.left)}")
+        hint(f"note: no longer in the configuration, and kept without --prune: {', '.join(plan.left)}")
     span = "the next day" if days == 1 else f"the next {days} days"
     does = f"; {_jobs(len(pending.changed))} something else" if pending.changed else ""
     say(f"{plan.words()} ({span}){does}")
@@ -217,18 +212,18 @@ def _jobs(count: int) -> str:
 def _print_one(plan: ChangePlan) -> None:
     head, _, *rest = readable(plan).lines(_LINES_OF_PLAN)
     is_same_rule = plan.kind == "update" and plan.when_old == plan.when_new and plan.is_empty
-    # Only its declarer has changed: the nodes have another name, or code has declared it.
+    # Only its declarer has changed: the nodes have another name, or code declared it.
     more = ", and is declared by this configuration from now on" if is_same_rule and not plan.options else ""
     say(f"{_SIGNS[plan.kind]} {head}{more}")
     if plan.kind == "add":
         rest = [_fires_of_new(plan), *plan.notes]
-    is_silent = plan.kind == "remove" and plan.is_empty
-    for line in plan.notes if is_same_rule or is_silent else rest:
+    has_no_fires = plan.kind == "remove" and plan.is_empty
+    for line in plan.notes if is_same_rule or has_no_fires else rest:
         say(f"    {line.removeprefix(f'{plan.key}: ')}")
 
 
 def _fires_of_new(plan: ChangePlan) -> str:
-    """One line: where a crontab becomes a file, all of it is new."""
+    """One line per new schedule, since an imported crontab may bring many."""
     if not plan.adds:
         return "no fires"
     fires = "1 fire" if plan.fires_new == 1 else f"{plan.fires_new:,} fires"

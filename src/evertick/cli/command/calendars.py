@@ -1,4 +1,4 @@
-"""The group calendar: named sets of open days and hours, shared by the schedules of an app."""
+"""The group calendar: named sets of open days and hours that the schedules of an app share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOK_AHEAD = 366 * DAY
 
 @click.group(no_args_is_help=True)
 def calendar() -> None:
-    """Keep calendars: list, show, set, remove, import-holidays.
+    """Manage calendars: list, show, set, remove, import-holidays.
 
     \b
     Example:
@@ -57,7 +57,7 @@ async def list_calendars(scheduler: Scheduler, as_json: bool) -> None:
     if as_json:
         print_json([{**_data(each), "users": users[each.name]} for each in found])
     elif not found:
-        hint(f"there are no calendars in app {scheduler.app!r}; make one with `evertick calendar set`")
+        hint(f"there are no calendars in app {scheduler.app!r}; create one with `evertick calendar set`")
     else:
         columns = [
             Column(title="NAME"),
@@ -83,7 +83,7 @@ def _some(entries: Sequence[str]) -> str:
 @as_json_option
 @on_store
 async def show(scheduler: Scheduler, name: str, as_json: bool) -> None:
-    """Show one calendar: its entries, its users, whether it is open.
+    """Show one calendar: its entries, its schedules, and whether it is open.
 
     \b
     Example:
@@ -96,22 +96,22 @@ async def show(scheduler: Scheduler, name: str, as_json: bool) -> None:
     print_facts(
         [
             ("Calendar", found.name),
-            ("Zone", found.tz or "that of the rule"),
+            ("Zone", found.tz or "that of each rule"),
             ("Include", _listed(found.include or ("always",))),
             ("Exclude", _listed(found.exclude)),
             ("Now", await _states(scheduler, found)),
-            ("Used by", _listed(users) or "nobody"),
+            ("Used by", _listed(users) or "no schedule"),
         ]
     )
 
 
 async def _states(scheduler: Scheduler, found: Calendar) -> list[str]:
-    """Whether it is open now. A calendar without a zone of its own has that of each rule that uses it."""
+    """Whether it is open now. A calendar without a zone has that of each rule that uses it."""
     if found.tz is not None:
         return [_state_words(found)]
     zones = await call(scheduler, calendar_zones, found.name)
     if not zones:
-        return [f"{_state_words(found)} in UTC; it goes by the zone of the rule that uses it"]
+        return [f"{_state_words(found)} in UTC; a rule that uses it sets its zone"]
     return [f"{_state_words(found.in_zone(zone))} in {zone.key}" for zone in zones][:_ENTRIES_SHOWN]
 
 
@@ -120,7 +120,7 @@ def _state_words(found: Calendar) -> str:
     moment = to_us(now())
     if not found.permits(moment):
         opens = found.next_open(moment)
-        return "closed for good" if opens is None else f"closed until {stamp(from_us(opens))}"
+        return "closed, and never opens again" if opens is None else f"closed until {stamp(from_us(opens))}"
     closes = found.open_until(moment, moment + _LOOK_AHEAD)
     return "open" if closes >= moment + _LOOK_AHEAD else f"open until {stamp(from_us(closes))}"
 
@@ -132,9 +132,9 @@ def _listed(entries: Sequence[str]) -> list[str]:
 
 @calendar.command("set")
 @click.argument("name")
-@click.option("--include", multiple=True, metavar="ENTRY", help="Open then and only then; may be repeated.")
+@click.option("--include", multiple=True, metavar="ENTRY", help="Open only then; may be repeated.")
 @click.option("--exclude", multiple=True, metavar="ENTRY", help="Closed then; may be repeated.")
-@click.option("--tz", metavar="ZONE", help="The zone of its days and hours; default: that of the rule.")
+@click.option("--tz", metavar="ZONE", help="The zone of its days and hours; default: that of each rule.")
 @click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="JSON with include, exclude and tz.")
 @dry_run_option
 @days_option
@@ -151,34 +151,36 @@ async def set_calendar(
     days: int | None,
     as_json: bool,
 ) -> None:
-    """Define or change a calendar. Schedules go by it at once.
+    """Define or change a calendar. Schedules use it at once.
 
-    An ENTRY is a day of the week, a date, a stretch of them, or hours.
+    An ENTRY is a day of the week, a date, a range of them, or hours.
 
     \b
     Example:
       evertick calendar set business --include mon-fri --exclude 2026-12-24
       evertick calendar set business --file business.json --dry-run --days 366
     """
-    look_days = checked_days(days, dry_run)
+    preview_days = checked_days(days, dry_run)
     if file is not None and (include or exclude or tz):
-        raise click.UsageError("--file brings include, exclude and tz; leave these out")
+        raise click.UsageError("--file has include, exclude and tz; leave out these flags")
     if file is None and not include and not exclude:
-        raise click.UsageError("give it --include, --exclude or --file; an empty calendar is always open")
+        raise click.UsageError("an empty calendar is always open; write --include, --exclude or --file")
     made = _read(name, file) if file else Calendar(name, include=include or None, exclude=exclude, tz=tz)
-    await _set(scheduler, made, look_days, dry_run, as_json)
+    await _set(scheduler, made, preview_days, dry_run, as_json)
 
 
 def _read(name: str, path: Path) -> Calendar:
     try:
         data = read_regular(path, _FILE_MAX_BYTES, may_be_stream=True)
         if len(data) > _FILE_MAX_BYTES:
-            raise InvalidInput(f"{str(path)!r} has more than {_FILE_MAX_BYTES} bytes; name a file of one calendar")
+            problem = f"{str(path)!r} has more than {_FILE_MAX_BYTES} bytes"
+            raise InvalidInput(problem, fix="name a file with one calendar")
         content = msgspec.json.decode(data, type=dict[str, Any])
     except OSError as error:
-        raise Refused(f"{str(path)!r} cannot be read ({error.strerror}); name another file with --file") from error
+        problem = f"{str(path)!r} cannot be read ({error.strerror})"
+        raise Refused(problem, fix="name another file with --file") from error
     except msgspec.MsgspecError as error:
-        raise click.UsageError(f"{str(path)!r} holds no JSON object ({error})") from error
+        raise click.UsageError(f"{str(path)!r} is not a JSON object ({error})") from error
     return Calendar.from_json(
         msgspec.json.encode({"include": None, "exclude": [], "tz": None, **content, "name": name})
     )
@@ -191,7 +193,7 @@ def _read(name: str, path: Path) -> Calendar:
 @click.option("--year", "years", type=int, multiple=True, help="May be repeated; default: this year and the next four.")
 @click.option("--on-holidays", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--days", metavar="DAYS", help="Open on these days of the week, like mon-fri; default: all.")
-@click.option("--tz", metavar="ZONE", help="The zone of its days; default: that of the rule.")
+@click.option("--tz", metavar="ZONE", help="The zone of its days; default: that of each rule.")
 @dry_run_option
 @as_json_option
 @on_store
@@ -209,7 +211,7 @@ async def import_holidays(
 ) -> None:
     """Make a calendar of the public holidays of a country.
 
-    Needs the package holidays: pip install 'evertick[holidays]'. What is stored are plain dates.
+    Needs the package holidays: pip install 'evertick[holidays]'. The calendar stores the dates.
 
     \b
     Example:
@@ -223,7 +225,7 @@ async def import_holidays(
 
 
 async def _set(scheduler: Scheduler, made: Calendar, days: int, is_dry_run: bool, as_json: bool) -> None:
-    """Store it, and tell what that means for the schedules that use it."""
+    """Store the calendar, and print how the fires of its schedules change."""
     plans = await _plans(scheduler, made, days)
     if not is_dry_run:
         await scheduler.set_calendar(made)
@@ -243,18 +245,18 @@ async def _set(scheduler: Scheduler, made: Calendar, days: int, is_dry_run: bool
 async def _plans(scheduler: Scheduler, made: Calendar, days: int) -> list[ChangePlan]:
     try:
         await scheduler.calendar(made.name)
-    except NotFound:  # a new one has no users
+    except NotFound:  # a new calendar has no schedules
         return []
     return await scheduler.preview_calendar(made, days=days)
 
 
 @calendar.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 @on_store
 async def remove(scheduler: Scheduler, name: str, yes: bool, as_json: bool) -> None:
-    """Forget a calendar. Refused while a schedule uses it.
+    """Remove a calendar. Refused while a schedule uses it.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""The command completion, and the words that it completes: keys, ids of recent runs, tasks that live nodes know.
+"""The command completion, and the completed words: keys, ids of recent runs, tasks that live nodes know.
 
-A completion never fails and prints no error: a store that is away, locked or wrong completes to nothing.
+A completion never prints an error: with a store that is unavailable, locked or wrong it has no results.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = [
 ]
 
 _MOST = 100
-# A user waits with a finger on the key.
-_PATIENCE_SECONDS = 2.0
+# A user waits for the completion.
+_TIMEOUT_SECONDS = 2.0
 
 
 def complete_keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Schedules whose key begins like this."""
+    """Schedules whose key begins with `incomplete`."""
 
     async def find(scheduler: Scheduler) -> list[CompletionItem]:
-        # A key that is typed already is completed, too, so that the shell goes on to the next word.
+        # A complete key is a result, too, so that the shell continues with the next word.
         found = await call(scheduler, schedules_with_prefix, incomplete, limit=_MOST)
         return [CompletionItem(schedule.key, help=clean(schedule.when)) for schedule in found]
 
@@ -46,17 +46,17 @@ def complete_keys(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Recent runs whose id begins like this."""
+    """Recent runs whose id begins with `incomplete`."""
 
     async def find(scheduler: Scheduler) -> list[CompletionItem]:
-        alike = [run for run in await scheduler.runs(limit=_MOST) if run.id.startswith(incomplete)]
-        return [CompletionItem(run.id, help=clean(f"{called(run)} {outcome(run)}")) for run in alike]
+        runs = [run for run in await scheduler.runs(limit=_MOST) if run.id.startswith(incomplete)]
+        return [CompletionItem(run.id, help=clean(f"{called(run)} {outcome(run)}")) for run in runs]
 
     return _found(ctx, find)
 
 
 def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Tasks that live nodes know."""
+    """Tasks that live nodes know and whose name begins with `incomplete`."""
 
     async def find(scheduler: Scheduler) -> list[CompletionItem]:
         names = {name for node in await scheduler.nodes() for name in node.tasks if node.died_at is None}
@@ -70,12 +70,12 @@ def _found(ctx: click.Context, find: Callable[[Scheduler], Awaitable[list[Comple
         ledger = ledger_of(ctx.params.get("database"), ctx.params.get("app"), ctx.params.get("config"))
         if ledger.url.startswith("sqlite://") and not Path(location_of(ledger.url).path or "").is_file():
             return []
-        return asyncio.run(asyncio.wait_for(_asked(ledger.scheduler(), find), _PATIENCE_SECONDS))
+        return asyncio.run(asyncio.wait_for(_search(ledger.scheduler(), find), _TIMEOUT_SECONDS))
     except (EvertickError, click.UsageError, OSError, TimeoutError):
         return []
 
 
-async def _asked(
+async def _search(
     scheduler: Scheduler, find: Callable[[Scheduler], Awaitable[list[CompletionItem]]]
 ) -> list[CompletionItem]:
     try:
@@ -94,12 +94,11 @@ _SHELLS = ("bash", "zsh", "fish")
 @as_json_option
 @click.pass_context
 def completion(ctx: click.Context, shell: str, as_json: bool) -> None:
-    """Print the script that completes evertick in a shell.
+    """Print the completion script of evertick for a shell.
 
     SHELL is bash, zsh or fish.
 
-    Load it in the file that the shell reads at its start. It completes commands, flags, the keys of schedules and the
-    ids of recent runs.
+    Load it in the start-up file of the shell. It completes commands, flags, keys of schedules and ids of recent runs.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The group config: whether a configuration is right, and what holds by it."""
+"""The group config: checks a configuration, and shows its values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["config", "tell_warnings"]
 
 @click.group(no_args_is_help=True)
 def config() -> None:
-    """Look at the configuration: check, show.
+    """Check or show the configuration: check, show.
 
     \b
     Example:
@@ -35,10 +35,10 @@ def config() -> None:
 @config_option
 @as_json_option
 def check(config: str | None, as_json: bool) -> None:
-    """Say all that is wrong with the configuration, each with its file and line.
+    """Check the configuration, and list all errors with file and line.
 
-    Looks at the file, what it includes, the directory of jobs, and the environment. Opens no database. Exit code 0 if
-    nothing is wrong, 2 if something is; a warning is nothing wrong.
+    Reads the file, the files that it includes, the directory of jobs, and the environment. Opens no database. Exit code
+    0 without errors, also with warnings; 2 with errors.
 
     \b
     Example:
@@ -50,22 +50,21 @@ def check(config: str | None, as_json: bool) -> None:
         raise click.UsageError(f"there is no configuration at {searched_files()}; name one with --config")
     try:
         loaded = load_configuration(file)
-    except InvalidConfiguration as wrong:
-        _print_problems(str(file), wrong, as_json)
+    except InvalidConfiguration as error:
+        _print_problems(str(file), error, as_json)
         raise click.exceptions.Exit(EXIT_WRONG) from None
-    warnings = (*loaded.warnings, *_about_none(loaded))
+    warnings = (*loaded.warnings, *_about_no_jobs(loaded))
     if as_json:
         print_json(_verdict(str(file), (), warnings, len(loaded.jobs)))
         return
     tell_warnings(warnings)
-    say(f"{file} is right: {loaded.jobs_words}, database {masked(loaded.database_url)}")
+    say(f"{file} is valid: {loaded.jobs_words}, database {masked(loaded.database_url)}")
 
 
-def _about_none(loaded: Configuration) -> Iterator[str]:
-    """A node may wait for its jobs, but an empty file that is checked is likely a mistake."""
+def _about_no_jobs(loaded: Configuration) -> Iterator[str]:
+    """A node may start without jobs, but a file that is checked should have some."""
     if not loaded.jobs:
-        fix = "write [jobs.NAME], or name another --config"
-        yield f"{loaded.file}: there is no job in it, so nothing runs by it; {fix}"
+        yield f"{loaded.file}: it has no job, so nothing runs; write [jobs.NAME], or name another --config"
 
 
 @config.command()
@@ -73,14 +72,14 @@ def _about_none(loaded: Configuration) -> Iterator[str]:
 @config_option
 @as_json_option
 def show(job: str | None, config: str | None, as_json: bool) -> None:
-    """Show what holds, and where each value comes from.
+    """Show the values in force, and where each comes from.
 
-    Hidden are passwords and tokens of the settings, who signs in by a URL, the question of an address, and what has a
-    name like password, token or api_key. What is a secret by nothing but its value is shown as it is written, in a
-    command or in args: give it as { secret = "NAME" }, of which there is the name alone.
+    Passwords and tokens of the settings are hidden, and so are the user and query of a URL, and keys with a name like
+    password, token or api_key. A secret within a command or args is shown as it is written: write it as { secret =
+    "NAME" }, and only the name is shown.
 
-    With the name of a JOB: all that holds for it, what it does and what it has from the defaults. What comes from the
-    environment by ${NAME} is shown as the file has it. Keys that have no value are left out, but not in JSON.
+    With the name of a JOB: all values of that job, with those of the defaults. A value from the environment, ${NAME},
+    is shown as the file has it. Keys without a value are shown in JSON only.
 
     \b
     Example:
@@ -114,7 +113,7 @@ def _job_named(loaded: Configuration, name: str) -> dict[str, Any]:
     jobs = {job["name"]: job for job in shown_jobs(loaded)}
     if name not in jobs:
         known = nearest(name, jobs, what="there are") if jobs else "it has no jobs"
-        raise NotFound(f"{loaded.file} has no job {name!r}; {known}")
+        raise NotFound(f"{loaded.file} has no job {name!r}", fix=known)
     return jobs[name]
 
 
@@ -132,13 +131,13 @@ def tell_warnings(warnings: Iterable[str]) -> None:
         hint(f"warning: {warning}")
 
 
-def _print_problems(file: str, wrong: InvalidConfiguration, as_json: bool) -> None:
+def _print_problems(file: str, error: InvalidConfiguration, as_json: bool) -> None:
     if as_json:
-        print_json(_verdict(file, wrong.problems, wrong.warnings, None))
+        print_json(_verdict(file, error.problems, error.warnings, None))
         return
-    for problem in wrong.problems:
+    for problem in error.problems:
         say(problem)
-    tell_warnings(wrong.warnings)
+    tell_warnings(error.warnings)
 
 
 def _verdict(file: str, problems: tuple[str, ...], warnings: tuple[str, ...], jobs: int | None) -> dict[str, Any]:

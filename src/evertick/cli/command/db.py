@@ -1,4 +1,4 @@
-"""The group db: looking after the database itself. It works where others refuse, on a store that cannot be opened."""
+"""The group db: maintenance of the database. It also works on a store that cannot be opened."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = ["bring_up_to_date", "care_of", "db"]
 
 P = ParamSpec("P")
 
-# Pages that one bite of a vacuum gives back: a few milliseconds, in which no other session can write.
-_BITE = 1_000
-# As they are called without the prefix that they have on SQLite.
+# Pages that one step of a vacuum frees. It takes a few milliseconds, in which no other session can write.
+_STEP = 1_000
+# Without the prefix that they have on SQLite.
 _TABLES = (
     "schedules",
     "calendars",
@@ -47,13 +47,13 @@ _TABLES = (
     "feed",
 )
 _CHECK_TITLE = "checking the database"
-# More, and one of two clocks is wrong.
+# If two clocks differ by more, one of them is wrong.
 _CLOCKS_APART = timedelta(minutes=2)
 
 
 @click.group(no_args_is_help=True)
 def db() -> None:
-    """Look after the database: check, repair, vacuum and more.
+    """Maintain the database: check, migrate, back up, vacuum and more.
 
     \b
     Example:
@@ -66,42 +66,42 @@ def db() -> None:
 def care_of(url: str) -> Maintenance:
     store = open_store(url, clock=system_clock)
     if not isinstance(store, Maintainable):
-        raise Refused(f"the store of {url.partition('://')[0]}:// cannot be looked after from here; use its own tools")
+        problem = f"`evertick db` does not support {url.partition('://')[0]}:// stores"
+        raise Refused(problem, fix="use the tools of the store")
     return store.maintenance()
 
 
 def on_database(
     *, may_create: bool = False
 ) -> Callable[[Callable[Concatenate[Maintenance, P], Coroutine[Any, Any, None]]], Callable[..., None]]:
-    """Give a command `--database` and `--config`, and the care for that database."""
+    """Give a command `--database` and `--config`, and the maintenance of that database."""
 
     def decorate(command: Callable[Concatenate[Maintenance, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @database_option
         @config_option
         @functools.wraps(command)
-        def with_care(*args: P.args, **kwargs: P.kwargs) -> None:
+        def with_maintenance(*args: P.args, **kwargs: P.kwargs) -> None:
             database, config = kwargs.pop("database"), kwargs.pop("config")
             assert database is None or isinstance(database, str)
             assert config is None or isinstance(config, str)
             ledger = ledger_of(database, None, config)
-            chosen = ledger.url
             if not (may_create and kwargs.get("create")):
-                check_exists(chosen, ledger.searched)
-            asyncio.run(command(care_of(chosen), *args, **kwargs))
+                check_exists(ledger.url, ledger.searched)
+            asyncio.run(command(care_of(ledger.url), *args, **kwargs))
 
-        return with_care
+        return with_maintenance
 
     return decorate
 
 
 @db.command()
-@click.option("--quick", is_flag=True, help="Leave out the comparison of tables with their indexes.")
+@click.option("--quick", is_flag=True, help="Do not compare tables with their indexes.")
 @as_json_option
 @on_database()
 async def check(care: Maintenance, quick: bool, as_json: bool) -> None:
-    """Check the version of the tables, and that they are whole.
+    """Check the version and the integrity of the tables.
 
-    Exit code 1 if anything is wrong. Nodes may go on running meanwhile.
+    Exit code 1 if there is a problem. Nodes may keep running.
 
     \b
     Example:
@@ -114,7 +114,7 @@ async def check(care: Maintenance, quick: bool, as_json: bool) -> None:
     try:
         status = await care.status()
     except StoreError:
-        # The same damage may prevent it; the problems are reported anyway.
+        # The same damage may be the cause; the problems are reported anyway.
         if not checked.problems:
             raise
         status = None
@@ -124,22 +124,22 @@ async def check(care: Maintenance, quick: bool, as_json: bool) -> None:
         print_json({**msgspec.structs.asdict(checked), "version": version, "version_known": known})
     else:
         facts = [] if status is None else [("Database", status.description), ("Version", _version_words(status))]
-        print_facts([*facts, ("Result", list(checked.problems) or "everything is as it should be")])
+        print_facts([*facts, ("Result", list(checked.problems) or "no problems found")])
     if checked.problems:
         raise click.exceptions.Exit(1)
 
 
 @db.command()
 @click.option(
-    "--create", is_flag=True, help="Make the file where there is none; a schema of PostgreSQL is made anyway."
+    "--create", is_flag=True, help="Create the file if it is missing; a schema of PostgreSQL is always created."
 )
 @as_json_option
 @on_database(may_create=True)
 async def migrate(care: Maintenance, create: bool, as_json: bool) -> None:
-    """Bring the tables up to the version of this program.
+    """Migrate the tables to the version of this program.
 
-    What nodes with `migrate="auto"` do by themselves; for those that have "check", and for deployments. Any number of
-    processes may try at once: one does it.
+    Nodes with `migrate="auto"` do this when they start; use it for deployments, and for nodes with "check". Several
+    processes may call it at once: one of them migrates.
 
     \b
     Example:
@@ -151,7 +151,7 @@ async def migrate(care: Maintenance, create: bool, as_json: bool) -> None:
 
 
 async def bring_up_to_date(care: Maintenance, *, as_json: bool = False) -> None:
-    """Apply what is missing, and say what that was."""
+    """Apply the missing migrations, and print their names."""
     applied = await care.migrate()
     status = await care.status()
     if as_json:
@@ -166,7 +166,7 @@ async def bring_up_to_date(care: Maintenance, *, as_json: bool = False) -> None:
 @as_json_option
 @on_database()
 async def status(care: Maintenance, as_json: bool) -> None:
-    """Tell the version, the size and the rows of the database.
+    """Show the version, the size and the rows of the database.
 
     \b
     Example:
@@ -183,7 +183,7 @@ async def status(care: Maintenance, as_json: bool) -> None:
 def _facts(status: StoreStatus) -> Iterator[tuple[str, str | list[str]]]:
     yield "Database", status.description
     yield "Kept by", status.engine
-    yield "Store", status.store_id or "not one of Evertick yet: `evertick db migrate --database URL` makes its tables"
+    yield "Store", status.store_id or "no tables yet: `evertick db migrate --database URL` creates them"
     yield "Version", _version_words(status)
     yield "Size", amount(status.bytes)
     yield "Log", "" if status.wal_bytes is None else f"{amount(status.wal_bytes)}, journal mode {status.journal_mode}"
@@ -201,12 +201,12 @@ def _facts(status: StoreStatus) -> Iterator[tuple[str, str | list[str]]]:
 
 
 def _rows_lines(tables: Sequence[TableRows]) -> Iterator[str]:
-    """Of the tables that hold what people know; the others are counted, and JSON has them all."""
+    """The rows of the documented tables; the internal ones are only counted, and JSON has all."""
     known = [table for table in tables if _table_name(table) in _TABLES]
     yield from (_rows_words(table) for table in sorted(known, key=lambda table: _TABLES.index(_table_name(table))))
     others = len(tables) - len(known)
     if others:
-        yield f"and {others} tables of Evertick's own housekeeping, which --json lists"
+        yield f"and {others} internal tables, which --json lists"
 
 
 def _table_name(table: TableRows) -> str:
@@ -225,22 +225,22 @@ def _options_words(table: TableOptions) -> str:
 
 def _version_words(status: StoreStatus) -> str:
     if status.missing:
-        lacks = f"lacks {', '.join(status.missing)}, which `evertick db migrate --database URL` applies"
-        return f"{status.version}, behind this program ({status.version_known}); {lacks}"
+        missing = f"missing: {', '.join(status.missing)}, which `evertick db migrate --database URL` applies"
+        return f"{status.version}, older than this program ({status.version_known}); {missing}"
     newer = f", newer than this program ({status.version_known})" if status.version > status.version_known else ""
     return f"{status.version}{newer}"
 
 
 @db.command()
-@click.option("--full", is_flag=True, help="Write the whole file anew; stop the nodes first.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--full", is_flag=True, help="Rewrite the whole file; stop the nodes first.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 @on_database()
 async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> None:
-    """Give free space back to the disk, in bites.
+    """Return free space to the disk.
 
-    Nodes may go on running: each bite takes a few milliseconds. With --full the whole file is written anew, during
-    which no other session can write; it asks first.
+    Nodes may keep running: each step takes a few milliseconds. With --full the whole file is rewritten, and no other
+    session can write meanwhile; it asks for confirmation first.
 
     \b
     Example:
@@ -249,16 +249,18 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
     """
     before = await care.status()
     if before.vacuum is None:
-        # A store that does it by itself, or not at all, refuses, and says what to do instead, before any question.
-        await (care.rewrite() if full and yes else care.give_back(_BITE))
+        # A store without a vacuum refuses before the confirmation, and names the alternative.
+        await (care.rewrite() if full and yes else care.give_back(_STEP))
     if full:
         if not yes:
-            ask(f"write the {before.description} anew ({amount(before.bytes)})? Nodes cannot write meanwhile", "do it")
-        with progress("writing the database anew", is_quiet=as_json) as report:
+            ask(
+                f"rewrite the {before.description} ({amount(before.bytes)})? Nodes cannot write meanwhile", "rewrite it"
+            )
+        with progress("rewriting the database", is_quiet=as_json) as report:
             report(0, None)
             await care.rewrite()
     else:
-        await _give_back(care, before, as_json)
+        await _free_pages(care, before, as_json)
     after = await care.status()
     if as_json:
         print_json({"bytes_before": before.bytes, "bytes": after.bytes, "free_pages": after.free_pages})
@@ -266,7 +268,9 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
         less = amount(max(0, before.bytes - after.bytes))
         say(f"the {after.description} has {amount(after.bytes)}, {less} less than before")
     if not full and after.free_pages:
-        hint(f"note: {after.free_pages:,} pages became free meanwhile, or are in use; call it again later")
+        hint(
+            f"note: {after.free_pages:,} free pages are left: they became free meanwhile, or are in use; try again later"
+        )
 
 
 @db.command()
@@ -274,10 +278,10 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
 @as_json_option
 @on_database()
 async def backup(care: Maintenance, file: str, as_json: bool) -> None:
-    """Copy a ledger in SQLite to the new FILE, as of one moment.
+    """Back up a SQLite database to the new FILE, as of one moment.
 
-    Nodes may go on running and writing. A plain copy of a file in use lacks what is in its -wal, or is torn. On
-    PostgreSQL use pg_dump.
+    Nodes may keep running and writing. Do not use cp on a file in use: the copy misses the data in its -wal, or is
+    inconsistent. On PostgreSQL use pg_dump.
 
     \b
     Example:
@@ -293,32 +297,32 @@ async def backup(care: Maintenance, file: str, as_json: bool) -> None:
         say(f"copied to {file}, {amount(size)}")
 
 
-async def _give_back(care: Maintenance, before: StoreStatus, as_json: bool) -> None:
+async def _free_pages(care: Maintenance, before: StoreStatus, as_json: bool) -> None:
     total = before.free_pages or 0
     # Pages that nodes free meanwhile are left for the next call, so that this one ends.
-    bites = total // _BITE + 1
-    with progress("pages given back", is_quiet=as_json) as report:
+    steps = total // _STEP + 1
+    with progress("pages freed", is_quiet=as_json) as report:
         done = 0
-        for _ in range(bites):
-            given = await care.give_back(_BITE)
-            done += given.pages
+        for _ in range(steps):
+            freed = await care.give_back(_STEP)
+            done += freed.pages
             report(done, total)
-            if not given.pages or not given.pages_left:
+            if not freed.pages or not freed.pages_left:
                 return
 
 
-# Names of the rows of each kind, for one and for many.
-_OFF_ROWS = {
+# Names of the rows of each kind, singular and plural.
+_ROW_NAMES = {
     "keys": ("unique key held for too long", "unique keys held for too long"),
     "messages": ("message of the outbox", "messages of the outbox"),
-    "runs": ("run that waits, or is at work", "runs that wait, or are at work"),
-    "history": ("run that has ended", "runs that have ended"),
+    "runs": ("live run", "live runs"),
+    "history": ("ended run", "ended runs"),
     "attempts": ("earlier attempt", "earlier attempts"),
-    "gaps": ("gap of moments to come", "gaps of moments to come"),
+    "gaps": ("gap of future moments", "gaps of future moments"),
     "nodes": ("node", "nodes"),
     "duties": ("duty", "duties"),
     "events": ("event of the feed", "events of the feed"),
-    "schedules": ("schedule that was made then", "schedules that were made then"),
+    "schedules": ("schedule created then", "schedules created then"),
 }
 _SCHEDULES_NAMED = 20
 _APPS_MOST = 10_000
@@ -326,17 +330,17 @@ _APPS_MOST = 10_000
 
 @db.command("repair-clock")
 @click.option("--dry-run", is_flag=True, help="Change nothing; show what would be repaired.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 @database_option
 @config_option
 def repair_clock(dry_run: bool, yes: bool, as_json: bool, database: str | None, config: str | None) -> None:
-    """Repair what a wrong clock has left, after it was put right.
+    """Repair the ledger after a wrong clock was corrected.
 
-    After the clock was far ahead for a while, schedules stand still until that time, and so do retries. This restarts
-    schedules whose next fire lies behind what their rule gives from now, makes due what waits for a time that will not
-    come, and puts times right that are still to come, in all apps of the database. Moments that have passed meanwhile
-    are recorded as skipped (reason: clock). Nodes may go on running. It shows what it will do, and asks first.
+    If the clock was far ahead for a while, schedules and retries wait for that time. This command restarts schedules
+    whose next fire is later than their rule gives from now, makes runs due that wait for a wrong time, and corrects
+    times in the future, in all apps of the database. Moments that have passed are recorded as skipped (reason: clock).
+    Nodes may keep running. It shows the changes, and asks for confirmation.
 
     \b
     Example:
@@ -371,21 +375,21 @@ async def _repair_clock(ledger: Ledger, dry_run: bool, yes: bool, as_json: bool)
     if as_json:
         print_json(found)
     elif not found:
-        say("nothing to repair: no schedule and no row tells of a wrong clock")
+        say("nothing to repair: no schedule and no row has a wrong time")
     elif dry_run:
-        say(f"to be repaired: {_repair_words(found)}")
+        say(f"to repair: {_repair_words(found)}")
         hint("note: nothing was changed")
     else:
         say(f"repaired {_repair_words(found)}")
 
 
 def _refuse_wrong_clock(store_now: datetime, own: datetime) -> None:
-    """A clock that is still wrong would repair everything into the wrong time."""
+    """With a clock that is still wrong, the repair would write wrong times."""
     apart = abs(store_now - own)
     if apart > _CLOCKS_APART:
         raise Refused(
-            f"the clock of the store ({stamp(store_now)}) and that of this machine ({stamp(own)}) are {span(apart)} "
-            "apart; put both right first"
+            f"the clocks of the store ({stamp(store_now)}) and of this machine ({stamp(own)}) differ by {span(apart)}",
+            fix="correct both first",
         )
 
 
@@ -407,8 +411,8 @@ def _print_repair(found: ClockRepair) -> None:
 
 
 def _counted_rows(kind: str, count: int) -> str:
-    one, many = _OFF_ROWS[kind]
-    return f"{count:,} {one if count == 1 else many}"
+    singular, plural = _ROW_NAMES[kind]
+    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def _repair_words(found: Sequence[ClockRepair]) -> str:

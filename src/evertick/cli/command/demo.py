@@ -1,7 +1,7 @@
-"""`evertick demo`: what a newcomer watches. The real engine on a real SQLite file, told by hooks as it happens.
+"""The command demo: a demonstration with the real engine on a SQLite file; hooks print each event.
 
-Two lives of the same small program with some downtime between them. Nothing is staged but the jobs themselves: what the
-demo waits for is what the engine says it has done, never a guess how long that takes.
+It starts a small program twice, with some downtime in between. The demo waits for events of the engine, and never for a
+guessed time.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["demo"]
 
 _LEAST_SECONDS, _MOST_SECONDS = 12, 3_600
 _PERIOD = "2s"
-# The downtime lasts for so many moments, and somewhat longer: the last of them is then late for all to see.
+# The downtime lasts for this many moments and a little longer, so that the last of them is late.
 _MISSED_MOMENTS = 3
 _LATE_SECONDS = 1.2
 _DOWN_SECONDS = 6.5
 _SECOND_LIFE_SECONDS = 3.5
-_PATIENCE_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 _LEDGER_ROWS = 10
 _ERROR = "the mail server is down"
 
@@ -48,15 +48,15 @@ _ERROR = "the mail server is down"
     type=click.IntRange(_LEAST_SECONDS, _MOST_SECONDS),
     default=22,
     show_default=True,
-    help="About how long it takes.",
+    help="Approximate duration.",
 )
 @click.option(
     "--keep", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH", help="Keep the database in this file."
 )
 def demo(seconds: int, keep: Path | None) -> None:
-    """Watch Evertick work, for twenty seconds.
+    """A demonstration of Evertick, in twenty seconds.
 
-    Fires, a retry, an overlap, downtime, and the ledger that accounts for all of it.
+    Shows fires, a retry, an overlap, downtime, and the ledger that accounts for all of it.
 
     \b
     Example:
@@ -65,7 +65,7 @@ def demo(seconds: int, keep: Path | None) -> None:
     """
     if keep is not None and keep.exists():
         raise click.UsageError(f"--keep: {str(keep)!r} exists already; name a new file")
-    # Retries and gaps are what the demo tells itself, in its own words.
+    # The demo prints retries and gaps itself.
     logging.getLogger("evertick").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="evertick-") as folder:
         path = (keep or Path(folder) / "demo.db").absolute()
@@ -78,27 +78,27 @@ class _Demo:
         self._url = url
         self._first_life_seconds = first_life_seconds
         self._seen: set[tuple[str | None, str, str | None]] = set()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def play(self) -> None:
         say(("Evertick runs jobs on time, once per promised moment, and can always say why.", "bold"))
         _title("A node starts", "its program has three schedules:")
         say("  report  every 2 seconds")
         say("  slow    every 2 seconds, but a run takes 3")
-        say("  mail    once; it fails twice, and is tried again after 0.5 s and after 1 s more")
+        say("  mail    once; it fails twice, and is retried after 0.5 s and after 1 s")
         await self._first_life()
         await _downtime()
-        await self._tell_all(await self._second_life())
+        await self._print_answers(await self._second_life())
 
     async def _first_life(self) -> None:
         async with self._program():
             await asyncio.sleep(self._first_life_seconds)
             await self._until("mail", "succeeded")
             await self._until("slow", "skipped", "overlap")
-            _title("The node is stopped", "what runs is given its time, nothing new is begun")
+            _title("The node stops", "running jobs may end, and no job is started")
 
     async def _second_life(self) -> Why:
-        _title("The node starts again", "of the missed moments the newest runs, late, for all of them")
+        _title("The node starts again", "the newest missed moment runs late, in place of all of them")
         self._seen.clear()
         async with self._program() as scheduler:
             await self._until("report", "skipped", "coalesced")
@@ -107,10 +107,10 @@ class _Demo:
             await asyncio.sleep(_SECOND_LIFE_SECONDS)
         return answer
 
-    async def _tell_all(self, answer: Why) -> None:
+    async def _print_answers(self, answer: Why) -> None:
         _title("evertick why report", "as it was just after the start")
         print_why(answer)
-        _title("evertick history", "every moment has its verdict: it has a run, or it lies in a gap")
+        _title("evertick history", "every moment has a verdict: it has a run, or it is part of a gap")
         ledger = Scheduler(self._url, concurrency=0)
         for key in ("report", "slow", "mail"):
             rows = await ledger.history(key, limit=_LEDGER_ROWS)
@@ -119,7 +119,7 @@ class _Demo:
         await ledger.close()
 
     def _program(self) -> Scheduler:
-        """The program that runs in both lives: what a user would write."""
+        """The program, as a user would write it."""
         scheduler = Scheduler(self._url, node_name="demo", stop_timeout="10s")
 
         @scheduler.every(_PERIOD)
@@ -137,35 +137,34 @@ class _Demo:
             return "sent"
 
         for kind in EVENTS:
-            scheduler.on(kind, self._hear)
+            scheduler.on(kind, self._print_event)
         return scheduler
 
-    async def _hear(self, event: Event) -> None:
+    async def _print_event(self, event: Event) -> None:
         line = _words(event)
         if line is not None:
             style = style_of("skipped" if event.kind in ("retrying", "scheduled") else event.kind)
             _say_at(event.at, event.schedule_key or "", line, style)
         self._seen.add((event.schedule_key, event.kind, event.reason))
-        self._news.set()
+        self._changed.set()
 
     async def _until(self, key: str, kind: str, reason: str | None = None) -> None:
-        """Wait for the event, but not for ever: the demo always ends."""
+        """Wait for the event, for a limited time."""
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_WAIT_SECONDS):
                 while (key, kind, reason) not in self._seen:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
-            raise EvertickError(
-                f"the demo waited in vain for {key!r} to be {kind}; is the machine very busy?"
-            ) from None
+            problem = f"the demo timed out: {key!r} was not {kind} within {_WAIT_SECONDS:.0f} s"
+            raise EvertickError(problem, fix="try again when the machine is less busy") from None
 
 
 async def _downtime() -> None:
-    _title("Downtime", "nobody is there, and moments pass")
-    for passing in Every(_PERIOD).upcoming(now(), _MISSED_MOMENTS):
-        await asyncio.sleep((passing - now()).total_seconds())
-        _say_at(passing, "", "a moment of report and of slow", "dim")
+    _title("Downtime", "no node is running, and moments pass")
+    for moment in Every(_PERIOD).upcoming(now(), _MISSED_MOMENTS):
+        await asyncio.sleep((moment - now()).total_seconds())
+        _say_at(moment, "", "a moment of report and of slow", "dim")
     await asyncio.sleep(_LATE_SECONDS)
 
 
@@ -178,16 +177,16 @@ def _say_at(moment: datetime, key: str, line: str, style: str) -> None:
 
 
 def _words(event: Event) -> str | None:
-    """The event in a few words; None for one that would only be noise here."""
+    """The event in a few words; None for an event that the demo does not show."""
     match event.kind, event.reason:
         case "succeeded", _:
             return "succeeded" if event.attempt in (None, 1) else f"succeeded at attempt {event.attempt}"
         case "retrying", _:
-            return f"attempt {event.attempt} failed ({_ERROR}), it is tried again"
+            return f"attempt {event.attempt} failed ({_ERROR}), retrying"
         case "skipped", "overlap":
             return "skipped: its previous run has not ended yet (overlap)"
         case "skipped", "coalesced":
-            return f"{event.count} missed moments become one gap: a newer one runs for them (coalesced)"
+            return f"{event.count} missed moments become one gap: a newer one runs instead (coalesced)"
         case "scheduled", "late":
             return f"the missed moment {_clock_time(event.fire_at)} runs now (late)"
         case (("scheduled" | "started" | "duty_taken" | "duty_lost"), _):
@@ -203,7 +202,7 @@ def _title(title: str, words: str) -> None:
 
 def _say_what_next(keep: Path | None) -> None:
     at = shlex.quote(f"sqlite:///{keep or 'demo.db'}")
-    lines = [] if keep is not None else [("demo --keep demo.db", "keep the database, and look around in it:")]
+    lines = [] if keep is not None else [("demo --keep demo.db", "keep the database, and query it:")]
     lines += [(f"{command} --database {at}", "") for command in ("list", "show slow", "why report")]
     lines += [
         (f"history mail --json --database {at}", ""),
@@ -217,7 +216,7 @@ def _say_what_next(keep: Path | None) -> None:
 
 
 def called_as() -> str:
-    """How the reader can call this program again: in an environment that is not activated, by its path."""
+    """The command that starts this program again; in an environment that is not activated, its path."""
     if shutil.which("evertick") is not None:
         return "evertick"
     script = sys.argv[0]

@@ -113,7 +113,7 @@ def _program(prefix: str | None) -> str:
     program = os.path.join(folder, "bin/evertick")
     # With --prefix, the files may be for another machine.
     if prefix is None and not os.path.exists(program):
-        raise Refused(f"{program} does not exist; name the environment of Evertick with --prefix")
+        raise Refused(f"{program} does not exist", fix="name the environment of Evertick with --prefix")
     return program
 
 
@@ -131,7 +131,8 @@ def _write(folder: Path, texts: dict[str, bytes], *, force: bool) -> set[str]:
         different = {name for name, text in texts.items() if _content(folder / name) not in (None, text)}
         if different and not force:
             names = ", ".join(name for name in texts if name in different)
-            raise Refused(f"{str(folder)!r} has other versions of {names}; nothing was written; add --force")
+            problem = f"{str(folder)!r} has other versions of {names}, so nothing was written"
+            raise Refused(problem, fix="add --force to replace them")
         missing = {name for name in texts if _content(folder / name) is None}
         folder.mkdir(parents=True, exist_ok=True)
         for name in different | missing:
@@ -139,7 +140,8 @@ def _write(folder: Path, texts: dict[str, bytes], *, force: bool) -> set[str]:
             path.write_bytes(texts[name])
             path.chmod(0o755 if name == _EXECUTABLE else 0o644)
     except OSError as error:
-        raise Refused(f"{str(error.filename)!r} cannot be written: {error.strerror}") from error
+        problem = f"{str(error.filename)!r} cannot be written: {error.strerror}"
+        raise Refused(problem, fix="name another directory with --to") from error
     return different | missing
 
 

@@ -1,4 +1,4 @@
-"""The command events: what happens in an app, from its feed, and with --follow what happens from now on."""
+"""The command events: the events of an app from its feed, and new ones with --follow."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from evertick.when.moment import SECOND
 __all__ = ["events"]
 
 _LIMIT_MAX = 100_000
-# Shown where no beginning is named.
-_LATELY = timedelta(hours=1)
+# The period without --after and --since.
+_DEFAULT_PERIOD = timedelta(hours=1)
 _OFF = "off"
 _DAYS_LETTERS = 4
 _PAGE = 500
-# Why there may be a run that is for one node alone.
+# The causes of runs that may be for one node only.
 _FOR_ONE_NODE = (Cause.EVERY_NODE, Cause.TRIGGER)
-# A transaction that is committed by then delays no look.
+# An open transaction that holds back the feed for longer gets a note.
 _HELD_LONG = 2 * SECOND
 
 
 @click.command()
-@click.option("--after", metavar="CURSOR", help="Go on behind this one; an error if something is missing there.")
-@click.option("--since", type=MomentParameter(is_past=True), help="From this moment on; default: the last hour.")
+@click.option("--after", metavar="CURSOR", help="Events after this one; an error if some of them were deleted.")
+@click.option("--since", type=MomentParameter(is_past=True), help="Events since this moment; default: one hour ago.")
 @click.option(
     "--kind",
     "kinds",
     metavar="KIND",
     type=click.Choice(FEED_KINDS),
     multiple=True,
-    help="Only these, like run.finished; may be repeated.",
+    help="Only this kind, like run.finished; may be repeated.",
 )
-@click.option("--schedule", metavar="KEY", shell_complete=complete_keys, help="Only those of this schedule.")
-@click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), help="End after so many; default: all.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
-@click.option("--keep", metavar="DURATION", help="Turn the feed on and keep events for so long; 'off' turns it off.")
+@click.option("--schedule", metavar="KEY", shell_complete=complete_keys, help="Only events of this schedule.")
+@click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), help="End after N events; default: all.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new events, until Ctrl-C.")
+@click.option("--keep", metavar="DURATION", help="Turn the feed on, with this retention; 'off' turns it off.")
 @as_json_option
 @on_store
 async def events(
@@ -66,11 +66,10 @@ async def events(
     keep: str | None,
     as_json: bool,
 ) -> None:
-    """Show what happened in an app, in the order of its feed.
+    """Show the events of an app, in the order of its feed.
 
-    The feed is kept once it is turned on, for all nodes of the app: with --keep, or Scheduler(feed="7d").
-    With --json each event is an object on a line of its own. Its cursor is what to pass to --after, to go on behind it
-    without a loss.
+    The feed must be turned on, for all nodes of the app: with --keep, or Scheduler(feed="7d"). With --json each event
+    is an object on its own line. Pass its cursor to --after to continue without missing an event.
 
     \b
     Example:
@@ -85,7 +84,7 @@ async def events(
         if follow:
             after = await scheduler.feed_cursor()
         else:
-            since = now() - _LATELY
+            since = now() - _DEFAULT_PERIOD
     named, printer = list(kinds) or None, _EventPrinter(scheduler, as_json=as_json)
     if follow:
         async for event in scheduler.feed(after, since=since, kinds=named, schedule=schedule):
@@ -101,12 +100,12 @@ async def events(
             await printer.print(event)
         after, is_end = page.cursor, page.is_end
     if not as_json:
-        await _hint_if_held_up(scheduler)
-        nothing = "nothing of that kind; " if kinds or schedule else "nothing to tell; "
-        hint(("" if printer.count else nothing) + f"go on with --after {after}")
+        await _hint_if_delayed(scheduler)
+        none = "no matching events; " if kinds or schedule else "no events; "
+        hint(("" if printer.count else none) + f"continue with --after {after}")
 
 
-async def _hint_if_held_up(scheduler: Scheduler) -> None:
+async def _hint_if_delayed(scheduler: Scheduler) -> None:
     state = await call(scheduler, feed_state)
     if state is not None and state.held_at is not None and state.now - state.held_at > _HELD_LONG:
         hint(f"note: {held_words(state, state.held_at)}")
@@ -114,31 +113,32 @@ async def _hint_if_held_up(scheduler: Scheduler) -> None:
 
 async def _keep(scheduler: Scheduler, keep: str, *, is_alone: bool) -> None:
     if not is_alone:
-        raise InvalidInput("--keep changes what is kept and shows nothing; call it without other options")
+        raise InvalidInput("--keep shows no events", fix="call it without other options")
     if keep != _OFF:
-        _check_kept(keep)
+        _check_keep(keep)
     await scheduler.keep_feed(None if keep == _OFF else keep)
-    hint(f"app {scheduler.app!r} keeps no feed any more" if keep == _OFF else f"events are kept for {keep} from now on")
+    is_off = keep == _OFF
+    hint(f"the feed of app {scheduler.app!r} is off" if is_off else f"events are kept for {keep} from now on")
 
 
-def _check_kept(keep: str) -> None:
-    """Here and not where it is stored: there it has another name, and a number alone is taken for seconds."""
+def _check_keep(keep: str) -> None:
+    """Checked here, because `keep_feed` has another name for it and reads a bare number as seconds."""
     try:
         duration_us(keep)
     except EvertickError:
-        like = f"{keep}d" if keep.isascii() and keep.isdigit() and len(keep) <= _DAYS_LETTERS else "7d"
+        example = f"{keep}d" if keep.isascii() and keep.isdigit() and len(keep) <= _DAYS_LETTERS else "7d"
         raise click.BadParameter(
-            f"{keep!r:.60} is no duration; write it like {like!r}, or 'off'", param_hint="'--keep'"
+            f"{keep!r:.60} is not a duration; write it like {example!r}, or 'off'", param_hint="'--keep'"
         ) from None
 
 
 class _EventPrinter:
-    """Prints events as they come, with the names of their nodes."""
+    """Prints events with the names of their nodes."""
 
     def __init__(self, scheduler: Scheduler, *, as_json: bool) -> None:
         self._scheduler = scheduler
         self._as_json = as_json
-        # None: a node that is not known any more.
+        # None: a pruned node.
         self._names: dict[str, str | None] = {}
         self._width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         self.count = 0
@@ -150,10 +150,10 @@ class _EventPrinter:
             shown = {**msgspec.structs.asdict(event), "node_name": event.node_name or self._names.get(event.node or "")}
             click.echo(json_text({name: value for name, value in shown.items() if value is not None}))
             return
-        at, words = stamp(event.at, is_exact=True), [f"  {event.kind:16}  ", *_said(event, node)]
+        at, words = stamp(event.at, is_exact=True), [f"  {event.kind:16}  ", *_details(event, node)]
         length = sum(len(part if isinstance(part, str) else part[0]) for part in words)
         run_id = "" if event.run_id is None else f"  {event.run_id}"
-        # On a narrow terminal an event is to be one line: without the id, then without parts of seconds.
+        # To fit on one line of a narrow terminal, the id is left out, then the milliseconds.
         if self._width is not None and len(at) + length + len(run_id) > self._width:
             run_id = ""
             at = brief(at) if len(at) + length > self._width else at
@@ -164,9 +164,9 @@ class _EventPrinter:
             say(at, *words, run_id)
 
     async def _node(self, event: FeedEvent) -> str:
-        """The name of its node. Asked for once per node: a feed tells of few nodes and of many runs."""
+        """The name of the node. It is read once per node: a feed has few nodes and many runs."""
         if event.node is None:
-            return await self._meant_for(event)
+            return await self._target(event)
         return await self._name(event.node) or event.node_name or shown_node(event.node, {})
 
     async def _name(self, node: str) -> str | None:
@@ -174,19 +174,19 @@ class _EventPrinter:
             self._names = {**self._names, node: None, **known_names(await self._scheduler.nodes())}
         return self._names[node]
 
-    async def _meant_for(self, event: FeedEvent) -> str:
-        """The node of a run that is for one node alone, and that the node has not claimed yet."""
+    async def _target(self, event: FeedEvent) -> str:
+        """The node of an unclaimed run that is for one node only."""
         if event.run_id is None or event.cause not in _FOR_ONE_NODE:
             return ""
         try:
             node = node_of(await self._scheduler.get_run(event.run_id))
-        except NotFound:  # pruned since
+        except NotFound:  # pruned
             return ""
         return "" if node is None else await self._name(node) or shown_node(node, {})
 
 
-def _said(event: FeedEvent, node: str) -> list[str | tuple[str, str]]:
-    """Its subject, then the details."""
+def _details(event: FeedEvent, node: str) -> list[str | tuple[str, str]]:
+    """The subject of an event, then its details."""
     subject = event.schedule_key or event.task or node
     words: list[str | tuple[str, str]] = [subject]
     if event.count is not None:

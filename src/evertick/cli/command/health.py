@@ -1,4 +1,4 @@
-"""The commands status and doctor: findings, which the doctor computes, for monitors and for people."""
+"""The commands status and doctor. They print the findings that `evertick.doctor` computes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DEFAULTS = Thresholds()
 
 
 class Grade(IntEnum):
-    """As monitors count them; the value is the exit code."""
+    """The grades of monitoring plugins. The value is the exit code."""
 
     OK = 0
     WARNING = 1
@@ -60,7 +60,7 @@ _STYLES = {Grade.OK: "bold green", Grade.WARNING: "bold yellow", Grade.CRITICAL:
 
 
 def grade_of(problems: list[Finding]) -> Grade:
-    """That of the worst."""
+    """The grade of the worst problem."""
     return max((_GRADES[problem.severity] for problem in problems), default=Grade.OK)
 
 
@@ -72,12 +72,12 @@ def problem_data(problem: Finding) -> dict[str, Any]:
 # --- status ----------------------------------------------------------------------------------------------------------
 
 
-class _WrittenWrongly(click.UsageError):
+class _UnknownUsage(click.UsageError):
     exit_code = Grade.UNKNOWN
 
 
 class Monitored(click.Command):
-    """A command whose exit codes are those of monitors: what is written wrongly is unknown, and not critical."""
+    """A command with the exit codes of monitoring plugins: a usage error is unknown (3), and not critical (2)."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -85,31 +85,29 @@ class Monitored(click.Command):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
-            raise _WrittenWrongly(error.format_message(), error.ctx) from error
+            raise _UnknownUsage(error.format_message(), error.ctx) from error
 
 
 @click.command(cls=Monitored)
-@click.option("--lag-warning", type=DurationParameter(), default="1m", show_default=True, help="Warn from this lag on.")
+@click.option("--lag-warning", type=DurationParameter(), default="1m", show_default=True, help="Warn at this lag.")
 @click.option(
-    "--lag-critical", type=DurationParameter(), default="10m", show_default=True, help="Critical from this lag on."
+    "--lag-critical", type=DurationParameter(), default="10m", show_default=True, help="Critical at this lag."
 )
 @click.option(
     "--failed-warning",
     type=click.IntRange(0),
     default=_DEFAULTS.failed_warning,
     show_default=True,
-    help="Warn at so many failed or lost runs in the last hour; 0: never.",
+    help="Warn at N failed or lost runs in the last hour (0 = off).",
 )
 @click.option(
     "--failed-critical",
     type=click.IntRange(0),
     default=_DEFAULTS.failed_critical,
     show_default=True,
-    help="Critical at so many failed or lost runs in the last hour; 0: never.",
+    help="Critical at N failed or lost runs in the last hour (0 = off).",
 )
-@click.option(
-    "--timeout", type=DurationParameter(least="100ms"), default="10s", show_default=True, help="Give up after this."
-)
+@click.option("--timeout", type=DurationParameter(least="100ms"), default="10s", show_default=True, help="Time limit.")
 @as_json_option
 @database_option
 @app_option
@@ -122,10 +120,10 @@ def status(
     config: str | None,
     **limits: Any,
 ) -> None:
-    """Tell whether all is well, also to monitors.
+    """Show the health of an app, also for monitors.
 
-    Nodes, lag, what waits, what failed lately. The first line says the worst of it, with figures behind a bar. Exit
-    codes: 0 ok, 1 warning, 2 critical, 3 unknown.
+    Checks nodes, lag, waiting runs, and recent failures. The first line has the worst problem, and figures after a bar.
+    Exit codes: 0 ok, 1 warning, 2 critical, 3 unknown.
 
     \b
     Example:
@@ -135,10 +133,10 @@ def status(
     """
     thresholds = Thresholds(**limits)
     try:
-        ledger, daemons = _asked(database, app, config)
-        found = asyncio.run(_look(ledger, thresholds, timeout))
+        ledger, daemons = _ledger_and_daemons(database, app, config)
+        found = asyncio.run(_read(ledger, thresholds, timeout))
     except (EvertickError, TimeoutError) as error:
-        _end_without(error, timeout, as_json)
+        _end_without_status(error, timeout, as_json)
     health, problems = found.health, [*found.problems, *about_daemons(daemons)]
     grade = grade_of(problems)
     if as_json:
@@ -148,15 +146,16 @@ def status(
     raise click.exceptions.Exit(grade)
 
 
-def _asked(database: str | None, app: str | None, config: str | None) -> tuple[Ledger, list[DaemonReport]]:
-    """The ledger, and the daemons that keep it on this machine.
+def _ledger_and_daemons(database: str | None, app: str | None, config: str | None) -> tuple[Ledger, list[DaemonReport]]:
+    """The ledger, and its daemons on this machine.
 
-    A file that became wrong under a running daemon says not for sure where its ledger is; the daemon does.
+    If the file became invalid while a daemon runs, the ledger is guessed from it, and the report of the daemon must
+    confirm that.
     """
     try:
         ledger = ledger_of(database, app, config)
         return ledger, daemons_of(ledger)
-    except InvalidConfiguration as wrong:
+    except InvalidConfiguration as error:
         guessed = guess_ledger(config)
         if guessed is None:
             raise
@@ -165,11 +164,11 @@ def _asked(database: str | None, app: str | None, config: str | None) -> tuple[L
         daemons = [each for each in daemons_of(ledger) if each.config == file]
         if not daemons:
             raise
-        return ledger, [replace(each, problems=each.problems or wrong.problems) for each in daemons]
+        return ledger, [replace(each, problems=each.problems or error.problems) for each in daemons]
 
 
-async def _look(ledger: Ledger, thresholds: Thresholds, timeout: timedelta) -> AppStatus:
-    """Half of the time is for looking at the schedules one by one; of very many the others are left out."""
+async def _read(ledger: Ledger, thresholds: Thresholds, timeout: timedelta) -> AppStatus:
+    """Read the health. Schedules are checked one by one for at most half of the time; the rest is left out."""
     scheduler = ledger.scheduler()
     check_exists(scheduler.settings.url, ledger.searched)
     try:
@@ -184,10 +183,10 @@ def _killed(ledger: Ledger) -> dict[str, int]:
     return {each.node_id: each.pid for each in killed_daemons_of(ledger)}
 
 
-def _end_without(error: Exception, timeout: timedelta, as_json: bool) -> NoReturn:
-    """A store that is away stops everything; that there is none, or none of that name, says nothing."""
-    is_away = isinstance(error, StoreUnavailable | TimeoutError)
-    grade = Grade.CRITICAL if is_away else Grade.UNKNOWN
+def _end_without_status(error: Exception, timeout: timedelta, as_json: bool) -> NoReturn:
+    """An unavailable store is critical; a missing or misnamed one is unknown."""
+    is_unavailable = isinstance(error, StoreUnavailable | TimeoutError)
+    grade = Grade.CRITICAL if is_unavailable else Grade.UNKNOWN
     what = f"the database did not answer within {span(timeout)}" if isinstance(error, TimeoutError) else str(error)
     if as_json:
         print_json(_head(grade, what, []))
@@ -197,15 +196,15 @@ def _end_without(error: Exception, timeout: timedelta, as_json: bool) -> NoRetur
 
 
 def _data(health: AppHealth, daemons: list[DaemonReport]) -> dict[str, Any]:
-    """Without what the jobs of daemons do, which are digests for `apply`."""
-    each_told = [msgspec.structs.asdict(each) for each in daemons]
-    told = [{name: value for name, value in each.items() if name != "does"} for each in each_told]
-    return {**msgspec.structs.asdict(health), "daemons": told}
+    """The figures and the daemons as JSON, without the digests of jobs, which are for `apply`."""
+    reports = [msgspec.structs.asdict(each) for each in daemons]
+    shown = [{name: value for name, value in each.items() if name != "does"} for each in reports]
+    return {**msgspec.structs.asdict(health), "daemons": shown}
 
 
 def _head(grade: Grade, summary: str, problems: list[Finding]) -> dict[str, Any]:
-    told = [problem_data(each) for each in problems]
-    return {"status": grade.name.lower(), "exit_code": int(grade), "summary": clean(summary), "problems": told}
+    listed = [problem_data(each) for each in problems]
+    return {"status": grade.name.lower(), "exit_code": int(grade), "summary": clean(summary), "problems": listed}
 
 
 def _summary(health: AppHealth, problems: list[Finding]) -> str:
@@ -220,7 +219,7 @@ def _summary(health: AppHealth, problems: list[Finding]) -> str:
 
 
 def _figures(health: AppHealth, thresholds: Thresholds) -> str:
-    """As plugins of monitors write them: name=value[unit];warning;critical."""
+    """The figures in the format of monitoring plugins: name=value[unit];warning;critical."""
     lag = f"{thresholds.lag_warning.total_seconds():g};{thresholds.lag_critical.total_seconds():g}"
     failed = ";".join(str(count or "") for count in (thresholds.failed_warning, thresholds.failed_critical))
     figures = {
@@ -248,7 +247,7 @@ def _lag(health: AppHealth) -> str:
 def _print_status(
     health: AppHealth, daemons: list[DaemonReport], problems: list[Finding], thresholds: Thresholds, grade: Grade
 ) -> None:
-    # A bar is where figures begin.
+    # Figures begin after the first bar.
     summary = clean(_summary(health, problems)).replace("|", "/")
     say((grade.name, _STYLES[grade]), f": {summary} | {_figures(health, thresholds)}")
     if problems:
@@ -284,28 +283,28 @@ def _facts(health: AppHealth, daemons: list[DaemonReport]) -> list[tuple[str, st
     oldest = f", oldest due at {stamp(health.oldest_due_at)}" if health.oldest_due_at else ""
     counts = ("running", "waiting", "blocked", "parked", "dispatched")
     lost = f", {health.lost} of them lost" if health.lost else ""
-    looked_at = f"{health.looked_at} of {_schedules(health)}, as far as time allowed; `evertick doctor` looks at all"
+    looked_at = f"{health.looked_at} of {_schedules(health)}, when time ran out; `evertick doctor` checks all"
     return [
         ("App", f"{health.app}, {_schedules(health)}"),
         ("Lag", f"{_lag(health)}{oldest}"),
         ("Runs", ", ".join(f"{counted(getattr(health, name))} {name}" for name in counts)),
         ("Failed", f"{health.failed} in the last hour{lost}"),
         ("Left over", [_left_over_words(health.left_over)] if health.left_over else []),
-        ("Looked at", [] if health.looked_at is None else looked_at),
+        ("Checked", [] if health.looked_at is None else looked_at),
         ("Daemon", [_daemon_words(daemon, health) for daemon in daemons]),
     ]
 
 
 def _left_over_words(keys: list[str]) -> str:
-    those = "1 schedule is" if len(keys) == 1 else f"{len(keys)} schedules are"
+    count = "1 schedule is" if len(keys) == 1 else f"{len(keys)} schedules are"
     removes = f"`evertick apply --prune` removes {'it' if len(keys) == 1 else 'them'}"
-    return f"{those} paused, in no configuration any more: {named(keys)}; {removes}"
+    return f"{count} paused and no longer in a configuration: {named(keys)}; {removes}"
 
 
 def _daemon_words(daemon: DaemonReport, health: AppHealth) -> str:
-    source = daemon.config or "the environment alone"
-    read = "" if daemon.reloaded_at is None else f", read again {distance(daemon.reloaded_at, health.at)}"
-    state = ", but what is new does not hold" if daemon.problems else ""
+    source = daemon.config or "the environment only"
+    read = "" if daemon.reloaded_at is None else f", reloaded {distance(daemon.reloaded_at, health.at)}"
+    state = ", new configuration rejected" if daemon.problems else ""
     return f"process {daemon.pid} of {source}{read}{state}"
 
 
@@ -318,10 +317,10 @@ def _daemon_words(daemon: DaemonReport, health: AppHealth) -> str:
 @app_option
 @config_option
 def doctor(as_json: bool, database: str | None, app: str | None, config: str | None) -> None:
-    """Find what is wrong, and say what to do about it.
+    """Report problems, and how to fix them.
 
-    The database, the clock, nodes, runs and schedules. Changes nothing. Exit code 0 if there is nothing but notes, 1
-    after a warning or an error.
+    Checks the database, the clock, nodes, runs and schedules. Changes nothing. Exit code 0 without findings or with
+    notes only, 1 with a warning or an error.
 
     \b
     Example:
@@ -335,8 +334,8 @@ def doctor(as_json: bool, database: str | None, app: str | None, config: str | N
         if not as_json:
             ledger.tell()
         found = asyncio.run(_examine(ledger, as_json))
-    except StoreRefused as missing:
-        found = [about_store(missing)]
+    except StoreRefused as error:
+        found = [about_store(error)]
     if as_json:
         print_json(found)
     else:
@@ -374,5 +373,5 @@ async def _examine_app(ledger: Ledger, *, is_known_broken: bool) -> list[Finding
 def _print_findings(found: list[Finding]) -> None:
     print_facts((finding.severity.value, [finding.what, f"fix: {finding.fix}"]) for finding in found)
     counts = [(each, sum(finding.severity is each for finding in found)) for each in Severity]
-    told = [f"{count} {each.value}{'' if count == 1 else 's'}" for each, count in counts if count]
-    say(", ".join(told) or "nothing is wrong")
+    totals = [f"{count} {each.value}{'' if count == 1 else 's'}" for each, count in counts if count]
+    say(", ".join(totals) or "no problems found")

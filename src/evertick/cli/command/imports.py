@@ -1,4 +1,4 @@
-"""The group import: jobs of other schedulers, written down as jobs of Evertick. Nothing runs by it unless asked for."""
+"""The group import: converts jobs of other schedulers to jobs of Evertick. It starts none of them."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ _SYSTEM_FOLDER = Path("/etc/cron.d")
 _READ_MAX = 4 * 1024 * 1024
 
 _AS_CRON = (
-    "They do what cron did: it starts a job though its last run may not be over, forgets what it missed while it",
-    "was down, runs nothing again, whether it failed or was cut off, and gives jobs hardly any environment. Without",
-    "overlap, catch_up, retry, on_lost and clean_env Evertick does that in its own way. What else [defaults] says,",
-    "like a timeout, holds for them, too.",
+    "They run as under cron: a job starts even if its last run has not ended, fires missed during downtime are not",
+    "made up for, failed or interrupted jobs are not run again, and jobs get a small environment. Remove overlap,",
+    "catch_up, retry, on_lost and clean_env to get the defaults of Evertick. The other keys of [defaults], like a",
+    "timeout, apply to them, too.",
 )
 _DISABLED = (
-    "None of them runs yet: each has enabled = false. Take its line out of the crontab, and then that key out of the",
-    "job; out of all at once: sed -i '/^enabled = false$/d' {file}",
+    "None of them runs yet: each has enabled = false. Remove its line from the crontab, and then that key from the",
+    "job; to remove it from all jobs at once: sed -i '/^enabled = false$/d' {file}",
 )
 
 _output_option = click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write; default: standard output."
 )
-_force_option = click.option("--force", is_flag=True, help="Write over the output file if it is there.")
+_force_option = click.option("--force", is_flag=True, help="Replace an existing output file.")
 
 
 @click.group("import", no_args_is_help=True)
 def import_() -> None:
-    """Take over jobs of other schedulers: crontab, apscheduler.
+    """Import jobs of other schedulers: crontab, apscheduler.
 
-    What could not be carried over is told on stderr and at the head of what is written.
+    Parts that cannot be imported are reported on stderr and at the head of the file.
 
     \b
     Example:
@@ -66,14 +66,10 @@ def import_() -> None:
 @click.option(
     "--system", is_flag=True, help="Each line names its user, as in /etc/crontab, the default, and in /etc/cron.d."
 )
-@click.option("--user", metavar="NAME", help="Whose crontab it is: the user that its jobs run as.")
+@click.option("--user", metavar="NAME", help="The owner of the crontab, and the user of its jobs.")
 @click.option("--tz", type=ZoneParameter(), help="The zone of its times; default: that of this machine.")
-@click.option("--ignore-cron-tz", is_flag=True, help="Leave lines CRON_TZ= alone, as Debian's cron does.")
-@click.option(
-    "--enabled",
-    is_flag=True,
-    help="Write jobs that run as soon as a daemon reads them; without it each has enabled = false.",
-)
+@click.option("--ignore-cron-tz", is_flag=True, help="Ignore CRON_TZ= lines, as Debian's cron does.")
+@click.option("--enabled", is_flag=True, help="Write enabled jobs; default: each has enabled = false.")
 @_output_option
 @_force_option
 @as_json_option
@@ -88,12 +84,12 @@ def crontab(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Make shell jobs of a crontab, as a configuration file.
+    """Convert a crontab to a configuration file with shell jobs.
 
-    FILE is a crontab, "-" for standard input, which is the default. /etc/crontab and what is in /etc/cron.d name a user
-    in each line, without --system, too. A job whose name is taken by one in the files beside --output gets a number.
+    FILE is a crontab; "-", the default, is standard input. The lines of /etc/crontab and of files in /etc/cron.d name a
+    user, also without --system. A job whose name another file beside --output already has gets a number.
 
-    Each job has enabled = false, for cron still runs it, and a daemon reads what is written to its jobs.d within two
+    Each job has enabled = false, because cron still runs it, and a daemon reads new files in its jobs.d within two
     seconds.
 
     \b
@@ -107,7 +103,7 @@ def crontab(
     has_users = system or _is_of_system(source)
     if has_users and user is not None:
         where = "with --system" if system else f"in {source}"
-        raise click.UsageError(f"--user is for a crontab without users, and {where} each line names its own")
+        raise click.UsageError(f"{where} each line names its user; leave out --user")
     options = CrontabOptions(
         tz=zone or "UTC",
         has_users=has_users,
@@ -122,19 +118,19 @@ def crontab(
     )
     imported = read_crontab(_text_of(source), options)
     if has_users and not system:
-        hint(f"{source} is a crontab of the system, in which each line names its user", head="note: ")
+        hint(f"{source} is a system crontab, in which each line names its user", head="note: ")
     named = "standard input" if source == "-" else source
-    head = [f"The jobs of {named}, as `evertick import crontab` has read them.", "", *_AS_CRON]
+    head = [f"The jobs of {named}, imported by `evertick import crontab`.", "", *_AS_CRON]
     if imported.jobs and not enabled:
         file = "THIS_FILE" if output is None else output.name
         head += ["", *(line.format(file=file) for line in _DISABLED)]
     if any("user" in job.spec for job in imported.jobs):
         head += ["", "Jobs with a user need a node that runs as root."]
     if zone is None:
-        hint("this machine does not tell its zone, so times are in UTC; name the zone with --tz", head="note: ")
-    then = "look it over; a daemon that reads it runs them from now on" if enabled else _then(imported)
-    giving = _Giving(output=output, force=force, as_json=as_json, then=then)
-    _give(imported, lambda: to_toml(imported, head), giving)
+        hint("the zone of this machine is unknown, so times are in UTC; name the zone with --tz", head="note: ")
+    next_step = "check it; a daemon that reads it runs the jobs" if enabled else _next_step(imported)
+    target = _Target(output=output, force=force, as_json=as_json, next_step=next_step)
+    _deliver(imported, lambda: to_toml(imported, head), target)
 
 
 @import_.command()
@@ -144,10 +140,10 @@ def crontab(
 @_force_option
 @as_json_option
 def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json: bool) -> None:
-    """Make a Python module of the jobs in a store of APScheduler 3.
+    """Convert the jobs in a store of APScheduler 3 to a Python module.
 
-    URL is that of its SQLAlchemyJobStore. The jobs are pickles, and are read as data: nothing in them is run. A job
-    whose id is taken by one in the files beside --output gets a number.
+    URL is that of its SQLAlchemyJobStore. The jobs are pickles; they are read as data, and no code in them is run. A
+    job whose id another file beside --output already has gets a number.
 
     \b
     Example:
@@ -156,13 +152,13 @@ def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json:
     """
     imported = read_jobs(read_table(url, table), {} if output is None else taken_beside(output))
     head = [
-        f"The jobs of {table} in {masked(url)}, as `evertick import apscheduler` has read them.",
+        f"The jobs of {table} in {masked(url)}, imported by `evertick import apscheduler`.",
         "",
-        "What is due while the clock is changed differs, see the page 'Come from APScheduler'. To run it:",
+        "Fires during a clock change differ, see the page 'Come from APScheduler'. To run it:",
         "evertick run NAME_OF_THIS_FILE:scheduler",
     ]
-    giving = _Giving(output=output, force=force, as_json=as_json, then="look it over before you use it")
-    _give(imported, lambda: to_python(imported, head), giving)
+    target = _Target(output=output, force=force, as_json=as_json, next_step="check it before you use it")
+    _deliver(imported, lambda: to_python(imported, head), target)
 
 
 def _is_of_system(source: str) -> bool:
@@ -171,13 +167,13 @@ def _is_of_system(source: str) -> bool:
 
 
 def _package_of(source: str) -> str:
-    """The package that a file in /etc/cron.d, or a copy of one, is named after; /etc/crontab belongs to no package."""
+    """The package of a file in /etc/cron.d, or of a copy of one; empty for /etc/crontab."""
     name = os.path.basename(source)
     return "" if source == "-" or name == _SYSTEM.name or source.startswith("/dev/") else name
 
 
 def _must_be_user(word: str) -> bool:
-    """Users are called like programs, too, as mail, news or git; those are programs where a crontab has no users."""
+    """Whether a word is a user and not a program. Some are both, like mail or git: these are taken as programs."""
     return word == "root" or (is_user(word) and shutil.which(word) is None)
 
 
@@ -185,78 +181,78 @@ def _text_of(source: str) -> str:
     if source == "-":
         if sys.stdin.isatty():
             raise click.UsageError(
-                "name a file, or give the crontab on standard input: crontab -l | evertick import crontab"
+                "name a file, or pass the crontab on standard input: crontab -l | evertick import crontab"
             )
         data = sys.stdin.buffer.read(_READ_MAX + 1)
     else:
         try:
             data = read_regular(source, _READ_MAX, may_be_stream=True)
         except FileNotFoundError:
-            raise NotFound(f"there is no file {source!r}") from None
+            raise NotFound(f"there is no file {source!r}", fix="correct the path, or write - for stdin") from None
         except OSError as error:
-            raise Refused(f"{source!r} cannot be read: {error.strerror}") from None
+            problem = f"{source!r} cannot be read: {error.strerror}"
+            raise Refused(problem, fix="name a readable file, or write - for stdin") from None
     if len(data) > _READ_MAX:
-        raise InvalidInput(f"{source!r} has more than {_READ_MAX} bytes; import it in parts")
+        raise InvalidInput(f"{source!r} has more than {_READ_MAX} bytes", fix="import it in parts")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidInput(f"{source!r}: line {line} is no UTF-8 text; convert it, e.g. with iconv") from None
+        raise InvalidInput(f"{source!r}: line {line} is not UTF-8 text", fix="convert it, e.g. with iconv") from None
 
 
-class _Giving(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the outcome goes, and what is to be done with it."""
+class _Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the result is written, and the next step for the user."""
 
     output: Path | None
     force: bool
     as_json: bool
-    then: str
+    next_step: str
 
 
-def _then(imported: ImportResult) -> str:
+def _next_step(imported: ImportResult) -> str:
     if not imported.jobs:
-        return "there is nothing to run in it"
+        return "it has no job to run"
     each = "with enabled = false" if len(imported.jobs) == 1 else "each with enabled = false"
-    return f"{each}: look it over, and take that away where cron does not run the job any more"
+    return f"{each}: check them, and remove that key when cron no longer runs the job"
 
 
-def _give(imported: ImportResult, write: Callable[[], str], giving: _Giving) -> None:
-    """Write it where it is wanted, and tell of what could not be carried over."""
-    output = giving.output
+def _deliver(imported: ImportResult, write: Callable[[], str], target: _Target) -> None:
+    """Write the result, and report the parts that were not imported."""
+    output = target.output
     if not imported.jobs and not imported.notes:
-        hint("there is no job in it", head="note: ")
+        hint("no job was found", head="note: ")
     if output is not None:
-        _save(output, write(), force=giving.force)
-    if giving.as_json:
+        _save(output, write(), force=target.force)
+    if target.as_json:
         print_json(imported)
     else:
-        _tell(imported)
+        _print_notes(imported)
         if output is None:
             click.echo(write(), nl=False)
         else:
             count = len(imported.jobs)
-            say(f"{count} {'job' if count == 1 else 'jobs'} written to {output}; {giving.then}")
+            say(f"{count} {'job' if count == 1 else 'jobs'} written to {output}; {target.next_step}")
     if imported.lost:
         raise click.exceptions.Exit(1)
 
 
-def _tell(imported: ImportResult) -> None:
+def _print_notes(imported: ImportResult) -> None:
     for note in imported.notes:
-        said = note.text if note.kind == "check" else f"not carried over: {note.text}"
-        hint(f"{note.where}: {said}", head="note: ")
+        text = note.text if note.kind == "check" else f"not carried over: {note.text}"
+        hint(f"{note.where}: {text}", head="note: ")
 
 
 def _save(path: Path, text: str, *, force: bool) -> None:
-    # For oneself alone, as crontabs are: people write passwords into them.
+    # Readable for the owner only, like crontabs: commands may have passwords.
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
     try:
         with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as opened:
             opened.write(text)
     except FileExistsError:
-        raise Refused(f"{str(path)!r} is there already; choose another --output, or write --force") from None
+        raise Refused(f"{str(path)!r} already exists", fix="choose another --output, or write --force") from None
     except FileNotFoundError:
-        raise Refused(
-            f"there is no directory {str(path.parent)!r} to write {path.name!r} into; make it first"
-        ) from None
+        raise Refused(f"there is no directory {str(path.parent)!r} for --output", fix="create it first") from None
     except OSError as error:
-        raise Refused(f"{str(path)!r} cannot be written: {error.strerror}") from None
+        problem = f"{str(path)!r} cannot be written: {error.strerror}"
+        raise Refused(problem, fix="choose another --output") from None

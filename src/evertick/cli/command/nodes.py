@@ -1,4 +1,4 @@
-"""Commands about nodes: nodes, duties and ha, which tells how available the app is."""
+"""The commands nodes, duties and ha."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ __all__ = [
     "nodes",
 ]
 
+_NO_HOLDER = "no node"
+
 
 @click.command()
 @as_json_option
 @on_store
 async def nodes(scheduler: Scheduler, as_json: bool) -> None:
-    """List the nodes, living and lately ended.
+    """List the nodes that are alive or ended in the last day.
 
-    A silent node has let its lease run out; when another node notices that, it is dead. A killed one has a lease that
-    still holds, but its process on this machine is gone. One that has signed off is stopped.
+    The lease of a silent node has expired; another node will declare it dead. The process of a killed node is gone from
+    this machine, but its lease has not expired yet. A stopped node was shut down.
 
     \b
     Example:
@@ -102,10 +104,10 @@ def _row(node: Node, name: str, moment: datetime, killed: Container[str]) -> lis
 @as_json_option
 @on_store
 async def duties(scheduler: Scheduler, name: str | None, as_json: bool) -> None:
-    """List the duties: what one node does at a time, and which.
+    """List the duties, and the node that holds each.
 
-    The term grows with every node that takes a duty over. Those that begin with "evertick." are Evertick's own. NAME:
-    details of one duty, with the full traceback of its last failure.
+    One node at a time holds a duty; the term grows with every new holder. Duties that begin with "evertick." are
+    built in. NAME: details of one duty, with the full traceback of its last failure.
 
     \b
     Example:
@@ -122,7 +124,7 @@ async def duties(scheduler: Scheduler, name: str | None, as_json: bool) -> None:
     else:
         print_table(duty_columns(), [duty_row(duty, moment) for duty in found])
         if sys.stdout.isatty() and any(duty.error for duty in found):
-            hint("the whole of an error: evertick duties NAME")
+            hint("the full traceback of an error: evertick duties NAME")
 
 
 def duty_columns() -> list[Column]:
@@ -142,8 +144,8 @@ def _named(found: Sequence[Duty], name: str, app: str) -> Duty:
     for duty in found:
         if duty.name == name:
             return duty
-    meant = get_close_matches(name, [duty.name for duty in found], n=1)
-    advice = f"did you mean {meant[0]!r}?" if meant else "`evertick duties` lists those that a node has held"
+    similar = get_close_matches(name, [duty.name for duty in found], n=1)
+    advice = f"did you mean {similar[0]!r}?" if similar else "`evertick duties` lists the duties"
     raise click.ClickException(f"there is no duty {name!r} in app {app!r}; {advice}")
 
 
@@ -154,7 +156,7 @@ def _show(duty: Duty, moment: datetime, as_json: bool) -> None:
     print_facts(
         [
             ("Duty", duty.name),
-            ("Held by", "nobody" if duty.node is None else f"{duty.node_name}, id {duty.node}"),
+            ("Held by", _NO_HOLDER if duty.node is None else f"{duty.node_name}, id {duty.node}"),
             ("Term", f"{duty.term}, since {_at(duty.since, moment)}"),
             ("Last tick", "" if duty.ticked_at is None else _at(duty.ticked_at, moment)),
             ("Next tick", "" if duty.next_at is None else f"{stamp(duty.next_at)} ({ahead(duty.next_at, moment)})"),
@@ -171,7 +173,7 @@ def _at(at: datetime, moment: datetime) -> str:
 def duty_row(duty: Duty, moment: datetime) -> list[str]:
     return [
         duty.name,
-        duty.node_name or "nobody",
+        duty.node_name or _NO_HOLDER,
         str(duty.term),
         distance(duty.since, moment, is_short=True),
         distance(duty.ticked_at, moment, is_short=True),
@@ -181,23 +183,23 @@ def duty_row(duty: Duty, moment: datetime) -> list[str]:
     ]
 
 
-# More names than these are a number.
+# More nodes are counted.
 _NAMES_MOST = 2
-# Columns of a terminal that has room for sentences.
+# Columns of a terminal that shows sentences.
 _WIDE = 110
 
 
 @click.command()
 @click.option("--kind", type=click.Choice(HA_KINDS), help="Only these lines; default: all.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Most schedules.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most N schedules.")
 @as_json_option
 @on_store
 async def ha(scheduler: Scheduler, kind: HaKind | None, limit: int, as_json: bool) -> None:
-    """Show who holds what, and what more nodes would do.
+    """Show how loops, duties and schedules run on several nodes.
 
-    Every background loop, duty and schedule has a mode. claimed: each piece of work is taken by one node. duty: one
-    node at a time does it all. idempotent: several may do it, with the effect of one. every-node: each does it for
-    itself. LAST and NEXT are of the node that was, or will be, first; of loops as of the last beat.
+    Every background loop, duty and schedule has a mode. claimed: one node takes each piece of work. duty: one node at a
+    time does all of it. idempotent: several nodes may do it, with the effect of one. every-node: each node does it for
+    itself. LAST and NEXT are the latest and the soonest time over all nodes; of loops, as of the last heartbeat.
 
     \b
     Example:
@@ -243,21 +245,21 @@ def next_words(line: HaLine, now: datetime) -> str:
         return "when needed"
     if line.kind == "duty" and not line.holders:
         return "-"
-    # A loop is known by the last beat of its node: what has passed since then is no delay.
+    # The times of a loop are as old as the last heartbeat, so a passed one is no delay.
     moment = max(line.next_at, now) if line.kind == "loop" and line.next_at is not None else line.next_at
     return ahead(moment, now, is_short=True)
 
 
 def _holders(line: HaLine, table: HaTable) -> str:
     names = node_names(table.nodes)
-    shown = [names.get(node.id, node.name) for node in line.holders]
-    if not shown:
-        return "nobody"
+    holders = [names.get(node.id, node.name) for node in line.holders]
+    if not holders:
+        return _NO_HOLDER
     if line.kind == "duty":
-        return f"{shown[0]}, term {line.term}"
-    if len(shown) <= _NAMES_MOST:
-        return ", ".join(shown)
-    return f"all {len(shown)}" if len(shown) == len(table.nodes) else f"{len(shown)} nodes"
+        return f"{holders[0]}, term {line.term}"
+    if len(holders) <= _NAMES_MOST:
+        return ", ".join(holders)
+    return f"all {len(holders)}" if len(holders) == len(table.nodes) else f"{len(holders)} nodes"
 
 
 def _remarks(table: HaTable, kind: HaKind | None) -> Iterator[str]:
@@ -267,9 +269,9 @@ def _remarks(table: HaTable, kind: HaKind | None) -> Iterator[str]:
         yield "lines by mode: " + ", ".join(f"{number} {mode}" for mode, number in modes.items())
     if sys.stdout.isatty() and console().width < _WIDE:
         yield f"WITH N NODES is left out below {_WIDE} columns, --json has it"
-    shown = sum(line.kind == "schedule" for line in table.lines)
-    if kind in (None, "schedule") and table.schedules > shown:
-        yield f"{shown} of {table.schedules} schedules are shown, more with --limit"
+    listed = sum(line.kind == "schedule" for line in table.lines)
+    if kind in (None, "schedule") and table.schedules > listed:
+        yield f"{listed} of {table.schedules} schedules are listed, more with --limit"
 
 
 async def hint_other_apps(scheduler: Scheduler) -> None:

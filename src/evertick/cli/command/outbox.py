@@ -1,4 +1,4 @@
-"""The group outbox: messages on their way to the outside, and deciding about those that were given up."""
+"""The group outbox: lists messages, and retries or drops dead ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from evertick.text.error_line import what_was_raised
 
 __all__ = ["outbox"]
 
-# Dead messages that one command puts back.
+# Dead messages that one command retries.
 _RETRIED_MOST = 10_000
 
 _channel_option = click.option("--channel", metavar="NAME", help="Only messages of this channel.")
@@ -41,7 +41,7 @@ _channel_option = click.option("--channel", metavar="NAME", help="Only messages 
 
 @click.group(no_args_is_help=True)
 def outbox() -> None:
-    """Look after messages to the outside: list, show, retry, drop.
+    """Manage the messages of the outbox: list, show, retry, drop.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def outbox() -> None:
     multiple=True,
     help="Only messages in this state; may be repeated.",
 )
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many at most.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most N messages.")
 @as_json_option
 @on_store
 async def list_messages(
@@ -67,7 +67,7 @@ async def list_messages(
 ) -> None:
     """List messages, newest first.
 
-    Those that were sent are listed while their key is remembered.
+    Sent messages are listed while the outbox remembers their key.
 
     \b
     Example:
@@ -78,23 +78,22 @@ async def list_messages(
     if as_json:
         print_json(await _data(scheduler, found))
     elif not found:
-        hint(f"there are no such messages in the outbox of app {scheduler.app!r}")
+        hint(f"the outbox of app {scheduler.app!r} has no matching messages")
     else:
         columns = [
-            # `show`, `retry` and `drop` take it.
+            # Never left out: `show`, `retry` and `drop` take it.
             Column(title="MESSAGE"),
             Column(title="CHANNEL", is_cut=True, is_whole_below=True),
             Column(title="STATE", is_coloured=True),
             Column(title="TRIES", is_right=True, gives_way=3),
             Column(title="DUE", gives_way=2),
-            # Keys of one kind begin alike: what tells them apart is their end.
             Column(title="KEY", is_cut=True, cut_least=24, is_whole_below=True),
             Column(title="ERROR", is_cut=True, cut_least=12, gives_way=1, is_whole_below=True),
         ]
         moment = now()
         print_table(columns, [_row(message, moment) for message in found])
         if sys.stdout.isatty() and any(message.error for message in found):
-            hint("the whole of an error: evertick outbox show MESSAGE")
+            hint("the full traceback of an error: evertick outbox show MESSAGE")
 
 
 def _row(message: Message, moment: datetime) -> list[str]:
@@ -115,9 +114,9 @@ def _row(message: Message, moment: datetime) -> list[str]:
 @as_json_option
 @on_store
 async def show(scheduler: Scheduler, message: str, as_json: bool) -> None:
-    """Show one message: its body, its tries, why it failed.
+    """Show one message: its body, its tries, its error.
 
-    MESSAGE is its id, the beginning of it, or its key. The body of one that was sent is not kept.
+    MESSAGE is its id, the first characters of it, or its key. The body of a sent message is not kept.
 
     \b
     Example:
@@ -154,22 +153,22 @@ async def _node(scheduler: Scheduler, message: Message) -> str:
 
 async def _data(scheduler: Scheduler, found: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as JSON, with the names of the nodes that have them."""
-    is_any = any(message.node is not None for message in found)
-    names = known_names(await scheduler.nodes()) if is_any else {}
+    has_node = any(message.node is not None for message in found)
+    names = known_names(await scheduler.nodes()) if has_node else {}
     return [{**msgspec.structs.asdict(message), "node_name": names.get(message.node or "")} for message in found]
 
 
 @outbox.command()
 @click.argument("message", required=False)
-@click.option("--dead", is_flag=True, help="All messages that were given up.")
+@click.option("--dead", is_flag=True, help="All dead messages.")
 @_channel_option
 @as_json_option
 @on_store
 async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: str | None, as_json: bool) -> None:
-    """Deliver a message now that was given up, or that waits for its next try.
+    """Deliver a message now that is dead, or waits for its next try.
 
-    MESSAGE is its id, the beginning of it, or its key; --dead means all that were given up. They begin anew, with all
-    their tries.
+    MESSAGE is its id, the first characters of it, or its key; --dead means all dead messages. A dead message gets all
+    its tries again.
 
     \b
     Example:
@@ -177,10 +176,10 @@ async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: 
       evertick outbox retry --dead --channel webhook
     """
     if dead == (message is not None):
-        raise click.UsageError("name a message, or write --dead for all that were given up")
+        raise click.UsageError("name a message, or write --dead for all dead messages")
     if message is not None:
         if channel is not None:
-            raise click.UsageError("--channel goes with --dead; a message is named by its id alone")
+            raise click.UsageError("--channel needs --dead; leave it out, since the id names the message")
         ids = [(await scheduler.retry_message((await message_named(scheduler, message)).id)).id]
     else:
         ids = await scheduler.retry_dead(channel=channel, limit=_RETRIED_MOST)
@@ -189,26 +188,26 @@ async def retry(scheduler: Scheduler, message: str | None, dead: bool, channel: 
     if as_json:
         print_json({"retried": ids})
         return
-    say(f"{_count(len(ids))} due now" + ("" if ids else ": none was given up"))
+    say(f"{_count(len(ids))} due now" + ("" if ids else ": none is dead"))
     await _hint_if_no_sender(scheduler, ids)
 
 
 @outbox.command()
 @click.argument("message")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 @on_store
 async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> None:
-    """Forget a message that waits or was given up.
+    """Delete a message that is waiting or dead.
 
-    It is never delivered, and its key may be used again. MESSAGE is its id, the beginning of it, or its key.
+    It is never delivered, and its key may be used again. MESSAGE is its id, the first characters of it, or its key.
 
     \b
     Example:
       evertick outbox drop 01a1e06c --yes
     """
     found = await message_named(scheduler, message)
-    # A message that is sent or under way is refused anyway.
+    # A message that is sent or sending is refused anyway.
     if not yes and found.state in (MessageState.WAITING, MessageState.DEAD):
         ask(f"drop message {found.id} of channel {found.channel!r}, which is {found.state}?", "drop it")
     await scheduler.drop_message(found)
@@ -219,18 +218,18 @@ async def drop(scheduler: Scheduler, message: str, yes: bool, as_json: bool) -> 
 
 
 async def _check_channel(scheduler: Scheduler, channel: str) -> None:
-    """Refuse one that no message and no sender has: it is mistyped."""
+    """Refuse a mistyped channel: one without messages and senders."""
     known = {pulse.channel for pulse in await call(scheduler, channels)}
     known |= {each for node in await scheduler.nodes() for each in node.channels}
     if channel not in known and not await scheduler.messages(channel=channel, limit=1):
-        there = f"there are {', '.join(sorted(known))}" if known else "no node has a sender"
+        fix = f"the channels are {', '.join(sorted(known))}" if known else "no node has a sender"
         problem = f"there is no channel {channel!r} in app {scheduler.app!r}"
-        raise NotFound(problem, setting="channel", value=channel, fix=there)
+        raise NotFound(problem, setting="channel", value=channel, fix=fix)
 
 
 async def _hint_if_no_sender(scheduler: Scheduler, ids: list[str]) -> None:
     for channel in await call(scheduler, channels_without_sender, ids):
-        hint(f"note: no live node has a sender for channel {channel!r}; what is due waits until one is started")
+        hint(f"note: no live node has a sender for channel {channel!r}; due messages wait until one is started")
 
 
 def _count(number: int) -> str:

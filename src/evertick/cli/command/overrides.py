@@ -1,4 +1,4 @@
-"""Commands about single moments: skip-next, move, run-early and undo, and backfill of moments that passed."""
+"""The commands about single moments: skip-next, move, run-early, undo, and backfill for past moments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "undo",
 ]
 
-_NOTE = click.option("--note", default="", help="Why; kept with the decision.")
+_NOTE = click.option("--note", default="", help="The reason; stored with the override.")
 
 
 @click.command("skip-next")
@@ -39,9 +39,9 @@ _NOTE = click.option("--note", default="", help="Why; kept with the decision.")
 @as_json_option
 @on_store
 async def skip_next(scheduler: Scheduler, key: str, note: str, as_json: bool) -> None:
-    """Leave out the next moment of a schedule.
+    """Skip the next moment of a schedule.
 
-    When its time comes it is recorded as skipped, by hand. Called again, the one after it is skipped, too.
+    When its time comes it is recorded as skipped (by_hand). A second call skips the moment after it, too.
 
     \b
     Example:
@@ -53,15 +53,15 @@ async def skip_next(scheduler: Scheduler, key: str, note: str, as_json: bool) ->
 @click.command()
 @click.argument("key", shell_complete=complete_keys)
 @click.argument("moment", type=MomentParameter(), metavar="MOMENT")
-@click.option("--to", type=MomentParameter(), required=True, help="When it is to run instead.")
+@click.option("--to", type=MomentParameter(), required=True, help="The new time.")
 @_NOTE
 @moments_tz_option
 @as_json_option
 @on_store
 async def move(scheduler: Scheduler, key: str, moment: datetime, to: datetime, note: str, as_json: bool) -> None:
-    """Let one moment of a schedule run at another time.
+    """Move one moment of a schedule to another time.
 
-    MOMENT is one that is still to come, as `evertick preview` shows it; others stay as they are.
+    MOMENT is a future moment, as `evertick preview` shows it. Other moments are not changed.
 
     \b
     Example:
@@ -77,8 +77,8 @@ async def move(scheduler: Scheduler, key: str, moment: datetime, to: datetime, n
 async def run_early(scheduler: Scheduler, key: str, as_json: bool) -> None:
     """Run the next moment of a schedule now.
 
-    Unlike trigger it is that moment, which then does not come again at its time. Until a node has begun it, undo gives
-    the moment back.
+    Unlike trigger, it uses up that moment, which does not fire again at its time. Until a node has started the run,
+    undo restores the moment.
 
     \b
     Example:
@@ -99,10 +99,10 @@ async def run_early(scheduler: Scheduler, key: str, as_json: bool) -> None:
 @as_json_option
 @on_store
 async def undo(scheduler: Scheduler, key: str, moment: datetime | None, as_json: bool) -> None:
-    """Take back what was decided about one moment, until it happens.
+    """Undo skip-next, move or run-early for one moment.
 
-    A skip, a move, or a run before its time that no node has begun yet: that run is cancelled, and the moment comes at
-    its own time. Of this MOMENT, or of the next one about which something was decided.
+    The moment must be in the future. A run that was made early is cancelled, unless a node has started it, and the
+    moment fires at its own time. Without MOMENT: the next moment with an override.
 
     \b
     Example:
@@ -112,7 +112,7 @@ async def undo(scheduler: Scheduler, key: str, moment: datetime | None, as_json:
 
 
 async def _answer(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> None:
-    """Print the decisions, and the next fires with them."""
+    """Print the overrides and the next fires."""
     if as_json:
         print_json(await show_data(scheduler, schedule))
         return
@@ -120,19 +120,21 @@ async def _answer(scheduler: Scheduler, schedule: Schedule, as_json: bool) -> No
     fires = [
         f"{stamp(each, is_exact=True)}  {distance(each, moment)}" for each in await upcoming_of(scheduler, schedule)
     ]
-    decided = [decision_words(each) for each in schedule.occurrences] or "nothing"
-    print_facts([("Schedule", schedule.key), ("Decided", decided), ("Next fires", fires or "never")])
+    overrides = [decision_words(each) for each in schedule.occurrences] or "none"
+    print_facts([("Schedule", schedule.key), ("Overrides", overrides), ("Next fires", fires or "never")])
 
 
 @click.command()
 @click.argument("key", shell_complete=complete_keys)
-@click.option("--from", "start", type=MomentParameter(is_past=True), required=True, help="The first; a duration: ago.")
-@click.option("--to", "end", type=MomentParameter(is_past=True), help="The last; a duration: ago; default: now.")
-@click.option("--overlap", type=click.Choice(["allow"]), help="Side by side instead of one after the other.")
-@click.option("--pace", metavar="DURATION", help="At least so far apart.")
+@click.option(
+    "--from", "start", type=MomentParameter(is_past=True), required=True, help="First moment, or a duration ago."
+)
+@click.option("--to", "end", type=MomentParameter(is_past=True), help="Last moment, or a duration ago; default: now.")
+@click.option("--overlap", type=click.Choice(["allow"]), help="Run side by side instead of one after the other.")
+@click.option("--pace", metavar="DURATION", help="The least time between two runs.")
 @click.option("--args", type=ArgumentsParameter(), help="Arguments for these runs, as a JSON object.")
-@click.option("--limit", type=click.IntRange(1), default=BACKFILL_MOST, show_default=True, help="So many moments.")
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--limit", type=click.IntRange(1), default=BACKFILL_MOST, show_default=True, help="Refuse more moments.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; count the moments.")
 @moments_tz_option
 @as_json_option
 @on_store
@@ -148,22 +150,22 @@ async def backfill(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make up for moments of the past that got no run.
+    """Run past moments that have no run.
 
-    One after the other and in order, each when the one before has ended; nodes carry them out, and without one it
-    waits. It may be broken off, and asked for again: what has a run is left out. Exit code 1 if any of them failed.
+    Makes one run after the other, in order; nodes do them, and without a live node it waits. It can be interrupted and
+    called again: moments that have a run are left out. Exit code 1 if a run failed.
 
     \b
     Example:
       evertick backfill report --from 2026-01-01 --to 2026-01-31 --dry-run
       evertick backfill report --from 7d --overlap allow
     """
-    wish = {"start": start, "end": end or now(), "overlap": overlap, "pace": pace, "args": args, "limit": limit}
-    last = await scheduler.backfill(key, **wish, dry_run=True)
+    options = {"start": start, "end": end or now(), "overlap": overlap, "pace": pace, "args": args, "limit": limit}
+    last = await scheduler.backfill(key, **options, dry_run=True)
     if not dry_run:
         if last.to_make:
             await _hint_if_no_node(scheduler, key)
-        last = await _made(scheduler.backfill(key, **wish), last, as_json)
+        last = await _run_to_end(scheduler.backfill(key, **options), last, as_json)
     if as_json:
         print_json({**msgspec.structs.asdict(last), "to_make": last.to_make})
     else:
@@ -173,30 +175,30 @@ async def backfill(
 
 
 async def _hint_if_no_node(scheduler: Scheduler, key: str) -> None:
-    """Warn before a wait for runs that no node can carry out. Beside JSON, too: else the wait has no reason."""
+    """Warn before waiting for runs that no node can do. Also with JSON, because the wait has no other sign."""
     schedule, moment = await scheduler.schedule(key), now()
     for node in await scheduler.nodes():
         if node_state(node, moment) == "alive" and schedule.task in node.tasks and schedule.queue in node.queues:
             return
     hint(
         f"note: no live node knows the task {schedule.task!r} and works on the queue {schedule.queue!r}; this waits "
-        "until one is started, Ctrl-C breaks it off"
+        "until one is started, Ctrl-C ends it"
     )
 
 
-async def _made(work: Backfill, counted: BackfillStep, as_json: bool) -> BackfillStep:
-    """Go through a backfill, and tell how far it is. Nothing is known of it before its first run: what was counted."""
+async def _run_to_end(work: Backfill, counted: BackfillStep, as_json: bool) -> BackfillStep:
+    """Run a backfill to its end, and show its progress. `counted`: the result of its dry run."""
     last = counted
 
-    def broken_off() -> str:
+    def interrupted() -> str:
         live = f", {last.live} of them not ended yet" if last.live else ""
-        return f"made {last.made} of {_total(last)}{live}; ask again to go on"
+        return f"made {last.made} of {_total(last)} runs{live}; call it again to continue"
 
-    with note_if_interrupted(broken_off), progress(f"backfilling {counted.key}", is_quiet=as_json) as report:
-        async with repeated(report, _total(counted)) as tell:
+    with note_if_interrupted(interrupted), progress(f"backfilling {counted.key}", is_quiet=as_json) as report:
+        async with repeated(report, _total(counted)) as update:
             async for step in work:
                 last = step
-                tell(step.done, _total(step))
+                update(step.done, _total(step))
     return last
 
 
@@ -205,8 +207,8 @@ def _total(step: BackfillStep) -> int:
 
 
 def _words(last: BackfillStep) -> str:
-    had = f"{last.left_out} of {last.moments} moments of {last.key} have a run already"
+    existing = f"{last.left_out} of {last.moments} moments of {last.key} have a run already"
     if last.is_dry_run:
-        return f"{had}; {last.to_make} would be made"
+        return f"{existing}; {last.to_make} runs would be made"
     failed = f", {last.failed} of them failed" if last.failed else ""
-    return f"{had}; {last.made} were made{failed}"
+    return f"{existing}; {last.made} runs were made{failed}"

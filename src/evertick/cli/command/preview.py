@@ -1,4 +1,4 @@
-"""Commands that look ahead: preview, explain and forecast."""
+"""The commands preview, explain and forecast."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ __all__ = [
 
 _COUNT = 10
 _UPCOMING = 5
-# The key by which `H` is shown when none is given.
-_SOME_KEY = "example"
+# The key for `H` if none is given.
+_EXAMPLE_KEY = "example"
 
 
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
-@click.option("--count", type=click.IntRange(1, UPCOMING_LIMIT), help=f"So many fires; default: {_COUNT}.")
+@click.option("--count", type=click.IntRange(1, UPCOMING_LIMIT), help=f"The number of fires; default: {_COUNT}.")
 @click.option("--until", type=MomentParameter(), help="All fires until then (or --count of them).")
 @moments_tz_option
 @as_json_option
@@ -55,7 +55,7 @@ async def preview(
 
     MOMENT is in the zone of each schedule, or in that of --tz; ZONE is its name.
 
-    Moments that a blackout makes one run of, or none, are one line; --count counts those that run.
+    The moments of a blackout that become one run, or none, are one line; --count counts only fires that run.
 
     \b
     Example:
@@ -70,9 +70,9 @@ async def preview(
         print_json(planned)
         return
     if key is not None and schedules[0].is_paused:
-        hint(f"note: {key!r} is paused; these are the moments it would fire at")
+        hint(f"note: {key!r} is paused; it would fire at these moments")
     if not planned:
-        hint("nothing is going to fire")
+        hint("no schedule has a next fire")
         return
     moment = now()
     columns = [
@@ -107,13 +107,13 @@ def _prospect_words(planned: Ahead) -> str:
         case "dropped":
             return "dropped by its blackout"
         case "skipped":
-            return "to be skipped"
+            return "will be skipped"
         case None:
             return ""
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule in words and moments, without a store."""
+    """A rule in words, and its next moments."""
 
     text: str
     words: str
@@ -125,15 +125,15 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("rule")
-@click.option("--tz", metavar="ZONE", help="The zone whose wall clock counts, like Europe/Berlin; default: UTC.")
-@click.option("--dst", metavar="RULE", help="What clock changes do: cron (default), skip, shift or wall.")
+@click.option("--tz", metavar="ZONE", help="The zone of the rule, like Europe/Berlin; default: UTC.")
+@click.option("--dst", metavar="RULE", help="The rule for clock changes: cron (default), skip, shift or wall.")
 @click.option("--days", metavar="RULE", help="Day of month and day of week: or (default), and.")
-@click.option("--key", metavar="KEY", help="The key of the schedule, which H is spread by.")
+@click.option("--key", metavar="KEY", help="The key of the schedule, from which H is computed.")
 @as_json_option
 def explain(rule: str, tz: str | None, dst: str | None, days: str | None, key: str | None, as_json: bool) -> None:
     """Explain a rule in words. Needs no database.
 
-    Its words, its next moments, how close they come, what may surprise about it.
+    Shows the rule in words, its next moments, the least time between two of them, and warnings.
 
     RULE is a cron expression, text like "every 90s" or "once 2026-01-31T09:00:00Z", or a sentence.
 
@@ -168,10 +168,10 @@ def explain(rule: str, tz: str | None, dst: str | None, days: str | None, key: s
 
 
 def _explained(rule: When, moment: datetime) -> Explained:
-    bound = rule.bind(key=_SOME_KEY, created=to_us(moment))
+    bound = rule.bind(key=_EXAMPLE_KEY, created=to_us(moment))
     notes = []
     if isinstance(bound, Cron) and isinstance(rule, Cron) and bound.key != rule.key:
-        notes.append(f"H is spread by the key of the schedule; shown is {_SOME_KEY!r}, choose another with --key")
+        notes.append(f"H is computed from the key of the schedule, here {_EXAMPLE_KEY!r}; --key sets another")
     distance_least = bound.minimum_distance(moment)
     return Explained(
         text=bound.text,
@@ -185,16 +185,16 @@ def _explained(rule: When, moment: datetime) -> Explained:
 
 _SHOWN = 5
 _KEYS_SHOWN = 4
-# Of a forecast; the text output has them as hints.
+# Parts of a forecast that the text output prints as hints.
 _NOT_IN_JSON = ("schedules", "unreadable")
 
 
 @click.command()
-@click.option("--days", type=click.IntRange(1, DAYS_MAX), default=7, show_default=True, help="So many, with today.")
+@click.option("--days", type=click.IntRange(1, DAYS_MAX), default=7, show_default=True, help="Days, today included.")
 @click.option("--key", "keys", multiple=True, shell_complete=complete_keys, help="Only this schedule; may be repeated.")
 @labels_option
 @click.option("--tz", type=ZoneParameter(), help="The zone of the hours and days; default: that of this machine.")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also write the picture to this file.")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also write a heatmap to this file.")
 @as_json_option
 @on_store
 async def forecast(
@@ -206,9 +206,9 @@ async def forecast(
     svg: Path | None,
     as_json: bool,
 ) -> None:
-    """Show how busy the days to come are.
+    """Forecast the fires of the next days.
 
-    Fires per hour, the busiest minutes, and the instants at which several schedules fire at once, with rules that
+    Shows fires per hour, the busiest minutes, the instants at which several schedules fire at once, and rules that
     would spread them. Paused schedules are left out.
 
     \b
@@ -228,18 +228,19 @@ async def forecast(
     if as_json:
         print_json({name: value for name, value in msgspec.structs.asdict(made).items() if name not in _NOT_IN_JSON})
     elif not made.schedules:
-        hint(f"nothing is going to fire in app {scheduler.app!r} for this question")
+        hint(f"no schedule of app {scheduler.app!r} that matches will fire")
     else:
         _print(made)
     if svg is not None and not as_json:
-        hint(f"note: the picture is in {svg}")
+        hint(f"note: the heatmap was written to {svg}")
 
 
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Refused(f"{str(path)!r} cannot be written ({error.strerror}); name another file with --svg") from error
+        problem = f"{str(path)!r} cannot be written ({error.strerror})"
+        raise Refused(problem, fix="name another file with --svg") from error
 
 
 def _print(made: AppForecast) -> None:
@@ -278,11 +279,11 @@ def _print_suggestions(spread: list[Suggestion]) -> None:
         return
     say("")
     say(("To spread them", "bold"))
-    # A recommended rule is copied, so it is shown whole.
+    # A recommended rule is never cut, so that it can be copied.
     columns = [
         Column(title="KEY"),
         Column(title="RULE", below="own", gives_way=2),
         Column(title="INSTEAD", below="own", gives_way=1),
     ]
     print_table(columns, [[each.key, each.when, each.instead] for each in spread])
-    hint("note: `evertick update KEY --when RULE` sets such a rule; with --dry-run it shows what that changes")
+    hint("note: `evertick update KEY --when RULE` sets such a rule; --dry-run previews the change")

@@ -1,6 +1,6 @@
-"""Dead letters: the commands failed, which lists them, and rerun, which runs one or many of them again.
+"""The commands failed, which lists dead letters, and rerun, which runs one or many of them again.
 
-The list is read once, before the question, so that exactly the listed runs are rerun.
+The list is read once, before the confirmation, so that exactly the listed runs are rerun.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evertick.cli.time_zone import moments_tz_option
 from evertick.errors import Refused
 from evertick.explain.words import reason_words
 from evertick.model import RERUN_OVERLAPS, RerunOverlap, Run, Verdict
-from evertick.operations.runs import check_one_task, why_not_rerun
+from evertick.operations.runs import check_one_task
 from evertick.scheduler.scheduler import Scheduler
 from evertick.text.error_line import what_was_raised
 
@@ -39,8 +39,8 @@ _RERUN_MOST = 100
 _LIMIT_MAX = 100_000
 
 
-class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant."""
+class _Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """The filters of dead letters."""
 
     task: str | None
     labels: tuple[tuple[str, str], ...]
@@ -50,8 +50,8 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None
 
     def given(self) -> str | None:
-        """A flag of these that was written, if any was."""
-        written = {
+        """One of the given flags; None without any."""
+        flags = {
             "--task": self.task,
             "--label": self.labels or None,
             "--verdict": self.verdicts or None,
@@ -59,7 +59,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
             "--until": self.until,
             "--limit": self.limit,
         }
-        return next((flag for flag, value in written.items() if value is not None), None)
+        return next((flag for flag, value in flags.items() if value is not None), None)
 
     async def find(
         self, scheduler: Scheduler, key: str | None, *, was_rerun: bool, limit: int, oldest_first: bool = False
@@ -77,8 +77,8 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _wanted_options(limit: int) -> Callable[[C], C]:
-    """The flags of `_Wanted`."""
+def _selection_options(limit: int) -> Callable[[C], C]:
+    """The flags of `_Selection`."""
     options = [
         click.option("--task", metavar="NAME", help="Only runs of this task."),
         labels_option,
@@ -87,31 +87,31 @@ def _wanted_options(limit: int) -> Callable[[C], C]:
             "verdicts",
             type=click.Choice([verdict.value for verdict in Verdict]),
             multiple=True,
-            help="How they ended; may be repeated. Without it: failed or lost.",
+            help="Only with this verdict; may be repeated; default: failed and lost.",
         ),
         since_option,
         until_option,
         moments_tz_option,
-        click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), help=f"At most so many; default {limit}."),
+        click.option("--limit", type=click.IntRange(1, _LIMIT_MAX), help=f"At most N runs; default: {limit}."),
     ]
 
-    def put(command: C) -> C:
+    def decorate(command: C) -> C:
         for option in reversed(options):
             command = option(command)
         return command
 
-    return put
+    return decorate
 
 
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
-@_wanted_options(_LISTED)
+@_selection_options(_LISTED)
 @as_json_option
 @on_store
 async def failed(scheduler: Scheduler, /, key: str | None, as_json: bool, **flags: Any) -> None:
     """List the runs that failed or were lost.
 
-    Newest first, each with what it raised and whether it was rerun since.
+    Newest first, each with its error and whether it was rerun since.
 
     \b
     Example:
@@ -120,27 +120,27 @@ async def failed(scheduler: Scheduler, /, key: str | None, as_json: bool, **flag
       evertick failed --task fetch --label team=sales --since 24h
       evertick failed --json | jq '.[] | select(.was_rerun | not) | .id'
     """
-    wanted = msgspec.convert(flags, _Wanted)
-    check_stretch(wanted.since, wanted.until)
-    rows = await _dead_letters(scheduler, key, wanted)
+    selection = msgspec.convert(flags, _Selection)
+    check_stretch(selection.since, selection.until)
+    rows = await _dead_letters(scheduler, key, selection)
     if key is not None and not rows:
-        await scheduler.schedule(key)  # nothing of it failed, or there is no such schedule
+        await scheduler.schedule(key)  # raises NotFound for an unknown key
     if as_json:
         data = await rows_data(scheduler, [run for run, _ in rows])
         print_json([{**row, "was_rerun": was_rerun} for row, (_, was_rerun) in zip(data, rows, strict=True)])
     elif rows:
         _print_dead_letters(rows)
     else:
-        ended = " or ".join(wanted.verdicts) or "failed or was lost"
-        hint(f"nothing that {ended} is recorded in app {scheduler.app!r} for this question")
+        verdicts = " or ".join(selection.verdicts) or "failed or lost"
+        hint(f"app {scheduler.app!r} has no matching {verdicts} runs")
 
 
-async def _dead_letters(scheduler: Scheduler, key: str | None, wanted: _Wanted) -> list[tuple[Run, bool]]:
-    limit = wanted.limit or _LISTED
+async def _dead_letters(scheduler: Scheduler, key: str | None, selection: _Selection) -> list[tuple[Run, bool]]:
+    limit = selection.limit or _LISTED
     rows = [
         (run, was_rerun)
         for was_rerun in (False, True)
-        for run in await wanted.find(scheduler, key, was_rerun=was_rerun, limit=limit)
+        for run in await selection.find(scheduler, key, was_rerun=was_rerun, limit=limit)
     ]
     rows.sort(key=lambda row: (row[0].fire_at, row[0].id), reverse=True)
     return rows[:limit]
@@ -152,7 +152,7 @@ def _print_dead_letters(rows: Sequence[tuple[Run, bool]]) -> None:
         Column(title="KEY", below="shared", gives_way=4),
         Column(title="VERDICT", is_coloured=True, below="shared", gives_way=2),
         Column(title="RERUN", below="shared", gives_way=3),
-        # Always there: it is what `rerun` wants.
+        # Never left out: `rerun` takes it.
         Column(title="RUN"),
         Column(title="ERROR", is_cut=True, cut_least=40, is_whole_below=True, gives_way=5),
     ]
@@ -170,12 +170,12 @@ def _error(run: Run) -> str:
 
 @click.command()
 @click.argument("run", metavar="[RUN|KEY]", required=False, shell_complete=complete_runs)
-@click.option("--args", type=ArgumentsParameter(), help="Arguments for what is rerun, instead of its own.")
-@click.option("--overlap", type=click.Choice(RERUN_OVERLAPS), help="Behind what is live of the schedule, or beside it.")
-@click.option("--failed", "is_failed", is_flag=True, help="All that failed or were lost, perhaps of one schedule KEY.")
-@_wanted_options(_RERUN_MOST)
-@click.option("--dry-run", is_flag=True, help="Only list what would be rerun.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--args", type=ArgumentsParameter(), help="Other arguments for the rerun, as a JSON object.")
+@click.option("--overlap", type=click.Choice(RERUN_OVERLAPS), help="After live runs of the schedule, or beside them.")
+@click.option("--failed", "is_failed", is_flag=True, help="All failed and lost runs, or those of schedule KEY.")
+@_selection_options(_RERUN_MOST)
+@click.option("--dry-run", is_flag=True, help="Change nothing; list the runs that would be rerun.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 @on_store
 async def rerun(
@@ -190,12 +190,12 @@ async def rerun(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Run again what has ended: one run, or all that failed.
+    """Run an ended run again, or all failed ones.
 
-    A rerun has the moment and the arguments of the old run. One obeys the overlap policy of its schedule. With --failed
-    they come oldest first, and those of one schedule run one after the other, unless its overlap is allow; what was
-    rerun before is left out; before more than one it asks. --task, --label, --verdict, --since, --until and --limit
-    choose among them. Exit code 1 if any was not rerun.
+    A rerun has the moment and the arguments of the old run, and obeys the overlap policy of its schedule. With --failed
+    the runs are rerun oldest first, and those of one schedule run one after the other, unless its overlap is allow.
+    Runs that were rerun before are left out. More than one need a confirmation. --task, --label, --verdict, --since,
+    --until and --limit select among them. Exit code 1 if a run was not rerun.
 
     \b
     Example:
@@ -203,10 +203,10 @@ async def rerun(
       evertick rerun --failed report --since 24h --yes
       evertick rerun --failed --task fetch --dry-run
     """
-    wanted = msgspec.convert(flags, _Wanted)
+    selection = msgspec.convert(flags, _Selection)
     if is_failed:
-        check_stretch(wanted.since, wanted.until)
-        dead = await _chosen(scheduler, run, wanted)
+        check_stretch(selection.since, selection.until)
+        dead = await _chosen(scheduler, run, selection)
         if args is not None:
             check_one_task(dead)
         if dry_run:
@@ -216,9 +216,9 @@ async def rerun(
             await _rerun_all(scheduler, dead, args, overlap or "queue", as_json)
         return
     if run is None:
-        raise click.UsageError("name a run by its id, or write --failed for all that failed or were lost")
-    if flag := wanted.given() or ("--dry-run" if dry_run else None):
-        raise click.UsageError(f"{flag} is for many runs; write --failed, too")
+        raise click.UsageError("name a run by its id, or write --failed for all failed and lost runs")
+    if flag := selection.given() or ("--dry-run" if dry_run else None):
+        raise click.UsageError(f"{flag} needs --failed; add it, or leave out {flag}")
     again = await scheduler.rerun(await run_named(scheduler, run), args=args, overlap=overlap)
     if as_json:
         print_json(await row_of(scheduler, again))
@@ -227,8 +227,10 @@ async def rerun(
     await hint_if_stuck(scheduler, again)
 
 
-async def _chosen(scheduler: Scheduler, key: str | None, wanted: _Wanted) -> list[Run]:
-    dead = await wanted.find(scheduler, key, was_rerun=False, limit=wanted.limit or _RERUN_MOST, oldest_first=True)
+async def _chosen(scheduler: Scheduler, key: str | None, selection: _Selection) -> list[Run]:
+    dead = await selection.find(
+        scheduler, key, was_rerun=False, limit=selection.limit or _RERUN_MOST, oldest_first=True
+    )
     if key is not None and not dead:
         await scheduler.schedule(key)
     return dead
@@ -245,20 +247,20 @@ async def _list_only(scheduler: Scheduler, dead: Sequence[Run], as_json: bool) -
 
 def _ask_about(scheduler: Scheduler, dead: Sequence[Run], *, is_sure: bool) -> None:
     if len(dead) > 1 and not is_sure:
-        what = ", ".join(f"{count} of {name}" for name, count in Counter(map(called, dead)).most_common())
-        ask(f"rerun {len(dead)} runs of app {scheduler.app!r} ({what})?", "rerun them")
+        counts = ", ".join(f"{count} of {name}" for name, count in Counter(map(called, dead)).most_common())
+        ask(f"rerun {len(dead)} runs of app {scheduler.app!r} ({counts})?", "rerun them")
 
 
 async def _rerun_all(
     scheduler: Scheduler, dead: Sequence[Run], args: dict[str, Any] | None, overlap: RerunOverlap, as_json: bool
 ) -> None:
     again, refused = list[Run](), Counter[str]()
-    with progress("runs looked at", is_quiet=as_json) as report:
+    with progress("rerunning", is_quiet=as_json) as report:
         for count, run in enumerate(dead, 1):
             try:
                 again.append(await scheduler.rerun(run, args=args, overlap=overlap))
             except Refused as refusal:
-                refused[why_not_rerun(run, refusal)] += 1
+                refused[refusal.problem] += 1
             report(count, len(dead))
     if as_json:
         print_json(await rows_data(scheduler, again))
@@ -276,7 +278,7 @@ async def _rerun_all(
 
 
 def _hint_nothing_left(scheduler: Scheduler) -> None:
-    hint(f"nothing is left to rerun in app {scheduler.app!r} for this question")
+    hint(f"app {scheduler.app!r} has no matching run to rerun")
 
 
 def _say(again: Run) -> None:

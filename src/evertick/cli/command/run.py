@@ -1,4 +1,4 @@
-"""Commands that run a node: run, of a scheduler in code, and daemon, of a configuration file, as a service."""
+"""The commands that run a node: run, for a scheduler in code, and daemon, for a configuration file."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ log = logging.getLogger("evertick.run")
 
 _LEVELS = ["debug", "info", "warning", "error"]
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-_NOT_THE_USERS = ("<frozen ", f"{Path(evertick.__file__).parent}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
+# Prefixes of files that are not the user's code.
+_LIBRARIES = ("<frozen ", f"{Path(evertick.__file__).parent}{os.sep}", f"{Path(importlib.__file__).parent}{os.sep}")
 
 
 @click.command()
 @click.argument("where", metavar="MODULE:ATTRIBUTE")
 @database_option
-@click.option("-v", "--verbose", count=True, help="Log more of Evertick's own work; -vv: of everything.")
-@click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="Log from this level on.")
-@click.option("--migrate-and-exit", is_flag=True, help="Bring the tables up to date, say what was done, and end.")
+@click.option("-v", "--verbose", count=True, help="Log Evertick at debug level; -vv: everything.")
+@click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="The lowest level to log.")
+@click.option("--migrate-and-exit", is_flag=True, help="Apply missing migrations, print them, and exit.")
 def run(where: str, database: str | None, verbose: int, log_level: str | None, migrate_and_exit: bool) -> None:
     """Run a scheduler as a node, until TERM or Ctrl-C.
 
-    MODULE:ATTRIBUTE is where it is, like app:scheduler; the module alone will do if it holds only one.
+    MODULE:ATTRIBUTE names the scheduler, like app:scheduler; the module is enough if it has only one.
 
-    Exit codes: 0 after TERM or INT, 75 after HUP (a supervisor should start it again), 70 when the event loop was
-    blocked for too long, 1 after an error. A second signal does not wait for running work.
+    Exit codes: 0 after TERM or INT, 75 after HUP (a supervisor should restart it), 70 if the event loop was blocked for
+    longer than stall_limit, 1 after an error. A second signal ends it without waiting for running jobs.
 
     \b
     Example:
@@ -73,13 +74,13 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
         return
     log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, masked(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
-        log.warning("this scheduler has concurrency=0: it stores what the code declares, and runs nothing")
+        log.warning("this scheduler has concurrency=0: it stores the declared schedules, and runs no jobs")
     if code := run_process(scheduler.runtime):
         sys.exit(code)
 
 
 def set_up_logging(verbose: int, level: str | None) -> None:
-    """Ours only where the user's module has set up none; what is asked for on the command line holds anyway."""
+    """Set up logging, unless the user's module has done so. The flags apply in any case."""
     logging.basicConfig(level=logging.INFO, handlers=[_handler()])
     if verbose >= 1:
         logging.getLogger("evertick").setLevel(logging.DEBUG)
@@ -89,8 +90,8 @@ def set_up_logging(verbose: int, level: str | None) -> None:
         logging.getLogger().setLevel(level.upper())
 
 
-class _Lines(logging.Formatter):
-    """With moments as a daemon writes them: the offset tells those of another machine apart."""
+class _Formatter(logging.Formatter):
+    """Formats times as a daemon does, with the offset."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         return datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(" ", "milliseconds")
@@ -98,17 +99,17 @@ class _Lines(logging.Formatter):
 
 def _handler() -> logging.Handler:
     handler = logging.StreamHandler()
-    handler.setFormatter(_Lines(_FORMAT))
+    handler.setFormatter(_Formatter(_FORMAT))
     return handler
 
 
 def find_scheduler(where: str) -> Scheduler:
-    """The scheduler that `module:attribute` names; a module alone will do if it holds exactly one."""
+    """The scheduler that `module:attribute` names; a module is enough if it has exactly one."""
     name, colon, attribute = where.partition(":")
     if not name or (colon and not attribute):
         raise click.UsageError(f"{where!r} does not name a scheduler; write it like app:scheduler")
     if name.endswith(".toml"):
-        raise click.UsageError(f"{name!r} is a configuration; its jobs are run by `evertick daemon --config {name}`")
+        raise click.UsageError(f"{name!r} is a configuration; run its jobs with `evertick daemon --config {name}`")
     if name.endswith(".py") or "/" in name:
         dotted = name.removeprefix("./").removesuffix(".py").replace("/", ".")
         raise click.UsageError(f"{name!r} is a file; write the module, like {dotted}:{attribute or 'scheduler'}")
@@ -125,7 +126,7 @@ def _import(name: str) -> ModuleType:
         with importing(name):
             return importlib.import_module(name)
     except RunReached as reached:
-        # As a first program does it: run() at its end, which is ours to do now. Its jobs must be found by their module.
+        # The module calls run() at its end, which this command does. Its jobs are found by their module.
         sys.modules[name] = reached.module
         package, _, last = name.rpartition(".")
         if package:
@@ -135,7 +136,7 @@ def _import(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise click.ClickException(
                 f"there is no module {error.name!r} in {here} or on Python's path; "
-                f"go to the directory that holds it, or correct the name in module:attribute"
+                f"change to its directory, or correct the name in module:attribute"
             ) from error
         raise _failed_import(name, error) from error
     except Exception as error:
@@ -143,7 +144,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _check_folder(here: Path, name: str) -> None:
-    """Refuse to import as root what another user can change: the folder itself, and the module if it is in it."""
+    """Refuse to import code as root that another user can change: the folder, and the module if it is in it."""
     found, path = distrusted_folder(here, os.environ), here
     for part in name.split("."):
         path /= part
@@ -151,7 +152,7 @@ def _check_folder(here: Path, name: str) -> None:
             found += distrusted_file(Path(module), os.environ)
         if os.path.isdir(path):
             found += distrusted_folder(path, os.environ) + distrusted_file(path / "__init__.py", os.environ)
-    # A folder is reported once, by the stricter rule for imports.
+    # A folder is reported once, with the stricter rule for imports.
     lines = tuple({each.place: str(each) for each in reversed(found)}.values())
     if lines and is_refused():
         raise InvalidConfiguration(lines)
@@ -160,23 +161,21 @@ def _check_folder(here: Path, name: str) -> None:
 
 
 def _failed_import(name: str, error: Exception) -> click.ClickException:
-    if isinstance(error, EvertickError):  # says by itself what to do
+    if isinstance(error, EvertickError):  # has its own fix
         return click.ClickException(f"the module {name!r} cannot be imported: {error} ({_place(error)})")
-    what = error.msg if isinstance(error, SyntaxError) else str(error)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
     place = _place(error)
     return click.ClickException(
-        f"the module {name!r} cannot be imported: {type(error).__name__}: {what}{place and f' at {place}'}; "
-        "EVERTICK_TRACEBACK=1 shows the whole traceback"
+        f"the module {name!r} cannot be imported: {type(error).__name__}: {message}{place and f' at {place}'}; "
+        "EVERTICK_TRACEBACK=1 shows the traceback"
     )
 
 
 def _place(error: Exception) -> str:
-    """The line of the user's own code that it comes from: not one of ours, nor of the machinery of imports."""
+    """The line of the user's code that raised the error."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).exists():
-        return f"{error.filename}:{error.lineno}"  # what cannot be compiled has no frame
-    own = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THE_USERS)
-    ]
+        return f"{error.filename}:{error.lineno}"  # code that does not compile has no frame
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARIES)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
@@ -187,8 +186,8 @@ def _attribute(module: ModuleType, path: str) -> Scheduler:
             raise click.ClickException(f"{module.__name__!r} has no attribute {path!r}; {_advice(module)}")
         found = getattr(found, name)
     if not isinstance(found, Scheduler):
-        what = type(found).__name__
-        raise click.ClickException(f"{module.__name__}:{path} is no Scheduler but of type {what}; {_advice(module)}")
+        kind = type(found).__name__
+        raise click.ClickException(f"{module.__name__}:{path} is not a Scheduler but a {kind}; {_advice(module)}")
     return found
 
 
@@ -196,7 +195,7 @@ def _only_one(module: ModuleType) -> Scheduler:
     names = _schedulers_in(module)
     if len({id(getattr(module, name)) for name in names}) != 1:
         count = "several schedulers" if names else "no scheduler"
-        raise click.ClickException(f"{module.__name__!r} holds {count}; {_advice(module)}")
+        raise click.ClickException(f"{module.__name__!r} has {count}; {_advice(module)}")
     return _attribute(module, names[0])
 
 
@@ -213,12 +212,12 @@ def _advice(module: ModuleType) -> str:
 
 @click.command()
 @config_option
-@click.option("--pidfile", metavar="FILE", help="Keep the process id in this file while it runs.")
-@click.option("--log-file", metavar="FILE", help="Log into this file; default: the error output.")
-@click.option("--log-format", type=click.Choice(LOG_FORMATS), help="Lines for people, or for programs.")
-@click.option("-v", "--verbose", count=True, help="Log Evertick's own work; -vv: of everything; -vvv: each batch.")
-@click.option("--check", is_flag=True, help="Check the configuration, and end.")
-@click.option("--detach", is_flag=True, help="Return when it runs in the background, as SysV scripts want it.")
+@click.option("--pidfile", metavar="FILE", help="Write the process id to this file while it runs.")
+@click.option("--log-file", metavar="FILE", help="Log to this file; default: standard error.")
+@click.option("--log-format", type=click.Choice(LOG_FORMATS), help="The format of log lines.")
+@click.option("-v", "--verbose", count=True, help="Log Evertick at debug level; -vv: everything; -vvv: each batch.")
+@click.option("--check", is_flag=True, help="Check the configuration, and exit.")
+@click.option("--detach", is_flag=True, help="Run in the background, for SysV init scripts.")
 def daemon(
     config: str | None,
     pidfile: str | None,
@@ -230,8 +229,8 @@ def daemon(
 ) -> None:
     """Run a node from a configuration file, as a service.
 
-    Signals: TERM and INT drain and end it with 0, HUP drains and ends it with 75 for a restart, USR1 reads the
-    configuration again, USR2 opens the log file anew. A second TERM, INT or HUP does not wait for running work.
+    Signals: TERM and INT drain it and exit with 0, HUP drains it and exits with 75 for a restart, USR1 reloads the
+    configuration, USR2 reopens the log file. A second TERM, INT or HUP ends it without waiting for running jobs.
 
     \b
     Example:
@@ -239,31 +238,31 @@ def daemon(
       evertick daemon --config /etc/evertick/evertick.toml --check
       evertick daemon --pidfile /run/evertick.pid --log-file /var/log/evertick.log
     """
-    written = {
+    options = {
         "daemon.pidfile": ("--pidfile", pidfile),
         "log.file": ("--log-file", log_file),
         "log.format": ("--log-format", log_format),
     }
-    flags = {key: (flag, value) for key, (flag, value) in written.items() if value is not None}
+    flags = {key: (flag, value) for key, (flag, value) in options.items() if value is not None}
     configuration = load_configuration(config, os.environ, flags)
     if configuration.file is None:
-        raise click.UsageError(f"there is no configuration; write ./{FILE_NAME}, or name one with --config")
+        raise click.UsageError(f"there is no configuration; create ./{FILE_NAME}, or name one with --config")
     if check:
         for warning in configuration.warnings:
             hint(f"warning: {warning}")
-        say(f"{configuration.file}: right, {configuration.jobs_words}, database {masked(configuration.database_url)}")
+        say(f"{configuration.file}: valid, {configuration.jobs_words}, database {masked(configuration.database_url)}")
         return
     if detach and configuration.log.file is None:
-        raise click.UsageError("--detach leaves the terminal, so the log needs a file: add --log-file, or log.file")
-    _hear_early_signals()
+        raise click.UsageError("--detach needs a log file; add --log-file, or set log.file")
+    _handle_early_signals()
     detached = detach_now() if detach else None
     code = run_daemon(configuration, flags=flags, verbose=verbose, detached=detached)
     if code:
         sys.exit(code)
 
 
-def _hear_early_signals() -> None:
-    """Until the node is there to hear them: what ends it ends it now, the rest comes too early."""
+def _handle_early_signals() -> None:
+    """Until the node has handlers of its own: TERM, INT and HUP end the process, USR1 and USR2 are ignored."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(EXIT_RESTART if number == signal.SIGHUP else 0)

@@ -1,4 +1,4 @@
-"""Commands about runs: history, runs, why, cancel, logs; and everything about one run, for `show`."""
+"""The commands history, runs, why, cancel and logs; and the details of a run, for `show`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from evertick.cli.command.completion import complete_keys, complete_runs, complete_tasks
 from evertick.cli.database import on_store
-from evertick.cli.named import disabled_jobs, disabled_words, last_run_named, run_named, schedule_or_run, task_word
+from evertick.cli.named import disabled_error, disabled_jobs, last_run_named, run_named, schedule_or_run, task_word
 from evertick.cli.parameters import check_stretch, labels_option, since_option, until_option
 from evertick.cli.show.output import (
     Column,
@@ -83,18 +83,18 @@ __all__ = [
 Facts = list[tuple[str, str | list[str]]]
 
 _LIMIT_MAX = 100_000
-# How the reason of a gap begins that is the gap of one node.
+# The prefix of the reason of a gap on one node.
 _OVERLAP_ON = overlap_on("")
 _STATES, _VERDICTS = [each.value for each in State], [each.value for each in Verdict]
 
 
 _task = click.option("--task", metavar="NAME", shell_complete=complete_tasks, help="Only of this task.")
 _limit = click.option(
-    "--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="So many rows."
+    "--limit", type=click.IntRange(1, _LIMIT_MAX), default=20, show_default=True, help="At most N rows."
 )
 
 
-_planned = click.option("--planned", is_flag=True, help="Only what is planned for later, soonest first.")
+_planned = click.option("--planned", is_flag=True, help="Only runs planned for later, soonest first.")
 
 
 @click.command()
@@ -117,12 +117,12 @@ async def history(
     planned: bool,
     as_json: bool,
 ) -> None:
-    """Show what became of every moment, newest first.
+    """Show the verdict of every moment, newest first.
 
-    A moment has a run, or lies in a gap: a stretch of moments that got none, with the reason. A run that no moment
-    has made is marked with its cause, like "by trigger". TRIES has those that were lost with their node, too; TOOK of
-    a lost run is "up to" when it was given up. Runs for later, like delayed tasks, are counted below; --planned shows
-    them. With --json they come after the others, with `is_planned`.
+    A moment has a run, or is part of a gap: a range of moments without a run, with the reason. A run that no schedule
+    has fired shows its cause, like "by trigger". TRIES includes tries that were lost with their node; TOOK of a lost
+    run is "up to" the time at which it was declared lost. Runs planned for later, like delayed tasks, are counted
+    below; --planned shows them. With --json they follow the others, with `is_planned`.
 
     \b
     Example:
@@ -143,20 +143,20 @@ async def history(
         print_ledger(rows, names)
 
     if not _print_timeline(found, limit, show, is_planned=planned, is_all=False):
-        hint(f"nothing is recorded in app {scheduler.app!r} for this question")
+        hint(f"app {scheduler.app!r} has no matching runs or gaps")
 
 
 async def _found(scheduler: Scheduler, question: Question, limit: int) -> Timeline:
     found = await call(scheduler, timeline, question, limit)
     if question.key is not None and not found.happened and not found.planned:
-        await scheduler.schedule(question.key)  # it has no rows, or there is no such schedule
+        await scheduler.schedule(question.key)  # raises NotFound for an unknown key
     return found
 
 
 async def timeline_data(
     scheduler: Scheduler, found: Timeline, limit: int, is_planned: bool = False
 ) -> list[dict[str, Any]]:
-    """The runs and gaps that have happened, then the planned runs, each up to the limit."""
+    """The runs and gaps of the past, then the planned runs, each up to the limit."""
     happened, planned = [] if is_planned else found.happened, found.planned[:limit]
     data = await rows_data(scheduler, [*happened, *planned])
     return [{**row, "is_planned": place >= len(happened)} for place, row in enumerate(data)]
@@ -165,9 +165,9 @@ async def timeline_data(
 def _print_timeline(
     found: Timeline, limit: int, show: Callable[[Sequence[Run | Gap]], None], *, is_planned: bool, is_all: bool
 ) -> bool:
-    """Print what has happened, and what is planned if that is asked for or is all there is; False if there is nothing.
+    """Print the past rows, and the planned runs if they are wanted or are the only rows. False if there are no rows.
 
-    `is_all`: whether both are asked for.
+    `is_all`: whether both are wanted.
     """
     happened = [] if is_planned else found.happened
     if happened:
@@ -183,7 +183,7 @@ def _print_timeline(
         say(("Planned", "bold"))
     show(found.planned[:limit])
     if len(found.planned) > limit:
-        hint(f"{limit} of {_count(found.planned)} planned runs are shown, soonest first; more with --limit")
+        hint(f"{limit} of {_count(found.planned)} planned runs are listed, soonest first; more with --limit")
     return True
 
 
@@ -199,8 +199,10 @@ def _planned_words(planned: Sequence[Run]) -> str:
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
 @_task
-@click.option("--state", "states", type=click.Choice(_STATES), multiple=True, help="May be repeated.")
-@click.option("--live", is_flag=True, help="Only what has not ended: waiting, blocked, parked, running or dispatched.")
+@click.option(
+    "--state", "states", type=click.Choice(_STATES), multiple=True, help="Only in this state; may be repeated."
+)
+@click.option("--live", is_flag=True, help="Only runs that have not ended.")
 @click.option("--verdict", "verdicts", type=click.Choice(_VERDICTS), multiple=True, help="May be repeated.")
 @labels_option
 @_limit
@@ -224,14 +226,14 @@ async def runs(
     planned: bool,
     as_json: bool,
 ) -> None:
-    """List runs: what waits, what runs, what has ended.
+    """List runs: waiting, running and ended ones.
 
-    Of all schedules or one, and what was enqueued by hand, newest moment first. `evertick show RUN` tells everything
-    about one of them, `evertick why RUN` what it waits for. TRIES has those that were lost with their node, and the
-    one that is under way.
+    Runs of all schedules or of one, and of tasks that were enqueued by hand, newest moment first. `evertick show RUN`
+    has the details of one run, `evertick why RUN` says what it waits for. TRIES includes tries that were lost with
+    their node, and the try that is running.
 
-    Runs for later, like delayed tasks, are counted below; --planned shows them, soonest first. With --live or a state
-    of live runs they have a section of their own. With --json they come after the others, with `is_planned`.
+    Runs planned for later, like delayed tasks, are counted below; --planned shows them, soonest first. With --live or a
+    state of live runs they have a section of their own. With --json they follow the others, with `is_planned`.
 
     \b
     Example:
@@ -262,19 +264,19 @@ async def runs(
         print_table(_RUN_COLUMNS, [_run_line(run, names) for run in rows if isinstance(run, Run)])
 
     if not _print_timeline(found, limit, show, is_planned=planned, is_all=wanted is not None):
-        hint(f"no run in app {scheduler.app!r} is like that")
+        hint(f"app {scheduler.app!r} has no matching runs")
 
 
 def _check_live(live: bool, states: Sequence[str], verdicts: Sequence[str]) -> None:
     if live and State.DONE in states:
-        raise click.UsageError("--live and --state done contradict each other: a live run has not ended; leave out one")
+        raise click.UsageError("--live excludes --state done, since a live run has not ended; leave out one of them")
     if live and verdicts:
-        raise click.UsageError("--live and --verdict contradict each other: a live run has no verdict; leave out one")
+        raise click.UsageError("--live excludes --verdict, since a live run has no verdict; leave out one of them")
 
 
 _RUN_COLUMNS = [
     Column(title="MOMENT", is_moment=True, below="shared", gives_way=1),
-    # `show`, `why`, `logs` and `cancel` take it: it is copied, also from the narrowest terminal.
+    # Never left out: `show`, `why`, `logs` and `cancel` take it.
     Column(title="RUN"),
     Column(title="TASK", below="shared", gives_way=3),
     Column(title="KEY", below="shared", gives_way=4),
@@ -303,7 +305,7 @@ def _run_line(run: Run, names: Mapping[str, str]) -> list[str]:
 
 
 def row_data(row: Run | Gap, names: Mapping[str, str]) -> dict[str, Any]:
-    """A row of the ledger as JSON: its kind, then its fields, and for a run the name of its node where it is known."""
+    """A row of the ledger as JSON: its kind and its fields, and for a run the name of its node if it is known."""
     if isinstance(row, Gap):
         return {"kind": "gap", **msgspec.structs.asdict(row)}
     return {"kind": "run", **msgspec.structs.asdict(row), "node_name": names.get(node_of(row) or "")}
@@ -330,7 +332,7 @@ def print_ledger(rows: Sequence[Run | Gap], names: Mapping[str, str], *, is_one_
         Column(title="REASON", below="shared", gives_way=3),
         Column(title="TRIES", is_right=True, gives_way=6),
         Column(title="TOOK", is_right=True, gives_way=5),
-        # It tells the runs of a fire for every node apart; where all are of one node it is the first to go.
+        # Tells the runs of an every-node fire apart; with one node only, it is the first column to be left out.
         Column(title="NODE", is_cut=True, is_cut_in_front=True, gives_way=2 if is_many else 9, below=below),
         Column(title="DETAIL", is_cut=True, cut_least=30, is_whole_below=True, gives_way=7),
         Column(title="RUN", width_least=150, gives_way=8),
@@ -353,7 +355,7 @@ def _line(row: Run | Gap, names: Mapping[str, str]) -> list[str]:
 
 
 def _reason(row: Run | Gap) -> str:
-    """In a word. That of one node's gap has the node in it, which has a column of its own here."""
+    """The reason in one word: the node in the reason of a gap has a column of its own."""
     return "overlap" if isinstance(row, Gap) and _node_of_gap(row) else row.reason or "-"
 
 
@@ -366,10 +368,10 @@ def _node_of_gap(gap: Gap) -> str:
 @as_json_option
 @on_store
 async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Say in words what a schedule, a run or a task does, and why.
+    """Explain what a schedule, a run or a task does, and why.
 
-    Of a schedule: when it fires next and why then, what became of its last moments, what it waits for now. Of a run:
-    what it waits for, or what became of it. Of a task: its runs that are live, and what holds them up.
+    For a schedule: when it fires next and why, the outcome of its last moments, and what it waits for now. For a run:
+    what it waits for, or how it ended. For a task: its live runs, and what they wait for.
 
     \b
     Example:
@@ -385,7 +387,7 @@ async def why(scheduler: Scheduler, key: str, as_json: bool) -> None:
         of_task = await scheduler.why_task(found)
         _answer(of_task, _facts_of_task(of_task), as_json)
         if not as_json and (place := disabled_jobs().get(found)) is not None:
-            hint(f"note: {disabled_words(found, place)}")
+            hint(f"note: {disabled_error(found, place)}")
     else:
         await _why_schedule(scheduler, found.key, as_json)
 
@@ -439,7 +441,7 @@ async def _why_schedule(scheduler: Scheduler, key: str, as_json: bool) -> None:
         return
     print_why(answer)
     for run in await scheduler.runs(key, states=[State.PARKED], limit=1):
-        hint(f"note: to give the parked run up: evertick cancel {run.id}")
+        hint(f"note: to cancel the parked run: evertick cancel {run.id}")
 
 
 def print_why(answer: Why) -> None:
@@ -455,36 +457,37 @@ async def cancel(scheduler: Scheduler, run: str, as_json: bool) -> None:
 
     A waiting run ends at once. A running one is asked to stop, and ends when its job obeys. A run that was dispatched
     to a queue ends when its worker obeys; if no worker has taken it, a node ends it within seconds, and a worker that
-    takes it from the queue later ignores it. RUN is its id, or the beginning of it.
+    takes it later ignores it. RUN is its id, or the first characters of it.
 
     \b
     Example:
       evertick cancel 01a1e06c-c7bb-7e9b-8894-4297139cf510
     """
     run = (await run_named(scheduler, run)).id
-    is_in_time = await scheduler.cancel(run)
+    is_live = await scheduler.cancel(run)
     after = await scheduler.get_run(run)
-    if not is_in_time:
-        raise Refused(f"run {run!r} had ended already, as {outcome(after)} {_at(after)}; nothing was cancelled".strip())
+    if not is_live:
+        ended = f"run {run!r} had already ended as {outcome(after)} {_at(after)}".rstrip()
+        raise Refused(ended, fix=f"`evertick rerun {run}` runs it again")
     if as_json:
         print_json(await row_of(scheduler, after))
     elif after.is_live:
         nodes = living_of(await scheduler.nodes())
-        say(f"asked run {run} to stop; {_until_when(after, nodes)}, `evertick show {run}` tells when it has ended")
+        say(f"asked run {run} to stop; {_until_when(after, nodes)}; `evertick show {run}` shows when it has ended")
     else:
         say(f"run {run} has ended: {_verdict(after)}")
 
 
 def _until_when(run: Run, living: Sequence[Node]) -> str:
-    """How long one that was asked to stop is still live."""
+    """When a run that was asked to stop ends."""
     if run.dispatched is None:
         return "it runs until its job obeys"
     if run.dispatched.taken_at is not None:
         return "it runs until its worker obeys"
     if not living:
-        return "no worker has taken it, and it ends when there is a node to see to it"
+        return "no worker has taken it, and it ends when a node is started"
     if not is_heard(run.dispatched.to, living):
-        return "no node hears now whether a worker has it, and one that has is given its time to stop"
+        return "no live node reads the reports of workers, so a worker that has it gets time to stop"
     return "no worker has taken it, and a node ends it within seconds"
 
 
@@ -497,19 +500,19 @@ def _verdict(run: Run) -> str:
 
 
 async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
-    """Warn after a run by hand that no node can carry out."""
-    take_back = f"`evertick cancel {run.id}` takes it back"
+    """Warn about a run by hand that no node can do."""
+    cancel = f"`evertick cancel {run.id}` cancels it"
     nodes = await scheduler.nodes()
     if not any(run.task in node.tasks for node in living_of(nodes)):
         driver = driver_wanted(run.task, nodes)
         what = "knows" if driver is None else f"has the driver {driver!r} for"
-        hint(f"note: no live node {what} the task {run.task!r}; the run waits until one is started, {take_back}")
+        hint(f"note: no live node {what} the task {run.task!r}; the run waits until one is started, {cancel}")
     elif run.state is State.PARKED:
-        hint(f"note: the run is parked: {what_was_raised(run.error) or run.reason}; {take_back}")
+        hint(f"note: the run is parked: {what_was_raised(run.error) or run.reason}; {cancel}")
 
 
 async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:
-    """The run as JSON, with what is kept beside it."""
+    """The run as JSON, with its earlier attempts and its log."""
     names = known_names(await scheduler.nodes())
     attempts = [
         {**msgspec.structs.asdict(attempt), "node_name": names.get(attempt.node or "")}
@@ -564,19 +567,19 @@ def _state(run: Run) -> Iterator[str]:
     if run.dispatched is not None:
         yield dispatched_remark(run.dispatched)
         if run.dispatched.taken_at is None and run.dispatched.served_by is not None:
-            yield f"a worker that takes it is started by: {run.dispatched.served_by}"
+            yield f"start a worker for it with: {run.dispatched.served_by}"
     if run.is_cancel_requested and run.is_live:
         yield "it was asked to stop"
     if run.state is State.BLOCKED and run.reason == Reason.CONCURRENCY:
-        yield f"as many runs of {run.blocked_on!r} are at work as may be at once"
+        yield f"the concurrency limit of {run.blocked_on!r} is reached"
     elif run.state is State.BLOCKED and run.reason == Reason.RATE:
-        yield f"as many runs of {run.blocked_on!r} have started as its rate allows"
+        yield f"the rate limit of {run.blocked_on!r} is reached"
     elif run.blocked_on is not None:
         yield f"it waits for the end of run {run.blocked_on}"
     if run.state is State.PARKED:
         is_unknown = run.reason == Reason.UNKNOWN_TASK
-        wanted = "no live node knows its task" if is_unknown else "its arguments do not fit its task"
-        yield f"{wanted}; start a node that can run it, or give it up: evertick cancel {run.id}"
+        why = "no live node knows its task" if is_unknown else "its arguments do not fit its task"
+        yield f"{why}; start a node that can run it, or cancel it: evertick cancel {run.id}"
 
 
 def _phase_words(phase: Phase) -> str:
@@ -608,24 +611,24 @@ def _attempt_row(attempt: Attempt, names: Mapping[str, str]) -> list[str]:
 
 
 _PAGE = 1_000
-# Nodes carry the lines of their runs to the store about once a second.
-_LOOK_SECONDS = 0.5
-_ANOTHER = "--- another attempt"
+# Nodes write the lines of their runs to the store about once a second.
+_POLL_SECONDS = 0.5
+_NEW_ATTEMPT = "--- another attempt"
 _STYLES = {"warning": "yellow", "error": "bold red", "critical": "bold red", "debug": "dim"}
 
 
 @click.command()
 @click.argument("run", metavar="RUN|KEY", shell_complete=complete_runs)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended, over all its attempts.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the run has ended, over all its attempts.")
 @as_json_option
 @on_store
 async def logs(scheduler: Scheduler, run: str, follow: bool, as_json: bool) -> None:
-    """Show what a run has logged, and follow it.
+    """Show the log of a run, and follow it.
 
-    With --follow it goes on until the run has ended, also over its retries, and ends with the verdict: exit code 0 if
-    it succeeded, 1 if not. With --json each line is an object of its own.
+    With --follow it waits until the run has ended, retries included, and prints the verdict: exit code 0 if it
+    succeeded, 1 if not. With --json each line is an object.
 
-    RUN is its id, or the beginning of it; KEY means the last run of that schedule.
+    RUN is its id, or the first characters of it; KEY means the last run of that schedule.
 
     \b
     Example:
@@ -638,7 +641,7 @@ async def logs(scheduler: Scheduler, run: str, follow: bool, as_json: bool) -> N
     if not follow:
         printer.print_lines(await whole_log(scheduler, found.id))
         if not printer.count and not as_json:
-            hint(f"run {found.id} has logged nothing" + (" yet; follow it with --follow" if found.is_live else ""))
+            hint(f"run {found.id} has no log lines" + (" yet; --follow waits for them" if found.is_live else ""))
         return
     ended = await _follow(scheduler, found, printer)
     printer.print_end(ended)
@@ -647,7 +650,7 @@ async def logs(scheduler: Scheduler, run: str, follow: bool, as_json: bool) -> N
 
 
 async def whole_log(scheduler: Scheduler, run: str, after: int = 0) -> list[LogLine]:
-    """All that a run has logged, from a line on."""
+    """All log lines of a run after the first `after`."""
     lines: list[LogLine] = []
     while True:
         page = await scheduler.log(run, after=after + len(lines), limit=_PAGE)
@@ -658,17 +661,17 @@ async def whole_log(scheduler: Scheduler, run: str, after: int = 0) -> list[LogL
 
 async def _follow(scheduler: Scheduler, run: Run, printer: _LogPrinter) -> Run:
     while True:
-        # The run first: what is done by then has written all its lines before.
+        # The run was read before its lines: a run that has ended has written all of them.
         printer.print_lines(await whole_log(scheduler, run.id, printer.count))
         if not run.is_live:
             return run
         printer.print_state(run)
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         run = await scheduler.get_run(run.id)
 
 
 class _LogPrinter:
-    """Prints lines as they come, and why none come: a pause, another attempt."""
+    """Prints lines as they come, and the state of the run between its attempts."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -679,7 +682,7 @@ class _LogPrinter:
     def print_lines(self, lines: list[LogLine]) -> None:
         for line in lines:
             if not self._as_json and self._fence not in (None, line.fence):
-                say((_ANOTHER, "dim"))
+                say((_NEW_ATTEMPT, "dim"))
             self._fence = line.fence
             self._print_line(line)
         self.count += len(lines)
@@ -692,11 +695,11 @@ class _LogPrinter:
             say((text, _STYLES.get(line.level, "")))
 
     def print_state(self, run: Run) -> None:
-        """Once per change, on stderr: what the run does while it says nothing."""
-        now = run.state, run.attempts
-        if self._as_json or now == self._printed:
+        """Print the state of a run that does not log, once per change, on stderr."""
+        current = run.state, run.attempts
+        if self._as_json or current == self._printed:
             return
-        self._printed = now
+        self._printed = current
         if run.state is State.WAITING:
             why = "waits for its retry" if run.attempts else "waits"
             hint(f"--- run {run.id} {why}, due {stamp(run.due_at, is_exact=True)}")
@@ -719,16 +722,16 @@ def _print_json_line(data: dict[str, Any]) -> None:
 
 
 def log_page(lines: Iterable[LogLine]) -> Iterator[str]:
-    """The lines of a run for people, told apart by its attempts."""
+    """The lines of a run as text, with a line between its attempts."""
     fence: int | None = None
     for line in lines:
         if fence not in (None, line.fence):
-            yield _ANOTHER
+            yield _NEW_ATTEMPT
         fence = line.fence
         yield from _texts(line)
 
 
 def _texts(line: LogLine) -> list[str]:
-    """A line for people: when, how loud, what; what goes over several lines is set in."""
+    """A log line as text: time, level, message; its further lines are indented."""
     first, *more = line.text.splitlines() or [""]
     return [f"{stamp(line.at, is_exact=True)}  {line.level:7}  {first}", *(f"  {text}" for text in more)]

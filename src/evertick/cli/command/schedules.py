@@ -1,4 +1,4 @@
-"""Commands about schedules: list, show (of a run, too), trigger, remove, add, update, pause, resume."""
+"""The commands list, show, trigger, remove, add, update, pause and resume."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
         print_json(found)
         return
     if not found:
-        those = f" with {' and '.join(f'{name}={value}' for name, value in labels)}" if labels else ""
-        hint(f"there are no schedules{those} in app {scheduler.app!r}")
+        filters = f" with {' and '.join(f'{name}={value}' for name, value in labels)}" if labels else ""
+        hint(f"there are no schedules{filters} in app {scheduler.app!r}")
         if not labels:
             await hint_other_apps(scheduler)
     else:
@@ -107,14 +107,14 @@ async def list_schedules(scheduler: Scheduler, labels: tuple[tuple[str, str], ..
             Column(title="RULE", below="own", gives_way=4),
             Column(title="NEXT", below="shared", gives_way=2),
             Column(title="AT", is_moment=True, below="shared", gives_way=1),
-            # The rule names it, too.
+            # RULE names it, too.
             Column(title="ZONE", gives_way=6),
             Column(title="LAST", is_coloured=True, below="shared", gives_way=3),
             Column(title="NOTE", is_cut=True, cut_least=30, is_whole_below=True, gives_way=5),
         ]
         print_table(columns, rows)
-    if not labels and (told := tell_disabled(disabled_jobs(), (schedule.key for schedule in found))):
-        hint(told)
+    if not labels and (line := tell_disabled(disabled_jobs(), (schedule.key for schedule in found))):
+        hint(line)
 
 
 def _row(schedule: Schedule, first: datetime | None, moment: datetime) -> list[str]:
@@ -138,7 +138,7 @@ def _last(schedule: Schedule) -> str:
 
 
 def _remarks(schedule: Schedule) -> Iterator[str]:
-    # The note first: it is found nowhere else, and a narrow terminal cuts the end.
+    # The note comes first, because a narrow terminal cuts the end.
     if schedule.pause_note:
         yield schedule.pause_note
     if schedule.paused_until is not None:
@@ -156,10 +156,10 @@ def _remarks(schedule: Schedule) -> Iterator[str]:
 @as_json_option
 @on_store
 async def show(scheduler: Scheduler, key: str, as_json: bool) -> None:
-    """Show everything about one schedule, or one run.
+    """Show the details of one schedule, or one run.
 
-    Of a schedule: its rule in words, its next fires, its policies, its recent runs. Of a run, named by its id or the
-    beginning of it: its fields, its error with the traceback, its earlier attempts, what it has logged.
+    For a schedule: its rule in words, next fires, policies and recent runs. For a run, named by its id or the first
+    characters of it: its fields, its error with the traceback, its earlier attempts and its log.
 
     \b
     Example:
@@ -182,7 +182,7 @@ async def _show_schedule(scheduler: Scheduler, schedule: Schedule, as_json: bool
         print_json({**await show_data(scheduler, schedule), "recent": recent})
         return
     print_facts(_facts(schedule, await upcoming_of(scheduler, schedule), await _definition(scheduler, schedule)))
-    for title, rows in (("Recently", found.happened), ("Planned", found.planned[:_RECENT])):
+    for title, rows in (("Recent", found.happened), ("Planned", found.planned[:_RECENT])):
         if rows:
             say("")
             say((title, "bold"))
@@ -196,23 +196,23 @@ async def show_data(scheduler: Scheduler, schedule: Schedule) -> dict[str, Any]:
 
 
 async def upcoming_of(scheduler: Scheduler, schedule: Schedule) -> list[datetime]:
-    """The next times at which it runs. The first is the planned one, even if overdue or counted from the end of a run.
+    """The next times at which it runs. The first is the planned one, also if it is overdue or counts from a run's end.
 
-    What is skipped and what a blackout drops is left out; what is moved or held is where it goes.
+    Skipped and dropped moments are left out; moved and held ones have their new time.
     """
-    hidden = {each.fire_at for each in schedule.occurrences}
-    # Some may come together: what is held runs when the blackout opens, perhaps at the very moment of another.
+    overridden = {each.fire_at for each in schedule.occurrences}
+    # More are planned than shown, because a held moment may run at the time of another.
     try:
-        planned = await call(scheduler, planned_fires, [schedule], count=2 * _UPCOMING + len(hidden))
-    except EvertickError:  # a rule that cannot be read any more: `rule_words` says why
+        planned = await call(scheduler, planned_fires, [schedule], count=2 * _UPCOMING + len(overridden))
+    except EvertickError:  # a rule that cannot be parsed: `rule_words` gives the reason
         return []
-    plain = {each.at for each in planned if each.prospect is None}
+    normal = {each.at for each in planned if each.prospect is None}
     first = schedule.next_fire_at
-    if first is not None and not schedule.is_paused and first not in hidden and schedule.blackout is None:
-        plain = {each for each in plain if each > first} | {first}
-    elsewhere = {each.at for each in planned if each.prospect in ("moved", "held")}
+    if first is not None and not schedule.is_paused and first not in overridden and schedule.blackout is None:
+        normal = {each for each in normal if each > first} | {first}
+    delayed = {each.at for each in planned if each.prospect in ("moved", "held")}
     zone = planned[0].fire_at.tzinfo if planned else None
-    return [each.astimezone(zone) for each in sorted(plain | elsewhere)][:_UPCOMING]
+    return [each.astimezone(zone) for each in sorted(normal | delayed)][:_UPCOMING]
 
 
 def declarer_words(schedule: Schedule) -> str:
@@ -221,7 +221,7 @@ def declarer_words(schedule: Schedule) -> str:
 
 
 def rule_words(schedule: Schedule) -> str:
-    """The rule in words, or why it has none."""
+    """The rule in words, or the reason why it cannot be parsed."""
     try:
         return parse_when(schedule.when).explain()
     except EvertickError as error:
@@ -229,14 +229,17 @@ def rule_words(schedule: Schedule) -> str:
 
 
 async def _definition(scheduler: Scheduler, schedule: Schedule) -> list[str]:
-    """Where it is defined, and whether the nodes that run say otherwise."""
+    """Where it is defined, and whether live nodes define it differently."""
     if not schedule.is_declared:
         return ["at run time"]
     is_stale = await call(scheduler, is_declared_otherwise, schedule.key)
-    # The ledger does not have what the job does.
-    does = f"in a configuration; what it does: `evertick config show {schedule.key}`"
-    where = "in code" if schedule.declared_in == "code" else does
-    return [where, *([f"of a node that has gone: live ones declare it otherwise; {REMEDY}"] if is_stale else [])]
+    # The ledger does not have the definition of the job.
+    in_file = f"in a configuration; `evertick config show {schedule.key}` shows the job"
+    where = "in code" if schedule.declared_in == "code" else in_file
+    return [
+        where,
+        *([f"by a node that has ended, and live nodes declare it differently; {REMEDY}"] if is_stale else []),
+    ]
 
 
 def _facts(
@@ -252,7 +255,7 @@ def _facts(
     yield "State", [_state(schedule), *_remarks(schedule)]
     nexts = [f"{stamp(each, is_exact=True)}  {ahead(each, moment)}" for each in upcoming]
     yield ("Would fire" if schedule.is_paused else "Next fires"), nexts or "never"
-    yield "Decided", [decision_words(each) for each in schedule.occurrences]
+    yield "Overrides", [decision_words(each) for each in schedule.occurrences]
     yield "Catch-up", schedule.catch_up + (f", up to {schedule.catch_up_limit}" if schedule.catch_up == "all" else "")
     yield "Grace", "" if schedule.grace_seconds is None else f"{schedule.grace_seconds:g} s"
     yield "Overlap", schedule.overlap
@@ -276,7 +279,7 @@ def _state(schedule: Schedule) -> str:
 
 
 def _is_over(schedule: Schedule) -> bool:
-    """One that counts from the end of its run has no next moment while that runs."""
+    """Whether it never fires again. A rule that counts from the end of a run has no next moment during the run."""
     return schedule.next_fire_at is None and schedule.last_state in (None, State.DONE) and not schedule.error
 
 
@@ -288,9 +291,9 @@ def _is_over(schedule: Schedule) -> bool:
 async def trigger(scheduler: Scheduler, key: str, args: dict[str, Any] | None, as_json: bool) -> None:
     """Run a schedule's task now, by hand.
 
-    Works while it is paused, and obeys its overlap policy. One that is for every node runs on each that is not still
-    at it; with --json the first of these runs is printed. A job that the configuration has with enabled = false and
-    that has no schedule yet is tried once: a run of its own, as the file has it.
+    Works while the schedule is paused, and obeys its overlap policy. An every-node schedule runs on each node on which
+    it does not run already; with --json the first of these runs is printed. A job with enabled = false in the
+    configuration and without a schedule is tried once, with a run of its own.
 
     \b
     Example:
@@ -322,26 +325,26 @@ async def _triggered(scheduler: Scheduler, key: str, args: dict[str, Any] | None
 
 @click.command()
 @click.argument("key", shell_complete=complete_keys)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
 @days_option
 @as_json_option
 @on_store
 async def remove(scheduler: Scheduler, key: str, yes: bool, dry_run: bool, days: int | None, as_json: bool) -> None:
-    """Take a schedule away; its history stays.
+    """Remove a schedule; its history stays.
 
-    Its waiting runs are cancelled, and those in a queue that no worker has taken; what runs, runs on. One that code or
-    a configuration declares is refused, since it would come back at the next start: pause it, or take it out there
-    first. With --dry-run nothing is written: it shows which fires would not come.
+    Its waiting runs, and dispatched runs that no worker has taken, are cancelled; running ones continue. A schedule
+    that code or a configuration declares is refused, because the next start would add it again: pause it, or remove it
+    there first. --dry-run shows which fires would be removed.
 
     \b
     Example:
       evertick remove digest-7 --dry-run
       evertick remove digest-7 --yes
     """
-    look_days = checked_days(days, dry_run)
+    preview_days = checked_days(days, dry_run)
     if dry_run:
-        print_plan(await scheduler.preview_change(key, remove=True, days=look_days), as_json)
+        print_plan(await scheduler.preview_change(key, remove=True, days=preview_days), as_json)
         return
     schedule = await scheduler.schedule(key)
     is_refused_anyway = schedule.is_declared and not schedule.is_paused
@@ -351,36 +354,36 @@ async def remove(scheduler: Scheduler, key: str, yes: bool, dry_run: bool, days:
     if as_json:
         print_json(schedule)
     else:
-        say(f"removed {key}; `evertick history {key}` still shows what became of it")
+        say(f"removed {key}; `evertick history {key}` still shows its runs")
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The value that takes an option away, and the options that can be taken away.
+# The value that removes an option, and the options that can be removed.
 _NONE = "none"
 _MAY_BE_NONE = ("grace", "expires", "unique", "unique_for", "pause_after", "blackout", "calendar")
-# Options with text that always have a value, with the default.
+# Text options that always have a value, with the default.
 _NEVER_NONE = {"queue": "default", "pace": "1s"}
 _OPTIONS = (
     click.option("--args", type=ArgumentsParameter(), help="Arguments of its runs, as a JSON object."),
-    click.option("--overlap", type=click.Choice(OVERLAPS), help="While a run of it is live; default: skip."),
+    click.option("--overlap", type=click.Choice(OVERLAPS), help="For a fire during a live run; default: skip."),
     click.option("--mode", type=click.Choice(SCHEDULE_MODES), help="One node per fire, or each; default: claimed."),
-    click.option("--catch-up", type=click.Choice(CATCH_UPS), help="After downtime; default: latest."),
-    click.option("--catch-up-limit", type=int, help="With --catch-up all: at most so many."),
-    click.option("--pace", metavar="DURATION", help="With --catch-up all: so far apart."),
+    click.option("--catch-up", type=click.Choice(CATCH_UPS), help="For fires missed in downtime; default: latest."),
+    click.option("--catch-up-limit", type=int, help="With --catch-up all: run at most N missed fires."),
+    click.option("--pace", metavar="DURATION", help="With --catch-up all: the least time between two runs."),
     click.option("--grace", metavar="DURATION|none", help="Fires noticed later than this are recorded as missed."),
-    click.option("--expires", metavar="DURATION|none", help="Not started within this, a run is missed."),
+    click.option("--expires", metavar="DURATION|none", help="A run not started within this is missed."),
     click.option("--queue", help="The queue of its runs; default: default."),
     click.option("--priority", type=int, help="Higher runs first; default: 0."),
-    click.option("--unique", metavar="KEY|none", help="No second run with this key while one is live."),
+    click.option("--unique", metavar="KEY|none", help="At most one live run with this key."),
     click.option("--unique-until", type=click.Choice(UNIQUE_UNTIL), help="How long --unique holds; default: end."),
-    click.option("--unique-for", metavar="DURATION|none", help="Or so long, whatever becomes of the run."),
-    click.option("--pause-after", metavar="COUNT|none", help="Pause it after so many failures in a row."),
-    click.option("--blackout", metavar="CALENDAR|none", help="Nothing fires while this calendar is closed."),
-    click.option("--blackout-fate", type=click.Choice(BLACKOUT_FATES), help="What becomes of what it holds back."),
+    click.option("--unique-for", metavar="DURATION|none", help="Or hold --unique for a fixed time."),
+    click.option("--pause-after", metavar="COUNT|none", help="Pause it after N failures in a row."),
+    click.option("--blackout", metavar="CALENDAR|none", help="It does not fire while this calendar is closed."),
+    click.option("--blackout-fate", type=click.Choice(BLACKOUT_FATES), help="For moments in the blackout."),
     click.option("--label", "labels", type=LabelParameter(), multiple=True, help="A label; may be repeated."),
     click.option("--tz", metavar="ZONE", help="The zone of the rule; default: node.tz of the configuration, else UTC."),
-    click.option("--calendar", metavar="NAME|none", help="Only while this calendar is open."),
+    click.option("--calendar", metavar="NAME|none", help="Fire only while this calendar is open."),
 )
 
 
@@ -423,9 +426,9 @@ async def add(scheduler: Scheduler, /, key: str, task: str, when: str, as_json: 
 
 @click.command()
 @click.argument("key", shell_complete=complete_keys)
-@click.option("--when", metavar="RULE", help="The new rule; left out, it stays.")
+@click.option("--when", metavar="RULE", help="The new rule; default: no change.")
 @_policy_options
-@click.option("--no-labels", is_flag=True, help="Take all labels away.")
+@click.option("--no-labels", is_flag=True, help="Remove all labels.")
 @dry_run_option
 @days_option
 @as_json_option
@@ -441,12 +444,12 @@ async def update(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Change a schedule; nothing fires by the change itself.
+    """Change a schedule; the change itself fires nothing.
 
-    Only what is given changes: a new rule keeps the zone of the old one unless it names its own. "none" takes --grace,
-    --expires, --unique, --unique-for, --pause-after, --blackout or --calendar away; the others always have a value.
-    --label replaces all labels, --no-labels takes them away. With --dry-run nothing is written: it shows which fires
-    would be added, removed and moved.
+    Only the given options change. A new rule keeps the zone of the old one unless it names a zone. "none" removes
+    --grace, --expires, --unique, --unique-for, --pause-after, --blackout or --calendar; the others always have a value.
+    --label replaces all labels, --no-labels removes them. --dry-run shows which fires would be added, removed and
+    moved.
 
     \b
     Example:
@@ -454,14 +457,14 @@ async def update(
       evertick update digest --grace none --overlap queue
     """
     policies, tz, calendar = _policies(given, is_unlabelled=no_labels), given["tz"], given["calendar"]
-    look_days = checked_days(days, dry_run)
+    preview_days = checked_days(days, dry_run)
     if when is None and tz is None and calendar is None and not policies:
-        raise click.UsageError("nothing is given that could change")
+        raise click.UsageError("no change is given; write --when or another option")
     if when is not None and tz is None:
         tz = await _zone_to_keep(scheduler, key, when)
     if calendar == _NONE:
         when, calendar = _without_calendar(when or (await scheduler.schedule(key)).when), None
-    plan = readable(await scheduler.preview_change(key, when, tz=tz, calendar=calendar, days=look_days, **policies))
+    plan = readable(await scheduler.preview_change(key, when, tz=tz, calendar=calendar, days=preview_days, **policies))
     if dry_run:
         print_plan(plan, as_json)
         return
@@ -476,16 +479,16 @@ async def update(
     await _print_rule(scheduler, schedule)
     if schedule.overrides:
         back = ", or `evertick apply --take-back`" if schedule.declared_in == "file" else ""
-        who, what = declarer_words(schedule), ", ".join(schedule.overrides)
-        hint(f"note: {who} declares it otherwise ({what}); this holds until {who} changes{back}")
+        declarer, options = declarer_words(schedule), ", ".join(schedule.overrides)
+        hint(f"note: {declarer} declares it differently ({options}); this holds until {declarer} changes{back}")
 
 
 async def _zone_to_keep(scheduler: Scheduler, key: str, when: str) -> str | None:
-    """The zone of the rule there is, for a new one that names none: "at 19:00" means the clock that it went by."""
+    """The zone of the old rule, for a new rule that names none."""
     schedule = await scheduler.schedule(key)
     try:
         return None if parse_when(when).is_zone_given else parse_when(schedule.when).zone.key
-    except EvertickError:  # one of them cannot be read, which the change itself says better
+    except EvertickError:  # the change reports a rule that cannot be parsed
         return None
 
 
@@ -496,16 +499,18 @@ def _without_calendar(rule: str) -> str:
 
 def _policies(given: dict[str, Any], *, is_unlabelled: bool = False) -> dict[str, Any]:
     """The given options, as `add` and `update` of the library take them."""
-    for name, usual in _NEVER_NONE.items():
+    for name, default in _NEVER_NONE.items():
         if given[name] == _NONE:
-            raise click.UsageError(f"--{name} always has a value, so that {_NONE!r} is none for it; usual is {usual!r}")
+            raise click.UsageError(
+                f"--{name} cannot be {_NONE!r}, since it always has a value; its default is {default!r}"
+            )
     policies = {
         name: None if name in _MAY_BE_NONE and value == _NONE else value
         for name, value in given.items()
         if value is not None and name not in ("tz", "calendar", "labels")
     }
     if given["labels"] and is_unlabelled:
-        raise click.UsageError("--label and --no-labels contradict each other; leave out one of them")
+        raise click.UsageError("--label excludes --no-labels; leave out one of them")
     if given["labels"] or is_unlabelled:
         policies["labels"] = dict(given["labels"])
     if isinstance(count := policies.get("pause_after"), str):
@@ -521,15 +526,15 @@ async def _print_rule(scheduler: Scheduler, schedule: Schedule) -> None:
         f"{stamp(each, is_local=False, is_exact=True)}  {distance(each, moment)}"
         for each in await upcoming_of(scheduler, schedule)
     ]
-    would = "Would fire" if schedule.is_paused else "Next fires"
-    print_facts([("Rule", schedule.when), ("In words", rule_words(schedule)), (would, fires or "never")])
+    title = "Would fire" if schedule.is_paused else "Next fires"
+    print_facts([("Rule", schedule.when), ("In words", rule_words(schedule)), (title, fires or "never")])
 
 
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_keys)
 @labels_option
-@click.option("--note", default="", help="Why; shown wherever the schedule is.")
-@click.option("--until", type=MomentParameter(), help="Resume by itself then.")
+@click.option("--note", default="", help="The reason; listings show it.")
+@click.option("--until", type=MomentParameter(), help="Resume automatically at this moment.")
 @dry_run_option
 @days_option
 @moments_tz_option
@@ -545,10 +550,10 @@ async def pause(
     days: int | None,
     as_json: bool,
 ) -> None:
-    """Stop a schedule from firing, or all with a label.
+    """Pause a schedule, or all with a label.
 
-    What runs, runs on; the moments that pass are recorded as skipped when the pause ends. With --dry-run nothing is
-    written: it shows which fires would not come.
+    Running jobs continue. Moments during the pause are recorded as skipped when it ends. --dry-run shows which fires
+    would be removed.
 
     \b
     Example:
@@ -557,9 +562,9 @@ async def pause(
       evertick pause --label team=sales
       evertick pause report --until 48h --dry-run
     """
-    is_many, look_days = _is_many(key, labels), checked_days(days, dry_run)
+    is_many, preview_days = _is_many(key, labels), checked_days(days, dry_run)
     if dry_run:
-        await _look(scheduler, key, dict(labels), until, look_days, as_json)
+        await _preview_pause(scheduler, key, dict(labels), until, preview_days, as_json)
         return
     if is_many:
         await _pause_many(scheduler, dict(labels), note, until, as_json)
@@ -572,7 +577,7 @@ async def pause(
         say(f"paused {key}{_until_words(schedule.paused_until, f'`evertick resume {key}`')}")
 
 
-async def _look(
+async def _preview_pause(
     scheduler: Scheduler,
     key: str | None,
     labels: Mapping[str, str],
@@ -580,12 +585,12 @@ async def _look(
     days: int,
     as_json: bool,
 ) -> None:
-    """Show the effect of a pause: of one schedule its fires, of many a sentence each."""
+    """Show the effect of a pause: the fires of one schedule, or a sentence for each of many."""
     if key is not None:
         print_plan(await scheduler.preview_change(key, pause=True, until=until, days=days), as_json)
         return
     found, plans = await scheduler.schedules(labels=labels, is_paused=False), []
-    with progress("looked at", is_quiet=as_json) as report:
+    with progress("schedules checked", is_quiet=as_json) as report:
         for count, schedule in enumerate(found, 1):
             plans.append(await scheduler.preview_change(schedule.key, pause=True, until=until, days=days))
             report(count, len(found))
@@ -601,7 +606,7 @@ async def _look(
 
 
 def _hint_nothing_to_pause(scheduler: Scheduler, labels: Mapping[str, str]) -> None:
-    hint(f"no schedule that is not paused has {_words(labels)} in app {scheduler.app!r}")
+    hint(f"app {scheduler.app!r} has no active schedule with {_words(labels)}")
 
 
 async def _pause_many(
@@ -624,9 +629,9 @@ async def _pause_many(
 @as_json_option
 @on_store
 async def resume(scheduler: Scheduler, key: str | None, labels: tuple[tuple[str, str], ...], as_json: bool) -> None:
-    """Let a paused schedule go on from now, or all with a label.
+    """Resume a paused schedule, or all with a label.
 
-    The moments that have passed do not run.
+    Moments during the pause do not run.
 
     \b
     Example:
@@ -646,8 +651,8 @@ async def resume(scheduler: Scheduler, key: str | None, labels: tuple[tuple[str,
     else:
         next_fire = schedule.next_fire_at
         following = "" if next_fire is None else f"; next fire {stamp(next_fire)} ({distance(next_fire, now())})"
-        stood = "" if before.paused_at is None else f" after {span(now() - before.paused_at)}"
-        say(f"resumed {key}{stood}{following}")
+        paused = "" if before.paused_at is None else f" after {span(now() - before.paused_at)}"
+        say(f"resumed {key}{paused}{following}")
 
 
 async def _resume_many(scheduler: Scheduler, labels: Mapping[str, str], as_json: bool) -> None:
@@ -659,16 +664,16 @@ async def _resume_many(scheduler: Scheduler, labels: Mapping[str, str], as_json:
     for key in keys:
         say(f"resumed {key}")
     if not keys:
-        hint(f"no schedule that somebody paused has {_words(labels)} in app {scheduler.app!r}")
+        hint(f"app {scheduler.app!r} has no schedule with {_words(labels)} that was paused by hand")
 
 
 @contextmanager
 def _counted(verb: str, as_json: bool) -> Iterator[OnChange]:
-    """Print how many it were until now, also when it is interrupted."""
+    """Show how many schedules were changed, also after an interruption."""
     changed = 0
 
     with (
-        note_if_interrupted(lambda: f"{verb} {changed}; ask again to go on"),
+        note_if_interrupted(lambda: f"{verb} {changed}; call it again to continue"),
         progress(verb, is_quiet=as_json) as report,
     ):
 
@@ -682,7 +687,7 @@ def _counted(verb: str, as_json: bool) -> Iterator[OnChange]:
 
 def _is_many(key: str | None, labels: tuple[tuple[str, str], ...]) -> bool:
     if (key is None) == (not labels):
-        raise click.UsageError("name one schedule by its key, or several by --label")
+        raise click.UsageError("name one schedule by its key, or several with --label")
     return key is None
 
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["top"]
 
 _BAR_WIDTH = 10
-# A node that works claims sooner: it waits only until the next run is due or a wake-up comes.
+# A working node claims sooner: it sleeps until the next run is due or a wake-up arrives.
 _LAG_USUAL_SECONDS = 2.0
 
 
@@ -68,7 +68,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     columns: list[Column]
     rows: list[list[str]]
-    # Its part of the lines that a terminal has.
+    # Its share of the lines of the terminal.
     share: float
 
 
@@ -76,19 +76,18 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--interval", type=DurationParameter(least="200ms"), default="2s", show_default=True, help="Refresh interval."
 )
-@click.option("--once", is_flag=True, help="One look, then end.")
+@click.option("--once", is_flag=True, help="Print one frame and end.")
 @moments_tz_option
 @as_json_option
 @on_store
 async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bool) -> None:
-    """Watch what runs, what is next, what came of it.
+    """Watch running jobs, next fires and last results.
 
-    Shows your duties, and built-in duties that fail; and channels of the outbox that have messages to send or that were
-    given up.
+    Shows also your duties, built-in duties that fail, and channels of the outbox with unsent or failed messages.
 
-    AT of what is next is in the zone of each schedule, or in that of --tz; ZONE is its name.
+    AT of the next fires is in the zone of each schedule, or in that of --tz; ZONE is its name.
 
-    q or Ctrl-C ends it. In a pipe and with --json it is one look.
+    q or Ctrl-C ends it. In a pipe and with --json it prints one frame.
 
     \b
     Example:
@@ -96,9 +95,9 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
       evertick top --interval 500ms
       evertick top --once
     """
-    see = _seer(scheduler)
-    # A store that cannot be opened ends the command; one that fails later may come back.
-    frame = await see()
+    take = _frames(scheduler)
+    # A store that cannot be opened ends the command; a later failure is shown until the store is back.
+    frame = await take()
     if as_json:
         print_json(_data(frame))
     elif once or not sys.stdout.isatty():
@@ -106,18 +105,18 @@ async def top(scheduler: Scheduler, interval: timedelta, once: bool, as_json: bo
         if not (frame.schedules or frame.nodes or frame.recent):
             await hint_other_apps(scheduler)
     else:
-        await _watch(frame, see, interval.total_seconds())
+        await _watch(frame, take, interval.total_seconds())
 
 
-def _seer(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
-    """Gives frames of the ledger that the command line names."""
+def _frames(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
+    """A function that takes a frame of the ledger that the command line names."""
     given = click.get_current_context().params
     ledger = ledger_of(given["database"], given["app"], given["config"])
 
-    async def see() -> Frame:
+    async def take() -> Frame:
         return await call(scheduler, snapshot, killed={each.node_id: each.pid for each in killed_daemons_of(ledger)})
 
-    return see
+    return take
 
 
 def _print_once(frame: Frame) -> None:
@@ -140,16 +139,16 @@ def _data(frame: Frame) -> dict[str, Any]:
 # --- the live view ---------------------------------------------------------------------------------------------------
 
 
-async def _watch(first: Frame, see: Callable[[], Awaitable[Frame]], seconds: float) -> None:
+async def _watch(first: Frame, take: Callable[[], Awaitable[Frame]], seconds: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
     ended, screen = asyncio.Event(), console()
-    with _ends(ended), Live(console=screen, screen=True, auto_refresh=False) as live:
+    with _set_at_end(ended), Live(console=screen, screen=True, auto_refresh=False) as live:
         live.update(_view(first, screen.width, screen.height), refresh=True)
         while not await _is_set_within(ended, seconds):
             try:
-                live.update(_view(await see(), screen.width, screen.height), refresh=True)
+                live.update(_view(await take(), screen.width, screen.height), refresh=True)
             except StoreUnavailable as error:
                 live.update(Text(clean(str(error)), "bold red"), refresh=True)
 
@@ -162,8 +161,8 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 @contextmanager
-def _ends(ended: asyncio.Event) -> Iterator[None]:
-    """Set the event at q, Ctrl-C or TERM; the terminal is as before afterwards."""
+def _set_at_end(ended: asyncio.Event) -> Iterator[None]:
+    """Set the event at q, Ctrl-C or TERM, and restore the terminal afterwards."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
@@ -182,19 +181,19 @@ def _no_keys() -> Iterator[None]:
 
 @contextmanager
 def _keys(ended: asyncio.Event) -> Iterator[None]:
-    """Hear single keys, which a terminal otherwise keeps until the end of the line."""
+    """Read single keys; by default a terminal passes on whole lines."""
     import termios
     import tty
 
     loop, keyboard = asyncio.get_running_loop(), sys.stdin.fileno()
 
-    def hear() -> None:
+    def read() -> None:
         if os.read(keyboard, 64)[:1] in (b"q", b"Q", b""):
             ended.set()
 
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard)
-    loop.add_reader(keyboard, hear)
+    loop.add_reader(keyboard, read)
     try:
         yield
     finally:
@@ -203,7 +202,7 @@ def _keys(ended: asyncio.Event) -> Iterator[None]:
 
 
 def _view(frame: Frame, width: int, height: int | None) -> Group:
-    """The frame as far as it fits: each section has its part of the lines, and counts the rows that are left out."""
+    """The frame, cut to fit: each section has its share of the lines, and counts the rows that are left out."""
     from rich.console import Group, RenderableType
     from rich.text import Text
 
@@ -211,7 +210,7 @@ def _view(frame: Frame, width: int, height: int | None) -> Group:
     parts: list[RenderableType] = [Text.assemble(*_spaced(line)) for line in head]
     sections = _sections(frame)
     lines = None if height is None else height - len(head)
-    # Where not even one row of each would fit, the empty lines between them go first.
+    # If not even one row of each section fits, there are no empty lines between sections.
     is_tight = lines is not None and sum(4 if section.rows else 2 for section in sections) > lines
     between = [] if is_tight else [Text("")]
     for section, most in zip(sections, _rows_shown(sections, lines, len(between)), strict=True):
@@ -226,11 +225,11 @@ def _view(frame: Frame, width: int, height: int | None) -> Group:
 
 
 def _rows_shown(sections: list[_Section], lines: int | None, between: int) -> list[int]:
-    """How many rows of each section fit. Lines that one does not need go to the others, in their order."""
+    """How many rows of each section fit. Lines that a section does not need go to the others, in their order."""
     wanted = [len(section.rows) for section in sections]
     if lines is None:
         return wanted
-    # A section takes its title, with rows a line of heads, and what is between it and the one before.
+    # A section needs a line for its title, one for the heads of its rows, and the empty lines before it.
     left = lines - sum(between + (2 if count else 1) for count in wanted)
     shown = [min(count, max(1, int(each.share * left))) for each, count in zip(sections, wanted, strict=True)]
     for place, count in enumerate(wanted):
@@ -258,7 +257,7 @@ def _head(frame: Frame) -> list[tuple[str, str]]:
 
 
 def _lines(parts: list[tuple[str, str]], width: int) -> list[list[tuple[str, str]]]:
-    """The parts in as many lines as they need, none of them broken: a number stays with what it counts."""
+    """The parts, wrapped into lines between two parts."""
     lines: list[list[tuple[str, str]]] = [[]]
     for part in parts:
         if lines[-1] and sum(len(text) + 2 for text, _ in (*lines[-1], part)) - 2 > width:
@@ -279,7 +278,7 @@ def _alarms(frame: Frame) -> Iterator[str]:
         yield f"{failing} {'duty fails' if failing == 1 else 'duties fail'}"
     dead = sum(channel.dead for channel in frame.channels)
     if dead:
-        yield f"{counted(dead)} {'message' if dead == 1 else 'messages'} given up"
+        yield f"{counted(dead)} {'message' if dead == 1 else 'messages'} dead"
     if (grade := grade_of(frame.problems)) is not Grade.OK:
         yield f"status {grade.name}: {frame.problems[0].check.replace('_', ' ')}" + (
             ", …" if len(frame.problems) > 1 else ""
@@ -302,7 +301,7 @@ def _sections(frame: Frame) -> list[_Section]:
             rows=[_next_row(each, frame.at) for each in frame.next],
             share=0.2,
         ),
-        _lately(frame),
+        _recent(frame),
         _nodes(frame, names),
         *_more_sections(frame),
     ]
@@ -325,9 +324,9 @@ def _running(frame: Frame, names: dict[str, str]) -> _Section:
     )
 
 
-def _lately(frame: Frame) -> _Section:
+def _recent(frame: Frame) -> _Section:
     return _Section(
-        title="Lately",
+        title="Recent",
         columns=[
             Column(title="ENDED"),
             Column(title="KEY", is_cut=True, cut_least=16),
@@ -357,7 +356,7 @@ def _nodes(frame: Frame, names: dict[str, str]) -> _Section:
 
 
 def _more_sections(frame: Frame) -> Iterator[_Section]:
-    """Sections that many apps have no rows of. An empty one is left out: it would only take lines."""
+    """Sections that are left out if they are empty."""
     duties = [duty for duty in frame.duties if duty.error is not None or duty.name not in OWN_DUTIES]
     if duties:
         yield _Section(
@@ -373,7 +372,7 @@ def _more_sections(frame: Frame) -> Iterator[_Section]:
                 Column(title="CHANNEL", is_cut=True),
                 Column(title="WAITING", is_right=True),
                 Column(title="SENDING", is_right=True),
-                Column(title="GIVEN UP", is_right=True),
+                Column(title="DEAD", is_right=True),
                 Column(title="OLDEST DUE"),
             ],
             rows=[_channel_row(channel, frame.at) for channel in frame.channels],
@@ -394,14 +393,14 @@ def _running_row(run: Run, names: dict[str, str], now: datetime) -> list[str]:
 
 
 def _whole(duration: timedelta) -> str:
-    """In whole seconds: what changes faster than the view is noise."""
+    """The duration in whole seconds."""
     seconds = int(duration.total_seconds())
     return span(timedelta(seconds=seconds)) if seconds >= 1 else "0 s"
 
 
 def _progress(run: Run) -> str:
     if run.is_cancel_requested:
-        return "asked to stop"
+        return "stopping"
     if run.progress is None:
         return run.progress_text or ""
     full = round(min(max(run.progress, 0.0), 1.0) * _BAR_WIDTH)

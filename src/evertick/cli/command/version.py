@@ -1,4 +1,4 @@
-"""The options --version and --json of the root: the versions of Evertick and of what it runs on."""
+"""The options --version and --json of the root: the versions of Evertick, Python and its packages."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ def _show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
-version_option = click.option(
-    "--version", is_flag=True, expose_value=False, callback=_show, help="Print the versions of all parts."
-)
-# Eager, so that its value is known to --version in either order.
+version_option = click.option("--version", is_flag=True, expose_value=False, callback=_show, help="Print the versions.")
+# Eager, so that --version knows its value in either order.
 version_json_option = click.option(
     "--json", is_flag=True, is_eager=True, expose_value=False, callback=_note_json, help="Print JSON, with --version."
 )

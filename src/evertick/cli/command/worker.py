@@ -1,4 +1,4 @@
-"""The command that runs a worker: takes dispatched runs from a broker and does them, without a database."""
+"""The command worker: takes dispatched runs from a broker and does them, without a database."""
 
 from __future__ import annotations
 
@@ -55,37 +55,37 @@ _KEYS = {"password_file": "password_file", "credentials": "credentials"} | {
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--redis", metavar="URL", help="Take from this Redis; or $EVERTICK_REDIS.")
-@click.option("--nats", metavar="URL", help="Take from this NATS; or $EVERTICK_NATS.")
+@click.option("--redis", metavar="URL", help="Take runs from this Redis; default: $EVERTICK_REDIS.")
+@click.option("--nats", metavar="URL", help="Take runs from this NATS; default: $EVERTICK_NATS.")
 @config_option
-@click.option("--broker", type=click.Choice(sorted(BROKERS)), help="Which one, where the configuration names both.")
+@click.option("--broker", type=click.Choice(sorted(BROKERS)), help="The broker, if the configuration names both.")
 @click.option("--driver", metavar="NAME", required=True, help="The queue to take from: the driver name of its jobs.")
 @click.option(
     "--parallelism",
     type=click.IntRange(0, _PARALLELISM_MOST),
     default=0,
     show_default=True,
-    help="Runs at once; 0: one for each processor that it may use.",
+    help="Runs at once; 0: one per available processor.",
 )
-@click.option("--tasks", metavar="MODULE:ATTRIBUTE", help="Do the tasks of this scheduler, instead of a command.")
+@click.option("--tasks", metavar="MODULE:ATTRIBUTE", help="Do the tasks of this scheduler instead of a command.")
 @click.option("--stream", is_flag=True, help="The queue in Redis is a stream, not a list.")
 @click.option(
     "--prefix",
     metavar="TEXT",
-    help=f"What the queue's key begins with in Redis ({QUEUE_PREFIX}), or all subjects in NATS ({SUBJECT_PREFIX}).",
+    help=f"The prefix of the queue's key in Redis ({QUEUE_PREFIX}), or of all subjects in NATS ({SUBJECT_PREFIX}).",
 )
-@click.option("--name", metavar="NAME", help="How this worker is called in reports; default: host and process.")
+@click.option("--name", metavar="NAME", help="The name of this worker in reports; default: host and process.")
 @click.option("--success-code", "success_codes", type=_CODE, multiple=True, help="Exit codes of success; default: 0.")
 @click.option("--skip-code", "skip_codes", type=_CODE, multiple=True, help="Exit codes that mean: nothing to do.")
 @click.option("--retry-code", "retry_codes", type=_CODE, multiple=True, help="Exit codes that mean: try again.")
-@click.option("--stop-timeout", type=DurationParameter(), default="30s", help="How long runs get at a stop; 30s.")
-@click.option("--password-file", type=_FILE, help="File that holds the broker's password and nothing else.")
-@click.option("--credentials", type=_FILE, help="NATS: credentials file of the server's operator.")
-@click.option("--ca", type=_FILE, help="TLS: who signed the broker's certificate.")
-@click.option("--cert", type=_FILE, help="TLS: this worker's certificate.")
+@click.option("--stop-timeout", type=DurationParameter(), default="30s", help="Time for runs to end at a stop; 30s.")
+@click.option("--password-file", type=_FILE, help="A file with the broker's password only.")
+@click.option("--credentials", type=_FILE, help="NATS: the credentials file of the server's operator.")
+@click.option("--ca", type=_FILE, help="TLS: the CA of the broker's certificate.")
+@click.option("--cert", type=_FILE, help="TLS: the certificate of this worker.")
 @click.option("--key", type=_FILE, help="TLS: the key of the certificate.")
-@click.option("-v", "--verbose", count=True, help="Log more of Evertick's own work; -vv: of everything.")
-@click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="Log from this level on.")
+@click.option("-v", "--verbose", count=True, help="Log Evertick at debug level; -vv: everything.")
+@click.option("--log-level", type=click.Choice(_LEVELS, case_sensitive=False), help="The lowest level to log.")
 def worker(
     command: tuple[str, ...],
     driver: str,
@@ -99,13 +99,14 @@ def worker(
 ) -> None:
     """Do the runs of a queue, until TERM or Ctrl-C.
 
-    A COMMAND gets each run as JSON on its standard input; its exit code says how the run ended. With --tasks the
-    functions of a program are called, by the names of their tasks. Neither needs the database.
+    A COMMAND gets each run as JSON on its standard input, and its exit code is the outcome of the run. With --tasks the
+    worker calls the functions of a program by the names of their tasks. Neither needs the database.
 
-    Where the broker is: --redis or --nats, else $EVERTICK_REDIS or $EVERTICK_NATS, else [redis] or [nats] of the
-    configuration, found as the daemon finds it. A URL replaces what a named configuration says of that broker.
+    The broker is that of --redis or --nats, else of $EVERTICK_REDIS or $EVERTICK_NATS, else of [redis] or [nats] in the
+    configuration, which is found as the daemon finds it. A URL overrides that of a configuration.
 
-    At TERM nothing more is taken, and what is under way gets its time; a second signal does not wait for it.
+    After TERM the worker takes no more runs, and waits for running ones up to --stop-timeout. A second signal ends it
+    at once.
 
     \b
     Example:
@@ -114,15 +115,11 @@ def worker(
       evertick worker --config worker.toml --driver docker -- ./build.sh
     """
     if bool(command) == (tasks is not None):
-        raise click.UsageError(
-            "say what to do for a run, one of them: a command behind --, or --tasks module:scheduler"
-        )
+        raise click.UsageError("name what does a run, one of them: a command after --, or --tasks module:scheduler")
     set_up_logging(verbose, log_level)
-    line = _line(driver, system_clock, given)
-    craft = _craft(command, tasks, given)
     made = Worker(
-        line,
-        craft,
+        _session(driver, system_clock, given),
+        _executor(command, tasks, given),
         parallelism=parallelism or _processors(),
         clock=system_clock,
         name=name or f"{host_name()}:{os.getpid()}",
@@ -132,7 +129,7 @@ def worker(
 
 
 def _processors() -> int:
-    """Those that this process may use: an operator, or a container, may have pinned it to some of the machine's."""
+    """The number of processors that this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -150,49 +147,48 @@ async def _serve(made: Worker) -> None:
     await made.run()
 
 
-def _line(driver: str, clock: Clock, given: dict[str, Any]) -> BrokerSession:
+def _session(driver: str, clock: Clock, given: dict[str, Any]) -> BrokerSession:
     queue = check_queue_name(driver, "--driver")
     name = _named_broker(given)
     file = find_file(given["config"]) if given["config"] is not None or name is None else None
     found = load_brokers(file, _environment(name, given), _flags(name, given))
     for warning in found.warnings:
-        log.warning("%s", warning)
-    to = _chosen(found, name or given["broker"], file)
+        log.warning("configuration: %s", warning)
+    broker = _chosen(found, name or given["broker"], file)
     resolve = Secrets(None if file is None else file.parent / SECRETS).resolve
-    if isinstance(to, RedisConnection):
-        with _needing("redis"):
+    if isinstance(broker, RedisConnection):
+        with _extra("redis"):
             from evertick.worker.redis_session import RedisBrokerSession
 
         prefix = check_prefix(QUEUE_PREFIX if given["prefix"] is None else given["prefix"], "--prefix")
         kind: Literal["list", "stream"] = "stream" if given["stream"] else "list"
-        return RedisBrokerSession(to, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
+        return RedisBrokerSession(broker, queue, clock=clock, kind=kind, prefix=prefix, resolve_secret=resolve)
     if given["stream"]:
-        raise click.UsageError("--stream is about queues in Redis; leave it out with NATS")
-    with _needing("nats"):
+        raise click.UsageError("--stream applies to Redis only; leave it out with NATS")
+    with _extra("nats"):
         from evertick.worker.nats_session import NatsBrokerSession
 
-    prefix = check_subject_prefix(to.prefix if given["prefix"] is None else given["prefix"], "--prefix")
-    return NatsBrokerSession(msgspec.structs.replace(to, prefix=prefix), queue, clock=clock, resolve_secret=resolve)
+    prefix = check_subject_prefix(broker.prefix if given["prefix"] is None else given["prefix"], "--prefix")
+    broker = msgspec.structs.replace(broker, prefix=prefix)
+    return NatsBrokerSession(broker, queue, clock=clock, resolve_secret=resolve)
 
 
 @contextmanager
-def _needing(extra: str) -> Iterator[None]:
+def _extra(extra: str) -> Iterator[None]:
     """For a block that imports the modules of an extra."""
     try:
         yield
     except ImportError as error:
-        raise InvalidSetting(
-            f"a worker of {extra} cannot be started ({error}); install what it needs with `pip install "
-            f"'evertick[{extra}]'`"
-        ) from error
+        problem = f"the packages for a worker of {extra} are missing ({error})"
+        raise InvalidSetting(problem, fix=f"install them with `pip install 'evertick[{extra}]'`") from error
 
 
 def _named_broker(given: dict[str, Any]) -> str | None:
-    """By a URL, as a flag or else in the environment; None: the configuration says which."""
+    """The broker that a flag or the environment names by a URL; None: the configuration names it."""
     for urls in (given, {name: os.environ.get(_variable(name)) for name in BROKERS}):
         named = [name for name in BROKERS if urls[name]]
         if len(named) > 1 and given["broker"] not in named:
-            raise click.UsageError("say where the queue is, one of them: --redis URL or --nats URL")
+            raise click.UsageError("name one broker: --redis URL or --nats URL")
         if named:
             return named[0] if len(named) == 1 else str(given["broker"])
     return None
@@ -203,7 +199,7 @@ def _variable(broker: str) -> str:
 
 
 def _environment(name: str | None, given: dict[str, Any]) -> dict[str, str]:
-    """The short variable is the one of the key: so a password beside it in the environment belongs to it."""
+    """EVERTICK_REDIS and EVERTICK_NATS are short forms of EVERTICK_REDIS_URL and EVERTICK_NATS_URL."""
     url = None if name is None or given[name] else os.environ[_variable(name)]
     return {**os.environ} if url is None else {**os.environ, f"{_variable(str(name))}_URL": url}
 
@@ -215,9 +211,9 @@ def _flags(name: str | None, given: dict[str, Any]) -> dict[str, tuple[str, Any]
         return flags
     broker = name or given["broker"] or ("nats" if given["credentials"] else None)
     if broker is None:
-        raise click.UsageError("say whose files these are: --broker redis or --broker nats")
+        raise click.UsageError("name the broker of these files: --broker redis or --broker nats")
     if broker == "redis" and given["credentials"]:
-        raise click.UsageError("--credentials is about NATS; leave it out with Redis")
+        raise click.UsageError("--credentials applies to NATS only; leave it out with Redis")
     return flags | {f"{broker}.{_KEYS[each]}": (f"--{each.replace('_', '-')}", file) for each, file in files.items()}
 
 
@@ -225,26 +221,27 @@ def _chosen(found: Brokers, name: str | None, file: Path | None) -> RedisConnect
     if name is None and len(found.connections) == 1:
         [name] = found.connections
     if name is None and found.connections:
-        raise click.UsageError(f"{file} names a Redis and a NATS; say which, by --broker redis or --broker nats")
+        raise click.UsageError(f"{file} has a Redis and a NATS; name one with --broker redis or --broker nats")
     if name is None or name not in found.connections:
-        where = f"there is none at {searched_files()}" if file is None else f"{file} has none of it"
+        section = "[redis] or [nats]" if name is None else f"[{name}]"
+        where = f"no configuration at {searched_files()}" if file is None else f"no {section} in {file}"
         raise click.UsageError(
-            "say where the queue is, one of them: --redis URL or --nats URL, or url or address under "
-            f"{'[redis] or [nats]' if name is None else f'[{name}]'} in a configuration; {where}"
+            f"no broker is named, and there is {where}; write --redis URL or --nats URL, or url or address under "
+            f"{section} in a configuration"
         )
     return found.connections[name]
 
 
-def _craft(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -> Executor:
+def _executor(command: tuple[str, ...], tasks: str | None, given: dict[str, Any]) -> Executor:
     codes = {name: given[name] for name in ("success_codes", "skip_codes", "retry_codes") if given[name]}
     if tasks is None:
         from evertick.worker.executor import CommandExecutor
 
         if shutil.which(command[0]) is None:
-            raise click.UsageError(f"there is no program {command[0]!r} that can be run here; is it spelt right?")
+            raise click.UsageError(f"there is no executable program {command[0]!r}; correct its name or path")
         return CommandExecutor(command, clock=system_clock, **codes)
     if codes:
-        raise click.UsageError("exit codes are those of a command; leave them out with --tasks")
+        raise click.UsageError("exit codes apply to a command only; leave them out with --tasks")
     from evertick.worker.executor import TasksExecutor
 
     return TasksExecutor(find_scheduler(tasks))

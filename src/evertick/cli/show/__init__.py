@@ -1,1 +1,1 @@
-"""The output of commands: tables, words, pictures, progress."""
+"""The output of commands: tables, text, heatmaps, progress."""

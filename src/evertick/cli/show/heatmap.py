@@ -1,7 +1,7 @@
-"""A forecast as a picture: fires per hour, a row per day, for a terminal, a pipe or as SVG.
+"""A forecast as a heatmap: fires per hour, a row per day, for a terminal, a pipe or as SVG.
 
-Where the counts are far apart the scale is logarithmic: one schedule of every second would make all others invisible
-on a linear one. A picture never speaks by colour alone: there are numbers, shades or, in SVG, a title on every cell.
+If the counts differ much, the scale is logarithmic: on a linear scale, one schedule per second would hide all others.
+Colours are never the only sign: there are numbers, shades or, in SVG, a title on every cell.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from evertick.plan.forecast import Day, Forecast
 
 __all__ = ["heatmap_svg", "print_heatmap"]
 
-# From few to many. Each differs from its neighbours in grey, too.
+# From few to many. They differ in grey, too.
 _COLOURS = ("#d3e5f5", "#9cc7e8", "#5aa0d6", "#2471b5", "#0b3d78")
 _INKS = ("#1a1a1a", "#1a1a1a", "#1a1a1a", "#ffffff", "#ffffff")
 _SHADES = ("▁▁", "▂▂", "▄▄", "▆▆", "██")
 _NO_FIRE = "·"
-# Counts are far apart if the largest is so many times the smallest.
+# The scale is logarithmic if the largest count is this many times the smallest.
 _WIDE = 50
-# So wide must a terminal be to have room for numbers.
+# Columns of a terminal that shows numbers, and of one that shows two letters per hour.
 _WIDTH_OF_NUMBERS = 104
-# And so wide for two letters an hour.
 _WIDTH_OF_PAIRS = 72
 
 
@@ -45,7 +44,7 @@ def _plain_row(day: Day) -> list[str]:
 
 
 class _Scale(msgspec.Struct, frozen=True):
-    """From counts to colours."""
+    """Maps counts to colours."""
 
     least: int
     most: int
@@ -56,7 +55,7 @@ class _Scale(msgspec.Struct, frozen=True):
         return cls(min(counts, default=0), max(counts, default=0))
 
     def level(self, count: int) -> int:
-        """Which of the colours stands for a count that is not 0."""
+        """The place of the colour for a count that is not 0."""
         if count <= 1:
             return 0
         is_wide = self.most > _WIDE * self.least
@@ -64,10 +63,10 @@ class _Scale(msgspec.Struct, frozen=True):
         return min(len(_COLOURS) - 1, int(len(_COLOURS) * place))
 
     def steps(self) -> Iterator[tuple[int, int, int]]:
-        """Each colour that is used, with the counts that it stands for."""
+        """Each colour, with the lowest and highest count that it stands for."""
         low = 1
         for level in range(len(_COLOURS)):
-            # Found by halving, since the counts that share a level lie together.
+            # Bisection: the counts of a level are contiguous.
             high, reach = low - 1, self.most
             while high < reach:
                 middle = (high + reach + 1) // 2
@@ -94,9 +93,9 @@ def _print_for_terminal(forecast: Forecast) -> None:
     columns, scale = console().width, _Scale.of(forecast)
     has_numbers = columns >= _WIDTH_OF_NUMBERS
     width = 3 if has_numbers else 2 if columns >= _WIDTH_OF_PAIRS else 1
-    # As many hours are named as there is room for names between.
-    every = {3: 1, 2: 2, 1: 3}[width]
-    heads = "".join(f"{hour:02}".ljust(width * every) for hour in range(0, 24, every))
+    # The head names every hour, or every second or third, as the width allows.
+    step = {3: 1, 2: 2, 1: 3}[width]
+    heads = "".join(f"{hour:02}".ljust(width * step) for hour in range(0, 24, step))
     say((f"{'':15}{heads}  fires", "dim"))
     for day in forecast.days:
         line = Text(f"{day.date:%a %Y-%m-%d} ")
@@ -138,7 +137,7 @@ _STYLE = """
 
 
 def heatmap_svg(forecast: Forecast, title: str) -> str:
-    """The forecast as a picture of its own: no script, no font, no file beside it."""
+    """The forecast as SVG, without scripts, fonts or other files."""
     width = _LEFT + 24 * (_CELL_WIDTH + _SPACE) + _RIGHT
     scale = _Scale.of(forecast)
     height = _TOP + len(forecast.days) * (_CELL_HEIGHT + _SPACE) + _BOTTOM
@@ -182,12 +181,12 @@ def _svg_day(day: Day, row: int, scale: _Scale) -> Iterator[str]:
     yield f'<text class="right" x="{_LEFT - 10}" y="{baseline:g}">{day.date:%a %Y-%m-%d}</text>'
     for hour, count in enumerate(day.hours):
         x = _LEFT + hour * (_CELL_WIDTH + _SPACE)
-        told = "passed, or left out by a clock change" if count is None else f"{count:,} fires"
+        words = "passed, or left out by a clock change" if count is None else f"{count:,} fires"
         level = scale.level(count) if count else 0
         paint = f'fill="{_COLOURS[level]}"' if count else f'class="{"past" if count is None else "none"}"'
         yield (
             f'<rect x="{x}" y="{y}" width="{_CELL_WIDTH}" height="{_CELL_HEIGHT}" rx="4" {paint}>'
-            f"<title>{day.date:%a %Y-%m-%d} {hour:02}:00: {told}</title></rect>"
+            f"<title>{day.date:%a %Y-%m-%d} {hour:02}:00: {words}</title></rect>"
         )
         if count:
             middle = x + _CELL_WIDTH / 2

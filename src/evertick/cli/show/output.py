@@ -1,8 +1,8 @@
 """The output of commands: tables, facts and lines for people, JSON for programs.
 
-On a terminal: colours, and what does not fit beside the rest goes below its row, is cut, or is left out, as each column
-says; sentences are broken between words. In a pipe: plain aligned text, whole. rich is loaded for a terminal only. All
-that jobs and people wrote (errors, notes, keys) passes `clean` first: no control character of it reaches a terminal.
+On a terminal the output has colours, and text is wrapped. A cell that does not fit goes below its row, is cut or is
+left out, as its column defines. In a pipe it is plain aligned text, complete. rich is loaded for a terminal only.
+Everything that jobs and people wrote (errors, notes, keys) passes `clean` first, which removes control characters.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = [
     "table_for_terminal",
 ]
 
-_NOTHING = "-"
-_BETWEEN = 2
-# Letters of a column before what must be whole is cut for it.
+_EMPTY = "-"
+_GAP = 2
+# A column keeps this many letters before columns that are never cut lose any.
 _CUT_LEAST = 4
-_SET_IN = 4
+_INDENT = 4
 
 _STYLES = {
     "succeeded": "green",
@@ -72,27 +72,27 @@ _STYLES = {
     "note": "cyan",
 }
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON only.")
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     is_right: bool = False
-    # May be cut where the terminal is narrow, to so many characters before others are left out.
+    # Cut on a narrow terminal, to `cut_least` characters before other columns are left out.
     is_cut: bool = False
     cut_least: int = 8
-    # Cut at its beginning: what tells such texts apart stands at their end.
+    # Cut at the beginning, because such texts differ at their end.
     is_cut_in_front: bool = False
-    # Left out where not all fit, the highest first; 0: never.
+    # Left out if not all columns fit, the highest first; 0: never.
     gives_way: int = 0
-    # Then it is not lost but stands below the row: on a line with others, or on one of its own that is never broken,
-    # to be copied.
+    # A column that is left out is printed below the row: on a line with others, or on its own line, which is never
+    # wrapped and can be copied.
     below: Literal["", "shared", "own"] = ""
-    # A text that is cut in its column stands whole below its row.
+    # A text that is cut in its column is printed in full below its row.
     is_whole_below: bool = False
-    # A moment: where not all fit told without parts of seconds, and with an offset that all have in the head.
+    # If not all columns fit, a moment is shortened to seconds, and an offset that all rows share goes to the head.
     is_moment: bool = False
-    # Left out on a terminal narrower than this: what only some readers need.
+    # Left out on a narrower terminal.
     width_least: int = 0
     # Coloured by its first word (a verdict, a state).
     is_coloured: bool = False
@@ -112,16 +112,16 @@ def print_json(data: Any) -> None:
 
 
 def json_text(data: Any, *, indent: int | None = None) -> str:
-    """JSON that a terminal shows as it is. `indent`: None for one line."""
+    """JSON without control characters. `indent`: None for one line."""
     encoded = msgspec.json.encode(data)
     return escaped((encoded if indent is None else msgspec.json.format(encoded, indent=indent)).decode())
 
 
 def hint(text: str, *, head: str = "", is_dim: bool = False) -> None:
-    """A sentence on stderr, no part of the answer. On a terminal it is wrapped, set in by the length of its head."""
+    """Print a sentence on stderr, which is not part of the answer. On a terminal it is wrapped below its head."""
     whole = head + clean(text)
     if sys.stderr.isatty():
-        # Text that a user may copy, like an id or a path, stays in one piece.
+        # An id or a path is not broken, so that it can be copied.
         lines = textwrap.wrap(
             whole,
             shutil.get_terminal_size().columns,
@@ -135,14 +135,14 @@ def hint(text: str, *, head: str = "", is_dim: bool = False) -> None:
 
 
 def ask(question: str, doing: str) -> None:
-    """Go on only after a yes; without a terminal, only `--yes` is one."""
+    """Continue only after a yes. Without a terminal the command needs `--yes`."""
     if not sys.stdin.isatty():
-        raise click.UsageError(f"there is nobody to ask; write --yes to {doing} without a question")
+        raise click.UsageError(f"cannot ask for confirmation without a terminal; write --yes to {doing}")
     click.confirm(clean(question), abort=True, err=True)
 
 
 def say(*parts: str | tuple[str, str]) -> None:
-    """One line of texts, each perhaps with a style."""
+    """Print one line of texts, each with an optional style."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
     if not sys.stdout.isatty():
         click.echo("".join(printable(text) for text, _ in pairs).rstrip())
@@ -153,7 +153,7 @@ def say(*parts: str | tuple[str, str]) -> None:
 
 
 def say_below(text: str) -> None:
-    """A sentence that belongs to the line before: set in, and over as many lines as it needs on a terminal."""
+    """Print a sentence about the line before: indented, and wrapped on a terminal."""
     if not sys.stdout.isatty():
         click.echo(f"    {clean(text)}")
         return
@@ -164,7 +164,7 @@ def say_below(text: str) -> None:
 
 
 def print_section(title: str, lines: Iterable[str]) -> None:
-    """A text of several lines below what was said before, each set in as it was."""
+    """Print a title and its lines, indented."""
     say("")
     say((title, "bold"))
     for line in lines:
@@ -172,9 +172,9 @@ def print_section(title: str, lines: Iterable[str]) -> None:
 
 
 def print_facts(facts: Iterable[tuple[str, str | Sequence[str]]]) -> None:
-    """Names with one or several lines each; what has none is left out."""
-    kept = [(name, [text] if isinstance(text, str) else list(text)) for name, text in facts if text]
-    pairs = [(name if not number else "", clean(line)) for name, lines in kept for number, line in enumerate(lines)]
+    """Print names with one or more lines each; names without text are left out."""
+    known = [(name, [text] if isinstance(text, str) else list(text)) for name, text in facts if text]
+    pairs = [(name if not number else "", clean(line)) for name, lines in known for number, line in enumerate(lines)]
     if sys.stdout.isatty():
         _print_facts_for_terminal(pairs)
         return
@@ -199,7 +199,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
     if sys.stdout.isatty():
         _print_table_for_terminal(columns, rows)
     else:
-        _print_plain(columns, [[clean(cell) or _NOTHING for cell in row] for row in rows])
+        _print_plain(columns, [[clean(cell) or _EMPTY for cell in row] for row in rows])
 
 
 def _print_plain(columns: Sequence[Column], rows: list[list[str]]) -> None:
@@ -218,13 +218,13 @@ def _padded(column: Column, cell: str, width: int) -> str:
 
 
 def table_for_terminal(columns: Sequence[Column], given: Iterable[Sequence[str]], width: int) -> Table:
-    """A table as rich draws it, for a terminal of this width, each row on one line."""
+    """A table of rich for a terminal of this width, with one line per row."""
     from rich.table import Table
     from rich.text import Text
 
-    columns, rows = list(columns), [[clean(cell) or _NOTHING for cell in row] for row in given]
+    columns, rows = list(columns), [[clean(cell) or _EMPTY for cell in row] for row in given]
     widths, _ = _fitted(columns, rows, width)
-    table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for place, cells in widths.items():
         column = columns[place]
         table.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True, width=cells)
@@ -243,20 +243,20 @@ def _print_table_for_terminal(given_columns: Sequence[Column], given: Iterable[S
     from rich.text import Text
 
     screen, columns = console(), list(given_columns)
-    whole = [[clean(cell) or _NOTHING for cell in row] for row in given]
+    whole = [[clean(cell) or _EMPTY for cell in row] for row in given]
     rows = [[*row] for row in whole]
     widths, moved = _fitted(columns, rows, screen.width)
     screen.print(_line_of([columns[place].title for place in widths], ["bold"] * len(widths), columns, widths))
     for row, cells in zip(whole, rows, strict=True):
         styles = [style_of(row[place].partition(" ")[0]) if columns[place].is_coloured else "" for place in widths]
         cut = {place for place in widths if columns[place].is_whole_below and cell_len(cells[place]) > widths[place]}
-        # The last column needs no beginning of what is whole below it.
+        # A last column that is printed below needs no beginning here.
         shown = ["" if place in cut and place == max(widths) else cells[place] for place in widths]
         screen.print(_line_of(shown, styles, columns, widths))
-        for line in _broken_below(given_columns, row, cut, moved, max(widths), screen.width - _SET_IN):
-            screen.print(Padding(Text(line), (0, 0, 0, _SET_IN), expand=False))
-        for place in (place for place in moved if given_columns[place].below == "own" and row[place] != _NOTHING):
-            text = Text(f"{' ' * _SET_IN}{_titled(given_columns[place], row[place])}")
+        for line in _broken_below(given_columns, row, cut, moved, max(widths), screen.width - _INDENT):
+            screen.print(Padding(Text(line), (0, 0, 0, _INDENT), expand=False))
+        for place in (place for place in moved if given_columns[place].below == "own" and row[place] != _EMPTY):
+            text = Text(f"{' ' * _INDENT}{_titled(given_columns[place], row[place])}")
             screen.print(text, no_wrap=True, overflow="ignore", crop=False)
 
 
@@ -269,7 +269,7 @@ def _line_of(cells: list[str], styles: list[str], columns: Sequence[Column], wid
         text.truncate(width, overflow="ellipsis")
         text.align("right" if columns[place].is_right else "left", width)
         parts.append(text)
-    line = Text(" " * _BETWEEN).join(parts)
+    line = Text(" " * _GAP).join(parts)
     line.rstrip()
     return line
 
@@ -282,19 +282,19 @@ def _titled(column: Column, cell: str) -> str:
 def _broken_below(
     columns: Sequence[Column], row: list[str], cut: set[int], moved: Sequence[int], last: int, width: int
 ) -> Iterator[str]:
-    """The lines below a row that may be broken: of columns that have given way, and of texts that are cut."""
-    gone = {place for place in moved if row[place] != _NOTHING}
-    shared = [place for place in moved if place in gone and columns[place].below == "shared"]
-    alone = [place for place in gone if columns[place].is_whole_below and not columns[place].below]
+    """The lines below a row that may be wrapped: of columns that were left out, and of texts that were cut."""
+    hidden = {place for place in moved if row[place] != _EMPTY}
+    shared = [place for place in moved if place in hidden and columns[place].below == "shared"]
+    alone = [place for place in hidden if columns[place].is_whole_below and not columns[place].below]
     line = ""
     for place in [*shared, *sorted({*cut, *alone})]:
         part = _titled(columns[place], row[place])
-        if line and len(line) + _BETWEEN + len(part) > width:
+        if line and len(line) + _GAP + len(part) > width:
             yield line
             line = ""
-        # On a line of its own it is clear what the last column tells.
-        is_plain = not line and columns[place].is_whole_below and place >= last
-        line += row[place] if is_plain else f"{' ' * _BETWEEN if line else ''}{part}"
+        # The last column needs no title on a line of its own.
+        is_untitled = not line and columns[place].is_whole_below and place >= last
+        line += row[place] if is_untitled else f"{' ' * _GAP if line else ''}{part}"
     if line:
         yield line
 
@@ -304,10 +304,10 @@ def _tail(text: str, width: int) -> str:
 
 
 def _fitted(columns: list[Column], rows: list[list[str]], width: int) -> tuple[dict[int, int], list[int]]:
-    """The places of the columns to show, each with its width, and of those that have given way, in their order.
+    """The places of the columns to show, each with its width, and of those that are left out, in their order.
 
-    Moments in `rows` are shortened, and their heads in `columns`, before anything is left out. A column whose cut texts
-    stand whole below gets as little as its head needs first.
+    Moments in `rows`, and their heads in `columns`, are shortened before a column is left out. A column whose cut texts
+    are printed below is first reduced to the width of its head.
     """
     from rich.cells import cell_len
 
@@ -318,8 +318,8 @@ def _fitted(columns: list[Column], rows: list[list[str]], width: int) -> tuple[d
             _shorten_moments(columns, rows, place)
             whole[place] = _width(columns, rows, place, cell_len)
     squeezed: set[int] = set()
-    while _least(columns, whole) > width and (able := [place for place in whole if columns[place].gives_way]):
-        place = max(able, key=lambda place: (place in squeezed, columns[place].gives_way))
+    while _least(columns, whole) > width and (optional := [place for place in whole if columns[place].gives_way]):
+        place = max(optional, key=lambda place: (place in squeezed, columns[place].gives_way))
         if columns[place].is_whole_below and columns[place].is_cut and place not in squeezed:
             columns[place] = msgspec.structs.replace(columns[place], cut_least=len(columns[place].title))
             squeezed.add(place)
@@ -327,28 +327,27 @@ def _fitted(columns: list[Column], rows: list[list[str]], width: int) -> tuple[d
             del whole[place]
     widths = _cut(columns, whole, width - _least(columns, whole))
     for place in squeezed & whole.keys():
-        if not any(row[place] != _NOTHING and cell_len(row[place]) <= widths[place] for row in rows):
-            del whole[place]  # a head without anything below it
+        if not any(row[place] != _EMPTY and cell_len(row[place]) <= widths[place] for row in rows):
+            del whole[place]  # a head with empty cells
             widths = _cut(columns, whole, width - _least(columns, whole))
     return widths, [place for place in shown if place not in whole]
 
 
 def _least(columns: Sequence[Column], whole: dict[int, int]) -> int:
-    """The width of the table when every column that may be cut is."""
-    return sum(_cut(columns, whole, 0).values()) + _BETWEEN * max(0, len(whole) - 1)
+    """The width of the table if every column that may be cut is cut."""
+    return sum(_cut(columns, whole, 0).values()) + _GAP * max(0, len(whole) - 1)
 
 
 def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[int, int]:
-    """The widths of the columns when those that may be cut have this much more than the least, the narrowest first.
+    """The widths of the columns if this much space is left when all are cut. The narrowest column gets it first.
 
-    Less than nothing to spare: it is taken from the widest of those that may be cut, and if that is not enough from the
-    widest of all.
+    A negative `spare` is taken from the widest column that may be cut, and if that is not enough, from the widest one.
     """
     widths = {
         place: min(full, columns[place].cut_least) if columns[place].is_cut else full for place, full in whole.items()
     }
-    while spare > 0 and (wanting := [place for place in widths if widths[place] < whole[place]]):
-        widths[min(wanting, key=widths.__getitem__)] += 1
+    while spare > 0 and (incomplete := [place for place in widths if widths[place] < whole[place]]):
+        widths[min(incomplete, key=widths.__getitem__)] += 1
         spare -= 1
     while spare < 0 and max(widths.values()) > 1:
         cuttable = [place for place in widths if columns[place].is_cut and widths[place] > _CUT_LEAST]
@@ -358,17 +357,17 @@ def _cut(columns: Sequence[Column], whole: dict[int, int], spare: int) -> dict[i
 
 
 def _shorten_moments(columns: list[Column], rows: list[list[str]], place: int) -> None:
-    """Without parts of seconds. The offset goes into the head, if it is that of all: it is never lost."""
-    offsets = {offset_of(row[place]) for row in rows if row[place] != _NOTHING}
+    """Shorten moments to seconds. If all rows have the same offset, it goes to the head."""
+    offsets = {offset_of(row[place]) for row in rows if row[place] != _EMPTY}
     for row in rows:
-        row[place] = row[place] if row[place] == _NOTHING else brief(row[place], with_offset=len(offsets) > 1)
+        row[place] = row[place] if row[place] == _EMPTY else brief(row[place], with_offset=len(offsets) > 1)
     if len(offsets) == 1:
         columns[place] = msgspec.structs.replace(columns[place], title=f"{columns[place].title} {offsets.pop()}")
 
 
 def _is_shown(column: Column, width: int, rows: list[list[str]], place: int) -> bool:
-    """Whether a terminal has room for the column, and the column something to say."""
-    return width >= column.width_least and any(row[place] != _NOTHING for row in rows)
+    """Whether the terminal is wide enough for the column, and one of its cells has text."""
+    return width >= column.width_least and any(row[place] != _EMPTY for row in rows)
 
 
 def console() -> Console:

@@ -1,4 +1,4 @@
-"""A look at a change before it is made: the flags `--dry-run` and `--days`, and the plan as it is printed."""
+"""The preview of a change: the flags `--dry-run` and `--days`, and the printed plan."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ __all__ = [
     "say_nothing_changed",
 ]
 
-# How far a look goes by default.
+# Days of a preview by default.
 DAYS = 14
 _DURATIONS = ("pace", "grace", "expires", "unique_for")
 
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Change nothing; show what would become of the fires to come."
+    "--dry-run", is_flag=True, help="Change nothing; show which fires would be added, removed and moved."
 )
 days_option = click.option(
-    "--days", type=click.IntRange(1, DAYS_MAX), help=f"With --dry-run: the fires of so many days; default: {DAYS}."
+    "--days", type=click.IntRange(1, DAYS_MAX), help=f"With --dry-run: compare the fires of N days; default: {DAYS}."
 )
 
 
 def checked_days(days: int | None, is_dry_run: bool) -> int:
-    """The days to look at."""
+    """The days of the preview."""
     if days is not None and not is_dry_run:
-        raise click.UsageError("--days says how far to look; write --dry-run, too")
+        raise click.UsageError("--days needs --dry-run; add it, or leave out --days")
     return DAYS if days is None else days
 
 
 def readable(plan: ChangePlan) -> ChangePlan:
-    """With durations as people write them; stored they are microseconds."""
+    """The plan with durations as text; the ledger has microseconds."""
     options = tuple(
         msgspec.structs.replace(option, old=_duration(option.old), new=_duration(option.new))
         if option.name in _DURATIONS

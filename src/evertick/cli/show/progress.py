@@ -1,7 +1,6 @@
-"""How far long work has come, on stderr: a bar on a terminal, a line now and then elsewhere, nothing beside JSON.
+"""The progress of long work, on stderr: a bar on a terminal, else a line every few seconds, nothing with JSON.
 
-Lines come at most every few seconds, so that a log of it stays readable. Work that waits for others goes through
-`repeated`, so that it is not silent while nothing happens.
+Work that waits for nodes uses `repeated`, which repeats the last line while nothing happens.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from evertick.clock import system_clock
 
 __all__ = ["Report", "note_if_interrupted", "progress", "repeated"]
 
-# How much is done, of how much (None: unknown).
+# Takes the number that is done and the total (None: unknown).
 Report = Callable[[int, int | None], None]
 
 _LINE_SECONDS = 5.0
-# While nothing happens the same is printed again, ever more rarely.
-_AGAIN_MOST_SECONDS = 60.0
+# The longest interval at which an unchanged line is repeated.
+_REPEAT_MOST_SECONDS = 60.0
 
 
 @contextmanager
 def note_if_interrupted(words: Callable[[], str]) -> Iterator[None]:
-    """Say after Ctrl-C how far it has come; asyncio makes a cancellation of it first, then ends the program."""
+    """Print the progress after Ctrl-C. asyncio turns it into a cancellation first, and ends the program then."""
     try:
         yield
     except asyncio.CancelledError:
@@ -41,30 +40,30 @@ async def repeated(report: Report, total: int) -> AsyncIterator[Report]:
     """A report that repeats its last values until it gets new ones."""
     last: tuple[int, int | None] = (0, total)
 
-    def hear(done: int, total: int | None) -> None:
+    def update(done: int, total: int | None) -> None:
         nonlocal last
         last = done, total
         report(done, total)
 
     async def repeat() -> None:
-        told, seconds = last, _LINE_SECONDS
+        previous, seconds = last, _LINE_SECONDS
         while True:
             await asyncio.sleep(seconds)
             report(*last)
-            seconds = min(2 * seconds, _AGAIN_MOST_SECONDS) if last == told else _LINE_SECONDS
-            told = last
+            seconds = min(2 * seconds, _REPEAT_MOST_SECONDS) if last == previous else _LINE_SECONDS
+            previous = last
 
-    repeating = asyncio.ensure_future(repeat())
+    task = asyncio.ensure_future(repeat())
     try:
-        yield hear
+        yield update
     finally:
-        repeating.cancel()
-        await asyncio.wait([repeating])
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @contextmanager
 def progress(title: str, *, is_quiet: bool = False) -> Iterator[Report]:
-    """Tell how far something has come, for as long as it takes."""
+    """Show the progress of the block."""
     if sys.stderr.isatty():
         with _bar(title) as report:
             yield report

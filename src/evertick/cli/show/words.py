@@ -1,7 +1,7 @@
-"""Moments, durations, nodes and rows of the ledger as people read them in a listing. Only `now` reads the clock.
+"""Moments, durations, nodes and rows of the ledger as text. Only `now` reads the clock.
 
-Rows keep the ids of nodes: a name may be that of many starts, and two may share it. Nodes are known until they are
-pruned, a day after their end; then the end of the id is shown in place of the name.
+Rows have the ids of nodes, because several nodes may have the same name. Nodes are pruned a day after their end; then
+the end of the id is shown in place of the name.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ __all__ = [
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KIBI = 1_024
-# Stores count up to here for people.
+# Stores count no further.
 _COUNT_MOST = 10_000
 _SECOND, _OFFSET = len("2026-01-31 09:00:00"), len("+01:00")
-# Why a run is lost whose end is unknown: its end is when it was given up, a lease or more later.
-_GIVEN_UP = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
+# With these reasons the real end of a lost run is unknown: the ledger has the time at which it was declared lost.
+_END_UNKNOWN = (Reason.NODE_DIED, Reason.NODE_GONE, Reason.NO_PROGRESS)
 _zone: ContextVar[tzinfo | None] = ContextVar("zone", default=None)
-# At this many of the larger unit, or more, the smaller one is noise.
+# Below this many of a unit, one decimal is shown.
 _FEW = 10
 
 
@@ -71,14 +71,13 @@ def now() -> datetime:
 
 
 def counted(count: int) -> str:
-    """How many there are, as far as the store has counted them."""
+    """The count, with a plus if the store stopped counting."""
     return f"{count}" if count < _COUNT_MOST else f"{count}+"
 
 
 @contextmanager
 def times_in(zone: tzinfo | None) -> Iterator[None]:
-    """Show all times by the clock of this zone; None: by that of the machine. A schedule's own zone, so
-    that `every day at 09:00` is found as 09:00."""
+    """Show all times in this zone; None: in that of the machine."""
     before = _zone.set(zone)
     try:
         yield
@@ -88,11 +87,10 @@ def times_in(zone: tzinfo | None) -> Iterator[None]:
 
 @contextmanager
 def times_of(zone: tzinfo | None) -> Iterator[tzinfo | None]:
-    """Like `times_in`, for one schedule among many: a zone that holds for all of them, by --tz, is stronger. Gives the
-    zone in which times are shown then; None: that of the machine."""
-    holds = _zone.get() or zone
-    with times_in(holds):
-        yield holds
+    """Like `times_in`, for one schedule of many; a zone set by --tz overrides it. Yields the zone in force."""
+    in_force = _zone.get() or zone
+    with times_in(in_force):
+        yield in_force
 
 
 def zone_name(zone: tzinfo | None) -> str:
@@ -100,9 +98,9 @@ def zone_name(zone: tzinfo | None) -> str:
 
 
 def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = False) -> str:
-    """The moment with its offset, by the machine's zone (or `times_in`) or, not `is_local`, by the one that it carries.
+    """The moment with its offset, in the zone of `times_in`, or in its own zone if not `is_local`.
 
-    Exact: with its milliseconds, where it has any. A fire may be at one of them; a beat is not looked for by it.
+    `is_exact`: with milliseconds, if it has any.
     """
     if moment is None:
         return "-"
@@ -114,17 +112,17 @@ def stamp(moment: datetime | None, *, is_local: bool = True, is_exact: bool = Fa
 
 
 def brief(stamped: str, *, with_offset: bool = True) -> str:
-    """The text of `stamp` without parts of seconds: for a narrow terminal."""
+    """The text of `stamp` without milliseconds, for a narrow terminal."""
     return stamped[:_SECOND] + (offset_of(stamped) if with_offset else "")
 
 
 def offset_of(stamped: str) -> str:
-    """The offset of what `stamp` says: "+01:00", or "Z"."""
+    """The offset in the text of `stamp`: "+01:00", or "Z"."""
     return "Z" if stamped.endswith("Z") else stamped[-_OFFSET:]
 
 
 def distance(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
-    """How far a moment is: "in 5 min 3 s", "3 s ago", "now". Short: in its largest unit alone."""
+    """The distance of a moment: "in 5 min 3 s", "3 s ago", "now". `is_short`: in its largest unit only."""
     if moment is None:
         return "-"
     seconds = (moment - since).total_seconds()
@@ -139,60 +137,60 @@ def distance(moment: datetime | None, since: datetime, *, is_short: bool = False
 
 
 def ahead(moment: datetime | None, since: datetime, *, is_short: bool = False) -> str:
-    """How far away is what is to come: "in 5 min", or "3 s overdue"."""
+    """The distance of a due time: "in 5 min", or "3 s overdue"."""
     return distance(moment, since, is_short=is_short).replace("ago", "overdue")
 
 
 def took(run: Run) -> str:
-    """How long the last attempt took; of one that was lost, how long at most."""
+    """The duration of the last attempt; of a lost one, the longest possible duration."""
     if run.started_at is None or run.finished_at is None:
         return "-"
-    most = "up to " if run.verdict is Verdict.LOST and run.reason in _GIVEN_UP else ""
+    most = "up to " if run.verdict is Verdict.LOST and run.reason in _END_UNKNOWN else ""
     return most + span(run.finished_at - run.started_at)
 
 
 def tries(run: Run) -> str:
-    """How often it was tried: what was judged, what was lost, and the try that is under way.
+    """The number of tries: judged attempts, losses, and the try that is running.
 
-    What a queue has is tried when a worker has taken it.
+    A dispatched run is running once a worker has taken it.
     """
-    is_at_work = run.state is State.RUNNING or (run.dispatched is not None and run.dispatched.taken_at is not None)
-    return str(run.attempts + run.losses + is_at_work)
+    is_running = run.state is State.RUNNING or (run.dispatched is not None and run.dispatched.taken_at is not None)
+    return str(run.attempts + run.losses + is_running)
 
 
 def outcome(row: Run | Gap) -> str:
-    """The verdict, or the state of what has none yet."""
+    """The verdict, or the state if it has none yet."""
     if isinstance(row, Gap):
         return row.verdict.value
     return row.state.value if row.verdict is None else row.verdict.value
 
 
 def called(run: Run) -> str:
-    """The key of its schedule. A task that was enqueued by hand has none: it is shown as the call that it is."""
+    """The key of its schedule; the run of a task that was enqueued by hand is shown as a call, `task()`."""
     return f"{run.task}()" if run.schedule_key is None else run.schedule_key
 
 
 def remark(row: Run | Gap) -> str:
-    """Details beside the verdict: the cause if it is no fire, the error, the delay, the result."""
+    """Details beside the verdict: the cause unless it is a fire, the error, the delay, the result."""
     if isinstance(row, Gap):
         return _gap_remark(row)
-    # An enqueued run has no schedule, and is shown as a call: to say so again would only take room.
+    # `called` already shows that a run was enqueued.
     cause = "" if row.cause in (Cause.FIRE, Cause.EVERY_NODE, Cause.ENQUEUE) else f"by {row.cause.value}"
     return "; ".join(part for part in (cause, losses_words(row), _run_remark(row)) if part)
 
 
 def losses_words(run: Run) -> str:
-    """How often its node, or its worker elsewhere, was lost, and the consequence; nothing for most runs."""
+    """How often its node or worker was lost, and the consequence; empty for most runs."""
     if not run.losses:
         return ""
-    often = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
+    times = {1: "once", 2: "twice"}.get(run.losses, f"{run.losses} times")
     is_over = run.verdict in (Verdict.LOST, Verdict.CANCELLED)
-    return f"{owner_words(run)} was lost {often}" + ("" if is_over else ", run again")
+    return f"{owner_words(run)} was lost {times}" + ("" if is_over else ", run again")
 
 
 def _run_remark(run: Run) -> str:
     if run.state is State.PARKED:
-        return f"{what_was_raised(run.error) or 'no live node knows its task'}; to give it up: evertick cancel {run.id}"
+        return f"{what_was_raised(run.error) or 'no live node knows its task'}; cancel it: evertick cancel {run.id}"
     if run.error and run.verdict is not Verdict.SUCCEEDED:
         return what_was_raised(run.error)
     if run.reason == Reason.LATE and run.started_at is not None:
@@ -212,7 +210,7 @@ def _gap_remark(gap: Gap) -> str:
 
 
 def dispatched_remark(dispatched: Dispatched) -> str:
-    """In whose hands a run is."""
+    """The queue of a dispatched run, and whether a worker has taken it."""
     queue = dispatched.to if dispatched.queue is None else f"{dispatched.to} queue {dispatched.queue}"
     if dispatched.pushed_at is None:
         return f"dispatched to {queue} since {stamp(dispatched.at)}, not sent yet"
@@ -222,7 +220,7 @@ def dispatched_remark(dispatched: Dispatched) -> str:
 
 
 def dispatched_to_words(dispatched_to: DispatchedTo) -> str:
-    """The queue and the worker that have or had a dispatched run: "nats queue reports, worker mill:4711"."""
+    """The queue and the worker of a dispatched run: "nats queue reports, worker mill:4711"."""
     queue = "" if dispatched_to.queue is None else f" queue {dispatched_to.queue}"
     worker = "" if dispatched_to.worker is None else f", worker {dispatched_to.worker}"
     return f"{dispatched_to.to}{queue}{worker}"
@@ -253,43 +251,43 @@ def amount(size: int) -> str:
     return f"{value:.1f} GiB"
 
 
-def decision_words(decided: OccurrenceEdit) -> str:
-    """A decision about one moment."""
-    at, note = stamp(decided.fire_at, is_exact=True), f": {decided.note}" if decided.note else ""
-    moved = "" if decided.to is None else f" to {stamp(decided.to, is_exact=True)}"
-    verb = {"skip": "is skipped", "move": "moves"}.get(decided.kind, "has run early")
-    return f"{at} {verb}{moved}{note}"
+def decision_words(edit: OccurrenceEdit) -> str:
+    """An override of one moment."""
+    at, note = stamp(edit.fire_at, is_exact=True), f": {edit.note}" if edit.note else ""
+    target = "" if edit.to is None else f" to {stamp(edit.to, is_exact=True)}"
+    verb = {"skip": "is skipped", "move": "is moved"}.get(edit.kind, "has run early")
+    return f"{at} {verb}{target}{note}"
 
 
 async def names_for(scheduler: Scheduler, rows: Iterable[Run | Gap]) -> dict[str, str]:
-    """Names for the nodes of these rows; asked for only if one has a node."""
-    is_any = any(isinstance(row, Run) and node_of(row) is not None for row in rows)
-    return known_names(await scheduler.nodes()) if is_any else {}
+    """The names of the nodes of these rows. The store is read only if a row has a node."""
+    has_node = any(isinstance(row, Run) and node_of(row) is not None for row in rows)
+    return known_names(await scheduler.nodes()) if has_node else {}
 
 
 def node_of(run: Run) -> str | None:
-    """The node that has it or had it last, or that it is for."""
+    """The node that has or had the run, or that it is for."""
     if run.node is None and is_own_queue(run.queue):
         return node_of_queue(run.queue)
     return run.node
 
 
 def node_words(node: str | None, names: Mapping[str, str]) -> str:
-    """The name and the whole id, for a page about one node."""
+    """The name and the id."""
     if node is None:
         return ""
     return f"{names[node]}, id {node}" if node in names else node
 
 
 def shown_place(run: Run, names: Mapping[str, str]) -> str:
-    """Where it is or was done, for a listing: on a node, or by whom it was dispatched to."""
-    to = run.dispatched_to
-    if to is None:
+    """The node, or the queue and worker, of a run."""
+    target = run.dispatched_to
+    if target is None:
         return shown_node(node_of(run), names)
-    queue = to.to if to.queue is None else f"{to.to}/{to.queue}"
-    return queue if to.worker is None else f"{queue} {to.worker}"
+    queue = target.to if target.queue is None else f"{target.to}/{target.queue}"
+    return queue if target.worker is None else f"{queue} {target.worker}"
 
 
 def shown_node(node: str | None, names: Mapping[str, str]) -> str:
-    """The name, else the end of the id; nothing for no node."""
+    """The name, else the end of the id; empty for no node."""
     return "" if node is None else names.get(node, f"…{node[-SHORT:]}")
