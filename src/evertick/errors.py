@@ -35,7 +35,7 @@ A message says what happened, to what, and how to fix it. The command line and t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -140,12 +140,27 @@ class InvalidSetting(InvalidInput):
     """An invalid setting of the scheduler, or option of a schedule or task."""
 
 
-class InvalidSpec(InvalidSetting):
-    """An invalid specification of a job, or settings of a broker. `problems`: each problem with the fields that it
-    concerns."""
+class SpecProblem(NamedTuple):
+    """One problem of a specification.
 
-    def __init__(self, problems: dict[str, tuple[str, ...]]) -> None:
-        super().__init__("\n".join(problems))
+    text: the whole line. path: the keys and indexes that lead to the wrong value. problem: the sentence about it,
+    without path and fix. fields: the fields that the check reads.
+    """
+
+    text: str
+    path: tuple[str | int, ...]
+    problem: str
+    fix: str | None = None
+    fields: tuple[str, ...] = ()
+    # Whether the last name of the path is a field that does not exist.
+    is_unknown: bool = False
+
+
+class InvalidSpec(InvalidSetting):
+    """An invalid specification of a job, or invalid settings of a broker, with all its problems."""
+
+    def __init__(self, problems: tuple[SpecProblem, ...]) -> None:
+        super().__init__("\n".join(each.text for each in problems))
         self.problems = problems
 
 

@@ -155,7 +155,9 @@ def test_a_check_that_stops_at_the_first_is_heard_when_all_types_are_right(
 ) -> None:
     def check(self: Echo, task: str) -> None:
         if self.times > 9:
-            raise InvalidSetting(f"task {task!r}: echo: times: {self.times} is too often; write less")
+            raise InvalidSetting(
+                f"task {task!r}: echo: times: {self.times} is too often", setting="times", fix="write less"
+            )
 
     monkeypatch.setattr(Echo, "check", check)
     text = "[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntimes = 10\n"

@@ -24,6 +24,7 @@ from evertick.errors import (
     InvalidDuration,
     InvalidSetting,
     InvalidSpec,
+    SpecProblem,
 )
 from evertick.job.arguments import FreeArguments
 
@@ -34,7 +35,7 @@ KINDS = [
     if inspect.isclass(kind) and issubclass(kind, EvertickError) and "__init__" not in vars(kind)
 ]
 OTHERS = [
-    InvalidSpec({"cwd: it is missing": ("cwd",)}),
+    InvalidSpec((SpecProblem("cwd: it is missing", ("cwd",), "it is missing", "add it", ("cwd",)),)),
     InvalidConfiguration(("a.toml:1: x: wrong", "a.toml:2: y: wrong"), ("a warning",)),
     CursorGone("it is gone", oldest="42"),
 ]

@@ -189,10 +189,11 @@ def refuse_wrong(
     try:
         connection.check()
     except InvalidSpec as wrong:
-        for problem in wrong.problems:
-            name, _, rest = problem.removeprefix(f"{driver}: ").partition(": ")
+        for each in wrong.problems:
+            name = ".".join(map(str, each.path))
             is_named = f"{driver}.{name}" in values
             key = f"{driver}.{name}" if is_named else f"{driver}.url"
             if key == f"{driver}.url" and not values[key].is_set:
                 key = f"{driver}.address"
-            problems.add(values[key].origin.place, key, rest if is_named else problem.removeprefix(f"{driver}: "))
+            problem = each.problem if is_named or not name else f"{name}: {each.problem}"
+            problems.add(values[key].origin.place, key, problem if each.fix is None else f"{problem}; {each.fix}")

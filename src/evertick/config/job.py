@@ -6,9 +6,7 @@ of a task that the code of another node defines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from functools import reduce
 from math import isfinite
 from typing import Any
 
@@ -22,7 +20,7 @@ from evertick.definition.settings import check_key
 from evertick.definition.task import TaskOptions, make_work
 from evertick.driver.registry import IN_PYTHON, read_spec, spec_class
 from evertick.driver.spec import AbsentDriver, Spec
-from evertick.errors import EvertickError, InvalidInput
+from evertick.errors import EvertickError, InvalidInput, SpecProblem
 from evertick.job.arguments import FreeArguments
 from evertick.model import Definition
 from evertick.text.did_you_mean import alike, nearest
@@ -52,7 +50,6 @@ DEFAULT_KEYS = (*RULE_DEFAULTS, *TASK_KEYS, *(name for name in POLICY_KEYS if na
 _DESCRIPTION_LONGEST = 1_000
 # Valid rules that fire so rarely that every option fits them.
 _RIGHT_RULES = {"cron": "0 0 1 1 *", "every": "365d", "once": "+365d"}
-_UNKNOWN_FIELD = re.compile(r"no such field '(.*?)'")
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,19 +223,20 @@ class _Reader:
         except Exception as error:  # of a third-party driver, which may raise anything
             self.refuse(f"the driver cannot read it: {type(error).__name__}: {error}", driver)
             return None
-        for problem in wrong:
-            self._refuse_field(problem, driver)
+        for each in wrong:
+            self._refuse_field(each, driver)
         return spec
 
-    def _refuse_field(self, problem: str, driver: str) -> None:
-        inner, problem = _field_in(problem, self._given[driver])
-        value = reduce(lambda outer, name: outer[name], inner, self._given[driver])
+    def _refuse_field(self, wrong: SpecProblem, driver: str) -> None:
+        inner, value = _found_at(wrong.path, self._given[driver])
+        # The file does not have the rest of the path if it gives the value in short, or not at all.
+        rest = ".".join(map(str, wrong.path[len(inner) :]))
+        problem, fix = f"{rest}: {wrong.problem}" if rest else wrong.problem, wrong.fix
         if isinstance(value, float) and not isfinite(value):
-            problem = f"{value} is not possible; write a number in digits"
-        unknown = _UNKNOWN_FIELD.match(problem)
-        if unknown and len(inner) == 1 and unknown[1] in JOB_KEYS:
-            problem = f"no such field {unknown[1]!r}; it is a key of the job: write it under [{self._table.key()}]"
-        self.refuse(problem, driver, *inner)
+            problem, fix = f"{value} is not possible", "write a number in digits"
+        if wrong.is_unknown and len(inner) == 1 and inner[0] in JOB_KEYS:
+            fix = f"it is a key of the job: write it under [{self._table.key()}]"
+        self.refuse(problem if fix is None else f"{problem}; {fix}", driver, *inner)
 
     def _definition(self, task: str) -> Definition:
         own = {name: self._given[name] for name in POLICY_KEYS if name in self._given}
@@ -316,28 +314,14 @@ def _fields_of(driver: str) -> tuple[str, ...]:
         return ()
 
 
-def _field_in(problem: str, given: Any) -> tuple[list[str | int], str]:
-    """The field that a sentence of `read_spec` is about, as far as it is in the file, and the rest of the sentence."""
-    path: list[str | int] = []
-    while (step := _step_in(problem, given)) is not None:
-        name, problem = step
-        given = given[name]
-        path.append(name)
-    unknown = _UNKNOWN_FIELD.match(problem)
-    return ([*path, unknown[1]], problem) if unknown and isinstance(given, Mapping) else (path, problem)
-
-
-def _step_in(problem: str, given: Any) -> tuple[str | int, str] | None:
-    """The next name of the path: "env.PATH: …" is about PATH in env, and so is "env: 'PATH' is …"."""
-    names = given if isinstance(given, Mapping) else range(len(given)) if isinstance(given, list) else ()
-    # One name may be the beginning of another, and names may hold dots.
-    for name in sorted(names, key=lambda each: -len(str(each))):
-        for end in (": ", "."):
-            if problem.startswith(f"{name}{end}"):
-                return name, problem.removeprefix(f"{name}{end}")
-        if isinstance(name, str) and problem.startswith(repr(name)):
-            return name, problem
-    return None
+def _found_at(path: tuple[str | int, ...], given: Any) -> tuple[tuple[str | int, ...], Any]:
+    """The part of the path that the file has, and the value there."""
+    for depth, step in enumerate(path):
+        is_index = isinstance(given, list) and isinstance(step, int) and step < len(given)
+        if not is_index and not (isinstance(given, Mapping) and step in given):
+            return path[:depth], given
+        given = given[step]
+    return path, given
 
 
 def _check_task_options(name: str, options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from evertick.driver.spec import Spec
 from evertick.driver.spec_errors import misfits
-from evertick.errors import InvalidInput, InvalidSetting, InvalidSpec
+from evertick.errors import InvalidInput, InvalidSetting, InvalidSpec, SpecProblem
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
 from evertick.text.values import shown
@@ -114,7 +114,7 @@ def spec_from(name: str, value: object) -> Spec:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError:
-        raise InvalidSetting(f"{name}: {misfits(table, kind)[0]}", setting=name) from None
+        raise InvalidSetting(f"{name}: {misfits(table, kind)[0].text}", setting=name) from None
 
 
 def _table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
@@ -132,8 +132,8 @@ def _table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
     return {kind.short: value}
 
 
-def read_spec(name: str, value: object, task: str) -> tuple[Spec | None, list[str]]:
-    """Return the specification, or None and all errors, each prefixed with the path of its field.
+def read_spec(name: str, value: object, task: str) -> tuple[Spec | None, list[SpecProblem]]:
+    """Return the specification, or None and all problems.
 
     Types are checked first. The checks of the specification then run without the fields whose type is wrong.
     """
@@ -146,8 +146,7 @@ def read_spec(name: str, value: object, task: str) -> tuple[Spec | None, list[st
     except msgspec.ValidationError:
         # A required field has a type without a placeholder.
         return None, errors
-    prefixes = (f"task {task!r}: ", f"{name}: ")
-    errors += [_without_prefixes(prefixes, each) for each in _check_errors(spec, task, fields)]
+    errors += _check_errors(spec, task, fields)
     return None if errors else spec, errors
 
 
@@ -164,7 +163,7 @@ def check_spec(task: str, spec: object) -> Spec:
         msgspec.convert(fields, type(spec))
     except msgspec.ValidationError:
         raise InvalidSetting(
-            f"task {task!r}: {spec.driver}: {misfits(fields, type(spec))[0]}", setting=spec.driver
+            f"task {task!r}: {spec.driver}: {misfits(fields, type(spec))[0].text}", setting=spec.driver
         ) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSetting(
@@ -267,18 +266,18 @@ def _placeholder(name: str, kind: Any) -> dict[str, Any]:
     return next(({name: each} for each in _PLACEHOLDERS if type(each) in possible), {})
 
 
-def _check_errors(spec: Spec, task: str, valid: _ValidFields | None) -> list[str]:
+def _check_errors(spec: Spec, task: str, valid: _ValidFields | None) -> list[SpecProblem]:
     try:
         spec.check(task)
     except InvalidSpec as error:
-        return [text for text, fields in error.problems.items() if valid is None or valid.is_relevant(fields)]
+        return [each for each in error.problems if valid is None or valid.is_relevant(each.fields)]
     except InvalidInput as error:
         # A check that stops at the first error does not name its fields.
-        return [str(error)] if valid is None else []
+        if valid is not None:
+            return []
+        path = () if error.setting is None else (error.setting,)
+        problem = error.problem
+        for each in (f"task {task!r}", spec.driver, *path):
+            problem = problem.removeprefix(f"{each}: ")
+        return [SpecProblem(str(error), path, problem, error.fix)]
     return []
-
-
-def _without_prefixes(prefixes: tuple[str, ...], text: str) -> str:
-    for each in prefixes:
-        text = text.removeprefix(each)
-    return text

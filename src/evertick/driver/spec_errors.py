@@ -15,11 +15,13 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from evertick.driver.secret import Secret
-from evertick.errors import InvalidInput, InvalidSpec
+from evertick.errors import InvalidInput, InvalidSpec, SpecProblem
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
 
 __all__ = ["Faults", "misfits"]
+
+Path = tuple[str | int, ...]
 
 _DEPTH_MAX = 20
 _MISFITS_MAX = 20
@@ -43,62 +45,68 @@ _WORDS: dict[object, tuple[str, str]] = {
 class Faults:
     """Collects the errors of checks, so that all errors of a specification are reported at once.
 
-        faults = Faults()
+        faults = Faults(f"task {task!r}: shell")
         with faults.of("kill_after"):
             check_kill_after(self.kill_after)
         with faults.of("success_codes", "skip_codes"):
             check_codes(self.success_codes, self.skip_codes)
         faults.raise_any()
 
-    Each check names the fields that it reads. Its error is ignored if the type of one of them is wrong.
+    `what` is the prefix of all messages. Each check names the fields that it reads. Its error is ignored if the type of
+    one of them is wrong.
     """
 
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[str, ...]] = {}
+    def __init__(self, what: str = "") -> None:
+        self._what = what
+        self._found: dict[str, SpecProblem] = {}
 
     @contextmanager
-    def of(self, *fields: str) -> Iterator[None]:
-        """Run one check and keep its error."""
+    def of(self, *fields: str, path: tuple[str, ...] | None = None) -> Iterator[None]:
+        """Run one check and keep its error. `path`: the wrong value, by default the first field."""
         try:
             yield
         except InvalidInput as error:
-            self._found[str(error)] = fields
+            path = fields[:1] if path is None else path
+            problem = error.problem
+            for each in (self._what, *path):
+                problem = problem.removeprefix(f"{each}: ")
+            self._found[str(error)] = SpecProblem(str(error), path, problem, error.fix, fields)
 
     def raise_any(self) -> None:
         if self._found:
-            raise InvalidSpec(self._found)
+            raise InvalidSpec(tuple(self._found.values()))
 
 
-def misfits(value: Any, kind: Any) -> list[str]:
+def misfits(value: Any, kind: Any) -> list[SpecProblem]:
     """Describe values of wrong types: "env.PATH: 3 is neither text nor a secret; write …"."""
-    return list(islice(_misfits(value, kind, ""), _MISFITS_MAX))
+    return list(islice(_misfits(value, kind, ()), _MISFITS_MAX))
 
 
-def _misfits(value: Any, kind: Any, path: str) -> Iterator[str]:
+def _misfits(value: Any, kind: Any, path: Path) -> Iterator[SpecProblem]:
     """Each misfit, in the order of the table."""
     if _has_type(value, kind):
         return
     is_reported = False
-    for text in _misfits_inside(value, _inner(value, kind), path):
+    for each in _misfits_inside(value, _inner(value, kind), path):
         is_reported = True
-        yield text
+        yield each
     if not is_reported:
         # The value has no parts, or is wrong as a whole, like a list that is too long.
-        yield _prefixed(path, _type_error(value, kind))
+        yield _at(path, *_type_error(value, kind))
 
 
-def _misfits_inside(value: Any, kind: Any, path: str) -> Iterator[str]:
-    if kind is None or path.count(".") > _DEPTH_MAX:
+def _misfits_inside(value: Any, kind: Any, path: Path) -> Iterator[SpecProblem]:
+    if kind is None or len(path) > _DEPTH_MAX:
         return
     if _is_struct(kind):
         yield from _misfits_of_fields(value, kind, path)
         return
     part_kind = (get_args(kind) or (Any,))[-1 if isinstance(value, Mapping) else 0]
     for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
-        yield from _misfits(part, part_kind, _joined(path, name))
+        yield from _misfits(part, part_kind, (*path, name))
 
 
-def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], path: str) -> Iterator[str]:
+def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], path: Path) -> Iterator[SpecProblem]:
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     suggestions: set[str] = set()
     for name in value:
@@ -106,12 +114,12 @@ def _misfits_of_fields(value: Mapping[str, Any], kind: type[msgspec.Struct], pat
             near = next((each for each in _OTHER_NAMES.get(str(name), ()) if each in fields), alike(str(name), fields))
             fix = f"it is called {near!r}" if near else f"the fields are {', '.join(fields)}"
             suggestions.update([near] if near else [])
-            yield _prefixed(path, f"no such field {name!r}; {fix}")
+            yield _at(path, f"no such field {name!r}", fix, unknown=name)
     for name, field in fields.items():
         if name in value:
-            yield from _misfits(value[name], field.type, _joined(path, name))
+            yield from _misfits(value[name], field.type, (*path, name))
         elif field.required and name not in suggestions:
-            yield _prefixed(path, f"{name} is missing; add it")
+            yield _at(path, f"{name} is missing", "add it")
 
 
 def _inner(value: Any, kind: Any) -> Any:
@@ -126,24 +134,25 @@ def _inner(value: Any, kind: Any) -> Any:
     return None
 
 
-def _type_error(value: Any, kind: Any) -> str:
+def _type_error(value: Any, kind: Any) -> tuple[str, str | None]:
+    """The problem and its fix."""
     possible = [each for each in _alternatives(kind) if each is not type(None)]
     choices = [repr(choice) for each in possible if get_origin(each) is Literal for choice in get_args(each)]
     if choices:
-        return f"{shown_value(value)} is not a valid value; write one of {', '.join(choices)}"
+        return f"{shown_value(value)} is not a valid value", f"write one of {', '.join(choices)}"
     words = dict.fromkeys(_described(each) for each in possible)
     if None in words or not words:
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            return f"{shown_value(value)}: {_without_path(str(error))}"
+            return f"{shown_value(value)}: {_without_path(str(error))}", None
     known = [each for each in words if each is not None]
     # Only the name of a secret belongs here, so the text may be the secret itself.
     is_hidden = Secret in possible and str not in possible
     shown = "this" if is_hidden else shown_value(value)
     what = " nor ".join(word for word, _ in known)
     fixes = ", or ".join(dict.fromkeys(fix for _, fix in known))
-    return f"{shown} is {'neither ' if len(known) > 1 else 'not '}{what}; write it {fixes}"
+    return f"{shown} is {'neither ' if len(known) > 1 else 'not '}{what}", f"write it {fixes}"
 
 
 def _described(kind: Any) -> tuple[str, str] | None:
@@ -189,9 +198,8 @@ def _without_path(message: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _joined(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)
-
-
-def _prefixed(path: str, text: str) -> str:
-    return f"{path}: {text}" if path else text
+def _at(path: Path, problem: str, fix: str | None, *, unknown: str | None = None) -> SpecProblem:
+    sentence = problem if fix is None else f"{problem}; {fix}"
+    text = f"{'.'.join(map(str, path))}: {sentence}" if path else sentence
+    where = path if unknown is None else (*path, unknown)
+    return SpecProblem(text, where, problem, fix, is_unknown=unknown is not None)

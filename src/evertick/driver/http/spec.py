@@ -148,13 +148,13 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def check(self, task: str) -> None:
         what = f"task {task!r}: http"
-        faults = Faults()
+        faults = Faults(what)
         with faults.of("url"):
             if isinstance(self.url, str):
                 check_url(self.url, f"{what}: url", has_places=True)
-        for name, secret in self._secrets():
-            with faults.of(name.partition(":")[0]):
-                check_secret(secret.name, f"{what}: {name}")
+        for path, secret in self._secrets():
+            with faults.of(path[0], path=path):
+                check_secret(secret.name, f"{what}: {': '.join(path)}")
         with faults.of("method"):
             self._check_method(what)
         self._check_headers(what, faults)
@@ -192,18 +192,18 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ) from None
         return HttpDriver(self, task, parts)
 
-    def _secrets(self) -> Iterator[tuple[str, Secret]]:
+    def _secrets(self) -> Iterator[tuple[tuple[str, ...], Secret]]:
         if isinstance(self.url, Secret):
-            yield "url", self.url
+            yield ("url",), self.url
         for name, value in self.headers.items():
             if isinstance(value, Secret):
-                yield f"headers: {name}", value
+                yield ("headers", name), value
         if self.bearer is not None:
-            yield "bearer", self.bearer
+            yield ("bearer",), self.bearer
         if self.basic is not None:
-            yield "basic: password", self.basic.password
+            yield ("basic", "password"), self.basic.password
         for each in signing_keys_of(self):
-            yield "sign", each
+            yield ("sign",), each
 
     def _check_method(self, what: str) -> None:
         method = method_of(self)
@@ -226,17 +226,17 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return
         seen: set[str] = set()
         for name, value in self.headers.items():
-            with faults.of("headers"):
+            with faults.of("headers", path=("headers", name)):
                 _check_header(name, value, seen, f"{what}: headers: {shown(name)}")
             seen.add(name.lower())
 
     def _check_credentials(self, what: str, faults: Faults) -> None:
         chosen = [name for name, given in (("bearer", self.bearer), ("basic", self.basic)) if given is not None]
         chosen += ["headers: Authorization"] if any(name.lower() == "authorization" for name in self.headers) else []
-        with faults.of("bearer", "basic", "headers"):
+        with faults.of("bearer", "basic", "headers", path=()):
             if len(chosen) > 1:
                 raise InvalidSetting(f"{what}: {' and '.join(chosen)} both set credentials", fix="keep one of them")
-        with faults.of("basic"):
+        with faults.of("basic", path=("basic", "user")):
             if self.basic is not None and (":" in self.basic.user or not self.basic.user.isprintable()):
                 user = shown(self.basic.user)
                 raise InvalidSetting(
@@ -244,7 +244,7 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 )
 
     def _check_body(self, what: str, faults: Faults) -> None:
-        with faults.of("json", "body"):
+        with faults.of("json", "body", path=()):
             if self.json is not None and self.body is not None:
                 raise InvalidSetting(f"{what}: json and body both set the request body", fix="keep one of them")
         with faults.of("json"):
@@ -476,25 +476,25 @@ def _check_whole(value: int, what: str, least: int, most: int) -> None:
 
 
 def _check_expect(expect: HttpExpect, what: str, faults: Faults) -> None:
-    with faults.of("expect"):
+    with faults.of("expect", path=("expect", "status")):
         statuses_of(expect.status, f"{what}: status")
     for name, text in (("contains", expect.contains), ("matches", expect.matches)):
-        with faults.of("expect"):
+        with faults.of("expect", path=("expect", name)):
             if text is not None and not 1 <= len(text) <= _EXPECT_MAX_CHARS:
                 raise InvalidSetting(
                     f"{what}: {name}: {shown(text)} must have 1 to {_EXPECT_MAX_CHARS} characters",
                     setting=name,
                     value=shown(text),
                 )
-    with faults.of("expect"):
+    with faults.of("expect", path=("expect", "matches")):
         _check_pattern(expect.matches, f"{what}: matches")
-    with faults.of("expect"):
+    with faults.of("expect", path=("expect", "json")):
         if len(expect.json) > _CHECKS_MAX:
             raise InvalidSetting(
                 f"{what}: json: {len(expect.json)} checks are more than {_CHECKS_MAX}", setting="json", fix="check less"
             )
     for pointer in expect.json:
-        with faults.of("expect"):
+        with faults.of("expect", path=("expect", "json", pointer)):
             if pointer and not pointer.startswith("/"):
                 raise InvalidSetting(
                     f"{what}: json: {shown(pointer)} is not a JSON pointer",

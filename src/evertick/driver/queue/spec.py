@@ -78,8 +78,9 @@ class QueueSpec(Spec, frozen=True):
     progress_timeout: str | int | float = "1m"
 
     def check(self, task: str) -> None:
-        faults = Faults()
-        self._check_fields(f"task {task!r}: {self.driver}", faults)
+        where = f"task {task!r}: {self.driver}"
+        faults = Faults(where)
+        self._check_fields(where, faults)
         faults.raise_any()
 
     def _check_fields(self, where: str, faults: Faults) -> None:
@@ -167,7 +168,7 @@ class RedisConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         return f"RedisConnection(url={masked(self.url)!r}, namespace={self.namespace!r})"
 
     def check(self, what: str = "redis") -> None:
-        faults = Faults()
+        faults = Faults(what)
         with faults.of("url"):
             _check_url(self.url, f"{what}: url", _is_redis_url, "Redis", "redis://:password@host:6379/0")
             if (self.ca or self.cert) and not self.url.startswith("rediss:"):
@@ -179,7 +180,7 @@ class RedisConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 )
         with faults.of("namespace"):
             check_prefix(self.namespace, f"{what}: namespace")
-        with faults.of("cert", "key"):
+        with faults.of("cert", "key", path=()):
             _check_pair(self.cert, self.key, what)
         faults.raise_any()
 
@@ -224,13 +225,13 @@ class NatsConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return tuple(self.events)
 
     def check(self, what: str = "nats") -> None:
-        faults = Faults()
+        faults = Faults(what)
         for url in self.urls:
             with faults.of("url"):
                 _check_url(url, f"{what}: url", _is_nats_url, "NATS", "nats://user:password@host:4222")
         with faults.of("prefix"):
             check_subject_prefix(self.prefix, f"{what}: prefix")
-        with faults.of("cert", "key"):
+        with faults.of("cert", "key", path=()):
             _check_pair(self.cert, self.key, what)
         with faults.of("replicas"):
             if isinstance(self.replicas, bool) or not 1 <= self.replicas <= _REPLICAS_MAX:

@@ -88,12 +88,12 @@ class Shell(Spec, frozen=True):
             raise InvalidSetting(
                 f"{what}: shell jobs need a POSIX system", setting="shell", fix="run this node on a POSIX system"
             )
-        faults = Faults()
+        faults = Faults(what)
         with faults.of("command"):
             _check_command(self.command, f"{what}: command")
         with faults.of("shell"):
             _check_command(self.shell, f"{what}: shell")
-        with faults.of("command", "shell"):
+        with faults.of("command", "shell", path=("shell",)):
             self._check_shell_is_used(what)
         with faults.of("cwd"):
             self._check_cwd(what)
@@ -162,7 +162,7 @@ class Shell(Spec, frozen=True):
                 )
             return
         for name, value in self.env.items():
-            with faults.of("env"):
+            with faults.of("env", path=("env", name)):
                 _check_variable(name, value, f"{what}: env")
 
     def _check_stdin(self, what: str) -> None:
