@@ -107,7 +107,7 @@ async def test_a_job_that_still_runs_is_cut_off_at_the_end() -> None:
 async def test_a_scheduler_that_has_started_is_refused() -> None:
     scheduler, _ = make_scheduler("sqlite://")
     async with scheduler:
-        with pytest.raises(Refused, match="has started already"):
+        with pytest.raises(Refused, match="has already started"):
             async with virtual_time(scheduler):
                 pass
         assert scheduler.is_healthy
