@@ -146,7 +146,7 @@ def test_many_of_one_schedule_stand_in_line_behind_what_is_live_oldest_first(pil
     assert [ask("show", run)["run"]["blocked_on"] for run in ids] == [live["id"], *ids[:-1]]
 
 
-def test_many_may_be_started_at_once(pile, ask):
+def test_reruns_can_be_started_in_parallel(pile, ask):
     assert {run["state"] for run in ask("rerun", "--failed", "--yes", "--overlap", "allow")} == {"waiting"}
 
 

@@ -272,7 +272,7 @@ async def test_a_calendar_that_is_nowhere_is_refused_before_anything_is_written(
     assert await ledger.schedules() == []
 
 
-async def test_removing_cancels_what_waits_and_keeps_history(file: File, ledger: Scheduler) -> None:
+async def test_removing_a_schedule_cancels_waiting_runs_and_keeps_history(file: File, ledger: Scheduler) -> None:
     await file.apply(HOURLY)
     run = await ledger.trigger("hourly")
     await file.apply("", prune=True)

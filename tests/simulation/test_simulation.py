@@ -57,7 +57,7 @@ def _red(seeds: Iterable[int]) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), CHUNK))
-def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
+def test_every_promise_is_kept_in_the_stories_from_seed(first: int) -> None:
     red = _red(SEEDS[first : first + CHUNK])
     told = "\n".join(
         f"seed {seed}: {found[0]} ({len(found)} in all)\n  replay: python -m simulation {seed}"
@@ -67,7 +67,7 @@ def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 4])
-def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+def test_every_promise_is_kept_with_ticks_of_many_pages(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     """What only many thousands of due schedules would bring about: each is a batch of its own, and a page of its own or
     with others, which nodes that are behind then share."""
     make, look, pages, shares = LocalNode.__init__, fire.Recorder._look_ahead, 0, 0
@@ -108,7 +108,7 @@ def _run_command(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_the_command_goes_on_from_a_seed_and_prints_what_it_covered() -> None:
+def test_the_command_continues_from_a_seed_and_prints_its_coverage() -> None:
     code, printed = _run_command("--from", "100", "--minutes", "0.001", "--workers", "1")
     seeds = re.search(r"^(\d+) seeds \(100-(\d+)\), 0 failed, in [\d.]+ min$", printed, re.M)
     assert seeds is not None, printed
