@@ -305,7 +305,7 @@ async def test_the_log_says_why_a_run_failed(on_redis: Bench, redis_workers: Wor
         (["--redis", "redis://h", "--driver", "q", "--skip-code", "0", "--", "true"], "an exit code has one meaning"),
     ],
 )
-def test_what_is_written_wrongly_is_told(arguments: list[str], said: str) -> None:
+def test_usage_errors_are_reported(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(cli, ["worker", *arguments], env={"EVERTICK_REDIS": None, "EVERTICK_NATS": None})
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())

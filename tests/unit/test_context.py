@@ -253,7 +253,9 @@ def test_a_phase_keeps_its_metadata() -> None:
     ("metadata", "why"),
     [({"text": "x" * METADATA_MAX_BYTES}, "more than 1024"), ({"what": object()}, "no JSON-like object")],
 )
-def test_metadata_that_cannot_be_stored_is_logged_and_does_not_fail_the_job(metadata: dict[str, object], why: str) -> None:
+def test_metadata_that_cannot_be_stored_is_logged_and_does_not_fail_the_job(
+    metadata: dict[str, object], why: str
+) -> None:
     ctx = context()
     with ctx.phase("download", metadata):
         pass

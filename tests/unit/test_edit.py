@@ -163,7 +163,9 @@ async def test_an_unknown_schedule_is_not_found(bench: Bench) -> None:
         await bench.editor.edit("nope", same)
 
 
-async def test_an_edit_that_conflicts_with_another_writer_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_edit_that_conflicts_with_another_writer_is_repeated(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.add(Every("1m"), priority=1)
     real, rounds = bench.store.change_schedules, 0
 
@@ -182,7 +184,9 @@ async def test_an_edit_that_conflicts_with_another_writer_is_repeated(bench: Ben
     assert await bench.fired() == [60]
 
 
-async def test_a_change_that_conflicts_every_time_fails_with_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_conflicts_every_time_fails_with_an_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.add(Every("1m"))
 
     async def never(app: str, changes: list[Change], **options: bool) -> list[bool]:

@@ -141,7 +141,9 @@ def test_the_own_queue_of_a_node_contains_its_id() -> None:
         ({"after": "end"}, "after: 'end' does not go with mode='every-node'"),
     ],
 )
-def test_options_that_conflict_with_every_node_mode_are_refused_at_the_declaration(options: dict[str, Any], said: str) -> None:
+def test_options_that_conflict_with_every_node_mode_are_refused_at_the_declaration(
+    options: dict[str, Any], said: str
+) -> None:
     scheduler = Scheduler("sqlite://")
     with pytest.raises(InvalidSetting, match=said):
         scheduler.every("1m", mode="every-node", name="tidy", **options)(lambda: None)

@@ -275,9 +275,7 @@ async def test_undo_without_a_moment_takes_the_next_override(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow", "replace"])
-async def test_an_undone_early_run_runs_at_its_own_moment(
-    bench: Bench, overlap: str
-) -> None:
+async def test_an_undone_early_run_runs_at_its_own_moment(bench: Bench, overlap: str) -> None:
     await bench.add(Every("1m"), overlap=overlap)
     run_id = await bench.editor.run_early("k")
     assert await bench.editor.undo("k") == Occurrence(fire_at=moment(bench, 60), kind="done")

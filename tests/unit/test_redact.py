@@ -74,9 +74,7 @@ def test_a_text_is_shown_without_the_credentials_in_its_urls(text: str, shown: s
     password=st.text("XYZ/?#@:[]%&= ", min_size=1, max_size=9).map(lambda text: f"Q{text}Q"),
     database=st.sampled_from(["h/db", "h:5432/db?schema=s", "h1,h2:2/db?timeout=5s#x", "h/db?listen=off"]),
 )
-def test_no_part_of_a_password_in_a_url_is_shown(
-    scheme: str, user: str, password: str, database: str
-) -> None:
+def test_no_part_of_a_password_in_a_url_is_shown(scheme: str, user: str, password: str, database: str) -> None:
     assert not set("QXYZ") & set(masked(f"{scheme}{user}:{password}@{database}"))
 
 

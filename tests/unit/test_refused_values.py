@@ -202,9 +202,7 @@ async def call(scheduler: Scheduler, make: Call, value: Any) -> Exception:
         ("half \ud800", "holds half a character (an unpaired surrogate)"),
     ],
 )
-async def test_data_that_json_would_change_is_refused(
-    scheduler: Scheduler, name: str, value: Any, named: str
-) -> None:
+async def test_data_that_json_would_change_is_refused(scheduler: Scheduler, name: str, value: Any, named: str) -> None:
     refused = await call(scheduler, TAKING_DATA[name], value)
     assert isinstance(refused, InvalidInput)
     assert named in str(refused)
@@ -324,9 +322,7 @@ async def test_a_result_that_json_would_change_is_not_kept_and_logged(
     assert told in line.text
 
 
-async def test_no_characters_in_a_log_line_fail_the_job(
-    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_characters_in_a_log_line_fail_the_job(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     nasty = "half \ud800 zero \x00 bell \x07"
 
     @scheduler.task
@@ -372,7 +368,9 @@ async def test_no_characters_in_a_log_line_fail_the_job(
         [b"explain", b"caf\xe9"],
     ],
 )
-def test_an_argument_that_is_no_utf_8_is_refused_with_a_readable_message(arguments: list[bytes], tmp_path: Path) -> None:
+def test_an_argument_that_is_no_utf_8_is_refused_with_a_readable_message(
+    arguments: list[bytes], tmp_path: Path
+) -> None:
     Scheduler(f"sqlite:///{tmp_path}/evertick.db").sync.schedules()
     answer = subprocess.run(
         [os.fsencode(sys.executable), b"-m", b"evertick", *arguments],

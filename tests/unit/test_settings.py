@@ -131,9 +131,7 @@ def test_a_zone_can_be_a_name_or_a_zoneinfo() -> None:
         ("retention", 0, "retention: 0 must be between 1 s and 3.1536e+09 s"),
     ],
 )
-def test_an_invalid_setting_is_refused_with_its_value_and_the_fix(
-    option: str, value: Any, message: str
-) -> None:
+def test_an_invalid_setting_is_refused_with_its_value_and_the_fix(option: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         made(**{option: value})
     assert str(refused.value) == message

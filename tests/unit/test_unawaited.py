@@ -82,7 +82,9 @@ def test_every_async_call_of_a_scheduler_has_a_sync_form_that_the_error_can_name
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_async_call_without_await_raises_an_error(name: str, scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_async_call_without_await_raises_an_error(
+    name: str, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
     taken = inspect.signature(getattr(scheduler, name)).parameters.values()
     needed = [each for each in taken if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
     keywords = {each.name: VALUES.get(each.name, "x") for each in needed if each.kind is each.KEYWORD_ONLY}
@@ -132,9 +134,7 @@ def test_a_call_can_be_run_alone(scheduler: Scheduler, caplog: pytest.LogCapture
     assert errors(caplog) == []
 
 
-async def test_a_call_is_accepted_as_a_coroutine(
-    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_call_is_accepted_as_a_coroutine(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     send_mail, loop = scheduler.runtime.tasks["send_mail"], asyncio.get_running_loop()
     call = send_mail.enqueue()
     assert asyncio.iscoroutine(call)

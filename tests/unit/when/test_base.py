@@ -30,9 +30,7 @@ thorough = settings(derandomize=True, deadline=None, max_examples=200)
     at=st.integers(-10, 450),
     interval=st.integers(1, 50),
 )
-def test_bounds_are_inclusive(
-    start: int | None, length: int | None, at: int, interval: int
-) -> None:
+def test_bounds_are_inclusive(start: int | None, length: int | None, at: int, interval: int) -> None:
     end = None if length is None else (start or 0) + length
     rule = Every(
         timedelta(minutes=interval),

@@ -53,7 +53,9 @@ def at(*parts: int, zone: ZoneInfo | None = None) -> int:
     ],
     ids=str,
 )
-def test_an_entry_contains_the_times_it_names(entry: object, inside: list[tuple[int]], outside: list[tuple[int]]) -> None:
+def test_an_entry_contains_the_times_it_names(
+    entry: object, inside: list[tuple[int]], outside: list[tuple[int]]
+) -> None:
     only, never = Calendar("c", include=[entry]), Calendar("c", exclude=[entry])  # type: ignore[list-item]
     for parts in inside:
         assert only.permits(at(*parts))
@@ -209,9 +211,7 @@ def is_day(word: str, day: date) -> bool:
 
 @thorough
 @given(include=st.none() | entries, exclude=st.just([]) | entries, zone=st.sampled_from(["UTC", "Asia/Kolkata"]))
-def test_a_calendar_is_open_exactly_at_its_entries(
-    include: list[str] | None, exclude: list[str], zone: str
-) -> None:
+def test_a_calendar_is_open_exactly_at_its_entries(include: list[str] | None, exclude: list[str], zone: str) -> None:
     calendar = Calendar("c", include=include, exclude=exclude, tz=zone)
     start = datetime(2026, 12, 24, tzinfo=UTC)
     expected = []

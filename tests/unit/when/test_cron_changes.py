@@ -198,9 +198,7 @@ def test_fractions_of_a_second_are_respected() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Africa/Casablanca"])
 @pytest.mark.parametrize("text", ["0 0 29 2 +1", "30 2 L 2 +0", "0 0 0 1 1 * 2099", "0 0 0 1 1 * 1970", "0 0 13 * +5"])
-def test_a_search_visits_every_month_at_most_a_few_times(
-    zone: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_visits_every_month_at_most_a_few_times(zone: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     look = Days._in_month
 

@@ -280,7 +280,9 @@ def test_an_ambiguous_sentence_is_refused(text: str, word: str, why: str) -> Non
         ("yearly", "yearly on 1 january at 9:00", "2026-01-01T09:00"),
     ],
 )
-def test_a_rule_that_no_sentence_can_express_is_refused_with_an_equivalent_rule(text: str, instead: str, first: str) -> None:
+def test_a_rule_that_no_sentence_can_express_is_refused_with_an_equivalent_rule(
+    text: str, instead: str, first: str
+) -> None:
     with pytest.raises(InvalidWhen) as refused:
         parse_when(text)
     assert f"'{instead}'" in str(refused.value)
