@@ -583,7 +583,7 @@ async def test_two_jobs_share_one_broker(own: str, redis: Broker, tmp_path: Path
         (Nats("q q"), "nats: queue: 'q q' is not a valid queue name"),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_written(spec: Spec, message: str) -> None:
+def test_an_invalid_specification_is_refused_at_the_declaration(spec: Spec, message: str) -> None:
     node = Scheduler("sqlite://", drivers=["redis", "nats"])
     with pytest.raises(ValueError, match=message) as refused:
         node.job("build", spec)

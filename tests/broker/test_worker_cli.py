@@ -309,7 +309,7 @@ async def test_the_log_has_the_error_of_a_failed_run(on_redis: Bench, redis_work
         (["--redis", "redis://h", "--driver", "q", "--skip-code", "0", "--", "true"], "keep it in one of them"),
     ],
 )
-def test_invalid_arguments_are_reported(arguments: list[str], said: str) -> None:
+def test_usage_errors_are_reported(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(cli, ["worker", *arguments], env={"EVERTICK_REDIS": None, "EVERTICK_NATS": None})
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())

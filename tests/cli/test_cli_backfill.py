@@ -30,7 +30,7 @@ def node(tmp_path, monkeypatch):
         yield scheduler
 
 
-def test_a_dry_run_counts_and_makes_nothing(node, evertick, ask):
+def test_a_dry_run_of_a_backfill_counts_and_records_nothing(node, evertick, ask):
     result = evertick("backfill", "good", "--from", "72h", "--dry-run")
     assert (result.exit_code, result.stdout) == (
         0,
@@ -41,7 +41,7 @@ def test_a_dry_run_counts_and_makes_nothing(node, evertick, ask):
     assert ask("history", "good") == []
 
 
-def test_moments_of_the_past_get_their_runs_once(node, evertick, ask):
+def test_past_moments_get_their_runs_once(node, evertick, ask):
     made = ask("backfill", "good", "--from", "72h", "--args", '{"day": "x"}', "--overlap", "allow")
     assert (made["made"], made["done"], made["failed"], made["is_over"]) == (3, 3, 0, True)
     rows = ask("history", "good")
@@ -50,13 +50,13 @@ def test_moments_of_the_past_get_their_runs_once(node, evertick, ask):
     assert (again.exit_code, again.stdout) == (0, "3 of 3 moments of good have a run already; 0 were made\n")
 
 
-def test_a_backfill_of_which_some_failed_has_exit_code_1(node, evertick):
+def test_a_backfill_with_failed_runs_has_exit_code_1(node, evertick):
     result = evertick("backfill", "bad", "--from", "48h")
     assert result.exit_code == 1
     assert re.search(r"; 2 were made, 2 of them failed$", result.stdout)
 
 
-def test_without_a_node_it_says_at_once_that_it_waits_and_after_ctrl_c_how_far_it_came(tmp_path, start):
+def test_a_backfill_without_a_node_says_that_it_waits_and_ctrl_c_shows_its_progress(tmp_path, start):
     url = f"sqlite:///{tmp_path}/jobs.db"
     scheduler = Scheduler(url, concurrency=0)
     scheduler.sync.add(key="lonely", when="0 9 * * *", task="nobody_has_it")
@@ -93,7 +93,7 @@ def _wait_for_run(url: str) -> None:
         ([], "--from"),
     ],
 )
-def test_what_cannot_be_backfilled_is_refused_before_anything_is_made(node, evertick, ask, args, words):
+def test_an_invalid_backfill_is_refused_before_any_run_is_recorded(node, evertick, ask, args, words):
     result = evertick("backfill", "good", *args)
     assert result.exit_code == 2
     assert words in result.stderr

@@ -34,14 +34,14 @@ def _row_of_sync(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("fate", ["drop", "latest"])
-def test_list_tells_when_a_schedule_in_a_blackout_can_really_fire(held, evertick, fate):
+def test_list_shows_the_end_of_the_blackout_as_the_next_fire(held, evertick, fate):
     held(fate)
     row = _row_of_sync(evertick("list").stdout)
     assert row[3].startswith("in ")
     assert row[4] == f"{OPENS:%Y-%m-%d %H:%M:%S}Z"
 
 
-def test_list_tells_when_one_that_counts_from_the_end_of_its_runs_can_fire(held, evertick):
+def test_list_shows_the_end_of_the_blackout_for_an_after_end_schedule(held, evertick):
     held("latest")
     scheduler = Scheduler(concurrency=0)
     scheduler.sync.add(
@@ -54,7 +54,7 @@ def test_list_tells_when_one_that_counts_from_the_end_of_its_runs_can_fire(held,
     ] * 2
 
 
-def test_preview_folds_what_is_held_into_one_line_and_fills_the_count_with_fires(held, ask, evertick):
+def test_preview_folds_held_fires_into_one_line_and_fills_the_count_with_fires(held, ask, evertick):
     held("latest")
     first, *rest = ask("preview", "sync", "--count", "10")
     assert len(rest) == 9
@@ -67,14 +67,14 @@ def test_preview_folds_what_is_held_into_one_line_and_fills_the_count_with_fires
     assert len(ask("show", "sync")["upcoming"]) == 5
 
 
-def test_preview_tells_of_dropped_moments_once_beside_the_fires(held, ask, evertick):
+def test_preview_shows_dropped_fires_in_one_line(held, ask, evertick):
     held("drop")
     first, *rest = ask("preview", "sync", "--count", "3")
     assert (first["prospect"], len(rest)) == ("dropped", 3)
     assert re.search(r"\d+ moments dropped by its blackout$", evertick("preview", "sync").stdout, re.MULTILINE)
 
 
-def test_a_calendar_without_a_zone_is_judged_in_the_zones_of_its_users(database, evertick):
+def test_a_calendar_without_a_zone_uses_the_zones_of_its_schedules(database, evertick):
     hour = now().astimezone(UTC).hour
     scheduler = Scheduler(concurrency=0)
     # Open in this hour of UTC, which is another hour in India and in New York.

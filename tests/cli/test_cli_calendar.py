@@ -16,7 +16,7 @@ def business(database, evertick) -> None:
     assert result.stdout == "set calendar business: open on mon-fri, closed on 2026-12-24\n"
 
 
-def test_calendars_are_listed_with_those_who_use_them(business, evertick, ask):
+def test_calendars_are_listed_with_their_schedules(business, evertick, ask):
     evertick("update", "print", "--calendar", "business")
     (listed,) = ask("calendar", "list")
     assert listed == {
@@ -31,11 +31,11 @@ def test_calendars_are_listed_with_those_who_use_them(business, evertick, ask):
     assert row.split() == ["business", "UTC", "mon-fri", "2026-12-24", "print"]
 
 
-def test_an_app_without_calendars_says_how_to_make_one(database, evertick):
+def test_an_app_without_calendars_shows_how_to_add_one(database, evertick):
     assert "evertick calendar set" in evertick("calendar", "list").stderr
 
 
-def test_one_calendar_tells_its_entries_and_whether_it_is_open(business, evertick, ask):
+def test_one_calendar_shows_its_entries_and_whether_it_is_open(business, evertick, ask):
     text = evertick("calendar", "show", "business").stdout
     assert "Include   mon-fri" in text
     assert "Used by   nobody" in text
@@ -49,7 +49,7 @@ def test_one_calendar_tells_its_entries_and_whether_it_is_open(business, evertic
     assert evertick("calendar", "show", "nope").exit_code == 1
 
 
-def test_a_dry_run_tells_what_a_calendar_would_do_to_its_users_and_changes_nothing(business, evertick, ask):
+def test_a_dry_run_shows_the_effect_of_a_calendar_and_changes_nothing(business, evertick, ask):
     evertick("update", "print", "--calendar", "business")
     result = evertick("calendar", "set", "business", "--include", "mon-thu", "--dry-run")
     assert "2 are removed" in result.stdout
@@ -84,7 +84,7 @@ def test_a_calendar_without_entries_or_from_two_places_is_refused(database, ever
     assert (result.exit_code, result.stdout) == (2, "")
 
 
-def test_a_calendar_that_is_used_is_not_removed_and_one_that_is_not_asks_first(business, evertick, ask):
+def test_a_used_calendar_is_not_removed_and_an_unused_one_needs_confirmation(business, evertick, ask):
     evertick("update", "print", "--calendar", "business")
     result = evertick("calendar", "remove", "business", "--yes")
     assert result.exit_code == 1
@@ -103,7 +103,7 @@ def test_public_holidays_become_a_calendar_of_dates(database, ask):
     assert "2027-01-01" in opened["include"]
 
 
-def test_without_the_package_it_is_said_how_to_get_it(database, evertick, monkeypatch):
+def test_without_the_holidays_package_the_error_shows_how_to_install_it(database, evertick, monkeypatch):
     monkeypatch.setitem(sys.modules, "holidays", None)
     result = evertick("calendar", "import-holidays", "bavaria", "--country", "DE")
     assert result.exit_code == 2

@@ -12,7 +12,7 @@ from evertick import Scheduler
 from evertick.cli.command.schedules import _counted
 
 
-def test_add_tells_the_rule_back_in_words_with_its_next_fires(database, evertick, ask):
+def test_add_prints_the_rule_in_words_with_its_next_fires(database, evertick, ask):
     result = evertick(
         "add", "digest", "--task", "make_report", "--when", "weekdays at 18:30", "--tz", "Europe/Berlin",
         "--args", '{"day": "monday"}', "--overlap", "queue", "--catch-up", "all", "--catch-up-limit", "5",
@@ -35,7 +35,7 @@ def test_add_tells_the_rule_back_in_words_with_its_next_fires(database, evertick
     assert shown["labels"] == {"team": "sales", "kind": "mail"}
 
 
-def test_add_as_json_is_what_show_tells_about_it(database, ask):
+def test_add_as_json_prints_the_same_as_show(database, ask):
     added = ask("add", "poll", "--task", "make_report", "--when", "every 5m")
     assert added["words"].startswith("every 5 minutes")
     assert len(added["upcoming"]) == 5
@@ -64,7 +64,7 @@ def test_add_as_json_is_what_show_tells_about_it(database, ask):
         (["remove", "report", "--days", "30"], 2, "write --dry-run, too"),
     ],
 )
-def test_what_is_written_wrongly_changes_nothing_and_says_why(database, evertick, ask, args, code, words):
+def test_an_invalid_option_changes_nothing_and_names_the_reason(database, evertick, ask, args, code, words):
     before = ask("list")
     result = evertick(*args)
     assert (result.exit_code, result.stdout) == (code, "")
@@ -99,7 +99,7 @@ def test_a_new_rule_keeps_the_zone_of_the_old_one_unless_it_names_its_own(databa
     assert ask("show", "print")["when"] == "cron 0 11 * * 1-5; tz=America/New_York"
 
 
-def test_update_changes_what_is_given_and_none_takes_an_option_away(database, evertick, ask):
+def test_update_changes_only_the_given_options_and_none_removes_one(database, evertick, ask):
     evertick("update", "report", "--grace", "90s", "--label", "team=stock")
     assert (ask("show", "report")["grace_seconds"], ask("show", "report")["labels"]) == (90.0, {"team": "stock"})
     result = evertick("update", "report", "--grace", "none")
@@ -117,13 +117,13 @@ def test_update_changes_what_is_given_and_none_takes_an_option_away(database, ev
         ("--blackout", "nights", "blackout"),
     ],
 )
-def test_none_takes_away_what_a_schedule_can_be_without(database, evertick, ask, flag, value, field):
+def test_none_removes_an_optional_setting(database, evertick, ask, flag, value, field):
     evertick("calendar", "set", "nights", "--exclude", "22:00-06:00")
     assert ask("update", "report", flag, value)[field] is not None
     assert ask("update", "report", flag, "none")[field] is None
 
 
-def test_none_takes_the_calendar_out_of_the_rule_and_leaves_the_rest_of_it(database, evertick, ask):
+def test_none_removes_the_calendar_and_keeps_the_rest_of_the_rule(database, evertick, ask):
     evertick("calendar", "set", "business", "--include", "mon-fri")
     evertick("update", "print", "--calendar", "business")
     before = ask("show", "print")["when"]
@@ -133,12 +133,12 @@ def test_none_takes_the_calendar_out_of_the_rule_and_leaves_the_rest_of_it(datab
     assert added["when"] == "cron 0 9 * * *; tz=UTC"
 
 
-def test_labels_are_emptied(database, ask):
+def test_none_removes_all_labels(database, ask):
     assert ask("show", "report")["labels"] != {}
     assert ask("update", "report", "--no-labels")["labels"] == {}
 
 
-def test_a_dry_run_looks_as_many_days_ahead_as_one_says(database, evertick, ask):
+def test_a_dry_run_covers_the_given_number_of_days(database, evertick, ask):
     change = ("update", "print", "--when", "weekdays at 10:00", "--dry-run", "--days", "366")
     plan = ask(*change)
     since, until = (datetime.fromisoformat(plan[name]) for name in ("since", "until"))
@@ -149,7 +149,7 @@ def test_a_dry_run_looks_as_many_days_ahead_as_one_says(database, evertick, ask)
     assert re.search(r"2 of them on days with a clock change: Sun \S+, Sun \S+$", daily, re.MULTILINE)
 
 
-def test_a_pause_and_a_removal_can_be_looked_at_before_they_are_made(database, evertick, ask):
+def test_pause_and_remove_have_a_dry_run(database, evertick, ask):
     evertick("add", "daily", "--task", "make_report", "--when", "0 9 * * *")
     result = evertick("pause", "daily", "--dry-run", "--days", "30")
     assert re.search(r"^daily: .* -> paused$", result.stdout, re.MULTILINE)
@@ -186,7 +186,7 @@ def test_all_schedules_with_a_label_are_paused_and_resumed_together(teams, evert
     assert result.stderr == "no schedule that somebody paused has team=sales in app 'default'\n"
 
 
-def test_a_pause_of_many_can_be_looked_at_in_a_sentence_each(teams, evertick, ask):
+def test_a_dry_run_of_a_bulk_pause_has_a_line_per_schedule(teams, evertick, ask):
     result = evertick("pause", "--label", "team=sales", "--dry-run", "--days", "2")
     assert result.stdout.splitlines() == [
         f"{key}: 48 fires before, 0 after; 48 are removed" for key in ("a", "b", "report")
@@ -203,7 +203,7 @@ def _pause_two_and_break_off() -> None:
         raise asyncio.CancelledError
 
 
-def test_a_pause_of_many_that_is_broken_off_says_how_many_are_paused(capsys):
+def test_an_interrupted_bulk_pause_shows_how_many_are_paused(capsys):
     with pytest.raises(asyncio.CancelledError):
         _pause_two_and_break_off()
     assert capsys.readouterr().err == "paused 2; ask again to go on\n"
@@ -211,7 +211,7 @@ def test_a_pause_of_many_that_is_broken_off_says_how_many_are_paused(capsys):
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 @pytest.mark.parametrize("args", [[], ["report", "--label", "team=sales"]])
-def test_one_schedule_or_a_label_is_named_and_not_both(database, evertick, command, args):
+def test_a_key_and_a_label_together_are_refused(database, evertick, command, args):
     result = evertick(command, *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "name one schedule by its key, or several by --label" in result.stderr
@@ -224,7 +224,7 @@ def _upcoming(ask, key: str) -> list[datetime]:
     return [datetime.fromisoformat(moment) for moment in ask("show", key)["upcoming"]]
 
 
-def test_the_next_moment_is_skipped_and_the_skip_is_taken_back(database, evertick, ask):
+def test_the_next_moment_is_skipped_and_the_skip_is_undone(database, evertick, ask):
     first, second, *_ = _upcoming(ask, "print")
     result = evertick("skip-next", "print", "--note", "no paper")
     assert result.exit_code == 0, result.stderr
@@ -236,7 +236,7 @@ def test_the_next_moment_is_skipped_and_the_skip_is_taken_back(database, evertic
     assert evertick("undo", "print").exit_code == 1
 
 
-def test_a_moment_is_moved_and_others_stay(database, evertick, ask):
+def test_only_the_given_moment_is_moved(database, evertick, ask):
     first, second, *_ = _upcoming(ask, "print")
     to = first.replace(hour=11)
     moved = ask("move", "print", first.isoformat(), "--to", to.isoformat())
@@ -247,7 +247,7 @@ def test_a_moment_is_moved_and_others_stay(database, evertick, ask):
     assert evertick("move", "print", "2020-01-01T00:00:00Z", "--to", to.isoformat()).exit_code != 0
 
 
-def test_the_next_moment_runs_early_and_does_not_come_again(database, evertick, ask):
+def test_the_next_moment_runs_early_and_only_once(database, evertick, ask):
     first, second, *_ = _upcoming(ask, "print")
     result = evertick("run-early", "print")
     assert result.exit_code == 0, result.stderr
@@ -257,7 +257,7 @@ def test_the_next_moment_runs_early_and_does_not_come_again(database, evertick, 
     assert datetime.fromisoformat(run["fire_at"]) == first
 
 
-def test_preview_marks_what_somebody_has_decided(database, evertick, ask):
+def test_preview_marks_overrides(database, evertick, ask):
     second = _upcoming(ask, "print")[1]
     evertick("skip-next", "print")
     evertick("move", "print", second.isoformat(), "--to", second.replace(hour=11).isoformat())

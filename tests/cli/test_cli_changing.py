@@ -11,7 +11,7 @@ import pytest
 from evertick import Context, Scheduler
 
 
-def test_trigger_makes_a_run_and_says_that_nobody_is_there_to_run_it(database, evertick, ask):
+def test_trigger_records_a_run_and_warns_that_no_node_is_alive(database, evertick, ask):
     result = evertick("trigger", "report", "--args", '{"day": "friday"}')
     assert result.exit_code == 0
     run_id = re.fullmatch(r"triggered report: run (\S+)\n", result.stdout)[1]
@@ -37,7 +37,7 @@ def test_arguments_that_are_no_json_object_are_refused(database, evertick, ask, 
     assert len(ask("history", "report")) == 1
 
 
-def test_pause_and_resume_say_what_they_did(database, evertick, ask):
+def test_pause_and_resume_print_their_effect(database, evertick, ask):
     assert evertick("pause", "report", "--note", "moving").stdout == "paused report, until `evertick resume report`\n"
     shown = ask("show", "report")
     assert (shown["is_paused"], shown["pause_note"]) == (True, "moving")
@@ -52,27 +52,27 @@ def test_pause_takes_a_moment_or_a_duration_as_its_end(database, ask, evertick):
     assert datetime.fromisoformat(later).isoformat() == "2090-01-31T08:00:00+00:00"
 
 
-def test_pause_until_a_moment_that_has_passed_is_refused(database, evertick):
+def test_pause_until_a_past_moment_is_refused(database, evertick):
     result = evertick("pause", "report", "--until", "2001-01-01T00:00:00Z")
     assert result.exit_code == 1
     assert "a moment that has passed" in result.stderr
 
 
 @pytest.mark.parametrize("until", ["tomorrow", "2090-01-31T9:00", "-5s", ""])
-def test_an_end_that_is_no_moment_is_refused_where_it_is_written(database, evertick, until):
+def test_an_invalid_end_of_a_pause_is_refused_with_its_option(database, evertick, until):
     result = evertick("pause", "report", "--until", until)
     assert result.exit_code == 2
     assert "neither a moment, like" in result.stderr
 
 
-def test_a_run_that_waits_is_cancelled_at_once(database, ask, evertick):
+def test_cancel_ends_a_waiting_run_at_once(database, ask, evertick):
     run_id = ask("trigger", "report")["id"]
     assert evertick("cancel", run_id).stdout == f"run {run_id} has ended: cancelled (requested)\n"
     shown = ask("show", run_id)["run"]
     assert (shown["state"], shown["verdict"]) == ("done", "cancelled")
 
 
-def test_a_run_that_runs_is_asked_to_stop(tmp_path, ask, evertick):
+def test_cancel_asks_a_running_run_to_stop(tmp_path, ask, evertick):
     url = f"sqlite:///{tmp_path}/jobs.db"
     scheduler = Scheduler(url)
     has_begun, may_end = threading.Event(), threading.Event()
@@ -93,7 +93,7 @@ def test_a_run_that_runs_is_asked_to_stop(tmp_path, ask, evertick):
             may_end.set()
 
 
-def test_a_run_that_has_ended_is_not_cancelled(database, ask, evertick):
+def test_a_finished_run_is_not_cancelled(database, ask, evertick):
     (run,) = ask("history", "report")
     result = evertick("cancel", run["id"])
     assert (result.exit_code, result.stdout) == (1, "")
@@ -120,7 +120,7 @@ def test_a_declared_schedule_is_not_removed(database, evertick, ask):
     assert len(ask("list")) == 3
 
 
-def test_remove_without_a_terminal_needs_to_be_told_yes(database, evertick, ask):
+def test_remove_without_a_terminal_needs_the_yes_option(database, evertick, ask):
     result = evertick("remove", "quick")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "write --yes" in result.stderr

@@ -47,12 +47,12 @@ def test_ids_of_runs_are_completed(complete, ask):
     ]
 
 
-def test_the_database_and_the_app_of_the_line_are_those_that_are_asked(complete, database):
+def test_completion_uses_the_database_and_app_of_the_command_line(complete, database):
     assert complete(f"evertick show --database {database} re", EVERTICK_DATABASE="sqlite:///nowhere.db") == ["report"]
     assert complete("evertick show --app other re") == []
 
 
-def test_what_cannot_be_asked_completes_to_nothing_and_says_nothing(complete, tmp_path):
+def test_completion_without_a_usable_database_is_silently_empty(complete, tmp_path):
     assert complete("evertick show re", EVERTICK_DATABASE="sqlite:///nowhere.db") == []
     assert complete("evertick show re", EVERTICK_DATABASE="nonsense") == []
     (tmp_path / "bad.db").write_bytes(b"no database at all" * 100)

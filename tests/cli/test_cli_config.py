@@ -43,7 +43,7 @@ def write(text: str, name: str = "evertick.toml") -> None:
     Path(name).chmod(0o600)
 
 
-def test_a_right_file_is_called_right(here, evertick, ask):
+def test_a_valid_file_is_reported_as_valid(here, evertick, ask):
     write(RIGHT)
     result = evertick("config", "check")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -58,7 +58,7 @@ def test_a_right_file_is_called_right(here, evertick, ask):
     assert not (here / "jobs.db").exists()
 
 
-def test_a_wrong_file_is_told_line_by_line_with_exit_code_2(here, evertick):
+def test_errors_of_a_file_are_printed_line_by_line_with_exit_code_2(here, evertick):
     write("[node]\nlease = 'x'\nleas = 1\n", "wrong.toml")
     result = evertick("config", "check", "--config", "wrong.toml")
     assert (result.exit_code, result.stderr) == (2, "")
@@ -71,7 +71,7 @@ def test_a_wrong_file_is_told_line_by_line_with_exit_code_2(here, evertick):
     assert (result.exit_code, told["is_right"], len(told["problems"])) == (2, False, 2)
 
 
-def test_what_is_hardly_meant_is_told_beside_what_is_wrong(here, evertick):
+def test_warnings_are_printed_beside_errors(here, evertick):
     write("[jobs.a]\nevery = '1h'\nshell = { command = 'x', cwd = '/no/such' }\n[jobs.b]\nevery = 'x'\nshell = 'x'\n")
     result = evertick("config", "check")
     assert result.exit_code == 2
@@ -83,7 +83,7 @@ def test_what_is_hardly_meant_is_told_beside_what_is_wrong(here, evertick):
     assert (len(told["problems"]), told["warnings"]) == (1, [warning])
 
 
-def test_a_file_without_a_job_is_right_and_told(here, evertick, ask):
+def test_a_file_without_jobs_is_valid_with_a_note(here, evertick, ask):
     write("")
     result = evertick("config", "check")
     assert (result.exit_code, result.stdout.startswith("evertick.toml is right: 0 jobs, database ")) == (0, True)
@@ -92,7 +92,7 @@ def test_a_file_without_a_job_is_right_and_told(here, evertick, ask):
     assert ask("config", "check")["warnings"] == [warning]
 
 
-def test_whoever_has_no_file_is_told_where_it_is_looked_for(here, evertick):
+def test_without_a_file_the_searched_paths_are_printed(here, evertick):
     for command in (["config", "check"], ["apply"]):
         result = evertick(*command)
         assert result.exit_code == 2
@@ -100,7 +100,7 @@ def test_whoever_has_no_file_is_told_where_it_is_looked_for(here, evertick):
         assert f"there is no configuration at {looked}; name one with --config" in result.stderr
 
 
-def test_a_password_that_everybody_may_read_is_a_warning(here, evertick):
+def test_a_world_readable_password_is_a_warning(here, evertick):
     write('[database]\nurl = "postgresql://u:hush@h/d"\n[jobs.a]\nevery = "1h"\ntask = "a"\n')
     Path("evertick.toml").chmod(0o644)
     result = evertick("config", "check")
@@ -112,7 +112,7 @@ def test_a_password_that_everybody_may_read_is_a_warning(here, evertick):
     assert "hush" not in result.output + evertick("config", "show").output + evertick("config", "show", "--json").output
 
 
-def test_what_holds_is_shown_with_its_origin(here, evertick, ask, monkeypatch):
+def test_effective_settings_are_shown_with_their_origin(here, evertick, ask, monkeypatch):
     write(RIGHT)
     monkeypatch.setenv("EVERTICK_NODE_LEASE", "20s")
     lines = [line.split() for line in evertick("config", "show").stdout.splitlines()]
@@ -133,7 +133,7 @@ def test_tokens_and_queries_of_urls_are_not_shown(here, evertick):
     assert "HUSH" not in evertick("config", "show").output + evertick("config", "check").output
 
 
-def test_commands_are_shown_as_they_are_but_for_who_signs_in_by_their_addresses(here, evertick, ask):
+def test_commands_are_shown_without_the_credentials_in_their_urls(here, evertick, ask):
     line = "curl -fsS https://example.org/x | mail -s down ops@example.org"
     signed = "pg_dump postgresql://ada:HUSH@db/shop | gzip > /tmp/a@b.gz"
     write(
@@ -146,7 +146,7 @@ def test_commands_are_shown_as_they_are_but_for_who_signs_in_by_their_addresses(
     assert ask("config", "show", "c")["keys"]["shell"]["value"]["env"]["DB"] == "postgresql://ada:***@db/shop"
 
 
-def test_the_defaults_and_all_that_holds_for_a_job_are_shown(here, evertick, ask):
+def test_all_settings_of_a_job_are_shown_with_the_defaults(here, evertick, ask):
     write(
         "[defaults]\ntimeout = '1h'\nretry = { constant = '5m', attempts = 3 }\ngrace = '2h'\n"
         "[jobs.copy]\nevery = '1h'\nshell = { command = 'cp a b', env = { API_TOKEN = 'hush' } }\ntimeout = '5m'\n"
@@ -171,7 +171,7 @@ def test_the_defaults_and_all_that_holds_for_a_job_are_shown(here, evertick, ask
     assert (result.exit_code, result.stderr) == (1, "error: evertick.toml has no job 'coppy'; it is called 'copy'\n")
 
 
-def test_what_holds_for_a_job_by_default_is_shown_too(here, evertick, ask):
+def test_default_settings_of_a_job_are_shown_too(here, evertick, ask):
     write(
         "[redis]\naddress = 'localhost'\n[defaults]\noverlap = 'allow'\n"
         "[jobs.a]\nevery = '1h'\nredis = 'docker'\non_lost = 'fail'\n"
@@ -195,7 +195,7 @@ def test_what_holds_for_a_job_by_default_is_shown_too(here, evertick, ask):
     ]
 
 
-def test_a_job_that_begins_disabled_is_named_with_its_place_and_can_be_tried_once(here, evertick, ask):
+def test_a_disabled_job_is_named_with_its_place_and_can_be_triggered_once(here, evertick, ask):
     write(
         "[jobs.on]\nevery = '1h'\nshell = 'true'\n"
         "[jobs.off]\nevery = '1h'\nshell = 'true'\nenabled = false\npriority = 7\n"
@@ -233,7 +233,7 @@ def test_a_job_that_begins_disabled_is_named_with_its_place_and_can_be_tried_onc
     assert evertick("trigger", "on").stdout.startswith("triggered on: run ")
 
 
-def test_pruning_what_is_paused_takes_no_fires_away_and_is_one_line_each(here, evertick, ask):
+def test_pruning_paused_schedules_prints_one_line_each_without_fires(here, evertick, ask):
     write("[jobs.a]\nevery = '10s'\nshell = 'true'\n[jobs.b]\nevery = '1m'\nshell = 'true'\n")
     evertick("apply", "--yes")
     evertick("pause", "a")
@@ -277,7 +277,7 @@ def test_apply_shows_the_plan_and_asks(here, evertick, ask):
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "schedules: 1 unchanged (the next 14 days)")
 
 
-def test_apply_says_who_takes_up_a_changed_command(here, evertick):
+def test_apply_notes_that_each_node_reads_commands_from_its_own_file(here, evertick):
     job = '[database]\nurl = "sqlite:///jobs.db"\n[jobs.backup]\ncron = "0 3 * * *"\nshell = "backup"\n'
     write(job)
     result = evertick("apply", "--yes")
@@ -298,7 +298,7 @@ def test_apply_says_who_takes_up_a_changed_command(here, evertick):
     )
 
 
-def test_apply_says_what_changes_where_the_rule_does_not(here, evertick):
+def test_apply_shows_changed_options_of_an_unchanged_rule(here, evertick):
     write(RIGHT)
     evertick("apply", "--yes")
     write(RIGHT + 'priority = 5\ngrace = "90s"\n')
@@ -316,7 +316,7 @@ def test_apply_says_what_changes_where_the_rule_does_not(here, evertick):
     assert "    priority: 5 -> 6" in lines
 
 
-def test_apply_tells_where_a_calendar_stands_that_is_nowhere(here, evertick):
+def test_apply_names_the_line_of_an_unknown_calendar(here, evertick):
     write(RIGHT + 'blackout = "freeze"\n')
     result = evertick("apply", "--yes")
     assert result.exit_code == 2
@@ -339,7 +339,7 @@ def test_apply_removes_only_with_prune(here, evertick, ask):
     assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["copy"]
 
 
-def test_what_was_changed_by_hand_is_told_and_taken_back_if_asked(here, evertick, ask):
+def test_changes_made_at_run_time_are_shown_and_reverted_on_request(here, evertick, ask):
     write(RIGHT)
     evertick("apply", "--yes")
     result = evertick("update", "backup", "--when", "0 4 * * *", "--priority", "3", "--config", "evertick.toml")
@@ -359,14 +359,14 @@ def test_what_was_changed_by_hand_is_told_and_taken_back_if_asked(here, evertick
     assert ask("apply", "--dry-run", "--take-back")["unchanged"] == ["backup"]
 
 
-def test_a_moment_that_has_passed_is_over_in_the_list(here, evertick):
+def test_a_past_one_shot_is_shown_as_over(here, evertick):
     write(RIGHT.replace('cron = "0 3 * * *"', 'once = "2020-01-01T00:00:00Z"'))
     evertick("apply", "--yes")
     _, line = evertick("list", "--config", "evertick.toml").stdout.splitlines()
     assert re.split("  +", line)[3] == "over"
 
 
-def test_apply_as_json_asks_nothing(here, evertick, ask):
+def test_apply_as_json_does_not_ask(here, evertick, ask):
     write(RIGHT)
     told = ask("apply", "--dry-run")
     assert (told["is_applied"], told["adds"][0]["kind"], told["adds"][0]["when_old"]) == (False, "add", None)
@@ -375,7 +375,7 @@ def test_apply_as_json_asks_nothing(here, evertick, ask):
     assert "--json asks no questions; write --yes to apply it, or --dry-run to see the plan" in result.stderr
 
 
-def test_an_answer_at_the_terminal_decides(here, start: Callable[..., subprocess.Popen[str]], terminal):
+def test_apply_obeys_the_answer_at_the_terminal(here, start: Callable[..., subprocess.Popen[str]], terminal):
     write(RIGHT)
     for answer, code in (("n\n", 130), ("y\n", 0)):
         terminal.write(answer)
@@ -387,7 +387,7 @@ def test_an_answer_at_the_terminal_decides(here, start: Callable[..., subprocess
 
 
 @pytest.mark.parametrize("command", [("apply", "--yes"), ("daemon",), ("daemon", "--check"), ("config", "show")])
-def test_every_command_says_all_that_is_wrong_with_a_configuration(here, evertick, command: tuple[str, ...]):
+def test_every_command_prints_all_errors_of_a_configuration(here, evertick, command: tuple[str, ...]):
     write("[node]\nlease = 'x'\nleas = 1\n", "wrong.toml")
     result = evertick(*command, "--config", "wrong.toml")
     assert result.exit_code == 2
@@ -397,7 +397,7 @@ def test_every_command_says_all_that_is_wrong_with_a_configuration(here, evertic
     ]
 
 
-def test_apply_makes_the_state_directory_where_the_file_names_a_ledger_in_it(here, evertick):
+def test_apply_creates_the_state_directory_for_a_ledger_in_it(here, evertick):
     ledger = f"[directories]\nstate = 'var/state'\n[database]\nurl = 'sqlite:///{here}/var/state/jobs.db'\n"
     write(ledger + "[jobs.backup]\ncron = '0 3 * * *'\ntask = 'do_backup'\n")
     result = evertick("apply", "--yes")
@@ -406,7 +406,7 @@ def test_apply_makes_the_state_directory_where_the_file_names_a_ledger_in_it(her
     assert (here / "var/state/jobs.db").exists()
 
 
-def test_apply_makes_the_state_directory_for_this_user_alone(here, evertick):
+def test_apply_creates_the_state_directory_only_for_this_user(here, evertick):
     write(RIGHT.replace('[database]\nurl = "sqlite:///jobs.db"\n', ""))
     assert evertick("apply", "--yes").exit_code == 0
     assert (here / "state").stat().st_mode & 0o777 == 0o700
@@ -432,7 +432,7 @@ def listed(result: Result) -> list[str]:
     return [line.split()[0] for line in result.stdout.splitlines()[1:]]
 
 
-def test_a_flag_is_stronger_than_the_environment_and_that_than_the_file(ledgers, evertick, monkeypatch):
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(ledgers, evertick, monkeypatch):
     result = evertick("list")
     assert listed(result) == ["of-file"]
     assert result.stderr == f"(ledger: sqlite:///{ledgers}/file.db, by evertick.toml)\n"
@@ -451,7 +451,7 @@ def test_all_commands_find_the_ledger_by_the_file(ledgers, evertick):
     assert listed(evertick("list", "--config", "evertick.toml", "--app", "shop")) == ["of-file"]
 
 
-def test_a_file_that_was_named_must_be_right(ledgers, evertick):
+def test_an_explicit_file_must_be_valid(ledgers, evertick):
     result = evertick("list", "--config", "no.toml")
     assert (result.exit_code, "no.toml: cannot be read" in result.stderr) == (2, True)
     write("[database]\nurl = 'x'\n", "bad.toml")
@@ -493,7 +493,7 @@ def strict(here) -> Path:
     [["add", "new", "--task", "work"], ["update", "old"], ["update", "old", "--dry-run"]],
     ids=["add", "update", "dry-run"],
 )
-def test_the_limits_of_the_file_hold_for_rules_of_the_command_line(strict, evertick, ask, command, rule):
+def test_the_limits_of_the_file_apply_to_rules_of_the_command_line(strict, evertick, ask, command, rule):
     result = evertick(*command, "--when", rule)
     assert (result.exit_code, result.stdout) == (1, "")
     words = {"every 1s": "fires 1s apart", "every 20m": "is not among allow_schedules"}[rule]
@@ -501,14 +501,14 @@ def test_the_limits_of_the_file_hold_for_rules_of_the_command_line(strict, evert
     assert [each["when"] for each in json.loads(evertick("list", "--json").stdout)] == ["cron 0 9 * * *; tz=UTC"]
 
 
-def test_a_rule_without_a_zone_goes_by_the_zone_of_the_file(strict, evertick):
+def test_a_rule_without_a_zone_uses_the_zone_of_the_file(strict, evertick):
     result = evertick("add", "new", "--task", "work", "--when", "0 9 * * *")
     assert result.exit_code == 0, result.stderr
     assert "At 09:00 every day, in Europe/Berlin" in result.stdout
     assert evertick("add", "other", "--task", "work", "--when", "0 9 * * *", "--tz", "UTC").exit_code == 1
 
 
-def test_backfill_goes_by_the_retention_of_the_file(strict, evertick):
+def test_backfill_respects_the_retention_of_the_file(strict, evertick):
     ask = ("backfill", "old", "--from", "1000d", "--dry-run")
     result = evertick(*ask)
     assert (result.exit_code, result.stderr) == (0, f"(ledger: sqlite:///{strict}/strict.db, by evertick.toml)\n")
@@ -526,7 +526,7 @@ def test_the_environment_sets_limits_with_and_without_a_file(strict, evertick, m
     assert "min_interval is 1h" in evertick("add", "new", "--task", "work", "--when", "every 15m").stderr
 
 
-def test_the_limits_of_a_file_are_those_of_its_app(strict, evertick):
+def test_the_limits_of_a_file_apply_only_to_its_app(strict, evertick):
     add = ("add", "new", "--task", "work", "--when", "every 1s")
     assert evertick(*add, "--app", "shop").exit_code == 1
     assert evertick(*add, "--app", "another").exit_code == 0
@@ -540,7 +540,7 @@ def test_the_limits_of_a_file_are_those_of_its_app(strict, evertick):
         ("allow_schedules", '["at noon or so"]', "'at noon or so'"),
     ],
 )
-def test_a_limit_that_is_wrong_is_reported_with_its_place(strict, evertick, key, value, words):
+def test_an_invalid_limit_is_reported_with_its_place(strict, evertick, key, value, words):
     lines = STRICT.splitlines()
     [place] = [number for number, line in enumerate(lines) if line.startswith(key)]
     write("\n".join([*lines[:place], f"{key} = {value}", *lines[place + 1 :]]))
@@ -550,7 +550,7 @@ def test_a_limit_that_is_wrong_is_reported_with_its_place(strict, evertick, key,
     assert words in result.stderr
 
 
-def test_what_is_applied_is_asked_for_by_the_user_of_the_command_line(here, evertick, monkeypatch):
+def test_apply_records_the_user_of_the_command_line_as_actor(here, evertick, monkeypatch):
     write("[jobs.a]\nevery = '1h'\nshell = 'true'\nenabled = false\n[jobs.b]\nevery = '1h'\nshell = 'true'\n")
     actors = []
 

@@ -26,7 +26,7 @@ def _execute(url: str, *statements: str) -> None:
         db.commit()
 
 
-def test_the_status_tells_version_sizes_and_rows(database, evertick, ask):
+def test_the_status_shows_version_sizes_and_rows(database, evertick, ask):
     text = evertick("db", "status").stdout
     for name in ("Database", "Kept by", "Store", "Version", "Size", "Log", "Free", "Vacuum", "Disk", "History", "Rows"):
         assert f"\n{name}" in f"\n{text}"
@@ -37,7 +37,7 @@ def test_the_status_tells_version_sizes_and_rows(database, evertick, ask):
     assert {"name": "evertick_schedules", "rows": 3, "is_exact": True} in status["tables"]
 
 
-def test_the_status_counts_what_people_know_and_json_has_every_table(database, evertick, ask):
+def test_the_status_counts_runs_and_schedules_and_json_has_every_table(database, evertick, ask):
     text = evertick("db", "status").stdout
     assert re.search(r"^Rows +schedules: 3$", text, re.MULTILINE)
     assert "fence" not in text
@@ -45,7 +45,7 @@ def test_the_status_counts_what_people_know_and_json_has_every_table(database, e
     assert "evertick_fence" in {table["name"] for table in ask("db", "status")["tables"]}
 
 
-def test_the_status_of_an_empty_database_names_what_makes_its_tables(tmp_path, evertick):
+def test_the_status_of_an_empty_database_names_the_command_that_creates_its_tables(tmp_path, evertick):
     (tmp_path / "empty.db").write_bytes(b"")
     text = evertick("db", "status", "--database", f"sqlite:///{tmp_path}/empty.db").stdout
     assert "not one of Evertick yet: `evertick db migrate --database URL` makes its tables" in text
@@ -59,7 +59,7 @@ def test_a_good_database_passes_its_check(database, evertick, ask):
     assert ask("db", "check", "--quick")["problems"] == []
 
 
-def test_a_bad_one_fails_with_exit_code_1_and_says_what_is_wrong(database, evertick):
+def test_a_damaged_database_fails_its_check_with_exit_code_1_and_the_problem(database, evertick):
     _execute(database, "DROP INDEX evertick_gaps_time", "DELETE FROM evertick_due")
     result = evertick("db", "check")
     assert result.exit_code == 1
@@ -67,7 +67,7 @@ def test_a_bad_one_fails_with_exit_code_1_and_says_what_is_wrong(database, evert
     assert evertick("db", "check", "--json").exit_code == 1
 
 
-def test_a_backup_is_a_new_file_that_holds_the_ledger_as_it_is(database, evertick, ask, tmp_path):
+def test_a_backup_is_a_new_file_with_the_whole_ledger(database, evertick, ask, tmp_path):
     copy = tmp_path / "copy.db"
     result = evertick("db", "backup", str(copy))
     assert result.exit_code == 0
@@ -80,7 +80,7 @@ def test_a_backup_is_a_new_file_that_holds_the_ledger_as_it_is(database, evertic
     assert told == {"file": str(tmp_path / "other.db"), "bytes": (tmp_path / "other.db").stat().st_size}
 
 
-def test_a_backup_overwrites_nothing_and_says_where_it_cannot_be_written(database, evertick, tmp_path):
+def test_a_backup_overwrites_nothing_and_names_an_unwritable_path(database, evertick, tmp_path):
     own = database.removeprefix("sqlite:///")
     refused = evertick("db", "backup", own)
     assert (refused.exit_code, f"there is a file {own} already" in refused.stderr) == (1, True)
@@ -88,7 +88,7 @@ def test_a_backup_overwrites_nothing_and_says_where_it_cannot_be_written(databas
     assert (refused.exit_code, "cannot be made: No such file or directory" in refused.stderr) == (1, True)
 
 
-def test_migrate_tells_what_it_has_applied_and_that_nothing_was_missing(tmp_path, evertick, ask):
+def test_migrate_lists_the_applied_migrations_or_says_that_none_was_missing(tmp_path, evertick, ask):
     path: Path = tmp_path / "new.db"
     url = f"sqlite:///{path}"
     result = evertick("db", "migrate", "--database", url)
@@ -130,7 +130,7 @@ def old_file(tmp_path, evertick) -> str:
     return url
 
 
-def test_vacuum_is_refused_where_the_file_was_not_made_for_it_and_offers_the_other_way(old_file, evertick, ask):
+def test_vacuum_is_refused_without_incremental_vacuum_and_offers_a_full_one(old_file, evertick, ask):
     result = evertick("db", "vacuum", "--database", old_file)
     assert result.exit_code == 1
     assert "evertick db vacuum --full" in result.stderr
@@ -139,19 +139,19 @@ def test_vacuum_is_refused_where_the_file_was_not_made_for_it_and_offers_the_oth
     assert evertick("db", "vacuum", "--database", old_file).exit_code == 0
 
 
-def test_writing_anew_wants_a_yes_where_nobody_can_answer(old_file, evertick):
+def test_a_full_vacuum_without_a_terminal_needs_the_yes_option(old_file, evertick):
     result = evertick("db", "vacuum", "--full", "--database", old_file)
     assert result.exit_code == 2
     assert "--yes" in result.stderr
 
 
-def test_a_store_in_memory_cannot_be_looked_after(evertick):
+def test_db_commands_refuse_a_store_in_memory(evertick):
     result = evertick("db", "status", "--database", "sqlite://")
     assert result.exit_code == 1
     assert "in the memory of one process" in result.stderr
 
 
-def test_long_work_tells_how_far_it_is_without_touching_the_answer(database, start, terminal):
+def test_progress_of_long_work_is_printed_apart_from_the_result(database, start, terminal):
     process = start("db", "check", env={"EVERTICK_DATABASE": database, "TERM": "xterm"}, stderr=terminal.theirs)
     answer = process.stdout.read()
     assert process.wait() == 0
@@ -160,9 +160,7 @@ def test_long_work_tells_how_far_it_is_without_touching_the_answer(database, sta
     assert b"checking the database" in os.read(terminal.ours, 65536)
 
 
-def test_a_store_of_another_kind_that_has_no_care_says_so_and_the_doctor_goes_on_without(
-    database, monkeypatch, evertick
-):
+def test_a_store_without_maintenance_is_refused_and_the_doctor_continues_without_it(database, monkeypatch, evertick):
     monkeypatch.setattr("evertick.cli.command.db.open_store", lambda url, clock: object())
     result = evertick("db", "status")
     assert result.exit_code == 1

@@ -11,7 +11,7 @@ import pytest
 from evertick import Cron, Every, Scheduler
 
 
-def test_a_well_kept_app_has_nothing_wrong(tmp_path, evertick):
+def test_a_healthy_app_has_no_findings(tmp_path, evertick):
     url, is_up = f"sqlite:///{tmp_path}/jobs.db", threading.Event()
     scheduler = Scheduler(url)
 
@@ -24,7 +24,7 @@ def test_a_well_kept_app_has_nothing_wrong(tmp_path, evertick):
     assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing is wrong\n", "")
 
 
-def test_each_finding_has_a_severity_what_is_so_and_the_fix(database, evertick):
+def test_each_finding_has_a_severity_a_text_and_the_fix(database, evertick):
     scheduler = Scheduler(concurrency=0)
     for number in range(10):
         scheduler.sync.add(key=f"k{number}", when=Cron("0 9 * * *"), task="make_report")
@@ -39,7 +39,7 @@ def test_each_finding_has_a_severity_what_is_so_and_the_fix(database, evertick):
     assert lines[-1] == "1 error, 2 warnings"
 
 
-def test_as_json_a_finding_has_its_check_and_what_it_is_about(database, evertick):
+def test_as_json_a_finding_has_its_check_and_its_subject(database, evertick):
     result = evertick("doctor", "--json")
     assert (result.exit_code, result.stderr) == (1, "")
     found, failed = json.loads(result.stdout)
@@ -65,7 +65,7 @@ def test_notes_alone_leave_the_exit_code_at_zero(tmp_path, evertick):
     assert result.stdout.endswith("1 note\n")
 
 
-def test_a_schedule_that_its_failures_have_paused_is_a_warning(tmp_path, evertick):
+def test_a_schedule_paused_for_its_failures_is_a_warning(tmp_path, evertick):
     url, is_paused = f"sqlite:///{tmp_path}/jobs.db", threading.Event()
     scheduler = Scheduler(url)
 
@@ -85,7 +85,7 @@ def test_a_schedule_that_its_failures_have_paused_is_a_warning(tmp_path, evertic
     assert "then `evertick resume report`" in result.stdout
 
 
-def test_a_database_that_is_not_there_is_a_finding(tmp_path, evertick):
+def test_a_missing_database_is_a_finding(tmp_path, evertick):
     result = evertick("doctor", "--json", "--database", f"sqlite:///{tmp_path}/nope.db")
     assert (result.exit_code, result.stderr) == (1, "")
     (found,) = json.loads(result.stdout)
@@ -94,7 +94,7 @@ def test_a_database_that_is_not_there_is_a_finding(tmp_path, evertick):
     assert "--database sqlite:///path/to/file.db" in found["fix"]
 
 
-def test_a_database_that_cannot_be_opened_is_examined_all_the_same(tmp_path, evertick):
+def test_a_database_that_cannot_be_opened_is_examined(tmp_path, evertick):
     path: Path = tmp_path / "jobs.db"
     path.write_bytes(b"")
     result = evertick("doctor", "--database", f"sqlite:///{path}")
@@ -107,9 +107,7 @@ def test_a_database_that_cannot_be_opened_is_examined_all_the_same(tmp_path, eve
     assert "is not a SQLite database" in result.stdout
 
 
-def test_what_a_node_that_has_gone_declared_is_told_by_doctor_why_and_show_until_a_live_one_is_restarted(
-    tmp_path, evertick
-):
+def test_differing_declarations_of_a_stopped_node_are_shown_until_a_live_node_restarts(tmp_path, evertick):
     url = f"sqlite:///{tmp_path}/jobs.db"
 
     def a_node(every: str) -> Scheduler:
@@ -140,7 +138,7 @@ def test_what_a_node_that_has_gone_declared_is_told_by_doctor_why_and_show_until
 def nothing() -> None: ...
 
 
-def test_nodes_of_one_name_that_do_not_declare_the_same_are_a_warning_before_one_of_them_stops(tmp_path, evertick):
+def test_nodes_of_one_name_with_different_declarations_are_a_warning(tmp_path, evertick):
     url = f"sqlite:///{tmp_path}/jobs.db"
     one, other, third = (Scheduler(url, node_name=name) for name in ("evertick@a", "evertick@b", "shop@a"))
     for scheduler, key in ((one, "both"), (other, "both"), (other, "backup"), (third, "elsewhere")):
@@ -153,7 +151,7 @@ def test_nodes_of_one_name_that_do_not_declare_the_same_are_a_warning_before_one
     assert "node.name in a configuration" in found["fix"]
 
 
-def test_an_app_that_is_empty_is_a_warning_with_the_apps_that_there_are(database, evertick):
+def test_an_empty_app_is_a_warning_with_the_existing_apps(database, evertick):
     result = evertick("doctor", "--app", "shop", "--json")
     assert result.exit_code == 1
     no_node, found = json.loads(result.stdout)
@@ -162,7 +160,7 @@ def test_an_app_that_is_empty_is_a_warning_with_the_apps_that_there_are(database
     assert found["what"].endswith("this database has app default")
 
 
-def test_in_an_empty_database_an_empty_app_is_worth_a_note(tmp_path, evertick):
+def test_an_empty_app_in_an_empty_database_is_a_note(tmp_path, evertick):
     url = f"sqlite:///{tmp_path}/jobs.db"
     scheduler = Scheduler(url, concurrency=0)
     assert scheduler.sync.schedules() == []
@@ -174,7 +172,7 @@ def test_in_an_empty_database_an_empty_app_is_worth_a_note(tmp_path, evertick):
 
 
 @pytest.mark.parametrize("command", [["list"], ["ha"], ["nodes"], ["top", "--once"]])
-def test_where_an_app_has_nothing_to_list_the_apps_that_there_are_are_named(database, evertick, command):
+def test_an_empty_list_names_the_existing_apps(database, evertick, command):
     result = evertick(*command, "--app", "shop")
     assert result.exit_code == 0
     assert result.stderr.splitlines()[-1] == "this database has app default; name another with --app"

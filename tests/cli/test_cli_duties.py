@@ -17,13 +17,13 @@ from evertick.cli.show.words import now
 from evertick.explain.availability import HaLine
 
 
-def test_duties_lists_what_nodes_hold_and_held(database, evertick, ask):
+def test_duties_lists_current_and_former_holders(database, evertick, ask):
     (duty,) = ask("duties")
     assert (duty["name"], duty["node"], duty["term"]) == ("evertick.prune", None, 1)
     assert "evertick.prune  nobody" in evertick("duties").stdout
 
 
-async def test_duties_shows_holder_term_and_error_of_a_live_one(tmp_path: Path, evertick) -> None:
+async def test_duties_shows_holder_term_and_error_of_a_live_node(tmp_path: Path, evertick) -> None:
     url = f"sqlite:///{tmp_path}/duty.db"
     scheduler = Scheduler(url, node_name="shop@host")
 
@@ -44,7 +44,7 @@ async def test_duties_shows_holder_term_and_error_of_a_live_one(tmp_path: Path, 
     assert shown["fragile"]["node_name"] == "shop@host"
 
 
-def test_one_duty_is_told_by_its_name(database, evertick, ask):
+def test_one_duty_is_shown_by_its_name(database, evertick, ask):
     assert ask("duties", "evertick.prune")["term"] == 1
     text = evertick("duties", "evertick.prune").stdout
     assert re.search(r"^Held by +nobody$", text, re.MULTILINE)
@@ -57,13 +57,13 @@ def test_one_duty_is_told_by_its_name(database, evertick, ask):
 
 
 @pytest.mark.parametrize("command", ["why", "trigger", "show", "pause"])
-def test_a_duty_that_is_taken_for_a_schedule_is_said_to_be_one(database, evertick, command):
+def test_a_duty_given_as_a_schedule_key_is_recognised(database, evertick, command):
     result = evertick(command, "evertick.prune")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith("; 'evertick.prune' is a duty, `evertick duties evertick.prune` tells of it\n")
 
 
-def test_an_app_without_duties_is_told_how_to_declare_one(tmp_path: Path, evertick) -> None:
+def test_an_app_without_duties_shows_how_to_declare_one(tmp_path: Path, evertick) -> None:
     url = f"sqlite:///{tmp_path}/none.db"
     Scheduler(url, concurrency=0).sync.schedules()
     result = evertick("duties", "--database", url)
@@ -71,7 +71,7 @@ def test_an_app_without_duties_is_told_how_to_declare_one(tmp_path: Path, everti
     assert "declare one with `@scheduler.duty(...)`" in result.stderr
 
 
-def test_a_tick_that_nobody_has_come_to_is_overdue_and_of_a_duty_that_nobody_holds_nothing_is_promised():
+def test_a_late_tick_is_overdue_and_a_duty_without_a_holder_has_no_next_tick():
     duty = Duty(
         name="rebuild",
         node="n1",

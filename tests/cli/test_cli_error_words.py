@@ -44,11 +44,11 @@ def _preview(evertick):
         ),
     ],
 )
-def test_what_was_mistyped_is_answered_in_one_well_made_sentence(evertick, args, said):
+def test_a_typing_error_gets_one_readable_sentence(evertick, args, said):
     assert evertick(*args).stderr == said
 
 
-def test_a_time_without_a_zone_is_read_in_that_of_the_schedule_or_in_the_one_that_is_given(database, ask):
+def test_a_time_without_a_zone_uses_that_of_the_schedule_or_the_given_one(database, ask):
     (planned,) = ask("preview", "print", "--count", "1")
     berlin = datetime.fromisoformat(planned["fire_at"]).astimezone(ZoneInfo("Europe/Berlin"))
     later = berlin + timedelta(hours=1)
@@ -58,21 +58,21 @@ def test_a_time_without_a_zone_is_read_in_that_of_the_schedule_or_in_the_one_tha
     assert ask("undo", "print", tokyo, "--tz", "Asia/Tokyo")["occurrences"] == []
 
 
-def test_a_plain_date_is_its_first_moment_by_the_clock_of_this_machine_where_no_schedule_is_named(database, ask):
+def test_a_date_without_a_schedule_is_its_first_moment_in_the_local_zone(database, ask):
     tomorrow = now().date() + timedelta(days=1)
     assert len(ask("history", "--until", str(tomorrow))) == len(ask("history")) > 0
     assert ask("history", "--since", str(tomorrow)) == []
     assert ask("runs", "--since", f"{tomorrow + timedelta(days=1)} 00:00", "--tz", "Asia/Tokyo") == []
 
 
-def test_what_is_no_time_is_refused_with_examples(database, evertick):
+def test_an_invalid_time_is_refused_with_examples(database, evertick):
     for text in ("2026-13-01", "2026-01-31 9:00", "tomorrow", "20260131T0900000"):
         result = evertick("history", "--since", text)
         assert result.exit_code == 2
         assert "'2026-01-31 09:00' or '2026-01-31', nor a duration, like '2h'" in result.stderr
 
 
-def test_backfill_and_pause_understand_a_date_in_the_zone_of_the_schedule(database, ask):
+def test_backfill_and_pause_read_a_date_in_the_zone_of_the_schedule(database, ask):
     scheduler = Scheduler(concurrency=0)
     scheduler.sync.add(key="daily", when=Cron("0 0 * * *", tz="Asia/Tokyo"), task="make_report")
     scheduler.sync.close()
@@ -85,7 +85,7 @@ def test_backfill_and_pause_understand_a_date_in_the_zone_of_the_schedule(databa
     assert opens == datetime(until.year, until.month, until.day, tzinfo=ZoneInfo("Asia/Tokyo"))
 
 
-def test_show_tells_all_its_times_by_the_clock_of_the_rule(database, ask, evertick):
+def test_show_prints_all_times_in_the_zone_of_the_rule(database, ask, evertick):
     (planned,) = ask("preview", "print", "--count", "1")
     later = (datetime.fromisoformat(planned["fire_at"]) + timedelta(hours=1)).astimezone(ZoneInfo("Europe/Berlin"))
     ask("move", "print", planned["fire_at"], "--to", f"{later:%Y-%m-%d %H:%M}")
@@ -97,9 +97,7 @@ def test_show_tells_all_its_times_by_the_clock_of_the_rule(database, ask, everti
 
 
 @pytest.mark.parametrize("command", ["history", "runs", "failed"])
-def test_a_listing_of_one_schedule_goes_by_its_clock_and_one_of_many_by_that_of_the_machine(
-    database, ask, evertick, start, command
-):
+def test_a_list_of_one_schedule_uses_its_zone_and_a_list_of_many_the_local_one(database, ask, evertick, start, command):
     (failed,) = ask("failed", "print")
     moment = datetime.fromisoformat(failed["fire_at"])
 
@@ -117,7 +115,7 @@ def test_a_listing_of_one_schedule_goes_by_its_clock_and_one_of_many_by_that_of_
         assert by_clock_of("America/New_York").search(evertick(command, *args, "--tz", "America/New_York").stdout)
 
 
-def test_what_is_told_of_a_run_goes_by_the_clock_of_its_schedule(database, ask, evertick):
+def test_times_of_a_run_are_in_the_zone_of_its_schedule(database, ask, evertick):
     (failed,) = ask("failed", "print")
     for word in (failed["id"], failed["id"][:18]):
         text = evertick("show", word).stdout
@@ -127,7 +125,7 @@ def test_what_is_told_of_a_run_goes_by_the_clock_of_its_schedule(database, ask, 
     assert re.search(r"ended 20\S+ \d\d:\d\d:\d\d( UTC|[+-]\d\d:\d\d): ", evertick("why", "print_it").stdout)
 
 
-def test_nodes_of_one_name_are_told_apart_by_the_end_of_their_ids(tmp_path, evertick, ask):
+def test_nodes_of_one_name_are_shown_with_the_end_of_their_ids(tmp_path, evertick, ask):
     url = f"sqlite:///{tmp_path}/jobs.db"
     one, two, other = (Scheduler(url, node_name=name) for name in ("jobs@vm", "jobs@vm", "web@vm"))
     with one, two, other:

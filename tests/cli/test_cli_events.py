@@ -30,7 +30,7 @@ def lines(result):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_events_are_told_a_line_each_with_a_hint_from_where_to_go_on(url, evertick):
+def test_events_are_printed_one_per_line_with_a_hint_how_to_continue(url, evertick):
     result = evertick("events")
     assert result.exit_code == 0
     told = [line.split("  ", 1)[1].split() for line in result.stdout.splitlines()]
@@ -40,13 +40,13 @@ def test_events_are_told_a_line_each_with_a_hint_from_where_to_go_on(url, everti
     assert evertick("events", "--after", cursor).stdout == ""
 
 
-def test_with_json_each_event_is_an_object_whose_cursor_goes_on_behind_it(url, evertick):
+def test_as_json_each_event_has_a_cursor_that_continues_after_it(url, evertick):
     added, paused = lines(evertick("events", "--json"))
     assert (added["kind"], added["schedule_key"], paused["note"]) == ("schedule.added", "report", "no paper")
     assert lines(evertick("events", "--after", added["cursor"], "--json")) == [paused]
 
 
-def test_events_are_chosen_by_kind_schedule_and_time(url, evertick):
+def test_events_are_filtered_by_kind_schedule_and_time(url, evertick):
     assert [each["kind"] for each in lines(evertick("events", "--kind", "schedule.paused", "--json"))] == [
         "schedule.paused"
     ]
@@ -55,7 +55,7 @@ def test_events_are_chosen_by_kind_schedule_and_time(url, evertick):
     assert "nothing of that kind" in evertick("events", "--schedule", "other").stderr
 
 
-def test_events_end_after_so_many_and_go_on_behind_them(url, evertick):
+def test_events_stop_at_the_limit_and_can_be_continued(url, evertick):
     first = evertick("events", "--limit", "1")
     assert len(first.stdout.splitlines()) == 1
     cursor = first.stderr.split()[-1]
@@ -64,14 +64,14 @@ def test_events_end_after_so_many_and_go_on_behind_them(url, evertick):
     assert "--kind KIND" in evertick("events", "--help").stdout
 
 
-def test_what_is_written_wrongly_is_answered_in_flags(url, evertick):
+def test_errors_of_events_name_the_flag(url, evertick):
     result = evertick("events", "--after", "abc")
     assert result.stderr.startswith(
         "error: --after: 'abc' is no cursor; write the cursor that an earlier call has ended"
     )
 
 
-def test_following_tells_what_happens_from_now_on(url, start):
+def test_following_prints_new_events(url, start):
     follower = start("events", "--follow", "--json", "--after", _end(url), env={"EVERTICK_DATABASE": url})
     scheduler = Scheduler(url, concurrency=0)
     scheduler.sync.resume("report")
@@ -102,37 +102,37 @@ def test_the_feed_is_turned_on_and_off(database, evertick):
     assert evertick("events", "--keep", "7d", "--follow").exit_code == 2
 
 
-def test_a_cursor_that_is_gone_is_an_error_that_names_the_oldest(url, evertick):
+def test_an_expired_cursor_is_an_error_with_the_oldest_cursor(url, evertick):
     result = evertick("events", "--after", "abc.0.1.0")
     assert result.exit_code == 1
     assert "the oldest cursor is " in result.stderr
     assert evertick("events", "--after", "yesterday").exit_code == 2
 
 
-def test_a_feed_that_is_off_is_turned_on_by_a_command_that_names_the_app(url, evertick):
+def test_the_error_of_a_feed_that_is_off_names_the_command_with_the_app(url, evertick):
     result = evertick("events", "--app", "shop")
     assert "turn it on with `evertick events --app shop --keep 7d`" in result.stderr
     assert evertick("events", "--keep", "off").exit_code == 0
     assert "turn it on with `evertick events --keep 7d`" in evertick("events").stderr
 
 
-def test_nothing_to_tell_is_not_blamed_on_a_kind_that_nobody_has_named(url, evertick):
+def test_an_empty_feed_is_not_explained_by_a_filter_that_was_not_given(url, evertick):
     cursor = evertick("events").stderr.split()[-1]
     assert evertick("events", "--after", cursor).stderr.startswith("nothing to tell; go on with --after ")
 
 
 @pytest.mark.parametrize(("given", "like"), [("7", "'7d'"), ("a week", "'7d'")])
-def test_a_wrong_time_to_keep_events_is_told_with_its_flag_and_days(url, evertick, given, like):
+def test_an_invalid_retention_of_events_is_refused_with_its_flag_and_days(url, evertick, given, like):
     result = evertick("events", "--keep", given)
     assert result.exit_code == 2
     assert f"'--keep': {given!r} is no duration; write it like {like}, or 'off'" in result.stderr
 
 
-def test_an_option_without_its_value_points_to_the_help_of_its_command(url, evertick):
+def test_an_option_without_a_value_points_to_the_help_of_its_command(url, evertick):
     assert evertick("events", "--keep").stderr.endswith("requires an argument; see 'evertick events --help'\n")
 
 
-def test_what_is_recorded_for_one_node_alone_says_for_which(tmp_path, evertick):
+def test_an_every_node_event_names_its_node(tmp_path, evertick):
     url, ended = f"sqlite:///{tmp_path}/nodes.db", threading.Semaphore(0)
 
     def program(name: str) -> Scheduler:

@@ -16,12 +16,12 @@ def test_a_cron_expression_is_explained_with_its_next_moments_and_warnings(evert
     assert sum(":00+0" in line for line in text.splitlines()) == 5
 
 
-def test_the_least_distance_sees_the_clock_changes_of_the_coming_year(ask):
+def test_the_minimum_distance_shown_includes_clock_changes_of_the_next_year(ask):
     explained = ask("explain", "30 2 * * *", "--tz", "Europe/Berlin")
     assert explained["minimum_distance_seconds"] == 23.5 * 3600
 
 
-def test_what_may_surprise_is_a_warning(ask):
+def test_a_surprising_expression_gets_a_warning(ask):
     explained = ask("explain", "0 9 31 * 1")
     assert len(explained["warnings"]) == 2
     assert ask("explain", "0 9 31 * 1", "--days", "and")["warnings"] == explained["warnings"][:1]
@@ -30,20 +30,20 @@ def test_what_may_surprise_is_a_warning(ask):
 
 
 @pytest.mark.parametrize("text", ["@every 90s", "every 90s"])
-def test_an_interval_is_a_rule_too(ask, text):
+def test_an_interval_is_explained_too(ask, text):
     explained = ask("explain", text)
     assert explained["text"] == "every 90s; tz=UTC"
     assert explained["minimum_distance_seconds"] == 90
 
 
-def test_a_sentence_is_explained_as_the_rule_that_it_means(ask):
+def test_a_sentence_is_explained_as_its_rule(ask):
     explained = ask("explain", "weekdays at 18:30", "--tz", "Europe/Berlin")
     assert explained["text"] == "cron 30 18 * * 1-5; tz=Europe/Berlin"
     assert explained["words"] == "At 18:30, Monday to Friday, in Europe/Berlin"
     assert ask("explain", "weekdays at 18:30 in Europe/Berlin")["text"] == explained["text"]
 
 
-def test_a_single_moment_has_no_distance(evertick):
+def test_a_one_shot_has_no_minimum_distance(evertick):
     text = evertick("explain", "once 2090-01-31T09:00:00Z").stdout
     assert "2090-01-31 09:00:00Z" in text
     assert "apart" not in text
@@ -75,7 +75,7 @@ def test_h_is_spread_by_the_key(ask):
         (["0 9 * * *; tz=UTC", "--tz", "UTC"], "given twice"),
     ],
 )
-def test_a_bad_rule_is_one_sentence_on_stderr(evertick, args, words):
+def test_an_invalid_rule_is_one_sentence_on_stderr(evertick, args, words):
     for more in ([], ["--json"]):
         result = evertick("explain", *args, *more)
         assert (result.exit_code, result.stdout) == (2, "")

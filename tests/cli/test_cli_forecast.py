@@ -42,7 +42,7 @@ def test_the_forecast_has_a_row_per_day_and_a_column_per_hour(herd, evertick):
     assert lines[4] == ""
 
 
-def test_a_moved_moment_is_drawn_where_it_goes(herd, ask):
+def test_a_moved_moment_is_drawn_at_its_new_time(herd, ask):
     day = (now() + timedelta(days=1)).date()
     before = ask("forecast", "--days", "3", "--key", "report-00")["days"]
     ask("move", "report-00", f"{day} 09:00", "--to", f"{day} 17:00")
@@ -72,7 +72,7 @@ def test_as_json_it_has_days_minutes_collisions_and_suggestions(herd, ask):
     assert {each["instead"] for each in made["suggestions"]} == {"H 9 * * *; tz=UTC"}
 
 
-def test_every_suggestion_is_a_rule_that_dissolves_the_collision(herd, ask):
+def test_every_suggested_rule_removes_the_collision(herd, ask):
     suggested = {each["key"]: each["instead"] for each in ask("forecast")["suggestions"]}
     assert len(suggested) >= 10
     scheduler = Scheduler(concurrency=0)
@@ -82,7 +82,7 @@ def test_every_suggestion_is_a_rule_that_dissolves_the_collision(herd, ask):
     assert len(ask("forecast")["collisions"][0]["keys"]) < 6
 
 
-def test_only_some_schedules_are_looked_at_by_key_or_label(herd, ask, evertick):
+def test_the_forecast_can_be_limited_by_key_or_label(herd, ask, evertick):
     assert ask("forecast", "--days", "2", "--label", "team=sales")["days"][1]["fires"] == 3
     assert ask("forecast", "--days", "2", "--key", "report-00", "--key", "report-05")["days"][1]["fires"] == 2
     result = evertick("forecast", "--key", "nope")
@@ -90,13 +90,13 @@ def test_only_some_schedules_are_looked_at_by_key_or_label(herd, ask, evertick):
     assert result.stderr.startswith("error: there is no schedule 'nope'")
 
 
-def test_the_hours_are_those_of_the_zone_that_is_asked_for(herd, ask):
+def test_the_hours_are_in_the_requested_zone(herd, ask):
     made = ask("forecast", "--days", "2", "--label", "team=sales", "--tz", "Asia/Tokyo")
     assert made["days"][1]["hours"][18] == 3
     assert made["since"].endswith("+09:00")
 
 
-def test_where_nothing_is_to_come_that_is_said(herd, evertick):
+def test_a_forecast_without_fires_says_so(herd, evertick):
     result = evertick("forecast", "--app", "other")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "nothing is going to fire in app 'other' for this question\n"
@@ -121,13 +121,13 @@ def test_the_picture_is_well_formed_with_a_title_a_legend_and_no_script(herd, ev
     )
 
 
-def test_what_people_wrote_cannot_break_out_of_the_picture(herd, evertick, tmp_path):
+def test_user_text_in_the_picture_is_escaped(herd, evertick, tmp_path):
     path = tmp_path / "f.svg"
     evertick("forecast", "--app", "<script>", "--svg", str(path))
     assert ElementTree.parse(path).getroot().find(f"{SVG}title").text == "Forecast of app <script>"
 
 
-def test_a_picture_that_cannot_be_written_is_told(herd, evertick, tmp_path):
+def test_a_picture_that_cannot_be_written_is_an_error(herd, evertick, tmp_path):
     result = evertick("forecast", "--svg", str(tmp_path / "nowhere" / "f.svg"))
     assert result.exit_code == 1
     assert re.fullmatch(
@@ -139,7 +139,7 @@ def _plain(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
 
 
-def test_on_a_wide_terminal_there_are_numbers_and_on_a_narrow_one_shades(herd, on_terminal):
+def test_a_wide_terminal_shows_numbers_and_a_narrow_one_shades(herd, on_terminal):
     wide = on_terminal(herd, "forecast", "--days", "2", "--label", "team=stock", COLUMNS="120")
     assert "\x1b[" in wide
     tomorrow = _plain(wide)[2]
@@ -160,12 +160,12 @@ def test_on_a_wide_terminal_there_are_numbers_and_on_a_narrow_one_shades(herd, o
         (0, 0, []),
     ],
 )
-def test_the_legend_covers_every_count_once_linear_where_they_are_close_else_by_logarithm(least, most, steps):
+def test_the_legend_covers_every_count_once_on_a_linear_or_logarithmic_scale(least, most, steps):
     assert list(_Scale(least, most).steps()) == steps
 
 
 @pytest.mark.parametrize(
     ("count", "shown"), [(7, "7"), (999, "999"), (1_000, "1k"), (3_600, "4k"), (999_600, "1M"), (3_600_000, "4M")]
 )
-def test_a_count_is_shown_in_three_letters(count, shown):
+def test_a_count_is_shown_in_three_characters(count, shown):
     assert _short(count) == shown

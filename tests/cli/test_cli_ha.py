@@ -71,7 +71,7 @@ def _is_complete(evertick: Callable[..., Any], url: str) -> bool:
     return has_index and len(lines["watch"]["holders"]) == 3 and bool(lines["refresh-cache"]["last_at"])
 
 
-def test_three_live_nodes_and_who_holds_what(
+def test_ha_shows_three_live_nodes_and_the_holders_of_duties(
     fleet: str, evertick: Callable[..., Any], on_terminal: Callable[..., str], tmp_path: Path
 ) -> None:
     table = _table(evertick, fleet)
@@ -122,7 +122,7 @@ def _check_effect(url: str, tmp_path: Path) -> None:
     assert set(seen) == {"web-0", "web-1", "web-2"}
 
 
-def test_lines_by_kind_and_a_bound_on_schedules(database: str, evertick: Callable[..., Any]) -> None:
+def test_ha_lists_lines_by_kind_and_a_bounded_number_of_schedules(database: str, evertick: Callable[..., Any]) -> None:
     result = evertick("ha", "--kind", "schedule", "--limit", "1")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["KIND", "schedule"]
@@ -133,7 +133,7 @@ def test_lines_by_kind_and_a_bound_on_schedules(database: str, evertick: Callabl
     assert "nobody" in loops[1]
 
 
-def test_a_trigger_of_what_is_for_every_node_names_all_runs(
+def test_a_trigger_of_an_every_node_schedule_lists_all_runs(
     fleet: str, evertick: Callable[..., Any], on_terminal: Callable[..., str]
 ) -> None:
     assert evertick("pause", "refresh-cache", "--database", fleet).exit_code == 0

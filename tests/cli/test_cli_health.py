@@ -80,17 +80,17 @@ OVERDUE = f"UPDATE evertick_due SET fire_at = fire_at - {3 * HOUR}, at = at - {3
 NO_FAILURES = "UPDATE evertick_history SET verdict = 'succeeded' WHERE verdict = 'failed'"
 
 
-def test_no_node(database: str, evertick: Call) -> None:
+def test_status_reports_that_no_node_is_alive(database: str, evertick: Call) -> None:
     assert found_by_all(evertick) == dict([NO_NODE, FAILED])
 
 
-def test_a_node_that_is_alive_makes_all_well(database: str, evertick: Call) -> None:
+def test_status_is_ok_with_a_live_node(database: str, evertick: Call) -> None:
     with_node(database)
     changed(database, NO_FAILURES)
     assert found_by_all(evertick) == {}
 
 
-def test_a_node_that_was_killed(database: str, evertick: Call) -> None:
+def test_status_reports_a_killed_node(database: str, evertick: Call) -> None:
     with_node(database, lease=1)
     assert found_by_all(evertick) == {**dict([NO_NODE, FAILED]), "silent_node": "warning"}
     with_node(database, id="m", name="m")
@@ -98,7 +98,7 @@ def test_a_node_that_was_killed(database: str, evertick: Call) -> None:
 
 
 @pytest.mark.parametrize("is_alive", [False, True])
-def test_an_overdue_schedule(database: str, evertick: Call, is_alive: bool) -> None:
+def test_status_reports_an_overdue_schedule(database: str, evertick: Call, is_alive: bool) -> None:
     changed(database, OVERDUE)
     if is_alive:
         with_node(database)
@@ -113,14 +113,14 @@ def test_an_overdue_schedule(database: str, evertick: Call, is_alive: bool) -> N
     scheduler.sync.close()
 
 
-def test_a_queue_without_slots(database: str, evertick: Call) -> None:
+def test_status_reports_a_queue_without_slots(database: str, evertick: Call) -> None:
     with_node(database)
     enqueued(database)
     assert found_by_all(evertick) == {**dict([FAILED]), "waiting_long": "critical"}
     assert "raise concurrency=" in evertick("status").stdout
 
 
-def test_a_queue_without_a_node_is_not_mended_by_more_slots(database: str, evertick: Call) -> None:
+def test_status_does_not_suggest_more_slots_for_a_queue_without_a_node(database: str, evertick: Call) -> None:
     enqueued(database)
     assert found_by_all(evertick) == dict([NO_NODE, FAILED])
     for command in ("status", "doctor"):
@@ -130,7 +130,7 @@ def test_a_queue_without_a_node_is_not_mended_by_more_slots(database: str, evert
     assert found_by_all(evertick) == {**dict([FAILED]), "waiting_long": "critical", "unserved_queue": "critical"}
 
 
-def test_a_stuck_channel(database: str, evertick: Call) -> None:
+def test_status_reports_a_stuck_channel(database: str, evertick: Call) -> None:
     scheduler = Scheduler(database, concurrency=0)
     scheduler.sync.send("webhook", {"order": 7})
     scheduler.sync.close()
@@ -141,14 +141,14 @@ def test_a_stuck_channel(database: str, evertick: Call) -> None:
     assert found_by_all(evertick) == {**dict([FAILED]), "messages_late": "warning"}
 
 
-def test_lost_and_failing_runs(database: str, evertick: Call) -> None:
+def test_status_reports_lost_and_failing_runs(database: str, evertick: Call) -> None:
     with_node(database)
     assert found_by_all(evertick) == dict([FAILED])
     changed(database, "UPDATE evertick_history SET verdict = 'lost', reason = 'node_died' WHERE verdict = 'failed'")
     assert found_by_all(evertick) == {"lost_runs": "warning"}
 
 
-def test_status_looks_at_every_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call) -> None:
+def test_status_checks_every_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call) -> None:
     url = f"sqlite:///{tmp_path}/many.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     scheduler = Scheduler(url, concurrency=0)
@@ -164,7 +164,7 @@ def test_status_looks_at_every_schedule(tmp_path: Path, monkeypatch: pytest.Monk
     assert doctor["clock_left_behind"] == "error"
 
 
-def test_a_look_at_very_many_schedules_ends_in_time_and_says_at_how_many_it_was(database: str, evertick: Call) -> None:
+def test_a_check_of_very_many_schedules_stops_in_time_and_shows_its_progress(database: str, evertick: Call) -> None:
     async def look_briefly(store: Store) -> None:
         evidence = await with_schedules(await look(store, "default"), store, seconds_most=-1)
         assert (evidence.looked_at, health_of(evidence).looked_at) == (0, 0)

@@ -48,7 +48,7 @@ def test_a_crontab_is_read_from_standard_input(monkeypatch):
         assert tomllib.loads(result.stdout)["jobs"]["report"]["tz"] == "Asia/Tokyo"
 
 
-def test_what_is_lost_is_told_on_stderr_in_the_file_and_by_the_exit_code(evertick, tmp_path):
+def test_lines_that_cannot_be_imported_are_reported_on_stderr_in_the_file_and_by_the_exit_code(evertick, tmp_path):
     crontab, output = tmp_path / "crontab", tmp_path / "jobs.toml"
     crontab.write_text("MAILTO=me\n@reboot date\n0 1 * * * tidy\n")
     result = evertick("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(output))
@@ -64,7 +64,7 @@ def test_what_is_lost_is_told_on_stderr_in_the_file_and_by_the_exit_code(evertic
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
 
 
-def test_nothing_runs_by_an_import_until_somebody_enables_it(evertick, crontab, tmp_path, monkeypatch):
+def test_imported_jobs_are_disabled(evertick, crontab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.d").mkdir()
     # Defaults that cron knows nothing of.
@@ -92,7 +92,7 @@ def test_nothing_runs_by_an_import_until_somebody_enables_it(evertick, crontab, 
     assert "enabled = false" not in at_once
 
 
-def test_a_file_that_is_there_is_not_written_over_unless_asked_to(evertick, crontab, tmp_path):
+def test_an_existing_file_is_not_overwritten_without_the_option(evertick, crontab, tmp_path):
     output = tmp_path / "jobs.toml"
     output.write_text("mine")
     args = ("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(output))
@@ -104,13 +104,13 @@ def test_a_file_that_is_there_is_not_written_over_unless_asked_to(evertick, cron
     assert "backup" in output.read_text()
 
 
-def test_a_folder_that_is_not_there_is_told(evertick, crontab, tmp_path):
+def test_a_missing_folder_is_an_error(evertick, crontab, tmp_path):
     result = evertick("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(tmp_path / "no/jobs.toml"))
     assert result.exit_code == 1
     assert f"there is no directory '{tmp_path}/no' to write 'jobs.toml' into; make it first" in result.stderr
 
 
-def test_lines_of_the_system_name_their_users(evertick, tmp_path):
+def test_lines_of_a_system_crontab_have_their_users(evertick, tmp_path):
     path = tmp_path / "shop"
     path.write_text("17 * * * * www-data tidy\n")
     result = evertick("import", "crontab", str(path), "--system", "--tz", "UTC")
@@ -119,7 +119,7 @@ def test_lines_of_the_system_name_their_users(evertick, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["crontab", "cron.d/shop"])
-def test_a_crontab_of_the_system_is_known_by_its_place(evertick, tmp_path, monkeypatch, place):
+def test_a_system_crontab_is_recognised_by_its_path(evertick, tmp_path, monkeypatch, place):
     monkeypatch.setattr("evertick.cli.command.imports._SYSTEM", tmp_path / "crontab")
     monkeypatch.setattr("evertick.cli.command.imports._SYSTEM_FOLDER", tmp_path / "cron.d")
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_a_crontab_of_the_system_is_known_by_its_place(evertick, tmp_path, monke
     assert f"--user is for a crontab without users, and in {path} each line names its own" in result.stderr
 
 
-def test_a_column_of_users_is_noticed_in_other_files_whatever_the_user(evertick, tmp_path):
+def test_a_column_of_users_is_recognised_in_other_files(evertick, tmp_path):
     path = tmp_path / "shop"
     # Some users are called like programs, and what follows those is no command.
     lines = ("daemon tidy --all", "cat /etc/hosts", "tidy --all", "root tidy", "backup --all")
@@ -153,7 +153,7 @@ def test_a_column_of_users_is_noticed_in_other_files_whatever_the_user(evertick,
     )
 
 
-def test_a_second_import_into_a_folder_of_jobs_keeps_the_names_of_the_first(evertick, tmp_path, monkeypatch):
+def test_a_second_import_keeps_the_job_names_of_the_first(evertick, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.d").mkdir()
     (tmp_path / "evertick.toml").write_text('[jobs.report]\nevery = "1h"\nshell = "true"\n')
@@ -180,7 +180,7 @@ def test_a_second_import_into_a_folder_of_jobs_keeps_the_names_of_the_first(ever
         assert (tmp_path / f"jobs.d/{name}.toml").read_text() == text
 
 
-def test_programs_get_jobs_and_notes_as_json(evertick, tmp_path):
+def test_an_import_as_json_has_jobs_and_notes(evertick, tmp_path):
     path = tmp_path / "crontab"
     path.write_text("@reboot date\n0 1 * * * tidy\n")
     result = evertick("import", "crontab", str(path), "--tz", "UTC", "--user", "ada", "--json")
@@ -203,13 +203,13 @@ def test_programs_get_jobs_and_notes_as_json(evertick, tmp_path):
         (["-", "--tz", "Mars/North"], "Mars/North"),
     ],
 )
-def test_what_is_written_wrongly_is_told(evertick, args, words):
+def test_usage_errors_are_reported(evertick, args, words):
     result = evertick("import", "crontab", *args)
     assert result.exit_code in (1, 2)
     assert words in result.stderr
 
 
-def test_what_is_no_text_is_told_with_its_line(evertick, tmp_path):
+def test_a_line_that_is_no_text_is_reported_with_its_number(evertick, tmp_path):
     path = tmp_path / "crontab"
     path.write_bytes(b"# fine\n0 1 * * * f\xfcr\n")
     result = evertick("import", "crontab", str(path))
@@ -245,7 +245,7 @@ def test_a_store_of_apscheduler_becomes_a_module(evertick, job_store, tmp_path):
     assert [job["rule"] for job in found["jobs"]] == [{"cron": "0 3 * * *", "tz": "UTC"}]
 
 
-def test_a_job_of_apscheduler_leaves_a_name_to_the_job_that_has_it(evertick, job_store, tmp_path):
+def test_an_imported_apscheduler_job_does_not_take_an_existing_name(evertick, job_store, tmp_path):
     first, second = tmp_path / "first.py", tmp_path / "second.py"
     evertick("import", "apscheduler", job_store, "--output", str(first))
     (tmp_path / "broken.py").write_text("from evertick import (")
@@ -259,14 +259,14 @@ def test_a_job_of_apscheduler_leaves_a_name_to_the_job_that_has_it(evertick, job
     assert f"{first} already has a job 'nightly'; this one is called 'nightly-3'" in result.stderr
 
 
-def test_a_store_that_is_not_there_is_told_without_its_password(evertick):
+def test_an_unreachable_store_is_reported_without_its_password(evertick):
     result = evertick("import", "apscheduler", "postgresql+psycopg://me:geheim@127.0.0.1:1/none")
     assert result.exit_code == 1
     assert "table 'apscheduler_jobs' of " in result.stderr
     assert "geheim" not in result.stderr
 
 
-def test_a_file_in_place_of_a_url_is_told_with_its_url(evertick, tmp_path, monkeypatch):
+def test_a_file_given_as_a_url_is_refused_with_its_url(evertick, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "aps.sqlite").touch()
     result = evertick("import", "apscheduler", "aps.sqlite")
@@ -274,13 +274,13 @@ def test_a_file_in_place_of_a_url_is_told_with_its_url(evertick, tmp_path, monke
     assert "write it as sqlite:///aps.sqlite" in result.stderr
 
 
-def test_an_empty_crontab_is_told(evertick, tmp_path):
+def test_an_empty_crontab_is_reported(evertick, tmp_path):
     (tmp_path / "crontab").touch()
     result = evertick("import", "crontab", str(tmp_path / "crontab"))
     assert (result.exit_code, "there is no job in it" in result.stderr) == (0, True)
 
 
-def test_characters_that_hide_what_a_line_says_are_written_out(evertick, tmp_path):
+def test_invisible_characters_of_a_line_are_escaped(evertick, tmp_path):
     """U+202E shows the rest of a line backwards: `rm -rf /` may read as something else."""
     nasty = "say \u202e'gnihtyreve\u202c' \x9b2J\x7f \u2066x\u2069 \ufeff\U000e0041 grün 👩\u200d🔧"
     (tmp_path / "crontab").write_text(f"# \u202etesrever\nNAME=\u202evalue\n0 1 * * * {nasty}\n@reboot {nasty}\n")
@@ -299,14 +299,14 @@ def test_characters_that_hide_what_a_line_says_are_written_out(evertick, tmp_pat
     assert told["spec"]["command"] == nasty
 
 
-def test_the_name_of_a_file_ends_no_comment_in_what_is_written(evertick, tmp_path):
+def test_a_file_name_cannot_end_a_comment_in_the_output(evertick, tmp_path):
     path = tmp_path / "a\n[jobs.evil]\nx = 1 #"
     path.write_text(LINES)
     result = evertick("import", "crontab", str(path), "--tz", "UTC")
     assert list(tomllib.loads(result.stdout)["jobs"]) == ["backup", "report"]
 
 
-def test_a_pipe_without_a_writer_is_refused_without_waiting(evertick, tmp_path):
+def test_a_pipe_without_a_writer_is_refused_at_once(evertick, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     result = evertick("import", "crontab", str(tmp_path / "pipe"))
     assert result.exit_code == 1
@@ -317,7 +317,7 @@ def test_a_pipe_without_a_writer_is_refused_without_waiting(evertick, tmp_path):
     assert evertick("import", "crontab", str(tmp_path / "crontab"), "--output", str(tmp_path / "o.toml")).exit_code == 0
 
 
-def test_what_a_shell_has_opened_is_read_like_standard_input(start, tmp_path):
+def test_a_file_descriptor_of_the_shell_is_read_like_standard_input(start, tmp_path):
     (tmp_path / "crontab").write_text(LINES)
     reading, writing = os.pipe()
     os.write(writing, LINES.encode())
@@ -327,7 +327,7 @@ def test_what_a_shell_has_opened_is_read_like_standard_input(start, tmp_path):
     assert list(tomllib.loads(process.communicate()[0])["jobs"]) == ["backup", "report"]
 
 
-def test_a_file_of_cron_d_names_the_jobs_whose_programs_do_not(evertick, tmp_path):
+def test_a_job_without_a_program_name_is_named_after_its_cron_d_file(evertick, tmp_path):
     (tmp_path / "cron.d").mkdir()
     path = tmp_path / "cron.d/shop_tools"
     lines = "0 1 * * * root [ -x /usr/lib/shop/cron ] && /usr/lib/shop/cron\n0 2 * * * root find /srv -delete\n"

@@ -12,7 +12,7 @@ from click.testing import Result
 from evertick import Scheduler
 
 
-def test_show_and_history_say_what_a_run_waits_for(
+def test_show_and_history_name_the_limit_that_blocks_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Callable[..., Result]
 ) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"

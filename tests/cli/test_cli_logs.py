@@ -50,7 +50,7 @@ def _ended(program: Program, fails: int) -> str:
     return run.id
 
 
-def test_the_log_of_a_run_is_told_line_by_line_and_another_attempt_is_marked(program, evertick):
+def test_the_log_of_a_run_is_printed_line_by_line_with_a_mark_for_each_attempt(program, evertick):
     run_id = _ended(program, fails=1)
     result = evertick("logs", run_id, "--database", program.url)
     assert result.exit_code == 0
@@ -66,7 +66,7 @@ def test_the_log_of_a_run_is_told_line_by_line_and_another_attempt_is_marked(pro
     ]
 
 
-def test_show_marks_another_attempt_in_the_log_as_logs_does(program, evertick):
+def test_show_marks_attempts_in_the_log_like_logs(program, evertick):
     run_id = _ended(program, fails=1)
     told = evertick("logs", run_id, "--database", program.url).stdout.splitlines()
     _, _, shown = evertick("show", run_id, "--database", program.url).stdout.partition("\nLog\n")
@@ -74,7 +74,7 @@ def test_show_marks_another_attempt_in_the_log_as_logs_does(program, evertick):
     assert "--- another attempt" in told
 
 
-def test_as_json_every_line_is_an_object_of_its_own(program, evertick):
+def test_as_json_every_log_line_is_an_object(program, evertick):
     run_id = _ended(program, fails=1)
     lines = [
         json.loads(line) for line in evertick("logs", run_id, "--json", "--database", program.url).stdout.splitlines()
@@ -88,14 +88,14 @@ def test_as_json_every_line_is_an_object_of_its_own(program, evertick):
 
 
 @pytest.mark.parametrize(("fails", "code", "verdict"), [(0, 0, "succeeded"), (9, 1, "failed (error), at attempt 2")])
-def test_following_what_has_ended_tells_all_of_it_and_its_verdict_as_exit_code(program, evertick, fails, code, verdict):
+def test_following_a_finished_run_prints_its_log_and_exits_with_its_verdict(program, evertick, fails, code, verdict):
     run_id = _ended(program, fails=fails)
     result = evertick("logs", "--follow", run_id, "--database", program.url)
     assert result.exit_code == code
     assert result.stdout.splitlines()[-1].startswith(f"--- {verdict}, took ")
 
 
-def test_following_streams_over_retries_until_the_run_has_ended(program, start):
+def test_following_continues_over_retries_until_the_run_has_ended(program, start):
     with program.scheduler:
         run = program.work.sync.enqueue(fails=1)
         assert program.has_begun.wait(20)
@@ -112,7 +112,7 @@ def test_following_streams_over_retries_until_the_run_has_ended(program, start):
     assert follower.returncode == 0
 
 
-def test_a_run_that_has_logged_nothing_says_so_and_an_unknown_one_is_an_error(database, ask, evertick):
+def test_a_run_without_a_log_is_reported_and_an_unknown_run_is_an_error(database, ask, evertick):
     (run,) = (row for row in ask("history", "report") if row["kind"] == "run")
     result = evertick("logs", run["id"])
     assert (result.exit_code, result.stdout) == (0, "")

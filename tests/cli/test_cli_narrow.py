@@ -38,7 +38,7 @@ def narrow(tmp_path):
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 @pytest.mark.parametrize("command", ["runs", "failed"])
-def test_ids_of_runs_are_whole_and_so_are_their_heads(database, ask, narrow, command, zone):
+def test_ids_of_runs_and_their_column_heads_are_never_cut(database, ask, narrow, command, zone):
     ids = {run["id"] for run in ask(command)}
     lines = narrow(database, command, TZ=zone)
     assert ids == {word for line in lines[1:] for word in line.split() if len(word) == 36}
@@ -48,7 +48,7 @@ def test_ids_of_runs_are_whole_and_so_are_their_heads(database, ask, narrow, com
         assert {"waiting", "succeeded", "failed"} & set(lines[1].split())
 
 
-def test_an_error_is_told_whole_below_its_run(database, ask, narrow):
+def test_a_long_error_is_complete_below_its_run(database, ask, narrow):
     [run] = ask("failed")
     head, line, error = narrow(database, "failed")
     assert head.split() == ["MOMENT", "Z", "KEY", "VERDICT", "RUN"]
@@ -56,7 +56,7 @@ def test_an_error_is_told_whole_below_its_run(database, ask, narrow):
     assert error.rstrip() == "    ValueError: no paper [2J left"
 
 
-def test_the_names_of_nodes_are_cut_where_they_are_alike():
+def test_names_of_nodes_are_cut_at_their_common_part():
     column = Column(title="NODE", is_cut=True, is_cut_in_front=True)
     table = table_for_terminal(
         [column, Column(title="KEY")], [["evertick@vm-1", "k" * 30], ["evertick@vm-2", "k" * 30]], 43
@@ -69,7 +69,7 @@ def test_a_wider_terminal_has_more_columns_of_runs(database, on_terminal):
     assert head == ["MOMENT", "RUN", "TASK", "KEY", "STATE", "REASON", "TRIES", "TOOK", "NODE", "DETAIL"]
 
 
-def test_a_dead_message_is_listed_with_its_key_and_its_whole_error(tmp_path, narrow):
+def test_a_dead_message_is_listed_with_its_key_and_its_complete_error(tmp_path, narrow):
     url = f"sqlite:///{tmp_path}/jobs.db"
     node = Scheduler(url)
 
@@ -92,7 +92,7 @@ def test_a_dead_message_is_listed_with_its_key_and_its_whole_error(tmp_path, nar
     assert any(text.startswith("    File ") for text in shown), "the frames of a traceback are set in"
 
 
-def test_the_error_of_a_duty_has_the_room_that_others_give(tmp_path, narrow, evertick):
+def test_the_error_of_a_duty_uses_the_free_width(tmp_path, narrow, evertick):
     url, scheduler = f"sqlite:///{tmp_path}/duty.db", Scheduler(f"sqlite:///{tmp_path}/duty.db", node_name="shop@host")
     error = "no paper left in any of the printers of this house"
 
@@ -114,14 +114,14 @@ def test_the_error_of_a_duty_has_the_room_that_others_give(tmp_path, narrow, eve
         assert "duty rebuild-index fails on node shop@host" in evertick("doctor", "--database", url).stdout
 
 
-def test_an_error_is_broken_between_words_and_set_in(database, narrow):
+def test_an_error_is_wrapped_between_words_and_indented(database, narrow):
     first, *more = narrow(database, "trigger", "what-nobody-has-ever-declared-here", code=1)
     assert first.startswith("error: there is no schedule 'what-nobody-has-ever-declared-here' in app")
     assert more
     assert all(line.startswith(" " * 7) and line[7] != " " for line in more)
 
 
-def test_the_remarks_below_the_table_of_high_availability_say_what_is_left_out(database, narrow):
+def test_notes_below_the_ha_table_name_the_omitted_columns(database, narrow):
     lines = narrow(database, "ha")
     below = " ".join(lines[[line.startswith("live nodes") for line in lines].index(True) :])
     assert "WITH N NODES is left out below 110 columns, --json has it" in below
@@ -145,13 +145,13 @@ def test_events_of_runs_are_a_line_each(tmp_path, narrow, evertick):
     assert evertick("events", "--kind", "run.finished", "--database", url).stdout.endswith(f"on shop@host  {run.id}\n")
 
 
-def test_the_head_of_the_live_view_is_broken_between_its_counts(database, narrow):
+def test_the_head_of_top_is_wrapped_between_its_counts(database, narrow):
     text = "\n".join(narrow(database, "top", "--once"))
     for count in ("schedules", "running", "waiting", "blocked", "parked"):
         assert re.search(rf"\d {count}", text)
 
 
-def test_a_key_in_wide_letters_is_measured_as_it_is_drawn():
+def test_a_key_in_wide_characters_is_measured_by_its_width():
     from rich.console import Console
 
     table = table_for_terminal([Column(title="KEY"), Column(title="NOTE", is_cut=True)], [["日報日報", "x" * 30]], 30)
@@ -161,7 +161,7 @@ def test_a_key_in_wide_letters_is_measured_as_it_is_drawn():
     assert capture.get().splitlines()[1].startswith("日報日報  xxx")
 
 
-def test_what_cannot_fit_is_cut_where_it_is_widest():
+def test_a_row_that_does_not_fit_is_cut_in_its_widest_column():
     from rich.console import Console
 
     columns = [Column(title="KEY"), Column(title="VERDICT"), Column(title="RUN", gives_way=1)]
@@ -173,7 +173,7 @@ def test_what_cannot_fit_is_cut_where_it_is_widest():
     assert line == f"{'k' * 18}…  succeeded"
 
 
-def test_without_a_database_option_the_ledger_is_named(database, tmp_path, narrow, evertick, monkeypatch):
+def test_the_default_ledger_is_named_if_none_was_given(database, tmp_path, narrow, evertick, monkeypatch):
     assert (tmp_path / "evertick.db").exists()
     told = "(ledger: sqlite:///evertick.db; name another with --database)"
     assert narrow(None, "list")[0] == told
@@ -190,7 +190,7 @@ def test_without_a_database_option_the_ledger_is_named(database, tmp_path, narro
         assert evertick("doctor").stderr.startswith(told)
 
 
-def test_ids_and_keys_of_messages_are_whole_whatever_their_state(tmp_path, narrow):
+def test_ids_and_keys_of_messages_are_never_cut(tmp_path, narrow):
     url = f"sqlite:///{tmp_path}/jobs.db"
     manager, keys = Scheduler(url, concurrency=0), [f"invoice-2026-{number:06}" for number in range(3)]
     for key in keys:
@@ -202,7 +202,7 @@ def test_ids_and_keys_of_messages_are_whole_whatever_their_state(tmp_path, narro
     assert [line.split()[-1] for line in lines] == keys[::-1]
 
 
-def test_where_nothing_fits_what_may_be_cut_is_cut_before_what_must_be_whole():
+def test_optional_columns_are_cut_before_required_ones():
     columns = [Column(title="ID"), Column(title="TEXT", is_cut=True, cut_least=30)]
     table = table_for_terminal(columns, [["1" * 36, "t" * 40]], 60)
     assert [column.width for column in table.columns] == [36, 22]
@@ -274,7 +274,7 @@ def shown(busy, tmp_path, columns):
     return draw
 
 
-def test_a_narrow_list_has_every_key_rule_time_and_note_whole(shown, ask, busy):
+def test_a_narrow_list_has_complete_keys_rules_times_and_notes(shown, ask, busy):
     lines = shown("list", TZ="Asia/Tokyo")
     text = "\n".join(lines)
     assert f"    rule: {RULE}" in lines, "the rule is on one line, to be copied"
@@ -286,7 +286,7 @@ def test_a_narrow_list_has_every_key_rule_time_and_note_whole(shown, ask, busy):
     assert "…" not in text
 
 
-def test_a_narrow_forecast_has_every_recommended_rule_whole(shown, ask, busy):
+def test_a_narrow_forecast_has_complete_recommended_rules(shown, ask, busy):
     suggestions = ask("forecast", "--database", busy, "--days", "14")["suggestions"]
     text = "\n".join(shown("forecast", "--days", "14"))
     assert suggestions
@@ -318,7 +318,7 @@ def test_moments_on_a_narrow_terminal_keep_their_year_and_their_offset(shown, co
         assert re.search(f"^MOMENT {offset} ", head) or re.search(f"^[-0-9]+ [:0-9.]+{offset}", row)
 
 
-def test_a_narrow_listing_of_runs_has_all_that_is_known_of_a_failed_run(shown, ask, busy):
+def test_a_narrow_list_of_runs_has_every_field_of_a_failed_run(shown, ask, busy):
     [run] = ask("failed", "--database", busy)
     for command in ("runs", "failed"):
         text = "\n".join(shown(command))
@@ -328,7 +328,7 @@ def test_a_narrow_listing_of_runs_has_all_that_is_known_of_a_failed_run(shown, a
         assert ERROR in " ".join(text.split()).replace("  ", " ")
 
 
-def test_narrow_listings_have_whole_names_of_nodes_and_keys(shown):
+def test_narrow_lists_have_complete_names_of_nodes_and_keys(shown):
     for command in (("ha", "--kind", "schedule"), ("preview", LONG), ("events", "--since", "1h"), ("history",)):
         assert LONG in "\n".join(shown(*command)), command
     for command in (("nodes",), ("events", "--since", "1h")):
@@ -342,7 +342,7 @@ def test_times_of_events_keep_their_year_and_their_offset(shown):
     assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(Z|[+-])", line) for line in told)
 
 
-def test_top_names_the_zone_of_what_is_next_or_at_least_its_offset(shown, columns):
+def test_top_shows_the_zone_of_the_next_fires_or_their_offset(shown, columns):
     lines = shown("top", "--once")
     assert any(re.search(r" 03:00:00\+0[12]:00 ", line) for line in lines)
     assert (columns == 60) or any("Europe/Berlin" in line for line in lines)
@@ -350,7 +350,7 @@ def test_top_names_the_zone_of_what_is_next_or_at_least_its_offset(shown, column
 
 
 @pytest.mark.parametrize("command", ["list", "preview", "top"])
-def test_in_a_pipe_times_are_in_the_zone_of_the_schedule_or_of_a_flag_and_it_is_named(busy, evertick, command):
+def test_in_a_pipe_times_are_in_the_zone_of_the_schedule_or_the_flag_and_the_zone_is_shown(busy, evertick, command):
     more = ["--count", "200"] if command == "preview" else []
     by_itself = evertick(command, *more, "--database", busy).stdout
     assert re.search(r"20\d\d-\d\d-\d\d 03:00:00\+0[12]:00 +Europe/Berlin", by_itself)

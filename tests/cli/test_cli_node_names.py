@@ -41,7 +41,7 @@ def pair(tmp_path, monkeypatch) -> Iterator[str]:
         yield url
 
 
-def test_the_runs_of_a_fire_for_every_node_are_told_apart(pair, ask, evertick, on_terminal):
+def test_every_node_runs_are_shown_with_their_nodes(pair, ask, evertick, on_terminal):
     for command in ("runs", "history", "show refresh"):
         text = evertick(*command.split()).stdout
         assert {"web-a", "web-b"} <= set(text.split()), command
@@ -54,14 +54,14 @@ def test_the_runs_of_a_fire_for_every_node_are_told_apart(pair, ask, evertick, o
     assert {re.search(r"on (web-\w)", line)[1] for line in told} == {"web-a", "web-b"}
 
 
-def test_one_run_tells_the_name_and_the_id_of_its_node(pair, ask, evertick):
+def test_show_of_a_run_has_the_name_and_the_id_of_its_node(pair, ask, evertick):
     run = ask("runs", "--limit", "1")[0]
     line = next(line for line in evertick("show", run["id"]).stdout.splitlines() if line.startswith("Node"))
     assert line.split(None, 1)[1] == f"{run['node_name']}, id {run['node']}"
     assert ask("show", run["id"])["run"]["node_name"] == run["node_name"]
 
 
-def test_a_run_that_goes_on_has_the_try_that_is_under_way_and_why_tells_its_node(tmp_path, monkeypatch, evertick):
+def test_a_running_run_has_its_current_attempt_and_why_names_its_node(tmp_path, monkeypatch, evertick):
     monkeypatch.setenv("EVERTICK_DATABASE", f"sqlite:///{tmp_path}/jobs.db")
     scheduler, begun, may_end = Scheduler(node_name="web-a"), threading.Event(), threading.Event()
 
@@ -91,7 +91,7 @@ def a_node(id_: str, name: str, died_at: datetime | None = None, *, hour: int = 
     return Node(**{**given, "id": id_, "name": name, **times})
 
 
-def test_the_end_of_an_id_is_told_only_where_a_name_is_not_enough():
+def test_the_end_of_an_id_is_shown_only_for_ambiguous_names():
     # Killed, started again, and only then written down as dead.
     noticed = datetime(2026, 1, 31, 1, 10, tzinfo=UTC)
     restarted = [a_node("n-000001", "web", noticed), a_node("n-000002", "web", hour=1)]
@@ -104,7 +104,7 @@ def test_the_end_of_an_id_is_told_only_where_a_name_is_not_enough():
     assert shown_node(None, {}) == ""
 
 
-def test_the_gap_of_one_node_has_its_node_in_its_column(capsys):
+def test_the_gap_of_one_node_shows_its_node(capsys):
     moment = datetime(2026, 1, 31, tzinfo=UTC)
     gap = Gap(
         **dict.fromkeys(Gap.__struct_fields__)

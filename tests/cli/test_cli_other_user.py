@@ -29,7 +29,7 @@ def closed(database: str, tmp_path: Path, evertick: Call) -> Iterator[Path]:
         yield tmp_path
 
 
-def test_a_monitor_that_may_not_look_says_unknown_and_as_whom_to_run(closed: Path, evertick: Call) -> None:
+def test_status_without_permission_is_unknown_and_names_the_user_to_run_as(closed: Path, evertick: Call) -> None:
     result = evertick("status")
     assert (result.exit_code, result.stderr) == (3, "")
     assert result.stdout.startswith("UNKNOWN: this user may not enter ")
@@ -38,21 +38,21 @@ def test_a_monitor_that_may_not_look_says_unknown_and_as_whom_to_run(closed: Pat
 
 
 @pytest.mark.parametrize("command", ["list", "history", "runs", "nodes"])
-def test_commands_say_as_whom_to_run_them(closed: Path, evertick: Call, command: str) -> None:
+def test_commands_without_permission_name_the_user_to_run_as(closed: Path, evertick: Call, command: str) -> None:
     result = evertick(command)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: this user may not enter ")
     assert "unexpected" not in result.stderr
 
 
-def test_the_doctor_says_so_too(closed: Path, evertick: Call) -> None:
+def test_the_doctor_without_permission_names_the_user_to_run_as(closed: Path, evertick: Call) -> None:
     result = evertick("doctor")
     assert result.exit_code == 1
     assert "this user may not enter" in result.output
     assert "unexpected" not in result.output
 
 
-def test_a_closed_home_has_no_configuration_and_a_closed_system_directory_may_have_one(
+def test_an_unreadable_home_has_no_configuration_and_an_unreadable_system_directory_may_have_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("evertick.config.files._SYSTEM", Path("/nothing/evertick"))

@@ -53,7 +53,7 @@ def test_messages_are_listed_by_channel_and_state(messages, evertick, ask):
     assert "there are no such messages" in evertick("outbox", "list", "--channel", "mail").stderr
 
 
-def test_one_message_tells_everything_about_itself(messages, evertick, ask):
+def test_one_message_is_shown_with_all_its_fields(messages, evertick, ask):
     dead = messages["bad"]
     text = evertick("outbox", "show", dead.id).stdout
     for line in ("Channel  webhook", "Key      bad", "State    dead", "Tries    2", "Headers  trace: t1"):
@@ -64,7 +64,7 @@ def test_one_message_tells_everything_about_itself(messages, evertick, ask):
     assert "Body" not in evertick("outbox", "show", messages["good"].id).stdout
 
 
-def test_a_message_is_named_by_the_beginning_of_its_id_where_that_is_enough(messages, evertick):
+def test_a_message_can_be_given_by_a_unique_prefix_of_its_id(messages, evertick):
     lonely = messages["lonely"]
     assert lonely.id in evertick("outbox", "show", lonely.id[:20]).stdout
     several = evertick("outbox", "show", lonely.id[:8])
@@ -73,7 +73,7 @@ def test_a_message_is_named_by_the_beginning_of_its_id_where_that_is_enough(mess
     assert (unknown.exit_code, "there is no message" in unknown.stderr) == (1, True)
 
 
-def test_dead_messages_are_put_back_one_or_all(messages, evertick, ask):
+def test_one_or_all_dead_messages_are_retried(messages, evertick, ask):
     assert ask("outbox", "retry", messages["bad"].id) == {"retried": [messages["bad"].id]}
     [again] = ask("outbox", "list", "--channel", "webhook", "--state", "waiting")
     assert (again["key"], again["attempts"]) == ("bad", 0)
@@ -81,14 +81,14 @@ def test_dead_messages_are_put_back_one_or_all(messages, evertick, ask):
     assert result.stdout == "0 messages are due now: none was given up\n"
 
 
-def test_a_retry_that_nobody_will_deliver_says_so(messages, evertick):
+def test_a_retry_without_a_node_that_delivers_gets_a_warning(messages, evertick):
     result = evertick("outbox", "retry", "--dead", "--channel", "webhook")
     assert result.stdout == "1 message is due now\n"
     assert "no live node has a sender for channel 'webhook'" in result.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["01a1e06c", "--dead"], ["01a1e06c", "--channel", "fax"]])
-def test_a_retry_names_one_message_or_all_dead_ones(database, evertick, words):
+def test_a_retry_needs_one_message_or_all_dead_messages(database, evertick, words):
     assert evertick("outbox", "retry", *words).exit_code == 2
 
 
@@ -97,7 +97,7 @@ def test_a_sent_message_cannot_be_retried(messages, evertick):
     assert (result.exit_code, "is sent; only what waits or is dead can be retried" in result.stderr) == (1, True)
 
 
-def test_a_dropped_message_is_gone(messages, evertick, ask):
+def test_a_dropped_message_is_deleted(messages, evertick, ask):
     refused = evertick("outbox", "drop", messages["lonely"].id)
     assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
     result = evertick("outbox", "drop", messages["lonely"].id, "--yes")
@@ -110,7 +110,7 @@ def test_the_doctor_names_dead_messages(messages, evertick):
     assert "channel webhook: 1 message given up" in evertick("doctor").stdout
 
 
-def test_a_message_is_named_by_its_key_where_one_channel_has_it(messages, database, evertick):
+def test_a_message_can_be_given_by_its_key_if_only_one_channel_has_it(messages, database, evertick):
     assert messages["lonely"].id in evertick("outbox", "show", "lonely").stdout
     manager = Scheduler(database, concurrency=0)
     manager.sync.send("webhook", "hello", key="lonely")
@@ -120,7 +120,7 @@ def test_a_message_is_named_by_its_key_where_one_channel_has_it(messages, databa
     assert "webhook, fax" in several.stderr
 
 
-def test_a_channel_that_nobody_knows_is_refused_and_those_there_are_are_named(messages, evertick):
+def test_an_unknown_channel_is_refused_with_the_known_ones(messages, evertick):
     unknown = evertick("outbox", "retry", "--dead", "--channel", "nix")
     assert unknown.exit_code == 1
     assert "there is no channel 'nix' in app 'default'; there are fax, webhook" in unknown.stderr
@@ -128,7 +128,7 @@ def test_a_channel_that_nobody_knows_is_refused_and_those_there_are_are_named(me
     assert (known.exit_code, known.stdout) == (0, "0 messages are due now: none was given up\n")
 
 
-def test_what_cannot_be_dropped_is_refused_without_a_question(messages, evertick):
+def test_a_message_that_cannot_be_dropped_is_refused_without_a_question(messages, evertick):
     sent = evertick("outbox", "drop", messages["good"].id)
     assert sent.exit_code == 1
     assert "is sent; only what waits or is dead can be dropped" in sent.stderr
@@ -144,7 +144,7 @@ def test_what_cannot_be_dropped_is_refused_without_a_question(messages, evertick
         ("history", "make_report()", "`evertick history --task make_report` tell of its runs"),
     ],
 )
-def test_the_name_of_something_else_is_answered_with_what_it_is(messages, evertick, command, word, told):
+def test_the_name_of_another_kind_of_thing_is_recognised(messages, evertick, command, word, told):
     result = evertick(command, word)
     assert result.exit_code == 1
     assert told in result.stderr

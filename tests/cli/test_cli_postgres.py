@@ -90,14 +90,14 @@ def test_a_schema_is_migrated_checked_and_measured(start: Start, url: str) -> No
     assert "Version   1" in said(start, "db", "status", **on_it)[1]
 
 
-def test_the_version_of_the_server_is_told_as_the_server_tells_it(ask: Any, url: str, postgres_dsn: str) -> None:
+def test_the_version_of_the_server_is_shown_as_the_server_reports_it(ask: Any, url: str, postgres_dsn: str) -> None:
     with psycopg.connect(postgres_dsn) as connection:
         version = connection.execute("SHOW server_version").fetchone()
     assert version is not None
     assert ask("db", "status")["engine"] == f"PostgreSQL {version[0].split()[0]}"
 
 
-def test_a_node_can_be_asked_to_migrate_and_to_run_nothing(start: Start, url: str, tmp_path: Path) -> None:
+def test_a_node_can_migrate_without_running_anything(start: Start, url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     words = ("run", "shop:scheduler", "--migrate-and-exit")
     code, first = said(start, *words, env={"EVERTICK_DATABASE": url})
@@ -107,7 +107,9 @@ def test_a_node_can_be_asked_to_migrate_and_to_run_nothing(start: Start, url: st
     assert "ticked" not in first + second
 
 
-def test_a_node_that_only_checks_refuses_to_migrate_and_says_what_to_do(start: Start, url: str, tmp_path: Path) -> None:
+def test_a_node_that_only_checks_migrations_refuses_an_old_schema_with_the_fix(
+    start: Start, url: str, tmp_path: Path
+) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     code, refusal = said(start, "run", "shop:checking", env={"EVERTICK_DATABASE": url})
     assert code == 1
@@ -122,7 +124,7 @@ def test_a_vacuum_is_left_to_the_server(evertick: Evertick, url: str, full: list
     assert "autovacuum" in refused.stderr or "VACUUM FULL" in refused.stderr
 
 
-def test_where_a_vacuum_is_refused_nothing_is_drawn_before(
+def test_a_refused_vacuum_shows_no_progress_before(
     evertick: Evertick, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert evertick("db", "migrate").exit_code == 0
@@ -133,7 +135,7 @@ def test_where_a_vacuum_is_refused_nothing_is_drawn_before(
     assert drawn == []
 
 
-def test_a_feed_that_an_open_transaction_holds_up_says_so(evertick: Evertick, url: str, postgres_dsn: str) -> None:
+def test_a_feed_delayed_by_an_open_transaction_is_reported(evertick: Evertick, url: str, postgres_dsn: str) -> None:
     assert evertick("db", "migrate").exit_code == 0
     assert evertick("events", "--keep", "1d").exit_code == 0
     with psycopg.connect(postgres_dsn, application_name="report") as connection:
@@ -149,7 +151,7 @@ def test_a_feed_that_an_open_transaction_holds_up_says_so(evertick: Evertick, ur
     assert "of that kind" not in told
 
 
-def test_a_role_that_has_all_connections_it_may_have_is_told_how_to_get_more(
+def test_a_role_at_its_connection_limit_is_told_how_to_raise_it(
     evertick: Evertick, url: str, postgres_dsn: str
 ) -> None:
     role = f"few_{url.rpartition('=')[2]}"
@@ -204,7 +206,7 @@ def test_every_command_works_as_on_a_file(evertick: Evertick, used: str) -> None
         assert result.exit_code == 0, (words, result.output)
 
 
-def test_the_doctor_finds_the_failed_run_and_nothing_else(evertick: Evertick, used: str) -> None:
+def test_the_doctor_finds_only_the_failed_run(evertick: Evertick, used: str) -> None:
     result = evertick("doctor")
     # The fixture has run a job that fails.
     assert result.exit_code == 1
@@ -227,21 +229,21 @@ def refusal(evertick: Evertick, database: str, *, code: int = 1) -> str:
     return results[0].stderr
 
 
-def test_a_server_that_is_away_is_said_to_be_away(evertick: Evertick) -> None:
+def test_a_stopped_server_is_reported_as_unreachable(evertick: Evertick) -> None:
     assert "cannot be reached" in refusal(evertick, f"postgresql://ann:{SECRET}@127.0.0.1:1/shop")
 
 
-def test_a_server_that_never_answers_is_given_up(evertick: Evertick) -> None:
+def test_a_server_that_never_answers_times_out(evertick: Evertick) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://ann:{SECRET}@127.0.0.1:{silent.getsockname()[1]}/shop?connect_timeout=500ms"
         assert "does not answer in time" in refusal(evertick, url)
 
 
-def test_a_database_that_does_not_exist_is_named(evertick: Evertick, postgres_dsn: str) -> None:
+def test_a_missing_database_on_a_server_is_named(evertick: Evertick, postgres_dsn: str) -> None:
     assert "database nowhere" in refusal(evertick, dsn_with(postgres_dsn, database="nowhere"))
 
 
-def test_a_parameter_that_is_none_is_named(evertick: Evertick) -> None:
+def test_an_unknown_parameter_of_the_url_is_named(evertick: Evertick) -> None:
     assert "'colour'" in refusal(evertick, f"postgresql://ann:{SECRET}@h/shop?colour=red", code=2)
 
 
@@ -261,7 +263,7 @@ def strict_dsn() -> Iterator[str]:
             yield dsn_with(server.dsn, user=f"ann:{SECRET}")
 
 
-def test_a_wrong_password_is_said_to_be_wrong_and_not_shown(evertick: Evertick, strict_dsn: str) -> None:
+def test_a_wrong_password_is_reported_and_not_shown(evertick: Evertick, strict_dsn: str) -> None:
     refused = refusal(evertick, strict_dsn)
     assert "does not let this user in (" in refused
     assert "; check user, password" in refused
@@ -276,7 +278,7 @@ def test_a_wrong_password_is_said_to_be_wrong_and_not_shown(evertick: Evertick, 
         ("DROP TABLE {schema}.migrations", "its list of migrations is missing"),
     ],
 )
-def test_a_check_says_what_is_wrong_even_if_nothing_else_can_be_said(
+def test_a_check_reports_the_problem_even_if_the_rest_is_unreadable(
     evertick: Evertick, url: str, postgres_dsn: str, damage: str, said: str
 ) -> None:
     assert evertick("db", "migrate").exit_code == 0
@@ -290,7 +292,7 @@ def test_a_check_says_what_is_wrong_even_if_nothing_else_can_be_said(
     assert said in json.loads(as_json.stdout)["problems"][0]
 
 
-def test_missing_rights_are_said_to_be_missing(evertick: Evertick, url: str, postgres_dsn: str) -> None:
+def test_missing_privileges_are_reported(evertick: Evertick, url: str, postgres_dsn: str) -> None:
     role = f"poor_{url.rpartition('=')[2]}"
     assert evertick("db", "migrate").exit_code == 0
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
@@ -308,7 +310,7 @@ def test_missing_rights_are_said_to_be_missing(evertick: Evertick, url: str, pos
             connection.execute(f"DROP ROLE {role}")
 
 
-def test_without_the_driver_it_says_what_to_install() -> None:
+def test_without_asyncpg_the_error_names_the_package_to_install() -> None:
     program = "import sys; sys.modules['asyncpg'] = None; from evertick.cli import main; main()"
     command = [sys.executable, "-c", program, "list", "--database", f"postgresql://ann:{SECRET}@h/shop"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

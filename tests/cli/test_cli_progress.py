@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Elapsed:
     return made
 
 
-def test_a_line_comes_now_and_then_and_not_for_every_step(clock, capsys):
+def test_progress_is_printed_at_intervals_and_not_for_every_step(clock, capsys):
     with progress("pages given back") as report:
         for done in range(0, 30_000, 1_000):
             clock.seconds += 0.5
@@ -40,20 +40,20 @@ def test_a_line_comes_now_and_then_and_not_for_every_step(clock, capsys):
     ]
 
 
-def test_what_is_over_soon_says_nothing(clock, capsys):
+def test_short_work_prints_no_progress(clock, capsys):
     with progress("paused") as report:
         report(3, None)
     assert capsys.readouterr().err == ""
 
 
-def test_where_nobody_knows_how_much_there_is_only_what_is_done_is_told(clock, capsys):
+def test_work_of_unknown_size_shows_only_the_finished_part(clock, capsys):
     with progress("paused") as report:
         clock.seconds = 6
         report(1_234, None)
     assert capsys.readouterr().err == "paused: 1,234\n"
 
 
-async def test_what_waits_for_others_is_told_again_and_ever_more_rarely(clock, capsys, monkeypatch):
+async def test_waiting_is_reported_at_growing_intervals(clock, capsys, monkeypatch):
     slept = list[float]()
 
     async def sleep(seconds: float) -> None:
@@ -77,7 +77,7 @@ async def _turn() -> None:
     await turned
 
 
-def test_beside_json_nothing_is_told(clock, capsys):
+def test_as_json_no_progress_is_printed(clock, capsys):
     with progress("paused", is_quiet=True) as report:
         clock.seconds = 6
         report(1, None)

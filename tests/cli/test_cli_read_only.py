@@ -93,7 +93,7 @@ def read_only(request: pytest.FixtureRequest, prepared: Path, tmp_path: Path) ->
     yield path, call, "this user may not write the file and its directory"
 
 
-def test_what_only_reads_works_and_says_that_nothing_can_be_changed(read_only: tuple[Path, Call, str]) -> None:
+def test_reading_commands_work_and_note_that_the_store_is_read_only(read_only: tuple[Path, Call, str]) -> None:
     path, call, why = read_only
     for words, (_, output, errors) in zip(READING, in_one(call, READING), strict=True):
         assert output, (words, errors)
@@ -105,7 +105,7 @@ def test_what_only_reads_works_and_says_that_nothing_can_be_changed(read_only: t
     assert [each.name for each in path.parent.iterdir()] == ["l.db"]
 
 
-def test_what_changes_something_fails_with_one_error(read_only: tuple[Path, Call, str]) -> None:
+def test_writing_commands_fail_with_one_error(read_only: tuple[Path, Call, str]) -> None:
     path, call, why = read_only
     for words, (code, _, said) in zip(CHANGING, in_one(call, CHANGING), strict=True):
         assert code == 1, words
@@ -114,7 +114,7 @@ def test_what_changes_something_fails_with_one_error(read_only: tuple[Path, Call
         assert f"the SQLite file {path} cannot be written: {why}" in errors[0], words
 
 
-def test_a_log_beside_it_is_read_with_its_index_and_refused_without(read_only: tuple[Path, Call, str]) -> None:
+def test_a_read_only_wal_is_read_with_its_index_and_refused_without_it(read_only: tuple[Path, Call, str]) -> None:
     path, call, _why = read_only
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE evertick_schedules SET key = 'renamed' WHERE key = 'report'")
@@ -133,7 +133,9 @@ def test_a_log_beside_it_is_read_with_its_index_and_refused_without(read_only: t
     assert "report" in call("-m", "evertick", "list").stdout
 
 
-def test_a_node_on_it_ends_at_once_with_the_reason(read_only: tuple[Path, Call, str], tmp_path: Path) -> None:
+def test_a_node_on_a_read_only_store_ends_at_once_with_the_reason(
+    read_only: tuple[Path, Call, str], tmp_path: Path
+) -> None:
     path, call, why = read_only
     module = tmp_path / "a_module_of_jobs.py"
     module.write_text(f"from evertick import Scheduler\nscheduler = Scheduler('sqlite:///{path}')\n")

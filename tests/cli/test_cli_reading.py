@@ -48,13 +48,13 @@ def test_list_as_json_has_the_fields_of_a_schedule(database, ask):
     assert datetime.fromisoformat(schedules["report"]["next_fire_at"]).utcoffset() is not None
 
 
-def test_list_is_narrowed_by_labels(database, ask, evertick):
+def test_list_is_filtered_by_labels(database, ask, evertick):
     assert [schedule["key"] for schedule in ask("list", "--label", "team=sales")] == ["report"]
     result = evertick("list", "--label", "team=nobody")
     assert result.stderr == "there are no schedules with team=nobody in app 'default'\n"
 
 
-def test_show_tells_everything_about_one_schedule(database, evertick):
+def test_show_prints_every_field_of_a_schedule(database, evertick):
     text = evertick("show", "print").stdout
     assert "At 09:00, Monday to Friday, in Europe/Berlin" in text
     assert re.search(r"^Next fires +\d{4}-\d\d-\d\d 09:00:00\+0[12]:00  in ", text, re.MULTILINE)
@@ -62,7 +62,7 @@ def test_show_tells_everything_about_one_schedule(database, evertick):
     assert "ValueError: no paper" in text
 
 
-def test_show_begins_its_next_fires_with_the_moment_that_list_shows(database, ask, evertick):
+def test_the_first_next_fire_of_show_is_the_one_of_list(database, ask, evertick):
     listed = {schedule["key"]: schedule["next_fire_at"] for schedule in ask("list")}
     for key in ("report", "print"):
         upcoming = [datetime.fromisoformat(moment) for moment in ask("show", key)["upcoming"]]
@@ -70,7 +70,7 @@ def test_show_begins_its_next_fires_with_the_moment_that_list_shows(database, as
         assert upcoming == sorted(set(upcoming))
 
 
-def test_a_fire_that_is_overdue_is_the_first_that_show_and_list_tell(database, ask, evertick):
+def test_an_overdue_fire_is_the_first_in_show_and_list(database, ask, evertick):
     scheduler = Scheduler(concurrency=0)
     scheduler.sync.add(key="fast", when=Every("1ms"), task="make_report")
     scheduler.sync.close()
@@ -81,7 +81,7 @@ def test_a_fire_that_is_overdue_is_the_first_that_show_and_list_tell(database, a
     assert datetime.fromisoformat(shown["upcoming"][1]) > datetime.fromisoformat(listed["next_fire_at"])
 
 
-def test_show_of_a_run_tells_everything_about_it(database, ask, evertick):
+def test_show_of_a_run_prints_every_field(database, ask, evertick):
     (run,) = ask("history", "print")
     text = evertick("show", run["id"]).stdout
     assert re.search(rf"^Run +{run['id']}$", text, re.MULTILINE)
@@ -157,7 +157,7 @@ def test_show_as_json_has_the_words_the_next_five_and_the_recent_rows(database, 
     assert [row["kind"] for row in shown["recent"]] == ["run"]
 
 
-def test_history_as_json_tells_runs_and_gaps_apart(database, ask):
+def test_history_as_json_distinguishes_runs_and_gaps(database, ask):
     rows = ask("history", "--limit", "100")
     assert {row["kind"] for row in rows} == {"run", "gap"}
     runs = [row for row in rows if row["kind"] == "run" and row["schedule_key"] != "quick"]
@@ -179,7 +179,7 @@ def test_history_from_later_than_until_is_refused(database, evertick):
     assert re.match(r"error: --since \(.*Z\) is later than --until \(.*Z\)", result.stderr)
 
 
-def test_history_marks_the_runs_that_no_moment_has_made(database, evertick):
+def test_history_marks_runs_that_are_no_fires(database, evertick):
     assert 'by trigger; {"day": "monday"}' in evertick("history", "report").stdout
 
 
@@ -189,7 +189,7 @@ def some_run(evertick_ask, **changes) -> Run:
     return msgspec.structs.replace(run, **{"cause": Cause.FIRE, "result": None, **changes})
 
 
-def test_the_detail_of_a_run_tells_its_cause_and_its_losses(database, ask):
+def test_show_of_a_run_has_its_cause_and_its_losses(database, ask):
     for cause in Cause:
         # What was enqueued is shown as a call, in the column before.
         is_plain = cause in (Cause.FIRE, Cause.EVERY_NODE, Cause.ENQUEUE)
@@ -199,7 +199,7 @@ def test_the_detail_of_a_run_tells_its_cause_and_its_losses(database, ask):
     assert remark(some_run(ask, losses=3, verdict=Verdict.LOST, reason="node_died")) == "its node was lost 3 times"
 
 
-def test_tries_are_what_was_judged_what_was_lost_and_what_is_under_way(database, ask):
+def test_the_tries_column_counts_attempts_losses_and_the_current_attempt(database, ask):
     lost = {"verdict": Verdict.LOST, "reason": "node_died", "attempts": 0}
     assert tries(some_run(ask, **lost, losses=1)) == "1"
     assert tries(some_run(ask, **lost, losses=3)) == "3"
@@ -208,7 +208,7 @@ def test_tries_are_what_was_judged_what_was_lost_and_what_is_under_way(database,
     assert tries(some_run(ask, attempts=0, verdict=Verdict.LOST, reason="not_taken")) == "0"
 
 
-def test_a_lost_run_took_at_most_until_it_was_given_up(database, ask):
+def test_a_lost_run_shows_a_maximum_duration(database, ask):
     ended = some_run(ask)
     times = {"started_at": ended.fire_at, "finished_at": ended.fire_at + timedelta(seconds=19)}
     assert took(some_run(ask, **times)) == "19 s"
@@ -217,7 +217,7 @@ def test_a_lost_run_took_at_most_until_it_was_given_up(database, ask):
     assert took(some_run(ask, **times, verdict=Verdict.LOST, reason="shutdown")) == "19 s"
 
 
-def test_the_detail_of_a_parked_run_tells_how_to_give_it_up(database, ask):
+def test_show_of_a_parked_run_has_the_command_to_cancel_it(database, ask):
     parked = {"id": "7", "state": State.PARKED, "verdict": None}
     assert remark(some_run(ask, **parked, reason=Reason.UNKNOWN_TASK)) == (
         "no live node knows its task; to give it up: evertick cancel 7"
@@ -248,7 +248,7 @@ def test_why_answers_in_words(database, evertick, ask):
     assert set(ask("why", "print")) == {"key", "next", "last", "now", "notes"}
 
 
-def test_why_tells_how_to_give_up_a_run_that_is_parked(database, evertick, ask, monkeypatch):
+def test_why_shows_the_command_to_cancel_a_parked_run(database, evertick, ask, monkeypatch):
     run = some_run(ask, state=State.PARKED, verdict=None)
 
     async def parked(self: Scheduler, key: str, **wanted: object) -> list[Run]:
@@ -265,19 +265,19 @@ def test_preview_merges_the_schedules_that_are_not_paused(database, ask):
     assert len(ask("preview", "report", "--until", "1d")) == 24
 
 
-def test_preview_of_a_paused_schedule_says_that_it_is_paused(database, evertick):
+def test_preview_of_a_paused_schedule_shows_the_pause(database, evertick):
     result = evertick("preview", "quick", "--count", "1")
     assert result.exit_code == 0
     assert "'quick' is paused" in result.stderr
 
 
-def test_nodes_shows_who_has_gone(database, evertick, ask):
+def test_nodes_shows_stopped_nodes(database, evertick, ask):
     (node,) = ask("nodes")
     assert (node["name"], node["state"], node["running"]) == ("shop@host", "stopped", 0)
     assert "shop@host  stopped" in evertick("nodes").stdout
 
 
-def test_nodes_tells_one_that_signed_off_from_one_whose_lease_ran_out(evertick, database, monkeypatch):
+def test_nodes_distinguishes_a_stopped_node_from_an_expired_one(evertick, database, monkeypatch):
     moment = now()
 
     def node(name: str, beat: int, died: int | None) -> Node:
@@ -313,7 +313,7 @@ def test_nodes_tells_one_that_signed_off_from_one_whose_lease_ran_out(evertick, 
 
 
 @pytest.mark.parametrize("command", READING)
-def test_an_app_without_anything_is_an_empty_list_and_a_hint(database, evertick, ask, command):
+def test_an_empty_app_gives_an_empty_list_and_a_hint(database, evertick, ask, command):
     assert ask(command, "--app", "other") == []
     result = evertick(command, "--app", "other")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -325,7 +325,7 @@ def test_an_app_without_anything_is_an_empty_list_and_a_hint(database, evertick,
 @pytest.mark.parametrize(
     "command", [*READING, "show x", "why x", "trigger x", "pause x", "resume x", "remove x", "cancel x"]
 )
-def test_a_missing_database_is_named_and_not_made(tmp_path, monkeypatch, evertick, command):
+def test_a_missing_database_is_named_and_not_created(tmp_path, monkeypatch, evertick, command):
     monkeypatch.delenv("EVERTICK_DATABASE", raising=False)
     monkeypatch.chdir(tmp_path)
     result = evertick(*command.split())
@@ -359,7 +359,7 @@ def test_a_file_that_is_no_database_is_refused_in_one_sentence(tmp_path, evertic
 
 
 @pytest.mark.parametrize("command", ["history", "preview", "trigger", "pause", "resume", "remove"])
-def test_an_unknown_schedule_is_an_error_that_says_where_to_look(database, evertick, command):
+def test_an_unknown_schedule_is_an_error_with_the_command_to_list_them(database, evertick, command):
     result = evertick(command, "nope")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
@@ -377,7 +377,7 @@ def test_an_unknown_schedule_is_an_error_that_says_where_to_look(database, evert
         (-100_000, "1 d 3 h ago", "1 d ago"),
     ],
 )
-def test_a_distance_is_told_in_two_units_or_in_one(seconds, words, short):
+def test_a_time_distance_has_one_or_two_units(seconds, words, short):
     moment = now()
     there = moment + timedelta(seconds=seconds)
     assert (distance(there, moment), distance(there, moment, is_short=True)) == (words, short)
@@ -409,7 +409,7 @@ def delayed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", ["history", "runs"])
-def test_thirty_delayed_tasks_do_not_hide_what_has_happened(delayed, evertick, command):
+def test_thirty_delayed_runs_do_not_hide_past_runs(delayed, evertick, command):
     result = evertick(command)
     assert [outcome_of(line) for line in result.stdout.splitlines()[1:]] == ["cancelled", "succeeded"]
     assert re.fullmatch(
@@ -433,14 +433,14 @@ def test_planned_runs_are_listed_soonest_first(delayed, evertick, ask, command):
 
 
 @pytest.mark.parametrize("command", ["history", "runs"])
-def test_json_has_what_has_happened_and_after_it_what_is_planned(delayed, ask, command):
+def test_json_lists_past_runs_before_planned_ones(delayed, ask, command):
     rows = ask(command, "--limit", "1000")
     assert [row["is_planned"] for row in rows] == [False] * 2 + [True] * 30
     assert [row["args"]["to"] for row in rows[:3]] == ["cancelled", "past", "in 1 h"]
     assert [row["is_planned"] for row in ask(command, "--limit", "1")] == [False, True]
 
 
-def test_planned_runs_are_bounded_like_others(delayed, ask):
+def test_planned_runs_respect_the_limit(delayed, ask):
     moment = ask("runs", "--planned")[3]["fire_at"]
     assert len(ask("runs", "--planned", "--until", moment)) == 4
     assert len(ask("runs", "--planned", "--since", moment, "--limit", "100")) == 27
@@ -449,7 +449,7 @@ def test_planned_runs_are_bounded_like_others(delayed, ask):
     assert len(ask("runs", "--planned", "--state", "waiting", "--limit", "100")) == 30
 
 
-def test_where_nothing_has_happened_what_is_planned_is_shown_at_once(delayed, evertick):
+def test_without_past_runs_planned_runs_are_shown_directly(delayed, evertick):
     result = evertick("runs", "--state", "waiting", "--limit", "2")
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["Planned", "MOMENT", *mornings(result)]
     assert result.stderr == "2 of 30 planned runs are shown, soonest first; more with --limit\n"
@@ -459,7 +459,7 @@ def mornings(result: Any) -> list[str]:
     return re.findall(r"^20\d\d-\d\d-\d\d", result.stdout, re.MULTILINE)
 
 
-def test_a_retry_and_a_run_before_its_moment_have_happened(tmp_path, monkeypatch, ask):
+def test_retries_and_early_runs_are_listed_as_past_runs(tmp_path, monkeypatch, ask):
     url = f"sqlite:///{tmp_path}/early.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     scheduler, failed = Scheduler(url), threading.Event()
@@ -480,7 +480,7 @@ def test_a_retry_and_a_run_before_its_moment_have_happened(tmp_path, monkeypatch
     assert [row["is_planned"] for row in rows] == [False, False]
 
 
-def test_logs_and_show_of_a_schedule_are_about_its_last_run_and_not_a_planned_one(database, evertick, ask):
+def test_logs_and_show_of_a_schedule_use_its_last_run_and_no_planned_one(database, evertick, ask):
     evertick("update", "report", "--overlap", "allow")
     done = ask("runs", "report")[0]["id"]
     early = ask("trigger", "report")["id"]
@@ -493,7 +493,7 @@ def test_logs_and_show_of_a_schedule_are_about_its_last_run_and_not_a_planned_on
 # --- live runs
 
 
-def test_live_runs_are_those_of_every_state_but_done(tmp_path, monkeypatch, ask, evertick):
+def test_live_runs_are_in_every_state_but_done(tmp_path, monkeypatch, ask, evertick):
     url = f"sqlite:///{tmp_path}/live.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     with every_state(url) as ids:
@@ -509,7 +509,7 @@ def test_live_runs_are_those_of_every_state_but_done(tmp_path, monkeypatch, ask,
         assert ask("runs", "--live", "--label", "team=nobody") == []
 
 
-def test_live_runs_for_later_have_a_section_of_their_own(delayed, evertick, ask):
+def test_future_live_runs_have_their_own_section(delayed, evertick, ask):
     result = evertick("runs", "--live")
     assert result.stdout.splitlines()[0] == "Planned"
     assert len(ask("runs", "--live", "--limit", "100")) == 30
@@ -522,6 +522,6 @@ def test_live_runs_for_later_have_a_section_of_their_own(delayed, evertick, ask)
         (["--verdict", "failed"], "--live and --verdict contradict each other"),
     ],
 )
-def test_what_no_live_run_can_have_is_refused(database, evertick, flags, words):
+def test_filters_that_no_live_run_can_match_are_refused(database, evertick, flags, words):
     result = evertick("runs", "--live", *flags)
     assert (result.exit_code, words in result.stderr) == (2, True)

@@ -38,7 +38,7 @@ def several(database):
     return [run.id for run in found]
 
 
-def test_failed_lists_what_failed_with_its_error_and_its_id(database, evertick, ask):
+def test_failed_lists_failed_runs_with_error_and_id(database, evertick, ask):
     header, line = evertick("failed").stdout.splitlines()
     assert header.split() == ["MOMENT", "KEY", "VERDICT", "RERUN", "RUN", "ERROR"]
     (run,) = ask("failed")
@@ -46,7 +46,7 @@ def test_failed_lists_what_failed_with_its_error_and_its_id(database, evertick, 
     assert (run["kind"], run["verdict"], run["was_rerun"]) == ("run", "failed", False)
 
 
-def test_failed_says_in_words_why_something_was_lost(database, evertick):
+def test_failed_explains_why_a_run_was_lost(database, evertick):
     with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as db, db:
         db.execute(
             "UPDATE evertick_history SET verdict = 'lost', reason = 'node_died', error = NULL WHERE task = 'print_it'"
@@ -55,7 +55,7 @@ def test_failed_says_in_words_why_something_was_lost(database, evertick):
     assert line.endswith("  its node died")
 
 
-def test_failed_is_about_one_schedule_if_it_is_named(database, evertick, ask):
+def test_failed_is_limited_to_a_given_schedule(database, evertick, ask):
     assert len(ask("failed", "print")) == 1
     assert ask("failed", "report") == []
     assert "nothing that failed or was lost is recorded" in evertick("failed", "report").stderr
@@ -85,7 +85,7 @@ def test_a_run_is_rerun_by_its_id(failed_run, evertick, ask):
     assert re.split(r"  +", evertick("failed").stdout.splitlines()[1])[3] == "yes"
 
 
-def test_a_rerun_may_have_other_arguments(database, ask):
+def test_a_rerun_can_have_other_arguments(database, ask):
     (old,) = ask("history", "report")
     assert ask("rerun", old["id"], "--args", '{"day": "friday"}')["args"] == {"day": "friday"}
 
@@ -95,7 +95,7 @@ def test_a_rerun_has_the_arguments_of_the_old_run(database, ask):
     assert ask("rerun", old["id"])["args"] == {"day": "monday"}
 
 
-def test_a_run_that_has_not_ended_is_not_rerun(database, evertick, ask):
+def test_a_live_run_is_not_rerun(database, evertick, ask):
     run = ask("trigger", "report")
     result = evertick("rerun", run["id"])
     assert (result.exit_code, result.stdout) == (1, "")
@@ -107,7 +107,7 @@ def test_an_unknown_run_is_not_rerun(database, evertick):
     assert (result.exit_code, result.stderr) == (1, "error: there is no run 'nope' in app 'default'\n")
 
 
-def test_one_rerun_obeys_the_overlap_policy_of_its_schedule_unless_told_otherwise(failed_run, evertick, ask):
+def test_one_rerun_obeys_the_overlap_policy_of_its_schedule_by_default(failed_run, evertick, ask):
     live = ask("trigger", "print")
     result = evertick("rerun", failed_run["id"])
     assert (result.exit_code, result.stdout) == (1, "")
@@ -136,7 +136,7 @@ def pile(database, evertick, ask):
     return [run["id"] for run in reversed(ask("failed", "print"))]
 
 
-def test_many_of_one_schedule_stand_in_line_behind_what_is_live_oldest_first(pile, evertick, ask):
+def test_reruns_of_one_schedule_are_queued_behind_live_runs_oldest_first(pile, evertick, ask):
     live = ask("trigger", "print")
     result = evertick("rerun", "--failed", "--yes")
     assert result.exit_code == 0
@@ -146,11 +146,11 @@ def test_many_of_one_schedule_stand_in_line_behind_what_is_live_oldest_first(pil
     assert [ask("show", run)["run"]["blocked_on"] for run in ids] == [live["id"], *ids[:-1]]
 
 
-def test_many_may_be_started_at_once(pile, ask):
+def test_reruns_can_be_started_in_parallel(pile, ask):
     assert {run["state"] for run in ask("rerun", "--failed", "--yes", "--overlap", "allow")} == {"waiting"}
 
 
-def test_what_cannot_be_rerun_is_told_in_one_line_and_by_the_exit_code(database, pile, evertick):
+def test_runs_that_cannot_be_rerun_are_reported_in_one_line_and_by_the_exit_code(database, pile, evertick):
     scheduler = Scheduler(database)
     scheduler.sync.update("print", unique="paper")
     scheduler.sync.close()
@@ -172,7 +172,7 @@ def test_what_cannot_be_rerun_is_told_in_one_line_and_by_the_exit_code(database,
         (["--since", "1h", "--until", "0s", "--limit", "2"], [0, 1]),
     ],
 )
-def test_many_are_chosen_by_flags_and_only_listed_in_a_dry_run(pile, evertick, ask, flags, places):
+def test_reruns_are_selected_by_flags_and_only_listed_in_a_dry_run(pile, evertick, ask, flags, places):
     chosen = [pile[place] for place in places]
     assert [run["id"] for run in ask("rerun", "--failed", "--dry-run", *flags)] == chosen
     listed = evertick("rerun", "--failed", "--dry-run", *flags)
@@ -183,7 +183,7 @@ def test_many_are_chosen_by_flags_and_only_listed_in_a_dry_run(pile, evertick, a
     assert [run["caused_by"] for run in ask("rerun", "--failed", "--yes", *flags)] == chosen
 
 
-def test_many_may_have_other_arguments_if_they_are_of_one_task(several, ask, evertick):
+def test_selected_reruns_of_one_task_can_have_other_arguments(several, ask, evertick):
     result = evertick("rerun", "--failed", "--yes", "--args", '{"page": 7}')
     assert (result.exit_code, result.stdout) == (2, "")
     assert "these runs are of 2 tasks (fetch, print_it); choose those of one task" in result.stderr
@@ -191,7 +191,7 @@ def test_many_may_have_other_arguments_if_they_are_of_one_task(several, ask, eve
     assert [run["args"] for run in again] == [{"page": 7}] * 3
 
 
-def test_one_that_failed_is_rerun_without_a_question_and_only_once(failed_run, evertick, ask):
+def test_one_failed_run_is_rerun_without_a_question_and_only_once(failed_run, evertick, ask):
     assert evertick("rerun", "--failed").stdout.startswith(f"rerun {failed_run['id']} of print: run ")
     result = evertick("rerun", "--failed", "print")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -199,7 +199,7 @@ def test_one_that_failed_is_rerun_without_a_question_and_only_once(failed_run, e
     assert ask("rerun", "--failed") == []
 
 
-def test_several_without_a_terminal_need_to_be_told_yes(several, evertick, ask):
+def test_several_reruns_without_a_terminal_need_the_yes_option(several, evertick, ask):
     result = evertick("rerun", "--failed")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "there is nobody to ask; write --yes to rerun them without a question" in result.stderr
@@ -209,14 +209,14 @@ def test_several_without_a_terminal_need_to_be_told_yes(several, evertick, ask):
     assert len(evertick("rerun", "--failed", "--yes").stdout.splitlines()) == 2
 
 
-def test_failed_ones_of_one_schedule_or_since_a_moment_are_rerun(several, ask, evertick):
+def test_failed_runs_of_one_schedule_or_since_a_moment_are_rerun(several, ask, evertick):
     assert ask("rerun", "--failed", "--since", "2090-01-01T00:00:00Z") == []
     assert [run["schedule_key"] for run in ask("rerun", "--failed", "print", "--since", "1h")] == ["print"]
     assert evertick("rerun", "--failed", "nope").stderr.startswith("error: there is no schedule 'nope'")
 
 
 @pytest.mark.parametrize(("answer", "count"), [("y", 4), ("n", 0), ("", 0)])
-def test_several_on_a_terminal_are_asked_about(start, database, several, answer, count, ask, terminal):
+def test_several_reruns_on_a_terminal_need_confirmation(start, database, several, answer, count, ask, terminal):
     process = start("rerun", "--failed", env={"EVERTICK_DATABASE": database}, stdin=terminal.theirs)
     terminal.write(f"{answer}\n")
     output, errors = process.communicate()
@@ -239,13 +239,13 @@ def test_several_on_a_terminal_are_asked_about(start, database, several, answer,
         (["x", "--args", "[]"], "is no JSON object"),
     ],
 )
-def test_what_does_not_go_together_is_refused(database, evertick, args, words):
+def test_conflicting_options_of_rerun_are_refused(database, evertick, args, words):
     result = evertick("rerun", *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
 
 
-def test_a_task_is_known_by_its_runs_when_no_node_is_left_that_knew_it(several, database, evertick):
+def test_a_task_without_a_live_node_is_known_by_its_runs(several, database, evertick):
     with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as db, db:
         db.execute("DELETE FROM evertick_nodes")
     for command in ("history", "runs", "show"):

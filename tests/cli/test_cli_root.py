@@ -60,18 +60,18 @@ def test_every_command_has_help_with_an_example(evertick, command):
     assert re.search(rf"Example:\n +evertick {command or 'demo'}", result.stdout)
 
 
-def test_the_first_sentence_of_every_help_fits_into_the_list_of_commands(evertick):
+def test_the_first_sentence_of_every_help_fits_in_the_list_of_commands(evertick):
     listing = evertick("--help").stdout
     assert "..." not in listing.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_JSON])
-def test_every_command_that_answers_something_takes_json(evertick, command):
+def test_every_command_with_a_result_has_a_json_option(evertick, command):
     assert "--json" in evertick(*command.split(), "--help").stdout
 
 
 @pytest.mark.parametrize("command", WITHOUT_JSON)
-def test_what_has_nothing_to_answer_takes_no_json(evertick, command):
+def test_a_command_without_a_result_has_no_json_option(evertick, command):
     assert not re.search(r"^ +--json\b", evertick(command, "--help").stdout, re.MULTILINE)
 
 
@@ -122,14 +122,14 @@ def test_bad_usage_is_one_sentence_that_names_the_help(evertick, args):
 
 
 @pytest.mark.parametrize("url", ["jobs.db", "mysql://localhost/jobs", "sqlite:///jobs.db?speed=high"])
-def test_a_bad_database_url_is_a_mistake_of_usage(tmp_path, monkeypatch, evertick, url):
+def test_an_invalid_database_url_is_a_usage_error(tmp_path, monkeypatch, evertick, url):
     monkeypatch.chdir(tmp_path)
     result = evertick("list", "--database", url)
     assert result.exit_code == 2
     assert re.fullmatch(r"error: .*\n", result.stderr)
 
 
-def test_an_option_of_commands_before_the_command_is_told_where_it_goes(evertick):
+def test_an_option_before_its_command_is_refused_with_the_right_position(evertick):
     result = evertick("--database", "sqlite:///evertick.db", "list")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "write it behind the command, like `evertick list --database …`" in result.stderr
@@ -157,14 +157,14 @@ def test_a_traceback_is_shown_on_request(start, database):
 
 
 @pytest.mark.parametrize("args", [["history"], ["history", "--json"], ["list"]])
-def test_a_reader_that_goes_away_makes_no_noise(start, database, args):
+def test_a_closed_pipe_ends_the_output_silently(start, database, args):
     process = start(*args, env={"EVERTICK_DATABASE": database})
     process.stdout.close()
     assert process.wait() == 141
     assert process.stderr.read() == ""
 
 
-def test_ctrl_c_makes_no_noise(start):
+def test_ctrl_c_ends_a_command_silently(start):
     process = start("demo", "--seconds", "60")
     assert process.stdout.readline().startswith("Evertick")
     process.send_signal(signal.SIGINT)
@@ -173,7 +173,7 @@ def test_ctrl_c_makes_no_noise(start):
     assert errors.strip() == ""
 
 
-def test_on_a_terminal_there_are_colours_and_long_texts_stand_below_their_row(start, database):
+def test_a_terminal_gets_colours_and_long_texts_below_their_row(start, database):
     variables = {"EVERTICK_DATABASE": database, "TERM": "xterm", "COLUMNS": "60", "NO_COLOR": ""}
     text = drawn_by(start, "history", env=variables)
     assert "\x1b[1;31mfailed" in text
@@ -186,7 +186,7 @@ def _lines(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
 
 
-def test_the_note_of_a_pause_is_seen_on_a_narrow_terminal(on_terminal, database, evertick):
+def test_the_note_of_a_pause_is_shown_on_a_narrow_terminal(on_terminal, database, evertick):
     evertick("pause", "report", "--note", "out of paper", "--until", "2h")
     for zone in ("UTC", "Europe/Berlin"):
         lines = _lines(on_terminal(database, "list", COLUMNS="80", TZ=zone))
@@ -214,7 +214,7 @@ def test_no_color_is_respected(on_terminal, database):
 @pytest.mark.parametrize(
     ("module", "absent"), [("evertick", ("click", "rich", "evertick.cli")), ("evertick.cli", ("rich",))]
 )
-def test_nothing_is_loaded_before_it_is_needed(module, absent):
+def test_modules_are_imported_on_demand(module, absent):
     code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

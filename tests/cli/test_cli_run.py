@@ -57,7 +57,7 @@ def others_may_write(path: Path) -> None:
         ("inner.jobs:scheduler", "inner/jobs.py", "can change this file"),
     ],
 )
-def test_root_imports_nothing_that_another_user_can_change(
+def test_root_does_not_import_files_that_another_user_can_change(
     evertick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, opened: str, said: str
 ) -> None:
     (tmp_path / "inner").mkdir()
@@ -89,7 +89,7 @@ def wait_for(stream, words: str) -> str:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, 75)])
-def test_a_signal_ends_the_node_with_the_exit_code_it_stands_for(start, tmp_path, number, code):
+def test_a_signal_ends_the_node_with_its_exit_code(start, tmp_path, number, code):
     process = start("run", "shop:scheduler")
     wait_for(process.stderr, "has started")
     wait_for(process.stdout, "ticked")
@@ -101,7 +101,7 @@ def test_a_signal_ends_the_node_with_the_exit_code_it_stands_for(start, tmp_path
     assert (tmp_path / "evertick.db").exists()
 
 
-def test_the_moments_of_the_log_have_their_offset(start):
+def test_times_in_the_log_have_their_offset(start):
     process = start("run", "shop:scheduler", env={"TZ": "Asia/Tokyo"})
     line = wait_for(process.stderr, "has started")
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+09:00 INFO +evertick", line)
@@ -109,7 +109,7 @@ def test_the_moments_of_the_log_have_their_offset(start):
     assert process.wait() == 0
 
 
-def test_a_module_alone_will_do_if_it_holds_one_scheduler(start, tmp_path):
+def test_a_module_with_one_scheduler_needs_no_name(start, tmp_path):
     process = start("run", "shop", "--database", f"sqlite:///{tmp_path}/elsewhere.db")
     assert f"sqlite:///{tmp_path}/elsewhere.db" in wait_for(process.stderr, "database")
     wait_for(process.stdout, "ticked")
@@ -126,7 +126,7 @@ def test_the_log_level_is_obeyed(start):
     assert (process.returncode, errors) == (0, "")
 
 
-def test_a_program_that_sets_up_logging_keeps_its_own(start, program):
+def test_the_logging_setup_of_a_program_is_kept(start, program):
     program.write_text("import logging; logging.basicConfig(level='INFO', format='MINE %(message)s')" + PROGRAM)
     process = start("run", "shop:scheduler")
     assert wait_for(process.stderr, "has started").startswith("MINE ")
@@ -149,7 +149,7 @@ def test_the_ledger_can_be_read_and_changed_while_a_node_runs(start, tmp_path, a
     assert process.poll() is None
 
 
-def test_a_triggered_run_is_run_by_the_node_in_another_process(start, tmp_path, program, evertick):
+def test_a_triggered_run_is_executed_by_the_node_in_another_process(start, tmp_path, program, evertick):
     program.write_text(PROGRAM.replace('every("100ms")', 'every("30d")'))
     process = start("run", "shop:scheduler")
     wait_for(process.stderr, "has started")
@@ -191,7 +191,7 @@ def in_the_folder(tmp_path, monkeypatch):
         ("none", 1, "'none' holds no scheduler; define one in it"),
     ],
 )
-def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(
+def test_a_scheduler_that_cannot_be_found_is_an_error_with_the_fix(
     evertick, in_the_folder, tmp_path, where, code, words
 ):
     (tmp_path / "broken.py").write_text("1 / 0")
@@ -239,7 +239,7 @@ def test_a_module_that_runs_a_scheduler_while_another_is_imported_is_refused(sta
     assert not (tmp_path / "evertick.db").exists()
 
 
-def test_a_mistake_in_a_declaration_cites_the_line_of_the_user(start, tmp_path):
+def test_an_invalid_declaration_is_reported_with_its_line(start, tmp_path):
     (tmp_path / "hasty.py").write_text(HASTY)
     process = start("run", "hasty:scheduler")
     assert f"({tmp_path}/hasty.py:4)" in process.communicate()[1]
@@ -254,7 +254,7 @@ def test_a_mistake_in_a_declaration_cites_the_line_of_the_user(start, tmp_path):
         (False, "/lib/evertick/__main__.py", f"{sys.executable} -m evertick"),
     ],
 )
-def test_the_demo_names_the_command_as_it_can_be_called(tmp_path, monkeypatch, on_path, script, called):
+def test_the_demo_prints_the_command_as_it_can_be_called(tmp_path, monkeypatch, on_path, script, called):
     if on_path:
         (tmp_path / "evertick").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -270,7 +270,7 @@ def test_a_database_that_cannot_be_opened_is_an_error_in_one_sentence(start):
     assert "Traceback" not in errors
 
 
-def test_the_demo_ends_by_itself_and_shows_what_it_promises(start, tmp_path):
+def test_the_demo_ends_and_shows_its_results(start, tmp_path):
     process = start("demo", "--seconds", "12", "--keep", "kept.db")
     output, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")

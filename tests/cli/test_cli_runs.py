@@ -36,7 +36,7 @@ def queue(tmp_path, monkeypatch):
         may_end.set()
 
 
-def test_runs_lists_what_was_enqueued_by_hand_narrowed_by_task_state_and_label(queue, ask, evertick):
+def test_runs_lists_enqueued_runs_by_task_state_and_label(queue, ask, evertick):
     first, more = queue
     assert {each["id"] for each in ask("runs", "--task", "send_mail")} == {first.id, *(each.id for each in more)}
     assert {each["id"] for each in ask("runs", "--state", "blocked")} == {each.id for each in more}
@@ -51,7 +51,7 @@ def test_runs_lists_what_was_enqueued_by_hand_narrowed_by_task_state_and_label(q
     assert {each["id"] for each in ask("history", "--task", "send_mail")} == {first.id, *(each.id for each in more)}
 
 
-def test_why_of_a_run_tells_what_it_waits_for_and_who_is_before_it(queue, ask, evertick):
+def test_why_of_a_run_shows_what_blocks_it_and_its_place_in_the_queue(queue, ask, evertick):
     first, more = queue
     text = evertick("why", more[0].id).stdout
     assert re.search(rf"^Run +{more[0].id}, task send_mail$", text, re.MULTILINE)
@@ -61,14 +61,14 @@ def test_why_of_a_run_tells_what_it_waits_for_and_who_is_before_it(queue, ask, e
     assert ask("why", more[0].id)["behind"][0].startswith(f"run {first.id}")
 
 
-def test_why_of_a_task_tells_how_many_of_its_runs_are_live_and_what_holds_them_up(queue, ask, evertick):
+def test_why_of_a_task_counts_its_live_runs_and_shows_what_blocks_them(queue, ask, evertick):
     answer = ask("why", "send_mail")
     assert answer["live"] == {"blocked": 2, "running": 1}
     assert any("waits for its turn" in words for words in answer["now"])
     assert re.search(r"^Live +2 blocked, 1 running$", evertick("why", "send_mail").stdout, re.MULTILINE)
 
 
-def test_why_of_a_run_that_has_ended_tells_what_became_of_it(database, ask, evertick):
+def test_why_of_a_finished_run_shows_its_verdict(database, ask, evertick):
     (run,) = ask("history", "print")
     assert "it has ended" in ask("why", run["id"])["now"]
     assert "ValueError: no paper" in evertick("why", run["id"]).stdout
@@ -80,7 +80,7 @@ def test_history_of_a_task_has_the_gaps_of_its_schedules(database, ask):
     assert {row["schedule_key"] for row in rows} == {"report", "quick"}
 
 
-def test_a_run_is_named_by_the_beginning_of_its_id(database, ask, evertick):
+def test_a_run_can_be_given_by_a_prefix_of_its_id(database, ask, evertick):
     (run,) = ask("history", "print")
     begins = run["id"][:23]
     assert ask("show", begins)["run"]["id"] == run["id"]
@@ -111,11 +111,11 @@ def test_logs_of_a_key_are_those_of_its_last_run(tmp_path, evertick):
 
 
 @pytest.mark.parametrize("command", ["show", "why", "history", "trigger", "logs", "pause", "remove", "failed"])
-def test_a_key_that_is_nearly_one_is_answered_with_that_one(database, evertick, command):
+def test_a_misspelled_key_gets_a_suggestion(database, evertick, command):
     result = evertick(command, "reprot")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith(" 'reprot' in app 'default'; did you mean 'report'?\n")
 
 
-def test_a_key_of_the_forecast_that_is_nearly_one_is_answered_with_that_one(database, evertick):
+def test_a_misspelled_key_of_forecast_gets_a_suggestion(database, evertick):
     assert evertick("forecast", "--key", "reprot").stderr.endswith("did you mean 'report'?\n")

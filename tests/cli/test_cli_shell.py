@@ -50,7 +50,7 @@ def lines_of(result: Result) -> list[str]:
     return [re.sub(r"^ *\d{4}-\S+ \S+  ", "", line) for line in result.stdout.splitlines()]
 
 
-def test_logs_has_the_output_by_its_stream_and_what_the_command_took(url: str, evertick: Evertick) -> None:
+def test_logs_has_the_output_by_stream_and_the_duration_of_the_command(url: str, evertick: Evertick) -> None:
     *written, last = lines_of(evertick("logs", "good", "--database", url))
     # In the order of its streams; between two streams nobody knows it. Control characters reach no terminal.
     assert sorted(written) == ["stderr   a  [31mred [0m word", "stdout   ***", "stdout   hello"]
@@ -79,22 +79,22 @@ def test_show_has_the_error_and_the_result_of_a_failed_command(url: str, evertic
         ("good", r"succeeded"),
     ],
 )
-def test_why_says_how_the_last_command_ended(url: str, evertick: Evertick, key: str, told: str) -> None:
+def test_why_shows_how_the_last_command_ended(url: str, evertick: Evertick, key: str, told: str) -> None:
     assert re.search(rf"^Last +the run of .* {told}", evertick("why", key, "--database", url).stdout, re.MULTILINE)
 
 
-def test_a_command_that_was_stopped_says_so_in_its_log(url: str, evertick: Evertick) -> None:
+def test_the_log_shows_that_a_command_was_stopped(url: str, evertick: Evertick) -> None:
     first, last = lines_of(evertick("logs", "hangs", "--database", url))
     assert first == "stdout   begun"
     assert last.startswith("info     stopped (timeout) with all its processes; ")
 
 
-def test_failed_lists_the_last_words_of_a_command(url: str, evertick: Evertick) -> None:
+def test_failed_shows_the_last_output_of_a_command(url: str, evertick: Evertick) -> None:
     text = evertick("failed", "--database", url).stdout
     assert re.search(r"bad .*exit code 2: tar: /x: No such file$", text, re.MULTILINE)
 
 
-def test_why_of_a_run_says_that_no_node_is_alive_and_what_it_needs(tmp_path: Path, evertick: Evertick) -> None:
+def test_why_of_a_run_shows_that_no_node_is_alive_and_what_is_needed(tmp_path: Path, evertick: Evertick) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
     manager = Scheduler(url, concurrency=0, drivers=["shell"])
     run = manager.job("backup", Shell("true")).sync.enqueue()
@@ -104,9 +104,7 @@ def test_why_of_a_run_says_that_no_node_is_alive_and_what_it_needs(tmp_path: Pat
     assert "no node is alive; start one that knows task 'backup'" in said
 
 
-def test_a_trigger_without_a_node_names_the_driver_that_the_last_one_did_not_have(
-    tmp_path: Path, evertick: Evertick
-) -> None:
+def test_a_trigger_without_a_node_names_the_missing_driver(tmp_path: Path, evertick: Evertick) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
     gone = Scheduler(url, drivers=["function"])
     keep_task(gone.runtime, spec_task(gone.runtime, "backup", Shell("true"), {}, "jobs.toml:1"), "jobs.toml:1")

@@ -79,7 +79,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]
         yield scheduler
 
 
-def test_all_is_well_in_one_line_with_figures_and_0(node: Scheduler, evertick: Call) -> None:
+def test_ok_is_one_line_with_figures_and_exit_code_0(node: Scheduler, evertick: Call) -> None:
     result = evertick("status")
     assert (result.exit_code, result.stderr) == (0, "")
     first, *rest = result.stdout.splitlines()
@@ -90,7 +90,7 @@ def test_all_is_well_in_one_line_with_figures_and_0(node: Scheduler, evertick: C
     assert re.search(r"^box +alive +\S+ m?s ago", "\n".join(rest), re.MULTILINE)
 
 
-def test_a_count_that_ended_early_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call) -> None:
+def test_an_incomplete_count_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call) -> None:
     url = f"sqlite:///{tmp_path}/full.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     scheduler = Scheduler(url, concurrency=0)
@@ -104,7 +104,7 @@ def test_a_count_that_ended_early_says_so(tmp_path: Path, monkeypatch: pytest.Mo
         assert "0 running, 10000+ waiting, 0 blocked" in evertick("status").stdout
 
 
-def test_what_failed_lately_is_a_warning_unless_somebody_does_not_mind(node: Scheduler, evertick: Call) -> None:
+def test_recent_failures_are_a_warning_unless_it_is_turned_off(node: Scheduler, evertick: Call) -> None:
     ended = threading.Semaphore(0)
     node.on("failed", lambda event: ended.release())
     node.sync.trigger("report", args={"fail": True})
@@ -119,7 +119,7 @@ def test_what_failed_lately_is_a_warning_unless_somebody_does_not_mind(node: Sch
     assert evertick("status", "--failed-critical", "1").exit_code == 2
 
 
-def test_what_was_rerun_is_no_longer_told_by_the_very_command_that_was_named(node: Scheduler, evertick: Call) -> None:
+def test_rerun_runs_are_no_longer_reported(node: Scheduler, evertick: Call) -> None:
     ended = threading.Semaphore(0)
     for kind in ("failed", "succeeded"):
         node.on(kind, lambda event: ended.release())
@@ -137,7 +137,7 @@ def test_what_was_rerun_is_no_longer_told_by_the_very_command_that_was_named(nod
     assert evertick("status").stdout.startswith("OK: ")
 
 
-def test_a_broker_that_is_away_is_told_however_often_it_is_tried_again_and_so_is_one_without_workers(
+def test_an_unreachable_broker_and_a_queue_without_workers_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evertick: Call
 ) -> None:
     url = f"sqlite:///{tmp_path}/dispatched.db"
@@ -169,18 +169,18 @@ def test_a_broker_that_is_away_is_told_however_often_it_is_tried_again_and_so_is
             assert late.stdout.startswith(f"WARNING: {words}")
 
 
-def test_without_a_node_it_is_critical(database: str, evertick: Call) -> None:
+def test_status_without_a_node_is_critical(database: str, evertick: Call) -> None:
     result = evertick("status")
     assert result.exit_code == 2
     assert result.stdout.startswith("CRITICAL: no node is alive: nothing fires and nothing runs")
 
 
-def test_an_app_without_anything_is_only_a_warning(database: str, evertick: Call) -> None:
+def test_an_empty_app_is_only_a_warning(database: str, evertick: Call) -> None:
     result = evertick("status", "--app", "nothing")
     assert (result.exit_code, result.stdout[:57]) == (1, "WARNING: no node is alive, and nothing is scheduled | nod")
 
 
-def test_programs_get_all_of_it_as_json(node: Scheduler, evertick: Call) -> None:
+def test_status_as_json_has_every_field(node: Scheduler, evertick: Call) -> None:
     result = evertick("status", "--json")
     told = json.loads(result.stdout)
     assert (result.exit_code, told["status"], told["exit_code"], told["problems"]) == (0, "ok", 0, [])
@@ -200,7 +200,7 @@ def test_programs_get_all_of_it_as_json(node: Scheduler, evertick: Call) -> None
         (("--database", "sqlite://"), "UNKNOWN: "),
     ],
 )
-def test_what_cannot_be_looked_at_is_unknown(evertick: Call, flags: tuple[str, ...], words: str) -> None:
+def test_an_unreadable_store_is_unknown(evertick: Call, flags: tuple[str, ...], words: str) -> None:
     result = evertick("status", *flags)
     assert result.exit_code == 3
     assert result.stdout.startswith(words)
@@ -211,15 +211,13 @@ def test_what_cannot_be_looked_at_is_unknown(evertick: Call, flags: tuple[str, .
 @pytest.mark.parametrize(
     "flags", [("--lag-warning", "soon"), ("--nonsense",), ("surplus",), ("--failed-warning", "-1")]
 )
-def test_what_is_written_wrongly_is_unknown_and_not_critical(evertick: Call, flags: tuple[str, ...]) -> None:
+def test_a_usage_error_is_unknown_and_not_critical(evertick: Call, flags: tuple[str, ...]) -> None:
     result = evertick("status", *flags)
     assert result.exit_code == 3
     assert result.stderr.startswith("error: ")
 
 
-def test_a_database_that_is_away_or_does_not_answer_is_critical(
-    evertick: Call, monkeypatch: pytest.MonkeyPatch, database: str
-) -> None:
+def test_an_unreachable_database_is_critical(evertick: Call, monkeypatch: pytest.MonkeyPatch, database: str) -> None:
     away = evertick("status", "--database", "postgresql://ann:hunter2@127.0.0.1:1/none")
     assert away.exit_code == 2
     assert away.stdout.startswith("CRITICAL: ")
@@ -233,7 +231,7 @@ def test_a_database_that_is_away_or_does_not_answer_is_critical(
     assert (silent.exit_code, silent.stdout) == (2, "CRITICAL: the database did not answer within 200 ms\n")
 
 
-def test_nothing_is_changed_by_a_look(database: str, evertick: Call) -> None:
+def test_status_changes_nothing(database: str, evertick: Call) -> None:
     with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as watching:
         # Counts what others have written, as long as this connection is open.
         (before,) = watching.execute("PRAGMA data_version").fetchall()
@@ -243,7 +241,7 @@ def test_nothing_is_changed_by_a_look(database: str, evertick: Call) -> None:
         assert watching.execute("PRAGMA data_version").fetchall() != [before]
 
 
-def test_the_daemon_of_a_configuration_is_told_with_it(tmp_path: Path, node: Scheduler, evertick: Call) -> None:
+def test_the_daemon_of_a_configuration_is_shown(tmp_path: Path, node: Scheduler, evertick: Call) -> None:
     config = tmp_path / "evertick.toml"
     config.write_text(f'[directories]\nstate = "{tmp_path}/state"\n')
     (tmp_path / "state").mkdir()
@@ -312,7 +310,7 @@ def test_the_lag_of_a_run_and_of_a_schedule_is_graded_by_its_limits(lag: float, 
     assert health_of(msgspec.structs.replace(WELL, due=[schedule])).lag_seconds == lag
 
 
-def test_where_no_node_is_alive_none_is_to_raise_its_concurrency() -> None:
+def test_without_a_live_node_raising_concurrency_is_not_suggested() -> None:
     waiting = [a_run(due_at=NOW - timedelta(hours=1))]
     problems = problems_of(msgspec.structs.replace(WELL, nodes=[], waiting=waiting), LIMITS)
     assert [problem.check for problem in problems] == ["no_node"]
@@ -326,7 +324,7 @@ def test_failed_runs_are_graded_by_their_limits(failed: int, grade: Grade) -> No
     assert graded({"failed": {"report": failed}})[0] == grade
 
 
-def test_lost_runs_are_told_apart_from_failed_ones_with_advice_of_their_own() -> None:
+def test_lost_runs_are_reported_separately_with_their_own_fix() -> None:
     pulse = msgspec.structs.replace(PULSE, failed={"report": 2}, lost={"backup": 1})
     failed, lost = problems_of(msgspec.structs.replace(WELL, pulse=pulse), LIMITS)
     assert failed.what == "2 runs failed in the last hour: report"
@@ -338,7 +336,7 @@ def test_lost_runs_are_told_apart_from_failed_ones_with_advice_of_their_own() ->
     assert graded({"failed": {"report": 2}, "lost": {"backup": 3}})[0] == Grade.CRITICAL
 
 
-def test_workers_that_no_node_hears_are_graded_by_how_long_they_should_have_spoken() -> None:
+def test_workers_on_an_unread_channel_are_graded_by_their_overdue_time() -> None:
     for seconds, grade in ((59, Grade.OK), (60, Grade.WARNING), (600, Grade.CRITICAL)):
         since = NOW - timedelta(seconds=seconds)
         with_worker = Dispatched(to="redis", mode="finish", at=since, pushed_at=since, taken_at=since, until=since)
@@ -388,7 +386,7 @@ def test_a_configuration_that_waits_for_a_restart_is_a_warning() -> None:
     )
 
 
-def test_the_worst_comes_first() -> None:
+def test_the_most_severe_finding_comes_first() -> None:
     parked = a_run(task="gone", state=State.PARKED, reason="unknown_task")
     problems = problems_of(msgspec.structs.replace(WELL, parked=[parked], nodes=[]), LIMITS)
     assert [problem.check for problem in problems] == ["no_node", "parked_runs"]

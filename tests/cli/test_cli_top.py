@@ -57,7 +57,7 @@ def _wait_for_progress(ask, url: str) -> dict:
     raise AssertionError("no progress was seen")
 
 
-def test_one_look_as_json_has_what_runs_what_is_next_what_came_and_who_is_there(busy, ask):
+def test_one_frame_as_json_has_running_next_and_recent_runs_and_nodes(busy, ask):
     frame = _wait_for_progress(ask, busy)
     assert [(run["task"], run["progress"], run["progress_text"]) for run in frame["runs"]] == [
         ("make_report", 0.5, "half of it")
@@ -69,7 +69,7 @@ def test_one_look_as_json_has_what_runs_what_is_next_what_came_and_who_is_there(
     assert frame["lag_seconds"] == 0
 
 
-def test_in_a_pipe_it_is_one_look_in_plain_text(busy, ask, evertick):
+def test_in_a_pipe_top_prints_one_frame_as_text(busy, ask, evertick):
     _wait_for_progress(ask, busy)
     text = evertick("top", "--database", busy).stdout
     assert "\x1b" not in text
@@ -79,12 +79,12 @@ def test_in_a_pipe_it_is_one_look_in_plain_text(busy, ask, evertick):
     assert re.search(r"nothing\(\) +succeeded", text)
 
 
-def test_an_empty_app_has_nothing_to_show_and_says_so(database, evertick):
+def test_top_of_an_empty_app_says_so(database, evertick):
     text = evertick("top", "--app", "other").stdout
     assert text.count("none") == 4
 
 
-def test_lag_and_overdue_schedules_are_told(database, ask, evertick):
+def test_top_shows_lag_and_overdue_schedules(database, ask, evertick):
     scheduler = Scheduler(concurrency=0)
     scheduler.sync.trigger("report")
     scheduler.sync.add(key="fast", when=Every("1ms"), task="make_report")
@@ -95,7 +95,7 @@ def test_lag_and_overdue_schedules_are_told(database, ask, evertick):
     assert frame["overdue_seconds"] > 0
 
 
-def test_duties_that_fail_and_messages_that_were_given_up_are_told(tmp_path, ask, evertick):
+def test_top_shows_failing_duties_and_dead_messages(tmp_path, ask, evertick):
     url = f"sqlite:///{tmp_path}/jobs.db"
     scheduler = Scheduler(url, node_name="shop@host")
 
@@ -151,7 +151,7 @@ ENTERS, LEAVES = "\x1b[?1049h", "\x1b[?1049l"
 
 
 @pytest.mark.parametrize("how", ["q", "ctrl-c", "term"])
-def test_on_a_terminal_it_goes_on_until_it_is_told_to_end_and_leaves_the_screen_as_it_was(busy, start, how):
+def test_top_runs_until_it_is_ended_and_restores_the_screen(busy, start, how):
     screen = Screen(start, busy, "--interval", "200ms")
     screen.read_until("half of it")
     first = screen.text.count("Running")
@@ -188,7 +188,7 @@ def test_once_draws_one_frame_below_the_prompt(busy, start):
         ([5, 5, 5, 5], 3, [1, 1, 1, 1]),
     ],
 )
-def test_the_lines_of_a_terminal_are_shared_by_the_sections(wanted, lines, shown):
+def test_sections_of_top_share_the_lines_of_the_terminal(wanted, lines, shown):
     shares = (0.35, 0.2, 0.3, 0.15)
     sections = [
         _Section(title="", columns=[], rows=[[""]] * count, share=share)
@@ -197,7 +197,7 @@ def test_the_lines_of_a_terminal_are_shared_by_the_sections(wanted, lines, shown
     assert _rows_shown(sections, lines, 1) == shown
 
 
-def test_on_a_small_terminal_every_section_has_a_row_and_nothing_is_below_the_last_line():
+def test_on_a_small_terminal_every_section_of_top_has_a_row():
     moment = now()
     run = Run(
         **dict.fromkeys(Run.__struct_fields__)

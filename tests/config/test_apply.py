@@ -80,7 +80,7 @@ NIGHTLY = "[jobs.nightly]\ncron = '0 3 * * *'\necho = 'x'\n"
 HOURLY = "[jobs.hourly]\nevery = '1h'\necho = 'x'\n"
 
 
-async def test_fires_that_are_too_many_to_be_listed_are_counted_in_the_sum(file: File) -> None:
+async def test_fires_beyond_the_listed_ones_are_counted_in_the_total(file: File) -> None:
     text = "[jobs.{}]\ncron = '{} * * * *'\necho = 'x'\n"
     often, too = text.format("often", "*"), text.format("too", "*")
     plan = await file.apply(often + too)
@@ -93,7 +93,7 @@ async def test_fires_that_are_too_many_to_be_listed_are_counted_in_the_sum(file:
     assert plan.words() == "schedules: 1 removed, 1 unchanged; fires: 20,160 removed"
 
 
-async def test_schedules_are_added_changed_and_left_alone_as_the_plan_says(file: File, ledger: Scheduler) -> None:
+async def test_apply_does_what_its_plan_shows(file: File, ledger: Scheduler) -> None:
     # Not between the old moment and the new one, where one day's fire is lost by the change, and another day's is won.
     hour = 3 if datetime.now(UTC).hour >= 6 else 15
     nightly = NIGHTLY.replace("0 3", f"0 {hour}")
@@ -117,7 +117,7 @@ async def test_schedules_are_added_changed_and_left_alone_as_the_plan_says(file:
     assert plan.words() == "schedules: 3 unchanged"
 
 
-async def test_a_node_that_starts_finds_what_was_applied_and_changes_nothing(file: File, ledger: Scheduler) -> None:
+async def test_a_node_that_starts_after_an_apply_changes_nothing(file: File, ledger: Scheduler) -> None:
     await file.apply(NIGHTLY + HOURLY)
     before = await ledger.schedules()
     scheduler, _ = file.scheduler(NIGHTLY + HOURLY)
@@ -126,7 +126,7 @@ async def test_a_node_that_starts_finds_what_was_applied_and_changes_nothing(fil
     assert (await file.plan(NIGHTLY + HOURLY)).is_empty
 
 
-async def test_what_a_file_does_not_have_any_more_is_removed_only_if_told_to(file: File, ledger: Scheduler) -> None:
+async def test_schedules_missing_from_the_file_are_removed_only_with_prune(file: File, ledger: Scheduler) -> None:
     await file.apply(NIGHTLY + HOURLY)
     plan = await file.apply(HOURLY)
     assert (plan.is_empty, plan.left) == (True, ("nightly",))
@@ -139,7 +139,7 @@ async def test_what_a_file_does_not_have_any_more_is_removed_only_if_told_to(fil
     assert await ledger.schedules() == []
 
 
-async def test_schedules_of_code_of_other_files_and_made_by_hand_are_never_removed(
+async def test_schedules_of_code_other_files_and_run_time_are_never_removed(
     file: File, ledger: Scheduler, url: str
 ) -> None:
     # A program whose nodes are called as those of the file are, and another file with a name of its own.
@@ -158,7 +158,7 @@ async def test_schedules_of_code_of_other_files_and_made_by_hand_are_never_remov
     assert [each.key for each in await ledger.schedules()] == ["by-hand", "coded", "nightly"]
 
 
-async def test_a_file_under_another_name_takes_over_what_it_declares(file: File, ledger: Scheduler) -> None:
+async def test_a_renamed_file_takes_over_its_schedules(file: File, ledger: Scheduler) -> None:
     await file.apply(HOURLY)
     renamed = "[node]\nname = 'new@host'\n"
     plan = await file.apply(renamed + HOURLY)
@@ -167,7 +167,7 @@ async def test_a_file_under_another_name_takes_over_what_it_declares(file: File,
     assert keys(await file.apply(renamed, prune=True)) == {"removes": ["hourly"]}
 
 
-async def test_a_disabled_job_is_paused_and_an_enabled_one_goes_on(file: File, ledger: Scheduler) -> None:
+async def test_a_disabled_job_is_paused_and_an_enabled_one_resumes(file: File, ledger: Scheduler) -> None:
     await file.apply(HOURLY)
     plan = await file.apply(HOURLY + "enabled = false\n", prune=True)
     assert keys(plan) == {"pauses": ["hourly"]}
@@ -186,7 +186,7 @@ async def test_a_disabled_job_is_paused_and_an_enabled_one_goes_on(file: File, l
     assert (await file.plan(HOURLY.replace("1h", "2h"))).is_empty
 
 
-async def test_a_pause_by_hand_outlives_an_apply(file: File, ledger: Scheduler) -> None:
+async def test_an_apply_keeps_a_manual_pause(file: File, ledger: Scheduler) -> None:
     await file.apply(HOURLY)
     await ledger.pause("hourly", note="holidays")
     plan = await file.apply(HOURLY.replace("1h", "2h"))
@@ -195,7 +195,7 @@ async def test_a_pause_by_hand_outlives_an_apply(file: File, ledger: Scheduler) 
     assert (found.when, found.is_paused, found.pause_note) == ("every 2h; tz=UTC", True, "holidays")
 
 
-async def test_what_changed_since_the_plan_was_made_refuses_all_of_it(file: File, ledger: Scheduler) -> None:
+async def test_a_change_since_the_plan_refuses_the_whole_apply(file: File, ledger: Scheduler) -> None:
     await file.apply(HOURLY + NIGHTLY)
     text = HOURLY.replace("1h", "2h") + "[jobs.new]\nevery = '1d'\ntask = 't'\n"
     plan = await file.plan(text, prune=True)
@@ -216,7 +216,7 @@ async def test_what_changed_since_the_plan_was_made_refuses_all_of_it(file: File
     assert {each.key: each.when for each in await ledger.schedules()} == {"hourly": "every 1h; tz=UTC"}
 
 
-async def test_a_cursor_that_moves_on_meanwhile_is_no_other_schedule(file: File, ledger: Scheduler) -> None:
+async def test_a_cursor_that_moves_meanwhile_is_no_conflict(file: File, ledger: Scheduler) -> None:
     await file.apply("[jobs.quick]\nevery = '1s'\ntask = 'none'\noverlap = 'allow'\n")
     text = "[jobs.quick]\nevery = '1h'\ntask = 'none'\n"
     plan = await file.plan(text)
@@ -229,7 +229,7 @@ async def test_a_cursor_that_moves_on_meanwhile_is_no_other_schedule(file: File,
     assert (await ledger.schedule("quick")).when == "every 1h; tz=UTC"
 
 
-async def test_calendars_come_with_the_jobs_and_move_the_schedules_of_others(file: File, ledger: Scheduler) -> None:
+async def test_calendars_of_the_file_also_apply_to_schedules_of_others(file: File, ledger: Scheduler) -> None:
     weekdays = "[calendars.business]\ninclude = ['{days}']\n[jobs.daily]\ncron = '0 9 * * *'\ncalendar = 'business'\n"
     weekdays += "task = 't'\n"
     plan = await file.apply(weekdays.format(days="mon-fri"), days=7)
@@ -266,13 +266,13 @@ async def test_a_refused_apply_leaves_no_calendar_behind(file: File, ledger: Sch
     assert await ledger.calendars() == []
 
 
-async def test_a_calendar_that_is_nowhere_is_refused_before_anything_is_written(file: File, ledger: Scheduler) -> None:
+async def test_an_unknown_calendar_is_refused_before_anything_is_written(file: File, ledger: Scheduler) -> None:
     with pytest.raises(InvalidWhen, match="nowhere"):
         await file.apply(HOURLY + "[jobs.b]\nevery = '1h'\ncalendar = 'nowhere'\ntask = 't'\n")
     assert await ledger.schedules() == []
 
 
-async def test_removing_cancels_what_waits_and_keeps_history(file: File, ledger: Scheduler) -> None:
+async def test_removing_a_schedule_cancels_waiting_runs_and_keeps_history(file: File, ledger: Scheduler) -> None:
     await file.apply(HOURLY)
     run = await ledger.trigger("hourly")
     await file.apply("", prune=True)
@@ -280,7 +280,7 @@ async def test_removing_cancels_what_waits_and_keeps_history(file: File, ledger:
     assert (str(found.verdict), found.reason) == ("cancelled", "removed")
 
 
-async def test_a_schedule_of_a_file_is_not_removed_by_hand(file: File, ledger: Scheduler) -> None:
+async def test_a_schedule_of_a_file_cannot_be_removed_at_run_time(file: File, ledger: Scheduler) -> None:
     await file.apply(HOURLY)
     with pytest.raises(Refused, match=r"declared in the configuration \(evertick\) and would come back"):
         await ledger.remove("hourly")
@@ -288,7 +288,7 @@ async def test_a_schedule_of_a_file_is_not_removed_by_hand(file: File, ledger: S
     assert plan.notes == ("the configuration declares it (evertick), so removing it is refused: pause it instead",)
 
 
-async def test_an_option_alone_changes_no_fire(file: File) -> None:
+async def test_a_changed_option_alone_changes_no_fire(file: File) -> None:
     await file.apply(HOURLY)
     plan = await file.apply(HOURLY + "priority = 5\nretry = { constant = '1s', attempts = 2 }\n", days=1)
     [change] = plan.changes
@@ -301,7 +301,7 @@ async def test_an_option_alone_changes_no_fire(file: File) -> None:
     assert Constant("9s", 3) != Constant("1s", 2)
 
 
-async def test_many_jobs_are_one_step(load: Load, tmp_path: Path) -> None:
+async def test_many_jobs_are_applied_in_one_step(load: Load, tmp_path: Path) -> None:
     file = File(load, f"sqlite:///{tmp_path}/many.db")
     text = "".join(f"[jobs.j{number}]\nevery = '1d'\ntask = 't'\n" for number in range(1_000))
     plan = await file.apply(text, days=1)

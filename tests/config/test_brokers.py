@@ -14,7 +14,7 @@ from evertick.driver.queue.spec import NatsConnection, RedisConnection
 Load = Callable[..., Configuration]
 
 
-def test_what_the_file_says_of_redis_is_what_its_driver_gets(authority: Path, load: Load) -> None:
+def test_the_redis_driver_gets_the_settings_of_the_file(authority: Path, load: Load) -> None:
     text = (
         "[redis]\naddress = 'r:6380'\nuser = 'u'\npassword = 'p/w'\nnumber = 2\nnamespace = 'mill'\nssl.ca = 'ca.pem'\n"
     )
@@ -24,7 +24,7 @@ def test_what_the_file_says_of_redis_is_what_its_driver_gets(authority: Path, lo
     found.check()
 
 
-def test_what_the_file_says_of_nats_is_what_its_driver_gets(folder: Path, load: Load) -> None:
+def test_the_nats_driver_gets_the_settings_of_the_file(folder: Path, load: Load) -> None:
     (folder / "c").touch()
     text = (
         "[nats]\naddress = 'a, b:4223'\ntoken = 't'\nprefix = 'mill'\nreplicas = 3\nevents = true\ncredentials = 'c'\n"
@@ -42,7 +42,7 @@ def test_what_the_file_says_of_nats_is_what_its_driver_gets(folder: Path, load: 
     found.check()
 
 
-def test_events_for_others_are_chosen_by_a_file_or_the_environment(
+def test_published_events_are_configured_by_the_file_or_the_environment(
     load: Load, problems: Callable[..., list[str]]
 ) -> None:
     def kinds(text: str, **environ: str) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def test_events_for_others_are_chosen_by_a_file_or_the_environment(
     assert wrong.startswith("evertick.toml:3: nats.events: 7 cannot be; write true or false, without quotes, or a list")
 
 
-def test_a_job_for_a_broker_that_is_nowhere_is_told_where_it_stands(
+def test_a_job_for_an_unconfigured_broker_is_reported_with_its_line(
     load: Load, problems: Callable[..., list[str]]
 ) -> None:
     job = "[jobs.a]\nevery = '1h'\n{driver} = 'docker'\n"
@@ -82,6 +82,6 @@ def test_a_job_for_a_broker_that_is_nowhere_is_told_where_it_stands(
         ("[redis]\nurl = 'redis://a:port'", "evertick.toml:2: redis.url: 'redis://***' is not a Redis URL"),
     ],
 )
-def test_settings_of_a_broker_that_cannot_be_are_told(problems: Callable[..., list[str]], text: str, line: str) -> None:
+def test_invalid_settings_of_a_broker_are_reported(problems: Callable[..., list[str]], text: str, line: str) -> None:
     [found] = problems(text)
     assert found.startswith(line)

@@ -45,13 +45,13 @@ Load = Callable[..., Configuration]
         ("when = 'every 15 minutes'\nstart = 2026-01-01T09:00:00", "every 15m; start=2026-01-01T08:00:00Z"),
     ],
 )  # fmt: skip
-def test_a_rule_is_written_in_one_of_four_ways(load: Load, text: str, rule: str) -> None:
+def test_a_rule_has_one_of_four_forms(load: Load, text: str, rule: str) -> None:
     """A time without an offset is one of the zone of the job, else of the node."""
     [job] = load(f"[node]\ntz = 'Europe/Berlin'\n[jobs.a]\necho = 'x'\n{text}").jobs
     assert job.rule.text == rule
 
 
-def test_a_job_has_every_option_of_a_task_and_of_a_schedule(load: Load) -> None:
+def test_a_job_accepts_every_option_of_a_task_and_of_a_schedule(load: Load) -> None:
     scheduler = scheduler_from(
         load("""
 [jobs.backup]
@@ -107,12 +107,12 @@ rate_key = "disk"
         ("{ exponential = '1s' }", Exponential("1s")),
     ],
 )
-def test_a_retry_policy_is_named_by_its_first_wait(load: Load, text: str, policy: object) -> None:
+def test_the_first_delay_selects_the_retry_policy(load: Load, text: str, policy: object) -> None:
     [job] = load(f"[jobs.a]\nevery = '1h'\necho = 'x'\nretry = {text}").jobs
     assert job.task_options["retry"] == policy
 
 
-def test_defaults_hold_for_jobs_that_do_not_say_otherwise_and_can_take_them(load: Load) -> None:
+def test_defaults_apply_to_jobs_that_accept_and_do_not_override_them(load: Load) -> None:
     loaded = load("""
 [defaults]
 tz = "Europe/Berlin"
@@ -158,7 +158,7 @@ echo = "x"
     assert jobs["own"].places["timeout"] == "evertick.toml:16"
 
 
-def test_calendars_of_the_file_are_those_that_its_jobs_name(load: Load) -> None:
+def test_jobs_use_the_calendars_of_the_file(load: Load) -> None:
     loaded = load("""
 [calendars.business]
 include = ["mon-fri"]
@@ -188,7 +188,7 @@ echo = "x"
     assert c.rule.text == "every 1h; calendar=elsewhere"
 
 
-def test_a_job_of_another_nodes_task_is_a_schedule_alone(load: Load) -> None:
+def test_a_job_of_a_task_of_another_node_is_only_a_schedule(load: Load) -> None:
     scheduler = scheduler_from(load("[jobs.digest]\nevery = '1d'\ntask = 'make_digest'\nargs = { to = 'me' }"))
     [declaration] = scheduler.runtime.declarations
     assert (declaration.key, declaration.definition.task) == ("digest", "make_digest")
@@ -201,20 +201,20 @@ def test_a_disabled_job_is_a_task_without_a_schedule(load: Load) -> None:
     assert list(scheduler.runtime.tasks) == ["a"]
 
 
-def test_a_node_leaves_jobs_of_drivers_that_it_does_not_run_to_others(load: Load) -> None:
+def test_a_node_leaves_jobs_of_drivers_that_it_lacks_to_other_nodes(load: Load) -> None:
     scheduler = scheduler_from(load("[node]\ndrivers = ['shell']\n[jobs.a]\nevery = '1d'\necho = 'x'"))
     assert isinstance(scheduler.runtime.tasks["a"].work.driver, AbsentDriver)
     assert [each.key for each in scheduler.runtime.declarations] == ["a"]
     assert scheduler.runtime.jobs.works() == {}
 
 
-def test_a_job_may_have_the_name_of_anything(load: Load) -> None:
+def test_a_job_can_have_any_name(load: Load) -> None:
     names = ["ä b", "a.b", "cron", "1"]
     text = "".join(f'[jobs."{name}"]\nevery = "1h"\necho = "x"\n' for name in names)
     assert [job.name for job in load(text).jobs] == names
 
 
-def test_references_in_what_a_shell_reads_are_the_shells(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_in_a_shell_command_are_left_to_the_shell(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table_module._VERBATIM, "echo", ("text",))
     loaded = load(
         "[jobs.a]\nevery = '1h'\necho = 'ls ${HOME%/*} ${X:-1}'\n"
@@ -229,7 +229,7 @@ def test_references_in_what_a_shell_reads_are_the_shells(load: Load, monkeypatch
 # --- shown
 
 
-def test_what_is_shown_has_its_origin_and_no_secret(load: Load, folder: Path) -> None:
+def test_shown_settings_have_their_origin_and_no_secret(load: Load, folder: Path) -> None:
     loaded = load(
         """
 [database]
@@ -272,9 +272,7 @@ args = { url = "https://u:hush@h/", password = "hush", secret = "NAME" }
     assert "hush" not in repr([shown, job])
 
 
-def test_what_an_import_of_a_crontab_writes_is_a_right_configuration(
-    folder: Path, write: Callable[..., Path], load: Load
-) -> None:
+def test_an_imported_crontab_is_a_valid_configuration(folder: Path, write: Callable[..., Path], load: Load) -> None:
     """The shell's own references stay the shell's, those in variables are those that the crontab has."""
     crontab = write("A=${B}\n# every night\n0 3 * * * echo ${HOME:-none} \\% done%line %two\n@daily x\n", "crontab")
     done = CliRunner().invoke(cli, ["import", "crontab", str(crontab), "--tz", "Europe/Berlin", "--output", "c.toml"])

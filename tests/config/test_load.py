@@ -28,7 +28,7 @@ def origins(configuration: Configuration, *keys: str) -> list[str]:
 # --- layers
 
 
-def test_each_layer_is_stronger_than_the_one_before(load: Load) -> None:
+def test_each_layer_overrides_the_previous_one(load: Load) -> None:
     text = "[node]\nlease = '20s'\nqueues = ['a']\nconcurrency = 3\n"
     loaded = load(
         text,
@@ -45,11 +45,11 @@ def test_each_layer_is_stronger_than_the_one_before(load: Load) -> None:
     ]
 
 
-def test_a_variable_that_is_empty_says_nothing(load: Load) -> None:
+def test_an_empty_variable_is_ignored(load: Load) -> None:
     assert load("[node]\nlease = '20s'", {"EVERTICK_NODE_LEASE": ""}).node.lease == "20s"
 
 
-def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored(
     load: Load, problems: Callable[..., list[str]]
 ) -> None:
     environ = {
@@ -68,7 +68,7 @@ def test_variables_that_kubernetes_sets_for_a_service_are_left_alone(
     assert len(problems("", environ)) == len(environ)
 
 
-def test_variables_that_belong_to_others_are_left_alone(load: Load) -> None:
+def test_variables_of_other_programs_are_ignored(load: Load) -> None:
     environ = {"EVERTICK_RUN_ID": "1", "EVERTICK_APP": "x", "EVERTICK_SECRET_A": "s", "EVERTICK_TRACEBACK": "1"}
     assert load("", environ).node.app == "default"
 
@@ -83,13 +83,13 @@ def test_every_setting_of_a_scheduler_has_a_key_with_the_same_default(load: Load
             assert value == parameters[name].default, name
 
 
-def test_every_key_has_a_variable_of_its_own() -> None:
+def test_every_key_has_its_own_variable() -> None:
     keys = [f"{name}.{key}" for name, kind in SECTIONS.items() for key, _, _ in keys_of(kind)]
     assert len({variable_of(key) for key in keys}) == len(keys)
     assert variable_of("database.ssl.ca") == "EVERTICK_DATABASE_SSL_CA"
 
 
-def test_values_from_the_environment_stand_for_any_kind(load: Load) -> None:
+def test_values_from_the_environment_can_have_any_type(load: Load) -> None:
     text = "[node]\nconcurrency = '${SLOTS}'\nname = '${NAME:-web}@$${x}'\nqueues = ['${Q:-}x']\n[log]\nlevel = '${L}'"
     loaded = load(text, {"SLOTS": "7", "L": "debug"})
     assert (loaded.node.concurrency, loaded.node.name, loaded.node.queues) == (7, "web@${x}", ("x",))
@@ -97,7 +97,7 @@ def test_values_from_the_environment_stand_for_any_kind(load: Load) -> None:
     assert loaded.values["node.concurrency"].written == "${SLOTS}"
 
 
-def test_the_default_of_a_reference_holds_where_a_variable_is_empty(load: Load) -> None:
+def test_the_default_of_a_reference_applies_if_its_variable_is_empty(load: Load) -> None:
     loaded = load("[node]\nname = '${A:-a}'\napp = '${B:-b}'\ntz = '${C}'", {"A": "", "B": "x", "C": "UTC"})
     assert (loaded.node.name, loaded.node.app) == ("a", "x")
 
@@ -129,7 +129,7 @@ def test_files_are_included_by_name_and_by_pattern_in_order(write: Write, load: 
     ]
 
 
-def test_the_folder_of_jobs_may_be_elsewhere(write: Write, load: Load) -> None:
+def test_the_folder_of_jobs_can_be_set(write: Write, load: Load) -> None:
     write("[jobs.c]\nevery = '1h'\necho = 'c'", "all/c.toml")
     write("[jobs.d]\nevery = '1h'\necho = 'd'", "jobs.d/d.toml")
     assert [job.name for job in load("[directories]\njobs = 'all'").jobs] == ["c"]
@@ -141,13 +141,13 @@ def test_a_file_that_two_patterns_match_is_read_once(write: Write, load: Load) -
     assert len(load("include = ['jobs.d/*.toml', 'jobs.d/c.toml']").jobs) == 1
 
 
-def test_a_mark_of_byte_order_and_windows_lines_are_no_trouble(folder: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(folder: Path) -> None:
     (folder / "evertick.toml").write_bytes(b"\xef\xbb\xbf[node]\r\ntz = 'Asia/Kolkata'\r\n")
     loaded = load_configuration(None, {"HOME": str(folder)})
     assert origins(loaded, "node.tz") == ["evertick.toml:2"]
 
 
-def test_the_file_is_looked_for_here_then_at_the_users_then_at_the_systems(folder: Path, write: Write) -> None:
+def test_the_file_is_searched_in_the_working_user_and_system_directory(folder: Path, write: Write) -> None:
     environ = {"HOME": str(folder / "home"), "XDG_CONFIG_HOME": ""}
     assert searched_files(environ) == (
         f"evertick.toml, {folder}/home/.config/evertick/evertick.toml, /etc/evertick/evertick.toml"
@@ -161,7 +161,7 @@ def test_the_file_is_looked_for_here_then_at_the_users_then_at_the_systems(folde
     assert find_file("else.toml", environ) == Path("else.toml")
 
 
-def test_without_a_file_the_environment_is_all_there_is(folder: Path) -> None:
+def test_without_a_file_only_the_environment_applies(folder: Path) -> None:
     environ = {"HOME": str(folder), "EVERTICK_NODE_APP": "shop", "EVERTICK_DATABASE": "sqlite:///x.db"}
     loaded = load_configuration(None, environ)
     assert (loaded.file, loaded.node.app, loaded.database_url, loaded.jobs) == (None, "shop", "sqlite:///x.db", ())
@@ -210,7 +210,7 @@ def test_the_database_is_a_url_or_its_parts(
     assert loaded.database_url == url.format(folder=folder, ca=ca)
 
 
-def test_a_password_comes_from_its_file_and_an_open_one_is_told(write: Write, load: Load) -> None:
+def test_a_password_is_read_from_its_file_and_a_readable_file_is_reported(write: Write, load: Load) -> None:
     text = "[database]\nname = 'jobs'\nuser = 'u'\npassword_file = 'pw'"
     path = write("secret\n", "pw")
     assert load(text).database_url == "postgresql://u:secret@/jobs"
@@ -220,14 +220,14 @@ def test_a_password_comes_from_its_file_and_an_open_one_is_told(write: Write, lo
 
 
 @pytest.mark.parametrize("content", [b"", b"two\nlines\n", b"x" * 5000, b"a\0b"])
-def test_a_password_file_holds_one_line(folder: Path, problems: Callable[..., list[str]], content: bytes) -> None:
+def test_a_password_file_has_one_line(folder: Path, problems: Callable[..., list[str]], content: bytes) -> None:
     (folder / "pw").write_bytes(content)
     assert problems("[database]\nname = 'jobs'\nuser = 'u'\npassword_file = 'pw'") == [
         f"evertick.toml:4: database.password_file: {folder}/pw must hold one line, the password, and nothing else"
     ]
 
 
-def test_a_password_in_a_file_that_everybody_may_read_is_told(folder: Path, write: Write) -> None:
+def test_a_password_in_a_world_readable_file_is_reported(folder: Path, write: Write) -> None:
     text = "[database]\nurl = 'postgresql://u:secret@h/d'\n[redis]\naddress = 'localhost'\npassword = 'x'\n"
     text += "[nats]\naddress = 'localhost'\ntoken = '${T}'\n"
     write(text, mode=0o644)
@@ -300,7 +300,7 @@ def test_nothing_that_is_printed_shows_a_password(load: Load) -> None:
 # --- the ledger alone
 
 
-def test_a_command_finds_the_ledger_whatever_is_wrong_with_the_jobs(folder: Path, write: Write) -> None:
+def test_a_command_finds_the_ledger_despite_invalid_jobs(folder: Path, write: Write) -> None:
     environ = {"HOME": str(folder), "EVERTICK_LOG_LEVEL": "loud"}
     assert load_ledger(None, environ) is None
     write("[database]\nurl = 'sqlite:///jobs.db'\n[node]\napp = 'shop'\n[jobs.a]\nnever = 1\n[oops]\n")
@@ -316,7 +316,7 @@ def test_a_command_finds_the_ledger_whatever_is_wrong_with_the_jobs(folder: Path
 # --- directories
 
 
-def test_state_is_kept_where_such_a_user_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_directory_depends_on_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_state({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}) == Path("/var/lib/a")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert default_state({"HOME": "/root"}) == Path("/var/lib/evertick")
@@ -325,7 +325,7 @@ def test_state_is_kept_where_such_a_user_has_it(monkeypatch: pytest.MonkeyPatch)
     assert default_state({"XDG_STATE_HOME": "/s"}) == Path("/s/evertick")
 
 
-def test_a_directory_is_made_for_this_user_alone(tmp_path: Path) -> None:
+def test_a_directory_is_created_only_for_this_user(tmp_path: Path) -> None:
     path = tmp_path / "a/b"
     assert make_private(path) is None
     assert path.stat().st_mode & 0o777 == 0o700
@@ -334,7 +334,7 @@ def test_a_directory_is_made_for_this_user_alone(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_directories_of_a_node_are_made_and_the_folder_of_its_file_is_left_alone(folder: Path, load: Load) -> None:
+def test_the_directories_of_a_node_are_created_and_the_folder_of_its_file_is_not(folder: Path, load: Load) -> None:
     folder.chmod(0o755)
     assert load("[directories]\nstate = 's'").make_directories() == []
     assert [each.name for each in folder.iterdir() if each.is_dir()] == ["s"]
@@ -344,7 +344,7 @@ def test_the_directories_of_a_node_are_made_and_the_folder_of_its_file_is_left_a
     assert told == f"the directory {folder}/c was open to others (mode 0755); it has mode 0700 now"
 
 
-def test_a_directory_of_somebody_else_that_is_open_to_others_is_refused(
+def test_a_directory_of_another_user_that_is_open_to_others_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, me = os.getuid(), os.getuid() + 1
@@ -361,7 +361,7 @@ def test_a_directory_of_somebody_else_that_is_open_to_others_is_refused(
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o1755, 0o777, 0o757])
-def test_a_directory_that_is_everybodys_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
+def test_a_world_writable_directory_is_refused_and_not_changed(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     with pytest.raises(Refused) as refused:
         make_private(tmp_path)
@@ -373,7 +373,7 @@ def test_a_directory_that_is_everybodys_is_refused_and_left_as_it_is(tmp_path: P
     tmp_path.chmod(0o700)
 
 
-def test_a_directory_is_tightened_only_where_it_holds_nothing_of_others(tmp_path: Path) -> None:
+def test_the_mode_of_a_directory_is_tightened_only_without_files_of_others(tmp_path: Path) -> None:
     for name in ("evertick.db", "evertick.db-wal", "daemon.json", "evertick.pid"):
         (tmp_path / name).touch()
     tmp_path.chmod(0o755)
@@ -389,7 +389,7 @@ def test_a_directory_is_tightened_only_where_it_holds_nothing_of_others(tmp_path
     assert str(make_private(tmp_path)).startswith(f"others may write to the directory {tmp_path} (mode 0775), which")
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match=r"cannot be made: .*; make it, or name another"):
         make_private(tmp_path / "file" / "state")

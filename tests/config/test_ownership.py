@@ -62,7 +62,7 @@ def distrusted(path: Path, environ: Mapping[str, str] = {}) -> dict[str, str]:
     return {each.place: each.problem for each in found}
 
 
-def test_what_root_owns_alone_is_trusted(root: None, write: Write) -> None:
+def test_files_that_only_root_can_write_are_trusted(root: None, write: Write) -> None:
     path = write(RUNS, mode=0o644)
     path.parent.chmod(0o755)
     # What is above, in a suite of another user, belongs to that user.
@@ -72,7 +72,7 @@ def test_what_root_owns_alone_is_trusted(root: None, write: Write) -> None:
 
 
 @pytest.mark.parametrize(("mode", "who"), [(0o664, "group "), (0o646, "every user"), (0o666, " and every user")])
-def test_root_refuses_a_file_that_others_may_write(root: None, write: Write, mode: int, who: str) -> None:
+def test_root_refuses_a_file_that_others_can_write(root: None, write: Write, mode: int, who: str) -> None:
     path = write(RUNS, mode=mode)
     said = distrusted(Path("evertick.toml"))["evertick.toml"]
     assert who in said.partition(" can change this file, and so decide what ")[0]
@@ -80,7 +80,7 @@ def test_root_refuses_a_file_that_others_may_write(root: None, write: Write, mod
     assert f"`chmod go-w {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in said
 
 
-def test_root_refuses_a_file_of_another_user_and_says_whose_it_is_and_the_fix(root: None, write: Write) -> None:
+def test_root_refuses_a_file_of_another_user_with_its_owner_and_the_fix(root: None, write: Write) -> None:
     path = foreign(write(RUNS))
     owner = path.stat().st_uid
     name = pwd.getpwuid(owner).pw_name
@@ -90,7 +90,7 @@ def test_root_refuses_a_file_of_another_user_and_says_whose_it_is_and_the_fix(ro
     assert f"run `chown root {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in said
 
 
-def test_the_folder_and_those_above_it_count_too(root: None, folder: Path, write: Write) -> None:
+def test_the_folder_and_its_parents_are_checked_too(root: None, folder: Path, write: Write) -> None:
     path = write(RUNS, "a/b/evertick.toml")
     (folder / "a").chmod(0o777)
     foreign(folder / "a/b")
@@ -121,7 +121,7 @@ def test_a_folder_on_a_read_only_file_system_is_accepted(
     assert "every user" not in str(distrusted(folder / "map/evertick.toml"))
 
 
-def test_of_a_link_its_owner_its_folder_and_its_target_count(root: None, folder: Path, write: Write) -> None:
+def test_the_owner_the_folder_and_the_target_of_a_link_are_checked(root: None, folder: Path, write: Write) -> None:
     write(RUNS, "real/evertick.toml", mode=0o646)
     (folder / "real").chmod(0o757)
     (folder / "links").mkdir(mode=0o700)
@@ -132,7 +132,9 @@ def test_of_a_link_its_owner_its_folder_and_its_target_count(root: None, folder:
     assert {str(folder / "real"), str(folder / "links"), str(link)} <= found.keys()
 
 
-def test_a_link_of_another_user_is_refused_though_its_target_is_right(root: None, folder: Path, write: Write) -> None:
+def test_a_link_of_another_user_is_refused_although_its_target_is_trusted(
+    root: None, folder: Path, write: Write
+) -> None:
     """In a folder with the sticky bit another user can point it anywhere."""
     target = write(RUNS, "real/evertick.toml")
     (folder / "tmp").mkdir()
@@ -146,14 +148,14 @@ def test_a_link_of_another_user_is_refused_though_its_target_is_right(root: None
     assert f"`chown -h root {link}`" in said
 
 
-def test_links_that_lead_in_a_circle_are_an_error_of_the_path(folder: Path) -> None:
+def test_a_cycle_of_links_is_an_error_of_the_path(folder: Path) -> None:
     (folder / "a").symlink_to("b")
     (folder / "b").symlink_to("a")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         open_owned(folder / "a", {})
 
 
-def test_two_dots_lead_out_of_the_folder_that_a_link_leads_to(folder: Path, write: Write) -> None:
+def test_two_dots_after_a_link_leave_the_folder_of_its_target(folder: Path, write: Write) -> None:
     path = write(RUNS, "deep/er/evertick.toml")
     write("", "evertick.toml")
     (folder / "deep/er/inner").mkdir()
@@ -163,7 +165,7 @@ def test_two_dots_lead_out_of_the_folder_that_a_link_leads_to(folder: Path, writ
     os.close(opened)
 
 
-def test_what_was_opened_is_checked_and_not_what_has_its_name_now(
+def test_the_opened_file_is_checked_and_not_the_file_with_its_name_now(
     root: None, folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is exchanged between the look at it and its opening."""
@@ -181,7 +183,7 @@ def test_what_was_opened_is_checked_and_not_what_has_its_name_now(
     assert "mode 0666" in said
 
 
-def test_no_descriptor_stays_open(folder: Path, write: Write) -> None:
+def test_no_file_descriptor_stays_open(folder: Path, write: Write) -> None:
     write(RUNS, "a/b/evertick.toml")
     (folder / "link").symlink_to(folder / "a")
     before = len(os.listdir("/proc/self/fd"))
@@ -206,7 +208,7 @@ def test_a_private_group_is_accepted(alice: None, write: Write, folder: Path) ->
 
 
 @pytest.mark.parametrize("why", ["another name", "a member", "the group of another user", "not the user's"])
-def test_a_group_that_others_are_in_is_not_private(alice: None, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_a_group_with_other_members_is_not_private(alice: None, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     group = SimpleNamespace(gr_name="users" if why == "another name" else "alice", gr_mem=["alice"])
     if why == "a member":
         group.gr_mem = ["alice", "bob"]
@@ -221,7 +223,7 @@ def test_root_has_no_private_group() -> None:
     assert not ownership._is_private_group(0, 0)
 
 
-def test_another_user_is_warned_and_the_jobs_run(alice: None, folder: Path, write: Write, load: Load) -> None:
+def test_another_user_gets_a_warning_and_the_jobs_run(alice: None, folder: Path, write: Write, load: Load) -> None:
     write("[jobs.b]\nevery = '1h'\nshell = 'true'\n", "jobs.d/b.toml", mode=0o646)
     (folder / "jobs.d").chmod(0o757)
     loaded = load(RUNS)
@@ -232,7 +234,7 @@ def test_another_user_is_warned_and_the_jobs_run(alice: None, folder: Path, writ
     assert second.count("chmod go-w") == 1
 
 
-def test_a_folder_that_is_wrong_is_warned_of_once(alice: None, folder: Path, write: Write, load: Load) -> None:
+def test_an_untrusted_folder_gets_one_warning(alice: None, folder: Path, write: Write, load: Load) -> None:
     for name in "bcd":
         write("", f"jobs.d/{name}.toml")
     (folder / "jobs.d").chmod(0o757)
@@ -242,7 +244,7 @@ def test_a_folder_that_is_wrong_is_warned_of_once(alice: None, folder: Path, wri
 # --- commands
 
 
-def test_root_reads_nothing_of_a_file_that_is_refused(root: None, folder: Path, write: Write) -> None:
+def test_root_does_not_read_a_refused_file(root: None, folder: Path, write: Write) -> None:
     path = write(f"{RUNS}enabled = false\n[database]\nurl = 'sqlite:///theirs.db'\n", mode=0o646)
     environ = {"HOME": str(folder)}
     for read in (load_configuration, load_ledger):
@@ -257,7 +259,7 @@ def test_root_reads_nothing_of_a_file_that_is_refused(root: None, folder: Path, 
 
 
 @pytest.mark.skipif(ME != 0, reason="only root can be a second user")
-def test_a_real_second_user_is_warned_of_what_a_third_can_change_and_not_of_its_own() -> None:
+def test_a_second_user_is_warned_of_files_that_a_third_user_can_change() -> None:
     # The folders of pytest are closed to that user.
     with TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name).resolve()
@@ -302,7 +304,7 @@ def test_the_variable_turns_the_check_off(
         load(f"include = ['more.toml']\n{RUNS}", {"EVERTICK_TRUST_CONFIG": "0"})
 
 
-def test_a_folder_to_import_from_is_distrusted_with_the_sticky_bit_too(root: None, folder: Path) -> None:
+def test_a_folder_for_imports_is_untrusted_even_with_the_sticky_bit(root: None, folder: Path) -> None:
     """Any new file in it may be imported."""
     (folder / "app").mkdir()
     (folder / "app").chmod(0o1777)
@@ -315,7 +317,7 @@ def test_a_folder_to_import_from_is_distrusted_with_the_sticky_bit_too(root: Non
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
-def test_what_is_no_regular_file_is_refused_without_waiting(
+def test_a_path_that_is_no_regular_file_is_refused_at_once(
     folder: Path, write: Write, kind: str, problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe without a writer blocks whoever opens it."""
@@ -344,7 +346,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting(
         ("[jobs.a]\nevery = '1h'\nhttp = { url = 'https://a.example', ca = 'pipe' }\n", "jobs.a.http"),
     ],
 )
-def test_a_named_file_that_is_a_pipe_is_refused_without_waiting(
+def test_an_explicit_file_that_is_a_pipe_is_refused_at_once(
     folder: Path, problems: Callable[..., list[str]], text: str, key: str
 ) -> None:
     os.mkfifo(folder / "pipe")

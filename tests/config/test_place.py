@@ -54,7 +54,7 @@ shell = \'\'\'it''s\'\'\'
 '''
 
 
-def test_every_key_of_an_example_has_the_line_it_stands_on() -> None:
+def test_every_key_of_an_example_has_its_line() -> None:
     assert check(EXAMPLE) == {
         ("include",): 2,
         ("include", 0): 2,
@@ -112,7 +112,7 @@ def test_every_key_of_an_example_has_the_line_it_stands_on() -> None:
         "[[a]]\n[a.b.c]\n[[a.b.d]]\n[[a.b.d]]\n[[a]]\n[a.b]\n",
     ],
 )
-def test_odd_texts_are_scanned_to_their_end(text: str) -> None:
+def test_unusual_texts_are_scanned_to_their_end(text: str) -> None:
     check(text)
 
 
@@ -203,7 +203,7 @@ def documents(draw: st.DrawFn) -> tuple[str, dict[KeyPath, int]]:
 
 @settings(max_examples=150, deadline=None)
 @given(documents())
-def test_whatever_tomllib_reads_the_scanner_finds_each_key_on_its_line(made: tuple[str, dict[KeyPath, int]]) -> None:
+def test_the_scanner_finds_the_line_of_each_key_that_tomllib_reads(made: tuple[str, dict[KeyPath, int]]) -> None:
     text, expected = made
     lines = check(text)
     assert {path: lines[path] for path in expected} == expected
@@ -211,7 +211,7 @@ def test_whatever_tomllib_reads_the_scanner_finds_each_key_on_its_line(made: tup
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.sampled_from(list("ab.=[]{}\"'\\#, \n1")), max_size=30))
-def test_whatever_else_tomllib_takes_for_toml_is_scanned_alike(text: str) -> None:
+def test_the_scanner_accepts_the_same_texts_as_tomllib(text: str) -> None:
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:

@@ -31,13 +31,13 @@ def cases() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("text", "line"), cases(), ids=lambda each: each.partition(": ")[2][:40])
-def test_what_is_wrong_is_told_with_its_place_its_value_and_the_fix(
+def test_an_error_is_reported_with_its_place_its_value_and_the_fix(
     folder: Path, problems: Callable[..., list[str]], text: str, line: str
 ) -> None:
     assert line.replace("{folder}", str(folder)) in problems(text)
 
 
-def test_whatever_a_driver_of_somebody_else_raises_is_told_where_its_job_stands(
+def test_any_error_of_a_third_party_driver_is_reported_with_the_line_of_its_job(
     problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(self: object, task: str) -> None:
@@ -48,7 +48,7 @@ def test_whatever_a_driver_of_somebody_else_raises_is_told_where_its_job_stands(
 
 
 @pytest.mark.parametrize(("key", "value"), [("url", "postgresql://ann@h/shop"), ("address", "h")])
-def test_a_store_whose_package_is_not_installed_is_told(
+def test_a_store_whose_package_is_not_installed_is_reported(
     problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, key: str, value: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "evertick.store.postgres", None)
@@ -57,7 +57,7 @@ def test_a_store_whose_package_is_not_installed_is_told(
     assert line.endswith("); install it with `pip install 'evertick[postgres]'`")
 
 
-def test_all_fields_of_a_specification_that_do_not_fit_are_told(problems: Callable[..., list[str]]) -> None:
+def test_all_invalid_fields_of_a_specification_are_reported(problems: Callable[..., list[str]]) -> None:
     found = problems("[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntex = 'x'\ntimes = 'a'\n[jobs.a.echo.headers]\nA = 3\n")
     assert [each.partition(";")[0] for each in found] == [
         "evertick.toml:4: jobs.a.echo.tex: no such field 'tex'",
@@ -71,7 +71,7 @@ def told(found: list[str]) -> list[str]:
     return [each.removeprefix("evertick.toml:").partition(";")[0] for each in found]
 
 
-def test_all_that_is_wrong_with_a_command_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+def test_all_errors_of_a_command_are_reported_at_once(problems: Callable[..., list[str]]) -> None:
     found = problems(
         "[jobs.a]\nevery = '1h'\n[jobs.a.shell]\ncommand = ''\nkill_after = '10 seconds'\nmemory_limit = '5m'\n"
         "nice = 40\nuser = -1\ncwd = 'data'\nsuccess_codes = [0, 300]\nskip_codes = [0]\nclean_env = 'yes'\n"
@@ -93,7 +93,7 @@ def test_all_that_is_wrong_with_a_command_is_told_at_once(problems: Callable[...
     ]
 
 
-def test_all_that_is_wrong_with_a_request_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+def test_all_errors_of_a_request_are_reported_at_once(problems: Callable[..., list[str]]) -> None:
     found = problems(
         "[jobs.a]\nevery = '1h'\n[jobs.a.http]\nurl = 'ftp://host'\nmethod = 'GE T'\ntimeout = '1 week'\n"
         "redirects = 99\nread_limit = '1GB'\nallow = ['1.2.3', 'a!']\nbearer = { secret = 'a b' }\n"
@@ -122,7 +122,7 @@ def test_all_that_is_wrong_with_a_request_is_told_at_once(problems: Callable[...
     ]
 
 
-def test_all_that_is_wrong_with_a_queue_and_its_broker_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+def test_all_errors_of_a_queue_and_its_broker_are_reported_at_once(problems: Callable[..., list[str]]) -> None:
     found = problems(
         "[redis]\naddress = 'h'\nnamespace = 'a b'\n[nats]\naddress = 'h'\nprefix = 'A'\nreplicas = 9\n"
         "[jobs.a]\nevery = '1h'\n[jobs.a.redis]\nqueue = 'a b'\nack_timeout = '0s'\nprogress_timeout = 'x'\n"
@@ -137,7 +137,7 @@ def test_all_that_is_wrong_with_a_queue_and_its_broker_is_told_at_once(problems:
     ]
 
 
-def test_nothing_is_said_of_what_only_looks_wrong_since_something_else_was_refused(
+def test_errors_that_follow_from_another_error_are_not_reported(
     problems: Callable[..., list[str]],
 ) -> None:
     """The body is JSON by a header that is refused; and 0 would be a success by default."""
@@ -150,7 +150,7 @@ def test_nothing_is_said_of_what_only_looks_wrong_since_something_else_was_refus
     assert line == "evertick.toml:3: jobs.a.http: url is missing; add it"
 
 
-def test_a_check_that_stops_at_the_first_is_heard_when_all_types_are_right(
+def test_a_check_that_stops_at_its_first_error_runs_when_all_types_are_valid(
     problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(self: Echo, task: str) -> None:
@@ -165,14 +165,14 @@ def test_a_check_that_stops_at_the_first_is_heard_when_all_types_are_right(
     assert problems(text) == ["evertick.toml:3: jobs.a.echo: text is missing; add it"]
 
 
-def test_what_a_scheduler_refuses_is_told_beside_what_is_wrong_with_other_jobs(
+def test_errors_from_the_scheduler_are_reported_beside_errors_of_other_jobs(
     problems: Callable[..., list[str]],
 ) -> None:
     found = problems(f"[node]\nmin_interval = '2h'\n[jobs.a]\n{JOB}[jobs.b]\nevery = 'x'\nredis = 'q'\n")
     assert [each.partition(": ")[2].partition(":")[0] for each in found] == ["jobs.a", "jobs.b.every"]
 
 
-def test_a_key_that_is_misspelt_is_not_missing_besides(problems: Callable[..., list[str]]) -> None:
+def test_a_misspelled_key_is_not_also_reported_as_missing(problems: Callable[..., list[str]]) -> None:
     assert told(problems("[jobs.a]\nevry = '1h'\nech = 'x'\n")) == [
         "2: jobs.a.evry: no such key",
         "3: jobs.a.ech: no such key",
@@ -180,7 +180,7 @@ def test_a_key_that_is_misspelt_is_not_missing_besides(problems: Callable[..., l
 
 
 @pytest.mark.parametrize("rule", ["every = '5 min'", "cron = '0 25 * * *'", "once = 'soon'"])
-def test_options_of_a_rule_that_is_wrong_itself_are_told_too(problems: Callable[..., list[str]], rule: str) -> None:
+def test_invalid_options_of_an_invalid_rule_are_reported_too(problems: Callable[..., list[str]], rule: str) -> None:
     option = "tz = 'Berln'" if rule.startswith("once") else "jitter = 'x'"
     found = problems(f"[jobs.a]\necho = 'x'\n{rule}\n{option}\n")
     assert [each.partition(": ")[2].partition(":")[0] for each in found] == [
@@ -189,7 +189,7 @@ def test_options_of_a_rule_that_is_wrong_itself_are_told_too(problems: Callable[
     ]
 
 
-def test_all_that_is_wrong_with_a_retry_is_told_at_once(problems: Callable[..., list[str]]) -> None:
+def test_all_errors_of_a_retry_policy_are_reported_at_once(problems: Callable[..., list[str]]) -> None:
     found = problems(f"[jobs.a]\n{JOB}[jobs.a.retry]\nexponential = 'x'\nattempts = 0\nfactor = -1\njitter = 7\n")
     assert told(found) == [
         "5: jobs.a.retry.exponential: 'x' is not a duration",
@@ -201,7 +201,7 @@ def test_all_that_is_wrong_with_a_retry_is_told_at_once(problems: Callable[..., 
     assert told(found) == ["6: jobs.a.retry.attemps: no such key"]
 
 
-def test_a_rule_that_the_node_does_not_take_is_told(problems: Callable[..., list[str]]) -> None:
+def test_a_rule_outside_the_limits_of_the_node_is_reported(problems: Callable[..., list[str]]) -> None:
     [line] = problems(f"[node]\nmin_interval = '2h'\n[jobs.a]\n{JOB}")
     assert line.startswith("evertick.toml:3: jobs.a: schedule 'a': the rule 'every 1h; tz=UTC' fires 1h apart (")
     assert line.endswith("and min_interval is 2h; choose a longer interval, or lower min_interval")
@@ -238,7 +238,7 @@ def test_a_rule_that_the_node_does_not_take_is_told(problems: Callable[..., list
         ("a = " + "[" * 5000, "evertick.toml: its values are nested too deeply; make them flatter"),
     ],
 )
-def test_what_is_no_toml_is_told_with_its_line_and_without_its_value(
+def test_invalid_toml_is_reported_with_its_line_and_without_its_value(
     problems: Callable[..., list[str]], text: str, line: str
 ) -> None:
     # As an interpreter starts with: others in this process may have raised it.
@@ -254,7 +254,7 @@ def test_what_is_no_toml_is_told_with_its_line_and_without_its_value(
     assert "secret" not in found
 
 
-def test_what_is_no_text_or_too_much_is_told(
+def test_a_file_that_is_no_text_or_too_large_is_reported(
     folder: Path, write: Callable[..., Path], problems: Callable[..., list[str]]
 ) -> None:
     (folder / "latin.toml").write_bytes(b"[jobs.a]\ntask = '\xe4'\n")
@@ -268,7 +268,7 @@ def test_what_is_no_text_or_too_much_is_told(
     ]
 
 
-def test_a_file_that_others_may_write_is_refused_for_root(
+def test_a_file_that_others_can_write_is_refused_for_root(
     write: Callable[..., Path], problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write("", "jobs.d/a.toml", mode=0o646)
@@ -278,7 +278,7 @@ def test_a_file_that_others_may_write_is_refused_for_root(
     assert f"`chmod go-w {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in said
 
 
-def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_files(
+def test_all_errors_are_reported_at_once_in_the_order_of_the_files(
     write: Callable[..., Path], problems: Callable[..., list[str]]
 ) -> None:
     write("[jobs.b]\necho = 1\n[node]\nx = 1\n", "more.toml")
@@ -295,18 +295,18 @@ def test_all_that_is_wrong_is_told_at_once_in_the_order_of_the_files(
     ]
 
 
-def test_the_list_is_bounded_and_says_how_much_it_leaves_out(problems: Callable[..., list[str]]) -> None:
+def test_the_list_of_errors_is_bounded_and_counts_the_omitted_ones(problems: Callable[..., list[str]]) -> None:
     found = problems("[node]\n" + "".join(f"x{number} = 1\n" for number in range(PROBLEMS_MAX + 7)))
     assert len(found) == PROBLEMS_MAX + 1
     assert found[-1] == "and 7 more"
 
 
-def test_the_error_itself_is_one_sentence(load: Callable[..., object]) -> None:
+def test_the_text_of_the_error_is_one_sentence(load: Callable[..., object]) -> None:
     with pytest.raises(InvalidConfiguration, match=r"^evertick.toml:2: node.x: no such key; .*; and 1 more: `evertick"):
         load("[node]\nx = 1\ny = 1\n")
 
 
-def test_a_key_of_two_files_is_told_with_both_places(
+def test_a_key_in_two_files_is_reported_with_both_places(
     write: Callable[..., Path], problems: Callable[..., list[str]]
 ) -> None:
     write(f"[node]\ntz = 'UTC'\n[jobs.a]\n{JOB}[defaults]\noverlap = 'skip'\n", "more.toml")
@@ -318,7 +318,7 @@ def test_a_key_of_two_files_is_told_with_both_places(
     ]
 
 
-def test_a_file_of_jobs_holds_jobs_alone(write: Callable[..., Path], problems: Callable[..., list[str]]) -> None:
+def test_a_file_of_jobs_can_only_have_jobs(write: Callable[..., Path], problems: Callable[..., list[str]]) -> None:
     write(f"[node]\ntz = 'UTC'\n[jobs.a]\n{JOB}", "jobs.d/a.toml")
     [line] = problems("")
     assert line == (
@@ -341,9 +341,7 @@ def test_includes_are_bounded_in_depth_and_cycles_are_refused(
     )
 
 
-def test_more_files_than_anybody_means_are_refused(
-    write: Callable[..., Path], problems: Callable[..., list[str]]
-) -> None:
+def test_too_many_files_are_refused(write: Callable[..., Path], problems: Callable[..., list[str]]) -> None:
     for number in range(FILES_MAX):
         write("", f"jobs.d/{number}.toml")
     assert problems("") == [f"jobs.d: these are more than {FILES_MAX} files; join some of them"]
@@ -357,7 +355,7 @@ def test_more_files_than_anybody_means_are_refused(
         ("${a-b}", f"'${{a-b}}' {NO_REFERENCE}"),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_told_where_it_stands(
+def test_an_unknown_reference_is_reported_with_its_line(
     problems: Callable[..., list[str]], value: str, said: str
 ) -> None:
     found = problems(
@@ -367,7 +365,7 @@ def test_a_reference_that_leads_nowhere_is_told_where_it_stands(
     assert found == [f"evertick.toml:2: node.name: {said}", f"evertick.toml:7: jobs.a.echo.headers.h: {said}"]
 
 
-def test_a_missing_reference_is_the_only_thing_that_is_told_of_what_needs_it(
+def test_a_missing_reference_hides_the_errors_that_follow_from_it(
     problems: Callable[..., list[str]],
 ) -> None:
     text = (
@@ -413,13 +411,13 @@ def test_variables_are_checked_like_keys(
     assert problems("", environ) == [line]
 
 
-def test_a_flag_is_told_by_its_name(problems: Callable[..., list[str]]) -> None:
+def test_an_error_of_a_flag_names_the_flag(problems: Callable[..., list[str]]) -> None:
     assert problems("", log__level=("--log-level", "loud")) == [
         '--log-level: log.level: \'loud\' cannot be; write one of "trace", "debug", "info", "warning", "error"'
     ]
 
 
-def test_a_file_that_was_named_must_be_there(folder: Path) -> None:
+def test_an_explicit_file_must_exist(folder: Path) -> None:
     from evertick.config.load import load_configuration
 
     with pytest.raises(InvalidConfiguration, match=r"no\.toml: cannot be read: No such file or directory; "):

@@ -62,7 +62,7 @@ async def node_of(scheduler: Scheduler) -> Node:
     return node
 
 
-async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
+async def test_jobs_are_replaced_while_the_node_runs(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
     write(jobs(kept="kept", changed="before", gone="gone"))
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
@@ -93,7 +93,9 @@ async def test_jobs_are_exchanged_while_the_node_runs(folder: Path, write: Write
         assert not (await scheduler.schedule("gone")).is_paused
 
 
-async def test_what_another_live_node_still_has_is_paused_by_the_last_that_drops_it(folder: Path, write: Write) -> None:
+async def test_a_dropped_schedule_is_paused_only_after_the_last_live_node_dropped_it(
+    folder: Path, write: Write
+) -> None:
     write(jobs(a="a", gone="gone"))
     async with running(folder) as first, running(folder) as second:
         write(jobs(a="a"))
@@ -103,7 +105,7 @@ async def test_what_another_live_node_still_has_is_paused_by_the_last_that_drops
         assert (await first._scheduler.schedule("gone")).is_paused
 
 
-async def test_a_job_that_has_only_moved_in_its_file_is_no_news(folder: Path, write: Write) -> None:
+async def test_a_job_that_only_moved_in_its_file_is_not_reported(folder: Path, write: Write) -> None:
     write(jobs(a="a", b="b"))
     async with running(folder) as reloader:
         write("# a comment\n" + jobs(b="b", a="a"))
@@ -114,13 +116,13 @@ async def test_a_job_that_has_only_moved_in_its_file_is_no_news(folder: Path, wr
         assert (await reloader.reload()).changes == JobDiff(added=("c (disabled)",))
 
 
-def test_of_many_jobs_that_have_changed_ten_are_named() -> None:
+def test_of_many_changed_jobs_ten_are_named() -> None:
     many = tuple(f"job-{number}" for number in range(12))
     told = JobDiff(added=many, gone=("old",)).words()
     assert told == (f"added: {', '.join(many[:10])} and 2 more; gone: old (`evertick apply --prune` removes it)")
 
 
-async def test_what_runs_runs_on_as_it_was_claimed(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
+async def test_running_runs_continue_with_the_old_command(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
     write(DATABASE + "[jobs.long]\nevery = '1d'\necho = { text = 'old', waits = true }\n")
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
@@ -135,7 +137,9 @@ async def test_what_runs_runs_on_as_it_was_claimed(folder: Path, write: Write, e
         assert (str(done.verdict), done.result, echo.heard) == ("succeeded", "old", ["other", "old"])
 
 
-async def test_a_wrong_file_changes_nothing_and_is_told(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
+async def test_an_invalid_file_changes_nothing_and_is_logged(
+    folder: Path, write: Write, echo: type[EchoDriver]
+) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
@@ -164,7 +168,7 @@ async def test_a_wrong_file_changes_nothing_and_is_told(folder: Path, write: Wri
         assert echo.heard == ["a", "b"]
 
 
-async def test_settings_that_need_a_restart_are_named_until_they_are_put_back(folder: Path, write: Write) -> None:
+async def test_settings_that_need_a_restart_are_named_until_they_are_reverted(folder: Path, write: Write) -> None:
     write(jobs(a="a"))
     async with running(folder, {"log.level": ("--log-level", "debug")}) as reloader:
         settings = reloader._scheduler.settings
@@ -183,7 +187,7 @@ async def test_settings_that_need_a_restart_are_named_until_they_are_put_back(fo
         assert (await reloader.reload()).wants_restart == ()
 
 
-async def test_a_file_that_changes_is_noticed_when_it_rests(folder: Path, write: Write) -> None:
+async def test_a_changing_file_is_read_after_it_stops_changing(folder: Path, write: Write) -> None:
     write(jobs(a="a"))
     write(JOB.format(name="b", text="b"), "jobs.d/b.toml")
     async with running(folder) as reloader:
@@ -200,7 +204,7 @@ async def test_a_file_that_changes_is_noticed_when_it_rests(folder: Path, write:
 
 
 @pytest.mark.parametrize("change", ["new in the folder", "gone", "included", "wrong, then right", "written anew"])
-async def test_every_file_that_counts_is_looked_at(folder: Path, write: Write, change: str) -> None:
+async def test_every_file_of_the_configuration_is_watched(folder: Path, write: Write, change: str) -> None:
     write("include = ['conf.d/*.toml']\n" + jobs(a="a"))
     write(JOB.format(name="b", text="b"), "jobs.d/b.toml")
     async with running(folder) as reloader:
@@ -222,7 +226,7 @@ async def test_every_file_that_counts_is_looked_at(folder: Path, write: Write, c
         assert [reloader.has_changed(), reloader.has_changed()] == [False, change != "written anew"]
 
 
-async def test_a_ledger_that_is_away_is_told_when_it_is_back(
+async def test_a_reload_is_retried_after_an_unreachable_ledger(
     folder: Path, write: Write, echo: type[EchoDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(jobs(a="a"))
@@ -253,7 +257,7 @@ STEPS = ["calendars", "stored_schedules", "declared_schedules", "now", "join", "
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), RuntimeError("a bug")], ids=["away", "bug"])
 @pytest.mark.parametrize("step", STEPS)
-async def test_after_any_step_that_fails_the_old_commands_run(
+async def test_after_a_failure_of_any_step_the_old_commands_run(
     folder: Path,
     write: Write,
     echo: type[EchoDriver],
@@ -300,7 +304,7 @@ async def test_after_any_step_that_fails_the_old_commands_run(
 
 
 @pytest.mark.parametrize("key", ["calendar", "blackout"])
-async def test_a_calendar_that_is_nowhere_changes_nothing_and_is_told_where_it_stands(
+async def test_an_unknown_calendar_changes_nothing_and_is_reported_with_its_line(
     folder: Path, write: Write, echo: type[EchoDriver], key: str
 ) -> None:
     write(jobs(a="old"))
@@ -323,7 +327,7 @@ async def test_a_calendar_that_is_nowhere_changes_nothing_and_is_told_where_it_s
 
 
 @pytest.mark.parametrize("driver", ["redis", "nats"])
-async def test_a_broker_that_is_new_is_taken_up_with_its_first_job(folder: Path, write: Write, driver: str) -> None:
+async def test_a_new_broker_is_used_with_its_first_job(folder: Path, write: Write, driver: str) -> None:
     write(jobs(a="a"))
     with redis_server() if driver == "redis" else nats_server() as server:
         async with running(folder) as reloader:
@@ -354,7 +358,7 @@ async def test_a_broker_that_is_new_is_taken_up_with_its_first_job(folder: Path,
         ),
     ],
 )
-async def test_a_job_that_needs_what_waits_for_a_restart_is_refused_and_all_with_it(
+async def test_a_job_that_needs_a_restart_refuses_the_whole_reload(
     folder: Path, write: Write, echo: type[EchoDriver], text: str, line: str
 ) -> None:
     write("[redis]\nurl = 'redis://a'\n" + jobs(a="old") + "[node]\ndrivers = ['echo', 'redis']\n")
@@ -368,7 +372,7 @@ async def test_a_job_that_needs_what_waits_for_a_restart_is_refused_and_all_with
         assert echo.heard == ["old"]
 
 
-async def test_where_a_broker_is_stays_as_it_is_until_a_restart_and_that_is_told(folder: Path, write: Write) -> None:
+async def test_a_changed_broker_address_needs_a_restart_and_is_logged(folder: Path, write: Write) -> None:
     before = "[redis]\nurl = 'redis://a'\n" + jobs(a="a")
     write(before)
     async with running(folder) as reloader:
@@ -379,9 +383,7 @@ async def test_where_a_broker_is_stays_as_it_is_until_a_restart_and_that_is_told
         assert reloader._scheduler.runtime.connections["redis"] == connections["redis"]
 
 
-async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_place(
-    folder: Path, write: Write, echo: type[EchoDriver]
-) -> None:
+async def test_replaced_drivers_are_closed(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
     write(DATABASE + "[jobs.long]\nevery = '1d'\necho = { text = 'long', waits = true }\n")
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
@@ -405,7 +407,7 @@ async def test_what_drivers_have_opened_is_closed_when_others_have_taken_their_p
     assert echo.open == []
 
 
-async def test_a_job_that_is_disabled_is_paused_at_once_and_goes_on_when_enabled(folder: Path, write: Write) -> None:
+async def test_a_disabled_job_is_paused_at_once_and_resumed_when_enabled(folder: Path, write: Write) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
@@ -418,7 +420,7 @@ async def test_a_job_that_is_disabled_is_paused_at_once_and_goes_on_when_enabled
         assert not (await scheduler.schedule("a")).is_paused
 
 
-async def test_starts_under_a_rate_of_the_node_still_count_after_a_reload(folder: Path, write: Write) -> None:
+async def test_starts_under_a_rate_in_memory_still_count_after_a_reload(folder: Path, write: Write) -> None:
     limited = "[node]\nrate_limits = 'memory'\n" + jobs(a="a") + "rate = '1/h'\n"
     write(limited)
     async with running(folder) as reloader:
@@ -431,7 +433,7 @@ async def test_starts_under_a_rate_of_the_node_still_count_after_a_reload(folder
         assert (await scheduler.get_run(held.id)).verdict is None
 
 
-async def test_what_must_not_start_twice_is_not_claimed_ahead_after_a_reload(folder: Path, write: Write) -> None:
+async def test_at_most_once_runs_are_not_claimed_ahead_after_a_reload(folder: Path, write: Write) -> None:
     write(jobs(a="a"))
     async with running(folder) as reloader:
         engine = reloader._scheduler.runtime.engine
@@ -478,7 +480,7 @@ class Turns:
             await asyncio.sleep(0)
 
 
-async def test_a_reload_of_many_jobs_gives_the_event_loop_its_turns(
+async def test_a_reload_of_many_jobs_does_not_block_the_event_loop(
     folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is done for each of them is done in a thread, or in turns with everything else."""
@@ -510,7 +512,7 @@ async def test_a_reload_of_many_jobs_gives_the_event_loop_its_turns(
         assert (turns.on_loop["overrides_of"], turns.on_loop["_adding"]) == (2 * count, count)
 
 
-async def test_what_is_hardly_meant_is_told_by_a_reload(folder: Path, write: Write) -> None:
+async def test_a_reload_logs_warnings(folder: Path, write: Write) -> None:
     write(jobs(a="x"))
     async with running(folder) as reloader:
         write(jobs(a="x") + "[jobs.b]\nonce = 2020-01-31T09:00:00Z\necho = 'x'\n")
@@ -520,7 +522,7 @@ async def test_what_is_hardly_meant_is_told_by_a_reload(folder: Path, write: Wri
         assert (await reloader.reload()).warnings == ()
 
 
-async def test_what_another_user_could_change_is_refused_until_its_mode_is_right(
+async def test_a_reload_refuses_files_that_another_user_can_change(
     folder: Path, write: Write, echo: type[EchoDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `chmod` changes neither the content nor the time of a file."""

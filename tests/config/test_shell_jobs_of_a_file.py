@@ -39,7 +39,7 @@ async def ended(scheduler: Scheduler, key: str) -> Run:
     return run
 
 
-async def test_commands_run_as_the_file_says(
+async def test_commands_of_a_file_run_as_configured(
     folder: Path, write: Callable[..., Path], load: Callable[..., Configuration]
 ) -> None:
     (folder / "secrets").mkdir(mode=0o700)

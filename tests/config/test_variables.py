@@ -24,13 +24,13 @@ NO_KEY = "no key of the configuration has this variable"
         ("EVERTICK_NODE_LEAS", "EVERTICK_NODE_LEASE"),
     ],
 )
-def test_a_misspelt_variable_is_refused_with_the_one_that_is_meant(
+def test_a_misspelled_variable_is_refused_with_a_suggestion(
     problems: Callable[..., list[str]], variable: str, meant: str
 ) -> None:
     assert problems("", {variable: "x"}) == [f"{variable}: {NO_KEY}; it is called '{meant}'"]
 
 
-def test_a_variable_that_is_called_like_none_of_ours_is_a_warning(load: Load) -> None:
+def test_an_unknown_variable_with_the_prefix_is_a_warning(load: Load) -> None:
     assert load("", {"EVERTICK_IMAGE": "x", "OTHER": "x"}).warnings == (
         f"EVERTICK_IMAGE: {NO_KEY}, and nothing reads it; give it another name, if it is yours",
     )
@@ -49,17 +49,15 @@ def test_a_variable_that_is_called_like_none_of_ours_is_a_warning(load: Load) ->
         "[jobs.a]\nevery = '1h'\nshell = ['echo', '${%s}']\n",
     ],
 )
-def test_nothing_is_said_of_a_variable_that_a_file_refers_to(load: Load, text: str, variable: str) -> None:
+def test_a_variable_that_a_file_refers_to_gets_no_warning(load: Load, text: str, variable: str) -> None:
     assert load(text % variable, {variable: "x"}).warnings == ()
 
 
-def test_nothing_is_said_of_a_variable_that_a_file_in_the_folder_of_jobs_refers_to(
-    load: Load, write: Callable[..., object]
-) -> None:
+def test_a_variable_that_a_file_of_jobs_refers_to_gets_no_warning(load: Load, write: Callable[..., object]) -> None:
     write("[jobs.a]\nevery = '1h'\necho = '${EVERTICK_DATABSE}'\n", "jobs.d/a.toml")
     assert load("", {"EVERTICK_DATABSE": "x"}).warnings == ()
 
 
-def test_nothing_is_said_of_variables_that_other_parts_of_evertick_read_or_set(load: Load) -> None:
+def test_variables_of_other_parts_of_evertick_get_no_warning(load: Load) -> None:
     names = ("TRACEBACK", "SECRET_DB", "DEFAULTS", "KEPT", "RUN_ID", "SCHEDULE", "TASK", "APP", "ARGS", "FENCE")
     assert load("", {f"EVERTICK_{name}": "1" for name in names}).warnings == ()

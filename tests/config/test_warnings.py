@@ -21,7 +21,7 @@ Load = Callable[..., Configuration]
 TRUST = {"EVERTICK_TRUST_CONFIG": "1"}
 
 
-def test_events_without_a_word_about_the_feed_are_well(load: Load) -> None:
+def test_events_without_a_feed_setting_get_no_warning(load: Load) -> None:
     text = "[nats]\naddress = 'localhost'\nevents = true\n"
     assert load(text).warnings == load(f"{text}[retention]\nfeed = '7d'\n").warnings == ()
     assert load("[retention]\nfeed = 'off'\n").retention.feed == "off"
@@ -31,7 +31,7 @@ NATS_IN_PLAIN_TEXT = "nats at {} is not encrypted: the network can read argument
 REDIS_IN_PLAIN_TEXT = "redis at {} is not encrypted: the network can read its password; use rediss://"
 
 
-def test_a_broker_elsewhere_without_tls_is_told(folder: Path, load: Load) -> None:
+def test_a_remote_broker_without_tls_gets_a_warning(folder: Path, load: Load) -> None:
     (folder / "pw").write_text("hunter2\n")
     (folder / "pw").chmod(0o600)
     told = {
@@ -54,7 +54,7 @@ def test_a_broker_elsewhere_without_tls_is_told(folder: Path, load: Load) -> Non
     assert moved.warnings == (f"EVERTICK_NATS_ADDRESS: nats.address: {NATS_IN_PLAIN_TEXT.format('far')}",)
 
 
-def test_nothing_is_said_of_brokers_with_tls_or_on_this_machine(folder: Path, authority: Path, load: Load) -> None:
+def test_brokers_with_tls_or_on_this_machine_get_no_warning(folder: Path, authority: Path, load: Load) -> None:
     urls = ("tls://bus", "nats://localhost", "nats://127.0.0.1:4223", "nats://[::1]", "nats://bus.localhost.")
     texts = [f"[nats]\nurl = '{url}'\n" for url in urls]
     texts += ["[nats]\naddress = 'bus'\ntls = true\n", "[nats]\nurl = 'nats://bus'\nssl.ca = 'ca.pem'\n"]
@@ -64,7 +64,7 @@ def test_nothing_is_said_of_brokers_with_tls_or_on_this_machine(folder: Path, au
         assert load(text).warnings == (), text
 
 
-def test_a_moment_that_is_past_is_told(load: Load) -> None:
+def test_a_past_moment_gets_a_warning(load: Load) -> None:
     text = "[jobs.a]\necho = 'x'\nonce = 2020-01-31T09:00:00Z\n"
     assert load(text).warnings == (
         "evertick.toml:3: jobs.a.once: 2020-01-31T09:00:00Z is past, so as a new schedule it never fires; give a "
@@ -75,7 +75,7 @@ def test_a_moment_that_is_past_is_told(load: Load) -> None:
     assert load(text.replace("2020-01-31T09:00:00Z", "'+10m'")).warnings == ()
 
 
-def test_a_calendar_that_is_not_in_the_files_is_told(load: Load) -> None:
+def test_a_calendar_that_is_not_in_the_files_gets_a_warning(load: Load) -> None:
     text = (
         "[defaults]\nblackout = 'freeze'\n[calendars.biz]\ninclude = ['mon-fri']\n"
         "[jobs.a]\nevery = '1h'\necho = 'x'\ncalendar = 'bizz'\n"
@@ -92,7 +92,7 @@ def test_a_calendar_that_is_not_in_the_files_is_told(load: Load) -> None:
     assert "(there are none)" in line
 
 
-def test_a_secret_that_is_not_there_is_told_unless_another_node_needs_it(folder: Path, load: Load) -> None:
+def test_a_missing_secret_gets_a_warning_unless_only_another_node_needs_it(folder: Path, load: Load) -> None:
     text = (
         "[jobs.a]\nevery = '1h'\nshell = { command = 'x', env = { A = { secret = 'KEY' }, B = { secret = 'PIN' } } }\n"
     )
@@ -106,7 +106,7 @@ def test_a_secret_that_is_not_there_is_told_unless_another_node_needs_it(folder:
     assert load(f"[node]\ndrivers = ['http']\n{text}").warnings == ()
 
 
-def test_a_queue_that_no_node_by_this_file_works_on_is_told(load: Load) -> None:
+def test_a_queue_outside_the_queues_of_this_node_gets_a_warning(load: Load) -> None:
     text = "[jobs.a]\nevery = '1h'\necho = 'x'\nqueue = 'gpu'\n"
     assert load(text).warnings == (
         'evertick.toml:4: jobs.a.queue: a node by this file works on "default" alone, so this waits for another node; '
@@ -121,7 +121,7 @@ def test_a_queue_that_no_node_by_this_file_works_on_is_told(load: Load) -> None:
     assert load(f"{text}enabled = false\n").warnings == ()
 
 
-def test_steps_that_are_no_interval_are_told(load: Load) -> None:
+def test_cron_steps_that_do_not_divide_their_field_get_a_warning(load: Load) -> None:
     [line] = load("[jobs.a]\ncron = '*/7 * * * *'\necho = 'x'\n").warnings
     assert line == (
         "evertick.toml:2: jobs.a.cron: */7 in the minute field starts anew every hour: after minute 56 the next is 4 "
@@ -131,7 +131,7 @@ def test_steps_that_are_no_interval_are_told(load: Load) -> None:
         assert load(f"[jobs.a]\ncron = '{cron}'\necho = 'x'\n").warnings == ()
 
 
-def test_a_method_that_is_much_like_another_is_told(load: Load) -> None:
+def test_a_misspelled_http_method_gets_a_warning(load: Load) -> None:
     job = "[jobs.a]\nevery = '1h'\n[jobs.a.http]\nurl = 'https://h/'\nmethod = '{}'\n"
     [line] = load(job.format("PSOT")).warnings
     assert line == (
@@ -142,7 +142,7 @@ def test_a_method_that_is_much_like_another_is_told(load: Load) -> None:
         assert load(job.format(method)).warnings == ()
 
 
-def test_a_user_whom_only_root_may_become_is_told(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_that_only_root_can_switch_to_gets_a_warning(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "[jobs.a]\nevery = '1h'\nshell = { command = 'x', user = 'root' }\n"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert load(text, TRUST).warnings == (
@@ -153,7 +153,7 @@ def test_a_user_whom_only_root_may_become_is_told(load: Load, monkeypatch: pytes
     assert load(text, TRUST).warnings == ()
 
 
-def test_a_file_of_jobs_that_is_passed_over_for_its_name_is_told(folder: Path, load: Load) -> None:
+def test_a_file_ignored_for_its_name_gets_a_warning(folder: Path, load: Load) -> None:
     (folder / "jobs.d").mkdir()
     for name in ("y.conf", "cron", "z.toml.off", ".hidden", "x.toml~", "README.md", "x.toml.dpkg-old"):
         (folder / "jobs.d" / name).touch()
@@ -161,7 +161,7 @@ def test_a_file_of_jobs_that_is_passed_over_for_its_name_is_told(folder: Path, l
     assert load("").warnings == (f"jobs.d/cron: {why}", f"jobs.d/y.conf: {why}")
 
 
-def test_directories_that_are_not_there_yet_are_told(folder: Path, load: Load) -> None:
+def test_missing_directories_get_a_warning(folder: Path, load: Load) -> None:
     loaded = load(
         "[log]\nfile = 'var/log/e.log'\n[daemon]\npidfile = 'run/e.pid'\n[directories]\nstate = 'var/lib/e'\n"
     )
@@ -175,9 +175,7 @@ def test_directories_that_are_not_there_yet_are_told(folder: Path, load: Load) -
     assert load("[log]\nfile = 'lib/e.log'\n", {"STATE_DIRECTORY": f"{folder}/lib"}).warnings == ()
 
 
-def test_directories_that_this_user_may_not_write_to_are_told(
-    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_directories_get_a_warning(folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "theirs").mkdir()
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("theirs") and real(path, mode))
@@ -202,7 +200,7 @@ def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(name)
 
 
-def test_a_file_in_a_directory_that_is_closed_to_this_user_is_told(open_folder: Path) -> None:
+def test_a_file_in_an_unreadable_directory_gets_a_warning(open_folder: Path) -> None:
     closed, file = open_folder / "closed", open_folder / "evertick.toml"
     (closed / "deep").mkdir(parents=True)
     file.write_text("[log]\nfile = 'closed/e.log'\n[daemon]\npidfile = 'closed/deep/e.pid'\n")
@@ -217,7 +215,7 @@ def test_a_file_in_a_directory_that_is_closed_to_this_user_is_told(open_folder: 
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_directory_of_jobs_that_is_closed_to_this_user_is_not_an_empty_one(open_folder: Path, is_named: bool) -> None:
+def test_an_unreadable_directory_of_jobs_is_not_treated_as_empty(open_folder: Path, is_named: bool) -> None:
     closed, file = open_folder / "jobs.d", open_folder / "evertick.toml"
     closed.mkdir()
     file.write_text("[directories]\njobs = 'jobs.d'\n" if is_named else "")
@@ -228,7 +226,7 @@ def test_a_directory_of_jobs_that_is_closed_to_this_user_is_not_an_empty_one(ope
     assert line == f"{before}cannot be read: Permission denied; let this user read it"
 
 
-def test_a_directory_of_jobs_inside_a_closed_one_is_told(open_folder: Path) -> None:
+def test_a_directory_of_jobs_inside_an_unreadable_one_gets_a_warning(open_folder: Path) -> None:
     closed, file = open_folder / "closed", open_folder / "evertick.toml"
     closed.mkdir()
     file.write_text("[directories]\njobs = 'closed/jobs'\n")
@@ -251,7 +249,9 @@ def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("key", ["config", "state"])
-def test_a_directory_that_the_daemon_would_refuse_is_told_and_left_as_it_is(theirs: Path, load: Load, key: str) -> None:
+def test_a_directory_that_the_daemon_would_refuse_gets_a_warning_and_is_not_changed(
+    theirs: Path, load: Load, key: str
+) -> None:
     before = "state = 's'\n" if key == "config" else ""
     loaded = load(f"[directories]\n{before}{key} = 'theirs'\n", TRUST)
     belongs = f"the directory {theirs} belongs to another user ({os.getuid()}), and is open to others (mode 0750)"
@@ -266,9 +266,7 @@ def test_a_directory_that_the_daemon_would_refuse_is_told_and_left_as_it_is(thei
     assert theirs.stat().st_mode & 0o777 == 0o750
 
 
-def test_a_directory_that_the_daemon_would_tighten_or_finds_shared_is_told_and_left_as_it_is(
-    folder: Path, load: Load
-) -> None:
+def test_a_directory_with_a_too_open_mode_gets_a_warning_and_is_not_changed(folder: Path, load: Load) -> None:
     (folder / "lib").mkdir()
     (folder / "lib").chmod(0o755)
     text = "[directories]\nstate = 'lib'\n"
@@ -281,7 +279,7 @@ def test_a_directory_that_the_daemon_would_tighten_or_finds_shared_is_told_and_l
     assert (folder / "lib").stat().st_mode & 0o777 == 0o755
 
 
-def test_what_is_only_read_may_be_of_root_and_open_to_a_group(
+def test_a_read_only_directory_can_belong_to_root_and_be_readable_by_a_group(
     theirs: Path, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "_ROOT", os.getuid())
@@ -300,7 +298,7 @@ def test_what_is_only_read_may_be_of_root_and_open_to_a_group(
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o751, 0o770])
-def test_what_is_only_read_is_closed_to_others_and_not_for_a_group_to_write(
+def test_a_read_only_directory_must_be_closed_to_others_and_to_writes_of_a_group(
     theirs: Path, load: Load, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     monkeypatch.setattr(directory, "_ROOT", os.getuid())
@@ -312,9 +310,7 @@ def test_what_is_only_read_is_closed_to_others_and_not_for_a_group_to_write(
         loaded.make_directories()
 
 
-def test_a_directory_that_is_only_read_must_be_readable(
-    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_directory_must_be_readable(folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "c").mkdir(mode=0o700)
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("/c"))
     assert load("[directories]\nconfig = 'c'\n").warnings == (
@@ -323,7 +319,7 @@ def test_a_directory_that_is_only_read_must_be_readable(
     )
 
 
-def test_a_user_and_paths_that_the_machine_does_not_have_are_told(folder: Path, load: Load) -> None:
+def test_unknown_users_and_paths_get_a_warning(folder: Path, load: Load) -> None:
     (folder / "file").touch()
     text = (
         f"[jobs.a]\nevery = '1h'\n[jobs.a.shell]\ncommand = 'x'\nuser = 'nobody-of-this-name'\ncwd = '{folder}/no'\n"
@@ -347,7 +343,7 @@ def test_a_user_and_paths_that_the_machine_does_not_have_are_told(folder: Path, 
     assert load(f"[jobs.a]\nevery = '1h'\nshell = {{ command = 'x', user = '{us}', cwd = '/' }}\n").warnings == ()
 
 
-def test_a_folder_in_the_home_of_its_user_is_looked_for_there(
+def test_a_folder_in_the_home_of_the_job_user_is_searched_there(
     folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(folder))
@@ -360,7 +356,7 @@ def test_a_folder_in_the_home_of_its_user_is_looked_for_there(
     assert load(job.format(cwd="~/no", more=f", user = '{pwd.getpwuid(os.geteuid()).pw_name}'")).warnings == ()
 
 
-def test_a_list_that_holds_a_whole_line_is_told(load: Load, folder: Path) -> None:
+def test_a_command_list_with_a_whole_line_gets_a_warning(load: Load, folder: Path) -> None:
     job = "[jobs.a]\nevery = '1h'\nshell = {command}\n"
     for line in ("ls -la", "/bin/ls -la"):
         [told] = load(job.format(command=f"['{line}']")).warnings
@@ -373,7 +369,7 @@ def test_a_list_that_holds_a_whole_line_is_told(load: Load, folder: Path) -> Non
         assert load(job.format(command=command)).warnings == ()
 
 
-def test_a_path_that_is_closed_to_this_user_may_be_there(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inaccessible_path_is_assumed_to_exist(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.stat
 
     def closed(path: Any, **more: Any) -> os.stat_result:
@@ -396,7 +392,7 @@ def test_a_path_that_is_closed_to_this_user_may_be_there(load: Load, monkeypatch
         ("http://169.254.169.254/", "connections to 169.254.169.254 (a cloud metadata service) are not allowed"),
     ],
 )
-def test_a_request_that_will_be_refused_is_told_with_what_allows_it(load: Load, url: str, said: str) -> None:
+def test_a_request_that_will_be_refused_gets_a_warning_with_the_fix(load: Load, url: str, said: str) -> None:
     text = f"[jobs.a]\nevery = '1h'\nhttp = '{url}'\n"
     [line] = load(text).warnings
     meant = f"{said}; if it is meant, allow it:"
@@ -414,7 +410,7 @@ def test_a_request_that_will_be_refused_is_told_with_what_allows_it(load: Load, 
     assert load(f"{own}allow = ['{address}']\n").warnings == ()
 
 
-def test_nothing_is_said_of_requests_whose_target_only_the_network_knows(load: Load) -> None:
+def test_requests_whose_target_needs_dns_get_no_warning(load: Load) -> None:
     for url in ("'https://example.org/'", "'http://93.184.215.14/'", "'http://intranet/'", "{ secret = 'URL' }"):
         text = f"[jobs.a]\nevery = '1h'\nhttp.url = {url}\n"
         assert load(text, {"EVERTICK_SECRET_URL": "http://127.0.0.1/"}).warnings == ()

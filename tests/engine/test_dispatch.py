@@ -157,7 +157,7 @@ async def test_many_runs_go_by_few_journeys(url: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "word"), [("forget", None), ("ack", "taken")])
-async def test_a_mode_says_when_a_run_has_succeeded(url: str, mode: str, word: str | None) -> None:
+async def test_the_dispatch_mode_decides_when_a_run_has_succeeded(url: str, mode: str, word: str | None) -> None:
     async with a_shop(url, mode=mode) as shop:
         run = await shop.job.enqueue()
         [job] = await shop.until_pushed()

@@ -65,7 +65,7 @@ async def test_moments_without_a_run_are_shown_with_their_reason(kit: Kit) -> No
     assert "without a run" in text
 
 
-async def test_moments_that_are_missing_or_too_many_are_named(kit: Kit) -> None:
+async def test_missing_and_unexpected_moments_are_named(kit: Kit) -> None:
     kit.assert_fired("report", at="2026-03-27T09:00:00+01:00")
     text = failure(lambda: kit.assert_fired("report", at=["2026-03-27T08:00:00+01:00"]))
     assert "not at 2026-03-27 08:00:00 CET, unexpectedly at 2026-03-27 09:00:00 CET" in text
@@ -73,7 +73,7 @@ async def test_moments_that_are_missing_or_too_many_are_named(kit: Kit) -> None:
         kit.assert_fired("report", at="2026-03-27T09:00:00")
 
 
-async def test_what_never_fired_says_when_it_will(kit: Kit) -> None:
+async def test_a_schedule_that_never_fired_shows_its_next_fire(kit: Kit) -> None:
     kit.assert_not_fired("yearly")
     text = failure(lambda: kit.assert_fired("yearly"))
     assert "did not fire" in text
@@ -82,8 +82,8 @@ async def test_what_never_fired_says_when_it_will(kit: Kit) -> None:
     assert "has not run" in failure(lambda: kit.assert_succeeded("yearly"))
 
 
-async def test_the_other_way_round_fails_too(kit: Kit) -> None:
-    assert "fired once, and should not have" in failure(lambda: kit.assert_not_fired("report"))
+async def test_the_negative_assertions_fail_too(kit: Kit) -> None:
+    assert "fired once, but should not have fired" in failure(lambda: kit.assert_not_fired("report"))
     assert "no moment of 'report' ended as skipped(overlap)" in failure(
         lambda: kit.assert_skipped("report", reason="overlap")
     )
@@ -93,7 +93,7 @@ async def test_the_other_way_round_fails_too(kit: Kit) -> None:
     assert "succeeded once, not 7 times" in failure(lambda: kit.assert_succeeded("report", times=7))
 
 
-async def test_a_paused_schedule_and_a_long_ledger_say_so() -> None:
+async def test_a_paused_schedule_and_a_shortened_ledger_are_marked() -> None:
     scheduler = Scheduler(NOWHERE)
 
     @scheduler.every("1h", key="hourly")
@@ -107,19 +107,19 @@ async def test_a_paused_schedule_and_a_long_ledger_say_so() -> None:
     assert "but it is paused" in text
 
 
-async def test_a_key_that_nobody_declared_is_an_error_of_the_test(kit: Kit) -> None:
-    with pytest.raises(NotFound, match="no schedule 'reprot'; there are: 'broken', 'report', 'slow', 'yearly'"):
+async def test_an_unknown_key_is_an_error_of_the_test(kit: Kit) -> None:
+    with pytest.raises(NotFound, match="no schedule 'reprot'; existing keys: 'broken', 'report', 'slow', 'yearly'"):
         kit.assert_not_fired("reprot")
 
 
 async def test_time_does_not_go_back(kit: Kit) -> None:
-    with pytest.raises(InvalidInput, match="2026-03-27 00:00:00 CET is over; it is 2026-03-28 00:00:00 CET"):
+    with pytest.raises(InvalidInput, match="2026-03-27 00:00:00 CET is in the past; it is 2026-03-28 00:00:00 CET"):
         await kit.advance_to("2026-03-27T00:00:00+01:00")
     with pytest.raises(InvalidInput, match="negative"):
         await kit.advance(-1)
 
 
-async def test_a_kit_that_is_closed_says_so(kit: Kit) -> None:
+async def test_a_closed_kit_is_refused(kit: Kit) -> None:
     await kit.close()
     for act in (lambda: kit.runs(), lambda: kit.assert_fired("report")):
         with pytest.raises(Refused, match="closed"):
@@ -128,13 +128,13 @@ async def test_a_kit_that_is_closed_says_so(kit: Kit) -> None:
         await kit.advance("1s")
 
 
-async def test_waiting_for_idle_has_an_end(kit: Kit) -> None:
+async def test_run_until_idle_has_a_limit(kit: Kit) -> None:
     await kit.advance("11h10m")
     with pytest.raises(TimeStandsStill, match=r"not idle after 10m of virtual time(.|\n)*running"):
         await kit.run_until_idle(limit="10m")
 
 
-async def test_a_scheduler_that_runs_nothing_says_so() -> None:
+async def test_the_ledger_of_a_scheduler_without_slots_is_marked() -> None:
     scheduler = Scheduler(NOWHERE, concurrency=0)
 
     @scheduler.every("1h", key="hourly")

@@ -27,7 +27,7 @@ def make_scheduler(url: str = "sqlite:////no/such/directory/jobs.db") -> tuple[S
     return scheduler, done
 
 
-async def test_two_tests_in_sequence_begin_with_an_empty_ledger() -> None:
+async def test_each_test_begins_with_an_empty_ledger() -> None:
     scheduler, done = make_scheduler()
     for _ in range(2):
         async with virtual_time(scheduler) as kit:
@@ -57,7 +57,7 @@ async def test_the_file_of_the_user_is_never_touched(tmp_path: Path) -> None:
     assert len(done) == 2
 
 
-async def test_the_real_store_is_there_again_afterwards(tmp_path: Path) -> None:
+async def test_the_real_store_is_restored_afterwards(tmp_path: Path) -> None:
     scheduler, done = make_scheduler(f"sqlite:///{tmp_path}/jobs.db")
     task = scheduler.runtime.tasks["by_hand"]
     real = await task.enqueue()
@@ -78,7 +78,7 @@ async def test_the_real_store_is_there_again_afterwards(tmp_path: Path) -> None:
     assert done.count("by hand") == 2
 
 
-async def test_a_failing_test_puts_everything_back_too() -> None:
+async def test_a_failing_test_restores_everything_too() -> None:
     scheduler, _ = make_scheduler()
     parts, handlers = scheduler.runtime.parts, list(logging.getLogger().handlers)
     with pytest.raises(AssertionError, match="never"):
@@ -89,7 +89,7 @@ async def test_a_failing_test_puts_everything_back_too() -> None:
     assert "time" not in vars(asyncio.get_running_loop())
 
 
-async def test_a_job_that_still_runs_is_cut_off_at_the_end() -> None:
+async def test_a_running_job_is_cancelled_at_the_end() -> None:
     scheduler, ended = Scheduler("sqlite:////no/such/directory/jobs.db"), []
 
     @scheduler.every("1h", key="long")
@@ -107,7 +107,7 @@ async def test_a_job_that_still_runs_is_cut_off_at_the_end() -> None:
 async def test_a_scheduler_that_has_started_is_refused() -> None:
     scheduler, _ = make_scheduler("sqlite://")
     async with scheduler:
-        with pytest.raises(Refused, match="has started already"):
+        with pytest.raises(Refused, match="has already started"):
             async with virtual_time(scheduler):
                 pass
         assert scheduler.is_healthy
@@ -125,7 +125,7 @@ async def test_one_kit_at_a_time_on_a_loop() -> None:
         kit.assert_fired("hourly", times=1)
 
 
-async def test_timers_of_before_wait_and_those_of_inside_keep_their_distance() -> None:
+async def test_older_timers_wait_and_new_timers_keep_their_distance() -> None:
     loop = asyncio.get_running_loop()
     happened: list[str] = []
     loop.call_later(0.01, happened.append, "before")

@@ -18,7 +18,7 @@ def scheduler() -> Scheduler:
     return Scheduler("sqlite:////no/such/directory/jobs.db")
 
 
-def test_a_plain_test_moves_time_and_asserts(scheduler: Scheduler) -> None:
+def test_a_sync_test_moves_time_and_asserts(scheduler: Scheduler) -> None:
     @scheduler.cron("0 9 * * *", key="report")
     def report(ctx: Context) -> str:
         return f"{ctx.fire_at:%d}"
@@ -37,7 +37,7 @@ def test_a_plain_test_moves_time_and_asserts(scheduler: Scheduler) -> None:
             kit.assert_not_fired("report")
 
 
-def test_the_plain_forms_of_the_scheduler_work_inside(scheduler: Scheduler) -> None:
+def test_the_sync_forms_of_the_scheduler_work_in_a_sync_kit(scheduler: Scheduler) -> None:
     @scheduler.task
     async def greet(name: str) -> str:
         await asyncio.sleep(60)
@@ -60,7 +60,7 @@ def test_no_thread_is_left_and_the_scheduler_can_be_used_again(scheduler: Schedu
     assert not [thread for thread in threading.enumerate() if "virtual" in thread.name]
 
 
-def test_an_error_comes_through_and_ends_the_kit(scheduler: Scheduler) -> None:
+def test_an_error_in_the_block_is_raised_and_closes_the_kit(scheduler: Scheduler) -> None:
     @scheduler.every("1h", key="spin")
     async def spin() -> None:
         while True:
@@ -71,7 +71,7 @@ def test_an_error_comes_through_and_ends_the_kit(scheduler: Scheduler) -> None:
     assert not [thread for thread in threading.enumerate() if "virtual" in thread.name]
 
 
-async def test_on_an_event_loop_the_async_form_is_asked_for(scheduler: Scheduler) -> None:
+async def test_a_sync_kit_on_an_event_loop_is_refused_with_the_async_form(scheduler: Scheduler) -> None:
     with pytest.raises(WouldBlock, match="async with virtual_time"), virtual_time_sync(scheduler):
         pass
     assert not [thread for thread in threading.enumerate() if "virtual" in thread.name]

@@ -82,7 +82,7 @@ def test_an_async_test_gets_a_kit_that_is_closed_for_it(jobs: pytest.Pytester) -
     result.stdout.no_fnmatch_line("*ledger.py*")
 
 
-def test_it_works_in_the_strict_mode_and_through_a_fixture_of_the_user(jobs: pytest.Pytester) -> None:
+def test_the_kit_fixture_works_in_strict_mode_and_in_a_fixture_of_the_user(jobs: pytest.Pytester) -> None:
     jobs.makepyfile("""
         import pytest, pytest_asyncio
         from jobs import scheduler
@@ -104,7 +104,7 @@ def test_it_works_in_the_strict_mode_and_through_a_fixture_of_the_user(jobs: pyt
     run(jobs, *ASYNCIO, "asyncio_mode=strict").assert_outcomes(passed=2)
 
 
-def test_it_needs_no_asyncio_plugin(jobs: pytest.Pytester) -> None:
+def test_the_sync_kit_needs_no_asyncio_plugin(jobs: pytest.Pytester) -> None:
     # Here the loop has ended before the test has, as with plugins that bring a loop per call.
     jobs.makepyfile("""
         import asyncio
@@ -131,7 +131,7 @@ def test_it_needs_no_asyncio_plugin(jobs: pytest.Pytester) -> None:
     run(jobs, "-p", "no:asyncio").assert_outcomes(passed=3)
 
 
-def test_the_fixtures_are_listed_with_what_they_are_for(pytester: pytest.Pytester) -> None:
+def test_the_fixtures_are_listed_with_their_purpose(pytester: pytest.Pytester) -> None:
     result = run(pytester, "-p", "no:asyncio", "--fixtures")
     result.stdout.fnmatch_lines(["evertick_kit *", "*Virtual time for an async test:*"])
     result.stdout.fnmatch_lines(["evertick_kit_sync *", "*Virtual time for a plain test:*"])

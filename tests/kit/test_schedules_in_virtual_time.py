@@ -108,7 +108,7 @@ async def test_retries_back_off_over_virtual_hours(scheduler: Scheduler) -> None
         assert len(await scheduler.attempts(kit.runs("import")[0])) == 3
 
 
-async def test_a_job_may_ask_for_its_own_retry(scheduler: Scheduler) -> None:
+async def test_a_job_can_ask_for_its_own_retry(scheduler: Scheduler) -> None:
     @scheduler.task
     async def poll(ctx: Context) -> None:
         if ctx.attempt == 1:
@@ -122,7 +122,7 @@ async def test_a_job_may_ask_for_its_own_retry(scheduler: Scheduler) -> None:
         assert [run.verdict for run in kit.runs(task="poll")] == ["succeeded"]
 
 
-async def test_a_timeout_comes_exactly_when_it_is_due(scheduler: Scheduler) -> None:
+async def test_a_timeout_happens_exactly_when_it_is_due(scheduler: Scheduler) -> None:
     @scheduler.cron("0 9 * * *", key="stuck", timeout="5m")
     async def stuck() -> None:
         await asyncio.Event().wait()
@@ -135,7 +135,7 @@ async def test_a_timeout_comes_exactly_when_it_is_due(scheduler: Scheduler) -> N
         assert run.finished_at - run.fire_at == timedelta(minutes=5)
 
 
-async def test_a_moment_that_finds_its_forerunner_running_is_skipped(scheduler: Scheduler) -> None:
+async def test_a_moment_during_the_previous_run_is_skipped(scheduler: Scheduler) -> None:
     @scheduler.cron("*/10 * * * *", key="slow")
     async def slow() -> None:
         await asyncio.sleep(25 * 60)
@@ -157,7 +157,7 @@ async def test_a_job_that_outlasts_its_interval_does_not_delay_the_next_moment(s
         assert all(run.started_at == run.fire_at for run in kit.runs("overlapping"))
 
 
-async def test_a_queued_moment_runs_when_its_forerunner_has_ended(scheduler: Scheduler) -> None:
+async def test_a_queued_moment_runs_after_the_previous_run(scheduler: Scheduler) -> None:
     @scheduler.cron("*/10 * * * *", key="slow", overlap="queue")
     async def slow() -> None:
         await asyncio.sleep(12 * 60)
@@ -170,7 +170,7 @@ async def test_a_queued_moment_runs_when_its_forerunner_has_ended(scheduler: Sch
         ]
 
 
-async def test_a_paused_schedule_goes_on_by_itself(scheduler: Scheduler) -> None:
+async def test_a_timed_pause_ends_automatically(scheduler: Scheduler) -> None:
     @scheduler.cron("0 * * * *", key="hourly")
     async def hourly() -> None: ...
 
@@ -188,7 +188,7 @@ async def test_a_paused_schedule_goes_on_by_itself(scheduler: Scheduler) -> None
     ("catch_up", "fired"),
     [("latest", ["04:00"]), ("all", ["02:00", "03:00", "04:00"]), ("skip", [])],
 )
-async def test_downtime_is_caught_up_with_as_the_schedule_says(
+async def test_downtime_is_caught_up_by_the_policy_of_the_schedule(
     scheduler: Scheduler, catch_up: str, fired: list[str]
 ) -> None:
     @scheduler.cron("0 * * * *", key="hourly", catch_up=catch_up)  # type: ignore[call-arg]
@@ -205,7 +205,7 @@ async def test_downtime_is_caught_up_with_as_the_schedule_says(
             kit.assert_missed("hourly", reason="downtime", times=3)
 
 
-async def test_a_run_that_is_cut_off_by_downtime_runs_again(scheduler: Scheduler) -> None:
+async def test_a_run_interrupted_by_downtime_runs_again(scheduler: Scheduler) -> None:
     starts = []
 
     @scheduler.cron("0 9 * * *", key="long")
@@ -221,7 +221,7 @@ async def test_a_run_that_is_cut_off_by_downtime_runs_again(scheduler: Scheduler
     assert starts == [1, 1]
 
 
-async def test_plain_functions_run_in_threads_and_time_waits_for_them(scheduler: Scheduler) -> None:
+async def test_sync_functions_run_in_threads_and_time_waits_for_them(scheduler: Scheduler) -> None:
     seen = []
 
     @scheduler.every("10m", key="plain")
@@ -236,7 +236,7 @@ async def test_plain_functions_run_in_threads_and_time_waits_for_them(scheduler:
         assert all(run.finished_at == run.fire_at for run in kit.runs("plain"))
 
 
-async def test_time_waits_for_functions_that_a_job_hands_to_a_thread(scheduler: Scheduler) -> None:
+async def test_time_waits_for_functions_that_a_job_runs_in_a_thread(scheduler: Scheduler) -> None:
     @scheduler.every("1h", key="mixed")
     async def mixed() -> int:
         return await asyncio.to_thread(lambda: sum(range(100_000)))
@@ -247,7 +247,7 @@ async def test_time_waits_for_functions_that_a_job_hands_to_a_thread(scheduler: 
         assert all(run.finished_at == run.fire_at for run in kit.runs("mixed"))
 
 
-async def test_hooks_hear_what_happens(scheduler: Scheduler) -> None:
+async def test_hooks_are_called_in_virtual_time(scheduler: Scheduler) -> None:
     heard: list[tuple[str, str | None]] = []
 
     @scheduler.on("failed")
@@ -268,7 +268,7 @@ async def test_hooks_hear_what_happens(scheduler: Scheduler) -> None:
         kit.assert_failed("bad", reason="error")
 
 
-async def test_what_a_running_job_says_is_readable(scheduler: Scheduler) -> None:
+async def test_progress_and_logs_of_a_running_job_are_readable(scheduler: Scheduler) -> None:
     @scheduler.every("1h", key="talker")
     async def talk(ctx: Context) -> None:
         ctx.log("begun")
@@ -292,7 +292,7 @@ async def test_a_skip_by_the_job_counts_as_skipped(scheduler: Scheduler) -> None
         kit.assert_skipped("picky", reason="nothing new", times=2)
 
 
-async def test_schedules_and_runs_added_in_the_test_take_part(scheduler: Scheduler) -> None:
+async def test_schedules_and_runs_added_in_the_test_run_too(scheduler: Scheduler) -> None:
     from evertick import Cron
 
     @scheduler.task(retry=Constant("1m", attempts=2))
@@ -340,7 +340,7 @@ async def test_time_is_exact_after_a_year(scheduler: Scheduler, monkeypatch: pyt
         assert kit.runs("new-year")[0].started_at == datetime(2026, 12, 31, 22, 59, 59, tzinfo=UTC)
 
 
-async def test_a_day_of_an_every_minute_schedule_takes_no_time_worth_mentioning(scheduler: Scheduler) -> None:
+async def test_a_day_of_an_every_minute_schedule_takes_little_real_time(scheduler: Scheduler) -> None:
     @scheduler.every("1m", key="minutely")
     async def minutely() -> None: ...
 
@@ -352,7 +352,7 @@ async def test_a_day_of_an_every_minute_schedule_takes_no_time_worth_mentioning(
     assert time.process_time() - began < 5
 
 
-async def test_a_job_that_sleeps_for_days_costs_nothing(scheduler: Scheduler) -> None:
+async def test_a_job_that_sleeps_for_days_takes_little_real_time(scheduler: Scheduler) -> None:
     @scheduler.once(after="1h", key="patient")
     async def patient() -> None:
         await asyncio.sleep(30 * 86_400)

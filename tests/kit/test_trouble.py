@@ -25,12 +25,12 @@ async def test_a_job_that_spins_at_one_moment_is_named(scheduler: Scheduler) -> 
         while True:
             await asyncio.sleep(0)
 
-    with pytest.raises(TimeStandsStill, match=r"at 2026-01-01T01:00:00Z; at work: 'spinner'. something spins"):
+    with pytest.raises(TimeStandsStill, match=r"at 2026-01-01T01:00:00Z, running: 'spinner': the event loop"):
         async with virtual_time(scheduler) as kit:
             await kit.advance("2h")
 
 
-async def test_a_job_that_sets_timers_for_the_same_moment_for_ever_is_named(scheduler: Scheduler) -> None:
+async def test_a_job_that_sets_endless_timers_for_one_moment_is_named(scheduler: Scheduler) -> None:
     @scheduler.every("1h", key="spin")
     async def spinner() -> None:
         while True:
@@ -41,7 +41,7 @@ async def test_a_job_that_sets_timers_for_the_same_moment_for_ever_is_named(sche
             await kit.advance("2h")
 
 
-async def test_a_job_that_spins_and_does_not_let_itself_be_cancelled_is_left_behind(scheduler: Scheduler) -> None:
+async def test_a_spinning_job_that_ignores_its_cancel_is_abandoned(scheduler: Scheduler) -> None:
     tries = 0
 
     @scheduler.every("1h", key="spin")
@@ -64,7 +64,7 @@ async def test_a_job_that_spins_and_does_not_let_itself_be_cancelled_is_left_beh
             await asyncio.sleep(0)
 
 
-async def test_a_thread_that_does_not_come_back_is_named(scheduler: Scheduler) -> None:
+async def test_a_thread_that_does_not_return_is_named(scheduler: Scheduler) -> None:
     release = threading.Event()
 
     @scheduler.every("1h", key="stuck")
@@ -72,7 +72,7 @@ async def test_a_thread_that_does_not_come_back_is_named(scheduler: Scheduler) -
         release.wait()
 
     try:
-        with pytest.raises(TimeStandsStill, match=r"'stuck'. a thread has not come back for 0.05 s of real time"):
+        with pytest.raises(TimeStandsStill, match=r"'stuck': a thread has not returned for 0.05 s of real time"):
             async with virtual_time(scheduler, thread_wait="50ms") as kit:
                 await kit.advance("2h")
     finally:
@@ -82,7 +82,7 @@ async def test_a_thread_that_does_not_come_back_is_named(scheduler: Scheduler) -
         kit.assert_succeeded("stuck", times=1)
 
 
-async def test_a_sleep_in_the_test_itself_is_refused_with_the_remedy(scheduler: Scheduler) -> None:
+async def test_a_sleep_in_the_test_itself_is_refused_with_the_fix(scheduler: Scheduler) -> None:
     async with virtual_time(scheduler) as kit:
         with pytest.raises(Refused, match=r"would never end: .* write `await kit.advance\(0.5\)`"):
             await asyncio.sleep(0.5)
@@ -98,7 +98,7 @@ async def test_a_start_without_a_zone_is_refused(scheduler: Scheduler) -> None:
             pass
 
 
-async def test_a_loop_that_hides_its_timers_is_refused() -> None:
+async def test_an_event_loop_without_accessible_timers_is_refused() -> None:
     class Loop:
         """Like uvloop's: no asyncio.BaseEventLoop, nothing to exchange."""
 
@@ -106,7 +106,7 @@ async def test_a_loop_that_hides_its_timers_is_refused() -> None:
         _check_loop(Loop())
 
 
-async def test_a_job_that_talks_to_a_real_server_is_given_the_real_time_it_was_promised(scheduler: Scheduler) -> None:
+async def test_a_job_that_uses_a_real_server_gets_the_real_time_of_io_wait(scheduler: Scheduler) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readline())
         await writer.drain()

@@ -42,7 +42,7 @@ def _let_pass() -> float:
     return seconds
 
 
-def test_loops_that_are_woken_take_no_steps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_with_wake_ups_take_no_idle_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     steps, take_step = Counter[str](), Loop._try
 
     async def counted(self: Loop) -> float | None:

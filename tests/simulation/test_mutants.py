@@ -18,5 +18,5 @@ def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     pytest.fail(f"{mutant.name} survived {len(mutant.seeds) + SEARCHED} stories: {mutant.what}")
 
 
-def test_every_planted_bug_has_a_name_of_its_own() -> None:
+def test_every_planted_bug_has_a_unique_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20

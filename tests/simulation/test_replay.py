@@ -31,7 +31,7 @@ def _run(*arguments: str, hash_seed: str) -> str:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_seed_gives_the_same_trace_twice(seed: int) -> None:
+def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
     assert simulate(seed, with_trace=True).trace == simulate(seed, with_trace=True).trace
 
 
@@ -45,7 +45,7 @@ def test_a_fresh_process_gives_the_same_trace(hash_seed: str) -> None:
     assert f"trace {simulate(SEEDS[0], with_trace=True).trace}" in told
 
 
-def test_a_replay_tells_the_story_the_happenings_and_the_violation() -> None:
+def test_a_replay_prints_the_story_the_trace_and_the_violation() -> None:
     told = _run("0", "--mutant", "losses_not_counted", hash_seed="0")
     assert told.startswith("seed 0: ")
     assert "join #1: insert nodes" in told
@@ -56,7 +56,7 @@ def test_many_seeds_are_run_by_one_command() -> None:
     assert _run("--seeds", "9-10", hash_seed="0").startswith("2 seeds (9-10), 0 failed, in ")
 
 
-def test_a_story_that_is_over_leaves_nothing_of_its_world(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_story_leaves_no_objects_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of them are played in one process. In these, nodes die while jobs run."""
     worlds: weakref.WeakSet[World] = weakref.WeakSet()
     make, made = World.__init__, list[int]()
@@ -84,13 +84,13 @@ def _loop() -> Iterator[VirtualLoop]:
     loop.end()
 
 
-def test_a_day_passes_in_no_time() -> None:
+def test_a_virtual_day_takes_little_real_time() -> None:
     with _loop() as loop:
         loop.run_until_complete(asyncio.sleep(86_400))
         assert loop.time() == 86_400
 
 
-def test_a_killed_machine_never_runs_another_line_not_even_a_finally() -> None:
+def test_a_killed_machine_runs_no_further_line_not_even_finally() -> None:
     said = []
 
     async def live() -> None:
@@ -109,7 +109,7 @@ def test_a_killed_machine_never_runs_another_line_not_even_a_finally() -> None:
         assert said == ["born"]
 
 
-def test_a_frozen_machine_goes_on_where_it_was_and_in_its_order() -> None:
+def test_a_frozen_machine_continues_in_the_same_order() -> None:
     said = []
 
     async def live() -> None:
@@ -126,7 +126,7 @@ def test_a_frozen_machine_goes_on_where_it_was_and_in_its_order() -> None:
         assert said == [(0, 1), (1, 10), (2, 11), (3, 12)]
 
 
-def test_a_loop_that_spins_is_noticed() -> None:
+def test_a_spinning_loop_is_detected() -> None:
     async def spin() -> None:
         while True:
             await asyncio.sleep(0)
@@ -135,6 +135,6 @@ def test_a_loop_that_spins_is_noticed() -> None:
         loop.run_until_complete(spin())
 
 
-def test_waiting_for_nothing_is_noticed() -> None:
+def test_a_wait_without_any_timer_is_detected() -> None:
     with _loop() as loop, pytest.raises(StandsStill, match="nobody is going to do anything"):
         loop.run_until_complete(loop.create_future())

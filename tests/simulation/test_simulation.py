@@ -54,7 +54,7 @@ def _red(seeds: Iterable[int]) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), CHUNK))
-def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
+def test_every_promise_is_kept_in_the_stories_from_seed(first: int) -> None:
     red = _red(SEEDS[first : first + CHUNK])
     told = "\n".join(
         f"seed {seed}: {found[0]} ({len(found)} in all)\n  replay: python -m simulation {seed}"
@@ -64,7 +64,7 @@ def test_every_promise_is_kept_in_the_stories_from(first: int) -> None:
 
 
 @pytest.mark.parametrize("batches", [1, 4])
-def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+def test_every_promise_is_kept_with_ticks_of_many_pages(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     """What only many thousands of due schedules would bring about: each is a batch of its own, and a page of its own or
     with others, which nodes that are behind then share."""
     make, look, pages, shares = LocalNode.__init__, fire.Recorder._look_ahead, 0, 0
@@ -101,7 +101,7 @@ def _run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return __main__.main()
 
 
-def test_the_command_goes_on_from_a_seed_and_prints_what_it_covered(
+def test_the_command_continues_from_a_seed_and_prints_its_coverage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run_command(monkeypatch, "--from", "100", "--minutes", "0.0001") == 0

@@ -21,7 +21,7 @@ def told(host: str, *addresses: str, allowed: AllowedAddresses = NOTHING) -> str
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.216.34", "2606:2800:220:1::1", "2001:4860:4860::8888"])
-def test_public_addresses_are_talked_to(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert list(map(str, permitted("example.org", [address], NOTHING))) == [address]
 
 
@@ -38,7 +38,7 @@ def test_public_addresses_are_talked_to(address: str) -> None:
         ("fd12::1", "a private address"),
     ],
 )
-def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(address: str, words: str) -> None:
+def test_private_addresses_are_allowed_by_the_node_setting_a_network_or_a_name(address: str, words: str) -> None:
     assert told("inside.test", address) == (
         f"connections to 'inside.test' ({address}, {words}) are not allowed; to allow it, set allow = "
         f"['{address}'] in the task, or allow_private in the node"
@@ -70,7 +70,7 @@ def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(a
         ("::127.0.0.1", "not a public address"),
     ],
 )
-def test_what_is_worse_than_private_is_opened_by_its_network_alone(address: str, words: str) -> None:
+def test_special_purpose_addresses_are_allowed_only_by_their_own_network(address: str, words: str) -> None:
     for allowed in (NOTHING, PRIVATE, allowed_of(["inside.test", "10.0.0.0/8"], "allow")):
         assert f", {words}) are not allowed" in told("inside.test", address, allowed=allowed)
     assert "allow_private" not in told("inside.test", address)
@@ -81,17 +81,17 @@ def test_what_is_worse_than_private_is_opened_by_its_network_alone(address: str,
     ("carrier", "carried"),
     [("::ffff:127.0.0.1", "127.0.0.1"), ("::ffff:a9fe:a9fe", "169.254.169.254"), ("64:ff9b::a00:1", "10.0.0.1")],
 )
-def test_an_address_that_carries_another_is_judged_by_that_one(carrier: str, carried: str) -> None:
+def test_an_address_with_an_embedded_address_is_checked_by_the_embedded_one(carrier: str, carried: str) -> None:
     told("x.test", carrier)
     assert permitted("x.test", [carrier], allowed_of([f"{carried}/32"], "allow"))
 
 
-def test_an_address_that_carries_a_public_one_is_talked_to() -> None:
+def test_an_address_with_an_embedded_public_address_is_allowed() -> None:
     assert list(map(str, permitted("x.test", ["::ffff:8.8.8.8"], NOTHING))) == ["8.8.8.8"]
     assert list(map(str, permitted("x.test", ["64:ff9b::808:808"], NOTHING))) == ["64:ff9b::808:808"]
 
 
-def test_of_several_addresses_only_those_that_pass_are_left() -> None:
+def test_only_the_allowed_ones_of_several_addresses_are_used() -> None:
     found = permitted("x.test", ["10.0.0.1", "8.8.8.8", "8.8.8.8", "::1", "9.9.9.9"], NOTHING)
     assert list(map(str, found)) == ["8.8.8.8", "9.9.9.9"]
     many = [f"8.8.8.{number}" for number in range(50)]
@@ -102,7 +102,7 @@ def test_a_name_without_an_address_is_refused() -> None:
     assert told("x.test") == "'x.test' has no address"
 
 
-def test_an_address_in_place_of_a_name_is_told_once() -> None:
+def test_an_address_used_as_host_name_is_shown_once_in_the_error() -> None:
     assert told("10.0.0.1", "10.0.0.1").startswith("connections to 10.0.0.1 (a private address) are not allowed")
 
 
@@ -118,13 +118,13 @@ def test_an_address_in_place_of_a_name_is_told_once() -> None:
         (["x.test"] * 101, "allow: 101 entries are more than 100"),
     ],
 )
-def test_a_list_that_cannot_be_is_refused_with_the_entry(given: object, words: str) -> None:
+def test_an_invalid_list_of_networks_is_refused_with_the_wrong_entry(given: object, words: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         allowed_of(given, "allow")
     assert str(refused.value).startswith(words)
 
 
-async def test_an_address_that_is_spelled_oddly_is_looked_up_and_judged_by_what_it_is() -> None:
+async def test_an_address_in_an_unusual_spelling_is_resolved_before_it_is_checked() -> None:
     look_up = look_up_in(threads := Threads())
     try:
         for odd in ("127.1", "0x7f000001", "2130706433"):

@@ -50,7 +50,7 @@ def there_and_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> d
     return signature.decode(signature.encode(args, kwargs))
 
 
-def test_arguments_come_back_as_their_annotated_types() -> None:
+def test_arguments_are_decoded_to_their_annotated_types() -> None:
     def job(
         ident: UUID, when: datetime, day: date, price: Decimal, wait: timedelta, pair: tuple[int, str], color: Color
     ) -> None: ...
@@ -67,7 +67,7 @@ def test_arguments_come_back_as_their_annotated_types() -> None:
     assert there_and_back(job, **given) == given
 
 
-def test_structs_and_dataclasses_come_back_as_themselves() -> None:
+def test_structs_and_dataclasses_are_decoded_to_their_own_types() -> None:
     def job(point: Point, people: list[Person]) -> None: ...
 
     people = [Person("Ada", date(1815, 12, 10)), Person("Bo")]
@@ -81,7 +81,7 @@ def test_positional_arguments_are_kept_by_name() -> None:
     assert there_and_back(job, 1) == {"a": 1, "b": 2}
 
 
-def test_defaults_are_those_of_the_code_that_runs_not_of_the_code_that_enqueued() -> None:
+def test_defaults_come_from_the_code_that_runs_the_job() -> None:
     def before(a: int = 1) -> None: ...
 
     def after(a: int = 2) -> None: ...
@@ -98,7 +98,7 @@ def test_a_default_need_not_be_json() -> None:
     assert there_and_back(job)["a"] is nothing
 
 
-def test_further_keywords_are_passed_on() -> None:
+def test_extra_keywords_are_passed_on() -> None:
     def job(a: int, **others: Any) -> None: ...
 
     assert there_and_back(job, 1, b=2, c=[3]) == {"a": 1, "b": 2, "c": [3]}
@@ -140,7 +140,7 @@ def test_a_context_that_is_not_first_is_refused() -> None:
 # --- refusals at the definition
 
 
-def test_parameters_without_a_name_are_refused() -> None:
+def test_positional_only_parameters_are_refused() -> None:
     def positional(a: int, /) -> None: ...
 
     def several(*values: int) -> None: ...
@@ -153,7 +153,7 @@ def test_parameters_without_a_name_are_refused() -> None:
 @pytest.mark.parametrize(
     "hint", [Plain, list[Plain], dict[str, Plain], Plain | None, tuple[Plain, int], str | datetime]
 )
-def test_a_type_that_cannot_be_kept_as_json_is_refused(hint: Any) -> None:
+def test_a_type_that_cannot_be_stored_as_json_is_refused(hint: Any) -> None:
     def job(a: Any) -> None: ...
 
     job.__annotations__["a"] = hint
@@ -198,7 +198,7 @@ def test_a_call_that_does_not_fit_is_refused_with_the_signature_and_the_reason(
     assert words in str(refused.value)
 
 
-def test_data_that_holds_itself_is_refused() -> None:
+def test_self_referencing_arguments_are_refused() -> None:
     def job(a: Any) -> None: ...
 
     endless: list[Any] = []
@@ -219,19 +219,19 @@ def test_too_large_arguments_are_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b"{", b'{"count":"one"}', b'{"count":1,"gone":2}', b"\xff", b"null"])
-def test_stored_arguments_that_no_longer_fit_are_refused_whatever_they_are(data: bytes) -> None:
+def test_stored_arguments_that_no_longer_fit_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidArguments):
         Signature(sample, "sample").decode(data)
 
 
-def test_a_type_that_raises_while_it_is_made_counts_as_not_fitting() -> None:
+def test_a_type_that_raises_in_its_constructor_is_a_mismatch() -> None:
     def job(a: Moody) -> None: ...
 
     with pytest.raises(InvalidArguments, match="thirteen brings bad luck"):
         Signature(job, "job").decode(b'{"a":{"n":13}}')
 
 
-def test_the_hash_changes_with_the_signature_and_with_nothing_else() -> None:
+def test_the_hash_changes_only_with_the_signature() -> None:
     def same(count: int, name: str = "x") -> int:
         return 1
 

@@ -15,7 +15,7 @@ NOW = at(11, 30)
 YEARS = 76 * 365 * DAY
 
 
-def test_a_cursor_behind_the_next_moment_of_its_rule_passes_over_it() -> None:
+def test_a_cursor_after_the_next_moment_of_its_rule_would_skip_that_moment() -> None:
     assert passed_over(inputs(fire_at=at(12) + YEARS), NOW) == at(12)
     assert passed_over(inputs(fire_at=at(14)), NOW) == at(12)
     assert passed_over(inputs(fire_at=None), NOW) == at(12)
@@ -37,17 +37,17 @@ def test_a_cursor_behind_the_next_moment_of_its_rule_passes_over_it() -> None:
         inputs(Every("1h", after="end"), fire_at=NOW + HOUR),
     ],
 )
-def test_a_cursor_that_lies_where_its_rule_has_it_is_left_alone(known) -> None:
+def test_a_cursor_on_a_moment_of_its_rule_is_left_alone(known) -> None:
     assert passed_over(known, NOW) is None
     assert not looks_too_late(known, NOW)
 
 
-def test_a_clock_that_was_put_back_by_less_than_a_minute_is_no_reason() -> None:
+def test_a_clock_set_back_by_less_than_a_minute_is_ignored() -> None:
     # The moment of twelve has run, half a minute ago by the clock of before.
     assert passed_over(inputs(fire_at=at(13)), at(11, 59, 30)) is None
 
 
-def test_a_look_a_day_after_its_moment_is_due_is_too_late_but_not_where_a_blackout_or_jitter_holds_it() -> None:
+def test_a_due_time_a_day_after_its_moment_is_too_late_unless_a_blackout_or_jitter_explains_it() -> None:
     assert looks_too_late(inputs(fire_at=at(9), at=at(9) + YEARS), NOW)
     assert not looks_too_late(inputs(fire_at=at(9), at=NOW + HOUR), NOW)  # a plan that failed
     assert not looks_too_late(inputs(fire_at=at(9), at=None), NOW)

@@ -90,14 +90,14 @@ async def test_every_moment_without_a_run_gets_one_in_order(world: World) -> Non
     assert all(run.due_at >= START for run in runs), "due when it was made, or it would have expired long ago"
 
 
-async def test_both_ends_belong_to_the_stretch(world: World) -> None:
+async def test_both_ends_of_the_range_are_included(world: World) -> None:
     await world.add()
     inner = world.scheduler.backfill("k", START - 2 * HOUR + timedelta(seconds=1), START - timedelta(seconds=1))
     assert (await world.ended(inner))[0].moments == 1
     assert (await world.ended(world.scheduler.backfill("k", START - 2 * HOUR, START)))[0].moments == 3
 
 
-async def test_a_moment_that_has_a_run_is_left_out_however_it_was_made(world: World) -> None:
+async def test_a_moment_with_a_run_of_any_cause_is_left_out(world: World) -> None:
     await world.add()
     await world.kit.advance("2h30m")
     await world.scheduler.trigger("k")
@@ -125,7 +125,7 @@ async def test_the_cursor_and_the_count_of_fires_stay_as_they_are(world: World) 
     assert fired == [START + hours * HOUR for hours in (1, 2, 3)]
 
 
-async def test_a_run_overrides_the_gap_it_lies_in_and_both_are_shown(world: World) -> None:
+async def test_a_backfilled_run_overrides_its_gap_and_both_are_listed(world: World) -> None:
     await world.add()
     await world.scheduler.pause("k")
     await world.kit.advance("4h30m")
@@ -140,7 +140,7 @@ async def test_a_run_overrides_the_gap_it_lies_in_and_both_are_shown(world: Worl
     assert "2 of them have been backfilled since" in (await world.scheduler.why("k")).last
 
 
-async def test_why_tells_that_a_single_skipped_moment_was_made_up_for(world: World) -> None:
+async def test_why_shows_that_a_skipped_moment_was_backfilled(world: World) -> None:
     await world.add()
     await world.scheduler.pause("k")
     await world.kit.advance("1h30m")
@@ -163,7 +163,7 @@ async def test_a_paused_schedule_can_be_backfilled_and_stays_paused(world: World
     assert Counter(run.fire_at for run in await world.runs()).most_common(1)[0][1] == 1
 
 
-async def test_arguments_may_be_others_than_those_of_the_schedule(world: World) -> None:
+async def test_a_backfill_can_have_its_own_arguments(world: World) -> None:
     await world.add(args={"amount": 2})
     await world.ended(world.scheduler.backfill("k", START - HOUR, START - HOUR))
     await world.ended(world.scheduler.backfill("k", START, START, args={"amount": 7}))
@@ -172,7 +172,7 @@ async def test_arguments_may_be_others_than_those_of_the_schedule(world: World) 
         await world.scheduler.backfill("k", START - 2 * HOUR, START - 2 * HOUR, args={"amount": "much"})
 
 
-async def test_what_fails_is_counted_and_the_rest_goes_on(world: World) -> None:
+async def test_failed_runs_of_a_backfill_are_counted_and_do_not_stop_it(world: World) -> None:
     await world.add()
     world.broken = {START - HOUR}
     last, _ = await world.ended(world.scheduler.backfill("k", START - 2 * HOUR, START))
@@ -189,7 +189,7 @@ async def test_a_dry_run_counts_and_writes_nothing(world: World) -> None:
     assert len(await world.runs()) == 1
 
 
-async def test_the_moments_are_those_of_the_zone_on_the_night_the_clock_goes_back() -> None:
+async def test_a_backfill_over_the_night_of_a_clock_change_has_the_moments_of_the_zone() -> None:
     world = World()
     async with virtual_time(world.scheduler, start=datetime(2026, 10, 26, 12, tzinfo=UTC)) as world.kit:
         await world.add(Cron("*/30 * * * *", tz="Europe/Berlin"))
@@ -202,7 +202,7 @@ async def test_the_moments_are_those_of_the_zone_on_the_night_the_clock_goes_bac
 # --- one at a time, or side by side
 
 
-async def test_the_next_run_is_made_when_the_one_before_has_ended(world: World) -> None:
+async def test_each_run_of_a_backfill_is_recorded_after_the_end_of_the_one_before(world: World) -> None:
     await world.add(overlap="allow")
     world.seconds = 600
     await world.ended(world.scheduler.backfill("k", START - 4 * HOUR, START))
@@ -210,7 +210,7 @@ async def test_the_next_run_is_made_when_the_one_before_has_ended(world: World) 
     assert [at for at, _ in world.did if at <= START] == [START - hours * HOUR for hours in (4, 3, 2, 1, 0)]
 
 
-async def test_a_live_run_of_the_schedule_goes_first(world: World) -> None:
+async def test_a_backfill_waits_for_a_live_run_of_the_schedule(world: World) -> None:
     await world.add()
     world.seconds = 60
     await world.scheduler.trigger("k")
@@ -219,7 +219,7 @@ async def test_a_live_run_of_the_schedule_goes_first(world: World) -> None:
     assert len(world.did) == 2
 
 
-async def test_a_fire_that_is_due_goes_first(world: World) -> None:
+async def test_a_backfill_waits_for_a_due_fire(world: World) -> None:
     await world.add()
     await world.kit.advance("30m")
     store = await world.scheduler.runtime.store()
@@ -231,7 +231,7 @@ async def test_a_fire_that_is_due_goes_first(world: World) -> None:
     assert len((await maker.make(wish, args=None, is_alone=False)).runs) == 1
 
 
-async def test_side_by_side_all_are_made_at_once(world: World) -> None:
+async def test_a_parallel_backfill_records_all_runs_at_once(world: World) -> None:
     await world.add()
     world.seconds = 5
     last, steps = await world.ended(world.scheduler.backfill("k", START - 250 * HOUR, START, overlap="allow"))
@@ -240,7 +240,7 @@ async def test_side_by_side_all_are_made_at_once(world: World) -> None:
     assert world.at_work_most == 50, "as many as the node has slots"
 
 
-async def test_a_pace_keeps_them_apart(world: World) -> None:
+async def test_a_pace_separates_the_runs_of_a_parallel_backfill(world: World) -> None:
     await world.add()
     await world.ended(world.scheduler.backfill("k", START - 3 * HOUR, START, overlap="allow", pace="10m"))
     made = [run.created_at for run in await world.runs() if run.cause is Cause.BACKFILL]
@@ -248,7 +248,7 @@ async def test_a_pace_keeps_them_apart(world: World) -> None:
     assert made[-1] - made[0] < timedelta(minutes=31)
 
 
-async def test_a_pace_holds_for_one_at_a_time_too(world: World) -> None:
+async def test_a_pace_separates_the_runs_of_a_sequential_backfill(world: World) -> None:
     await world.add(overlap="allow")
     world.seconds = 200
     await world.ended(world.scheduler.backfill("k", START - 2 * HOUR, START, pace="5m"))
@@ -256,7 +256,7 @@ async def test_a_pace_holds_for_one_at_a_time_too(world: World) -> None:
     assert all(later - earlier >= timedelta(minutes=5) for earlier, later in pairwise(made))
 
 
-async def test_runs_with_a_unique_key_wait_for_each_other_even_side_by_side(world: World) -> None:
+async def test_runs_with_a_unique_key_wait_for_each_other_in_a_parallel_backfill(world: World) -> None:
     await world.add(unique="report")
     world.seconds = 30
     last, _ = await world.ended(world.scheduler.backfill("k", START - 3 * HOUR, START, overlap="allow"))
@@ -267,7 +267,7 @@ async def test_runs_with_a_unique_key_wait_for_each_other_even_side_by_side(worl
 # --- several callers, and callers that die
 
 
-async def test_two_callers_make_each_run_once(world: World) -> None:
+async def test_two_concurrent_backfills_record_each_run_once(world: World) -> None:
     await world.add()
     both = [
         asyncio.ensure_future(world.scheduler.backfill("k", START - 9 * HOUR, START).to_the_end()) for _ in range(2)
@@ -280,7 +280,7 @@ async def test_two_callers_make_each_run_once(world: World) -> None:
     assert len(await world.runs()) == 10
 
 
-async def test_who_leaves_the_loop_leaves_what_was_made_and_may_ask_again(world: World) -> None:
+async def test_an_interrupted_backfill_keeps_its_runs_and_can_be_repeated(world: World) -> None:
     await world.add(overlap="allow")
 
     async def begin() -> None:
@@ -317,7 +317,7 @@ asyncio.run(main())
 """
 
 
-def test_a_backfill_whose_process_is_killed_is_finished_by_the_next_one(tmp_path: Path) -> None:
+def test_a_backfill_of_a_killed_process_is_finished_by_a_second_backfill(tmp_path: Path) -> None:
     url, end = f"sqlite:///{tmp_path}/jobs.db", datetime.now(UTC)
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py"), url, (end - 300 * HOUR).isoformat(), end.isoformat()]
@@ -347,13 +347,13 @@ def test_a_backfill_whose_process_is_killed_is_finished_by_the_next_one(tmp_path
 # --- what is refused
 
 
-async def test_moments_to_come_are_refused(world: World) -> None:
+async def test_a_backfill_of_future_moments_is_refused(world: World) -> None:
     await world.add()
     with pytest.raises(InvalidInput, match=r"end: 2026-01-10T01:00:00Z is still to come.*now at the latest"):
         await world.scheduler.backfill("k", START, START + HOUR)
 
 
-async def test_a_stretch_that_ends_before_it_begins_is_refused_where_it_is_written(world: World) -> None:
+async def test_a_range_that_ends_before_it_begins_is_refused_at_the_call(world: World) -> None:
     with pytest.raises(InvalidInput, match="swap them"):
         world.scheduler.backfill("k", START, START - HOUR)
     with pytest.raises(InvalidInput, match="has no time zone"):
@@ -372,13 +372,13 @@ async def test_too_many_moments_are_refused_with_their_exact_number(world: World
     assert step.to_make == 10_001
 
 
-async def test_a_rule_that_counts_from_the_end_has_no_moments_to_backfill(world: World) -> None:
+async def test_an_after_end_rule_has_no_moments_to_backfill(world: World) -> None:
     await world.add(Every("1h", after="end"))
     with pytest.raises(Refused, match="no fixed moments to backfill; trigger it instead"):
         await world.scheduler.backfill("k", START - HOUR, START)
 
 
-async def test_what_history_would_forget_at_once_is_refused() -> None:
+async def test_a_backfill_beyond_the_retention_is_refused() -> None:
     scheduler = Scheduler("sqlite://", retention="7d", concurrency=0)
     await scheduler.add(key="k", when="0 * * * *", task="job")
     now = datetime.now(UTC)
@@ -387,12 +387,12 @@ async def test_what_history_would_forget_at_once_is_refused() -> None:
     await scheduler.close()
 
 
-async def test_a_schedule_that_is_not_there_cannot_be_backfilled(world: World) -> None:
+async def test_an_unknown_schedule_cannot_be_backfilled(world: World) -> None:
     with pytest.raises(NotFound, match="no schedule 'gone'"):
         await world.scheduler.backfill("gone", START, START)
 
 
-async def test_a_rule_that_is_changed_meanwhile_ends_the_backfill(world: World) -> None:
+async def test_a_change_of_the_rule_ends_a_running_backfill(world: World) -> None:
     await world.add(overlap="allow")
     steps = aiter(world.scheduler.backfill("k", START - 5 * HOUR, START))
     await anext(steps)
@@ -409,12 +409,12 @@ async def _rest(steps: AsyncIterator[BackfillStep]) -> None:
         pass
 
 
-async def test_a_one_shot_of_the_past_can_be_made_up_for(world: World) -> None:
+async def test_a_past_one_shot_can_be_backfilled(world: World) -> None:
     await world.add(Once(START - HOUR))
     assert (await world.ended(world.scheduler.backfill("k", START - 2 * HOUR, START)))[0].made == 1
 
 
-async def test_a_backfill_that_nobody_awaits_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_backfill_that_is_not_awaited_raises_an_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.scheduler.backfill("k", START, START)
     assert "scheduler.backfill(...) was not awaited and did nothing; write `await scheduler.backfill" in caplog.text
 
@@ -422,7 +422,7 @@ async def test_a_backfill_that_nobody_awaits_says_so(world: World, caplog: pytes
 # --- the blocking form
 
 
-def test_plain_code_waits_for_the_end_and_hears_of_the_steps() -> None:
+def test_the_sync_form_of_a_backfill_waits_for_the_end_and_reports_progress() -> None:
     scheduler, steps = Scheduler("sqlite://"), list[BackfillStep]()
 
     @scheduler.task

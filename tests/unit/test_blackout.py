@@ -35,13 +35,13 @@ def frozen(fate: str, **fields: Any) -> PlanInputs:
 
 
 @pytest.mark.parametrize("fate", ["drop", "latest", "all"])
-def test_nothing_fires_while_it_is_closed_and_it_is_looked_at_when_it_opens(fate: str) -> None:
+def test_nothing_fires_in_a_blackout_and_the_schedule_is_due_at_its_end(fate: str) -> None:
     made = plan_at(frozen(fate), at(14, 10))
     assert made.fires == made.gaps == ()
     assert (made.next_fire_at, made.next_at) == (at(13), at(15, 30))
 
 
-def test_what_was_owed_before_it_closed_waits_as_well() -> None:
+def test_moments_due_before_a_blackout_wait_for_its_end_too() -> None:
     made = plan_at(frozen("drop", fire_at=at(12)), at(13))
     assert made.fires == made.gaps == ()
     made = plan_at(frozen("drop", fire_at=at(12)), at(15, 30))
@@ -49,13 +49,13 @@ def test_what_was_owed_before_it_closed_waits_as_well() -> None:
     assert gap_rows(made.gaps) == [(at(13), at(15), 3, "skipped", "blackout")]
 
 
-def test_a_cursor_in_a_blackout_is_due_when_that_opens() -> None:
+def test_a_cursor_in_a_blackout_is_due_at_its_end() -> None:
     made = plan_at(frozen("latest", fire_at=at(12)), at(12))
     assert fire_moments(made.fires) == [at(12)]
     assert (made.next_fire_at, made.next_at) == (at(13), at(15, 30))
 
 
-def test_a_blackout_that_never_opens_is_not_looked_at_again() -> None:
+def test_a_schedule_in_an_endless_blackout_is_never_due() -> None:
     shut = Calendar("shut", exclude=["mon-sun"])
     made = plan_at(frozen("latest", closed=shut), at(13))
     assert (made.fires, made.next_fire_at, made.next_at) == ((), at(13), None)
@@ -66,14 +66,14 @@ def test_a_blackout_that_never_opens_is_not_looked_at_again() -> None:
 # --- when it opens
 
 
-def test_drop_makes_one_gap_of_it() -> None:
+def test_drop_records_the_held_moments_as_one_gap() -> None:
     made = plan_at(frozen("drop"), at(15, 30))
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(13), at(15), 3, "skipped", "blackout")]
     assert (made.next_fire_at, made.next_at) == (at(16), at(16))
 
 
-def test_latest_runs_the_newest_of_it_late_for_all() -> None:
+def test_latest_runs_the_newest_held_moment_as_late() -> None:
     made = plan_at(frozen("latest"), at(15, 30))
     assert fire_moments(made.fires) == [at(15)]
     assert (made.fires[0].due_at, made.fires[0].is_late) == (at(15, 30), True)
@@ -81,13 +81,13 @@ def test_latest_runs_the_newest_of_it_late_for_all() -> None:
     assert made.next_fire_at == at(16)
 
 
-def test_a_moment_at_which_it_opens_stands_for_those_it_held() -> None:
+def test_a_moment_at_the_end_of_a_blackout_replaces_the_held_ones() -> None:
     made = plan_at(frozen("latest", closed=closed(at(12, 30), at(15))), at(15))
     assert fire_moments(made.fires) == [at(15)]
     assert gap_rows(made.gaps) == [(at(13), at(14), 2, "skipped", "coalesced")]
 
 
-def test_all_runs_them_one_by_one_at_its_pace() -> None:
+def test_all_runs_the_held_moments_one_by_one_at_its_pace() -> None:
     made = plan_at(frozen("all"), at(15, 30))
     assert fire_moments(made.fires) == [at(13)]
     assert (made.next_fire_at, made.next_at) == (at(14), at(15, 30, 1))
@@ -95,7 +95,7 @@ def test_all_runs_them_one_by_one_at_its_pace() -> None:
     assert (waits.fires, waits.gaps, waits.next_fire_at) == ((), (), at(15))
 
 
-def test_all_gives_up_what_is_beyond_the_limit_of_catching_up() -> None:
+def test_all_misses_held_moments_beyond_the_catch_up_limit() -> None:
     made = plan_at(frozen("all", catch_up_limit=2), at(15, 30))
     assert fire_moments(made.fires) == [at(14)]
     assert gap_rows(made.gaps) == [(at(13), at(13), 1, "missed", "limit")]
@@ -103,24 +103,24 @@ def test_all_gives_up_what_is_beyond_the_limit_of_catching_up() -> None:
 
 @pytest.mark.parametrize("fate", ["latest", "all"])
 @pytest.mark.parametrize(("late", "is_missed"), [(10 * MINUTE, False), (10 * MINUTE + 1, True)])
-def test_grace_counts_from_the_opening(fate: str, late: int, is_missed: bool) -> None:
+def test_grace_counts_from_the_end_of_the_blackout(fate: str, late: int, is_missed: bool) -> None:
     made = plan_at(frozen(fate, grace=10 * MINUTE), at(15, 30) + late)
     assert (made.fires == ()) is is_missed
     assert ([gap.reason for gap in made.gaps] == ["grace"]) is is_missed
 
 
-def test_catch_up_skip_does_not_keep_what_was_held_from_running() -> None:
+def test_catch_up_skip_does_not_skip_held_moments() -> None:
     made = plan_at(frozen("latest", catch_up="skip"), at(15, 30, 10))
     assert fire_moments(made.fires) == [at(15)]
 
 
-def test_jitter_does_not_delay_what_was_held() -> None:
+def test_jitter_does_not_delay_held_moments() -> None:
     rule = Every("1h", jitter="59m", jitter_mode="fresh")
     made = plan_at(frozen("latest", rule=rule, at=at(15, 30)), at(15, 30), uniform=0.9)
     assert [(fire.fire_at, fire.due_at) for fire in made.fires] == [(at(15), at(15, 30))]
 
 
-def test_a_moment_that_jitter_carries_into_a_blackout_waits_for_its_end_and_is_no_part_of_it() -> None:
+def test_a_moment_that_jitter_delays_into_a_blackout_waits_but_is_not_held() -> None:
     rule = Every("1h", jitter="59m", jitter_mode="fresh")
     known = frozen("drop", rule=rule, fire_at=at(12), at=at(12, 45), grace=MINUTE)
     held = plan_at(known, at(12, 45))
@@ -129,7 +129,7 @@ def test_a_moment_that_jitter_carries_into_a_blackout_waits_for_its_end_and_is_n
     assert fire_moments(opened.fires) == [at(12)]
 
 
-def test_a_rule_counted_from_the_end_is_held_like_any_other() -> None:
+def test_a_blackout_holds_an_after_end_rule_too() -> None:
     rule = Every("1h", after="end")
     assert plan_at(frozen("latest", rule=rule), at(13)).next_at == at(15, 30)
     assert fire_moments(plan_at(frozen("latest", rule=rule), at(15, 30)).fires) == [at(13)]
@@ -141,7 +141,7 @@ def test_a_rule_counted_from_the_end_is_held_like_any_other() -> None:
 # --- downtime
 
 
-def test_a_downtime_over_years_of_nightly_blackouts_costs_three_rows() -> None:
+def test_a_downtime_over_years_of_nightly_blackouts_needs_three_rows() -> None:
     nights = Calendar("nights", exclude=["22:00-06:00"])
     rule = Cron("0 * * * *")
     for fate, reasons in (("drop", ["coalesced", "blackout"]), ("latest", ["coalesced"])):
@@ -161,7 +161,7 @@ def test_a_downtime_with_a_blackout_in_it_counts_each_moment_once() -> None:
     ]
 
 
-def test_catch_up_skip_still_misses_what_no_blackout_held() -> None:
+def test_catch_up_skip_misses_moments_outside_the_blackout() -> None:
     made = plan_at(frozen("latest", fire_at=at(16), catch_up="skip"), at(18, 20))
     assert gap_rows(made.gaps) == [(at(16), at(18), 3, "missed", "downtime")]
 
@@ -169,14 +169,14 @@ def test_catch_up_skip_still_misses_what_no_blackout_held() -> None:
 # --- pauses
 
 
-def test_a_pause_covers_what_a_blackout_would_have_held() -> None:
+def test_moments_of_a_blackout_during_a_pause_are_paused() -> None:
     made = plan_at(frozen("latest", pause=paused(until=at(15, 10))), at(15, 10))
     assert made.fires == ()
     assert gap_rows(made.gaps) == [(at(13), at(15), 3, "skipped", "paused")]
     assert made.next_fire_at == at(16)
 
 
-def test_a_pause_settles_what_is_held() -> None:
+def test_a_pause_settles_held_moments() -> None:
     fires, gaps = settle(frozen("latest"), at(14, 10), Reason.PAUSED)
     assert fires == ()
     assert gap_rows(gaps) == [(at(13), at(14), 2, "skipped", "paused")]
@@ -205,7 +205,7 @@ async def test_a_blackout_that_is_not_defined_is_refused(bench: Bench) -> None:
         await bench.add(Every("1m"), blackout="freeze")
 
 
-async def test_a_schedule_goes_by_its_blackout(bench: Bench) -> None:
+async def test_a_schedule_obeys_its_blackout(bench: Bench) -> None:
     await freeze(bench, 50, 200)
     await bench.add(Every("1m"), blackout="freeze", blackout_fate="latest")
     assert bench.seconds((await bench.stored()).at) == 200
@@ -215,7 +215,7 @@ async def test_a_schedule_goes_by_its_blackout(bench: Bench) -> None:
     assert await bench.gaps() == [(60, 120, 2, "skipped", "coalesced")]
 
 
-async def test_what_is_held_stays_held_when_the_blackout_is_prolonged(bench: Bench) -> None:
+async def test_held_moments_stay_held_when_the_blackout_is_extended(bench: Bench) -> None:
     await freeze(bench, 50, 200)
     await bench.add(Every("1m"), blackout="freeze", blackout_fate="latest")
     bench.later(130)
@@ -228,7 +228,7 @@ async def test_what_is_held_stays_held_when_the_blackout_is_prolonged(bench: Ben
     assert await bench.gaps() == [(60, 300, 5, "skipped", "coalesced")]
 
 
-async def test_the_newest_of_what_is_held_runs_when_the_blackout_is_ended_early(bench: Bench) -> None:
+async def test_the_newest_held_moment_runs_when_the_blackout_is_ended_early(bench: Bench) -> None:
     await freeze(bench, 50, 2000)
     await bench.add(Every("1m"), blackout="freeze", blackout_fate="latest", catch_up="skip")
     bench.later(950)
@@ -238,7 +238,7 @@ async def test_the_newest_of_what_is_held_runs_when_the_blackout_is_ended_early(
     assert bench.seconds((await bench.stored()).fire_at) == 960
 
 
-async def test_taking_the_blackout_away_lets_the_newest_run(bench: Bench) -> None:
+async def test_the_newest_held_moment_runs_when_the_blackout_is_removed(bench: Bench) -> None:
     await freeze(bench, 50, 2000)
     await bench.add(Every("1m"), blackout="freeze", blackout_fate="all")
     bench.later(950)
@@ -246,7 +246,7 @@ async def test_taking_the_blackout_away_lets_the_newest_run(bench: Bench) -> Non
     assert await bench.fired() == [900]
 
 
-async def test_an_edit_of_the_rule_settles_what_is_held(bench: Bench) -> None:
+async def test_an_edit_of_the_rule_settles_held_moments(bench: Bench) -> None:
     await freeze(bench, 50, 2000)
     await bench.add(Every("1m"), blackout="freeze", blackout_fate="latest")
     bench.later(150)
@@ -255,7 +255,7 @@ async def test_an_edit_of_the_rule_settles_what_is_held(bench: Bench) -> None:
     assert await bench.gaps() == [(60, 120, 2, "skipped", "edited")]
 
 
-async def test_removing_settles_what_is_held(bench: Bench) -> None:
+async def test_removing_a_schedule_settles_held_moments(bench: Bench) -> None:
     await freeze(bench, 50, 2000)
     await bench.add(Every("1m"), blackout="freeze", blackout_fate="latest")
     bench.later(150)
@@ -263,7 +263,7 @@ async def test_removing_settles_what_is_held(bench: Bench) -> None:
     assert await bench.gaps() == [(60, 120, 2, "skipped", "removed")]
 
 
-async def test_a_one_shot_in_a_blackout_is_dropped_or_runs_when_it_opens(bench: Bench) -> None:
+async def test_a_one_shot_in_a_blackout_is_dropped_or_runs_at_its_end(bench: Bench) -> None:
     await freeze(bench, 50, 200)
     await bench.add(Once(after="1m"), "dropped", blackout="freeze")
     await bench.add(Once(after="1m"), "held", blackout="freeze", blackout_fate="all")
@@ -274,7 +274,7 @@ async def test_a_one_shot_in_a_blackout_is_dropped_or_runs_when_it_opens(bench: 
     assert (await bench.stored("dropped")).at is None
 
 
-async def test_a_cursor_remembers_the_blackout_it_was_computed_with(bench: Bench) -> None:
+async def test_the_fingerprint_of_a_cursor_includes_the_blackout(bench: Bench) -> None:
     await freeze(bench, 50, 200)
     await bench.add(Every("1m"), blackout="freeze")
     before = (await bench.stored()).fingerprint

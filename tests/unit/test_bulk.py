@@ -28,7 +28,7 @@ async def paused(scheduler: Scheduler) -> list[str]:
     return [schedule.key for schedule in await scheduler.schedules(is_paused=True)]
 
 
-async def test_those_with_the_label_are_paused_with_note_and_end(scheduler: Scheduler) -> None:
+async def test_schedules_with_the_label_are_paused_with_note_and_end(scheduler: Scheduler) -> None:
     back = datetime.now(UTC) + timedelta(hours=5)
     assert await scheduler.pause_many(labels={"team": "ops"}, note="the warehouse moves", until=back) == ["a", "b", "d"]
     assert await paused(scheduler) == ["a", "b", "d"]
@@ -36,18 +36,18 @@ async def test_those_with_the_label_are_paused_with_note_and_end(scheduler: Sche
     assert (schedule.pause_note, schedule.paused_until) == ("the warehouse moves", back)
 
 
-async def test_all_labels_must_fit(scheduler: Scheduler) -> None:
+async def test_all_labels_must_match(scheduler: Scheduler) -> None:
     assert await scheduler.pause_many(labels={"team": "shop", "tier": "1"}) == ["c"]
     assert await scheduler.pause_many(labels={"team": "ops", "tier": "2"}) == []
 
 
-async def test_what_is_paused_keeps_its_own_note(scheduler: Scheduler) -> None:
+async def test_a_schedule_that_is_already_paused_keeps_its_own_note(scheduler: Scheduler) -> None:
     await scheduler.pause("b", note="mine")
     assert await scheduler.pause_many(labels={"team": "ops"}, note="theirs") == ["a", "d"]
     assert (await scheduler.schedule("b")).pause_note == "mine"
 
 
-async def test_those_with_the_label_are_resumed(scheduler: Scheduler) -> None:
+async def test_schedules_with_the_label_are_resumed(scheduler: Scheduler) -> None:
     await scheduler.pause_many(everything=True)
     assert await scheduler.resume_many(labels={"team": "ops"}) == ["a", "b", "d"]
     assert await paused(scheduler) == ["c"]
@@ -55,7 +55,7 @@ async def test_those_with_the_label_are_resumed(scheduler: Scheduler) -> None:
     assert await scheduler.resume_many(everything=True) == []
 
 
-async def test_what_no_code_declares_any_more_is_not_resumed_with_the_others(scheduler: Scheduler) -> None:
+async def test_schedules_paused_as_undeclared_are_not_resumed_with_the_others(scheduler: Scheduler) -> None:
     await scheduler.pause("a")
     await (await scheduler.runtime.context()).editor().pause_undeclared("b", "shop")
     assert await scheduler.resume_many(everything=True) == ["a"]
@@ -71,13 +71,13 @@ async def test_more_than_a_page_of_schedules_are_all_changed() -> None:
     await scheduler.close()
 
 
-async def test_the_caller_hears_of_each_change(scheduler: Scheduler) -> None:
+async def test_the_caller_gets_each_change(scheduler: Scheduler) -> None:
     heard: list[tuple[str, int]] = []
     await scheduler.pause_many(labels={"team": "ops"}, on_change=lambda key, count: heard.append((key, count)))
     assert heard == [("a", 1), ("b", 2), ("d", 3)]
 
 
-async def test_hooks_hear_of_each_pause(scheduler: Scheduler) -> None:
+async def test_hooks_are_called_for_each_pause(scheduler: Scheduler) -> None:
     heard: list[tuple[str | None, str]] = []
 
     @scheduler.on("paused")
@@ -89,7 +89,7 @@ async def test_hooks_hear_of_each_pause(scheduler: Scheduler) -> None:
     assert heard == [("c", "closed")]
 
 
-async def test_one_that_is_removed_meanwhile_is_passed_over(
+async def test_a_schedule_that_is_removed_meanwhile_is_skipped(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pause = Editor.pause
@@ -105,7 +105,7 @@ async def test_one_that_is_removed_meanwhile_is_passed_over(
         await scheduler.schedule("b")
 
 
-async def test_one_that_somebody_pauses_meanwhile_keeps_their_note(
+async def test_a_schedule_that_is_paused_meanwhile_keeps_that_note(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pause = Editor.pause
@@ -120,7 +120,7 @@ async def test_one_that_somebody_pauses_meanwhile_keeps_their_note(
     assert (await scheduler.schedule("b")).pause_note == "faster"
 
 
-async def test_no_label_means_nothing_unless_everything_is_said(scheduler: Scheduler) -> None:
+async def test_a_bulk_change_without_labels_needs_everything(scheduler: Scheduler) -> None:
     for change in (scheduler.pause_many, scheduler.resume_many):
         with pytest.raises(InvalidInput, match="name one, or write everything=True"):
             await change()
@@ -131,7 +131,7 @@ async def test_no_label_means_nothing_unless_everything_is_said(scheduler: Sched
     assert await paused(scheduler) == []
 
 
-async def test_an_end_that_has_passed_is_refused_before_anything_is_paused(scheduler: Scheduler) -> None:
+async def test_a_past_end_is_refused_before_any_schedule_is_paused(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidInput, match=r"until: .* has passed"):
         await scheduler.pause_many(everything=True, until=datetime(2020, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidWhen, match="has no time zone"):
@@ -149,7 +149,7 @@ def test_plain_code_can_do_it_too() -> None:
     scheduler.sync.close()
 
 
-async def test_the_guard_of_a_pause_looks_at_the_schedule_as_it_is(scheduler: Scheduler) -> None:
+async def test_the_guard_of_a_pause_checks_the_current_schedule(scheduler: Scheduler) -> None:
     seen: list[StoredSchedule] = []
 
     def look(stored: StoredSchedule) -> bool:

@@ -29,12 +29,12 @@ def test_a_size_is_a_number_with_its_unit(text: str | int, size: int) -> None:
         ("99999999TiB", f"limit: '99999999TiB' must be between 0 and {2**60} bytes"),
     ],
 )
-def test_what_is_no_size_is_refused_with_the_fix(value: object, said: str) -> None:
+def test_an_invalid_size_is_refused_with_the_fix(value: object, said: str) -> None:
     with pytest.raises(InvalidSetting) as wrong:
         size_bytes(value, what="limit")
     assert str(wrong.value) == said
 
 
 @given(st.integers(0, 2**60) | st.integers(0, 2**20).map(lambda count: count * 2**10))
-def test_the_text_of_a_size_reads_back_as_the_same(size: int) -> None:
+def test_the_text_of_a_size_parses_to_the_same_size(size: int) -> None:
     assert size_bytes(size_text(size)) == size

@@ -30,7 +30,7 @@ async def test_a_task_that_misses_a_cancellation_is_cancelled_again() -> None:
     assert missed == 3
 
 
-async def test_one_that_never_ends_is_left_when_time_is_up() -> None:
+async def test_a_task_that_never_ends_is_abandoned_after_the_timeout() -> None:
     may_end = asyncio.Event()
 
     async def stubborn() -> None:

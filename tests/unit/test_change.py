@@ -34,7 +34,7 @@ moments = st.lists(st.integers(0, 14 * DAY // (10 * MINUTE)), unique=True, max_s
 
 @given(moments, moments, st.sampled_from(ZONES))
 @settings(deadline=None)
-def test_applying_the_comparison_to_the_old_fires_gives_the_new_ones(old: list[int], new: list[int], tz: str) -> None:
+def test_applying_the_changes_to_the_old_fires_gives_the_new_fires(old: list[int], new: list[int], tz: str) -> None:
     compared = compare(old, new, ZoneInfo(tz))
     gone = {*compared.removes, *(before for before, _ in compared.moves)}
     stays = [at for at in old if at not in gone]
@@ -43,7 +43,7 @@ def test_applying_the_comparison_to_the_old_fires_gives_the_new_ones(old: list[i
 
 @given(moments, moments, st.sampled_from(ZONES))
 @settings(deadline=None)
-def test_every_fire_is_told_once(old: list[int], new: list[int], tz: str) -> None:
+def test_every_fire_is_in_one_change(old: list[int], new: list[int], tz: str) -> None:
     compared = compare(old, new, ZoneInfo(tz))
     assert sorted([*compared.stays, *compared.removes, *(at for at, _ in compared.moves)]) == old
     assert sorted([*compared.stays, *compared.adds, *(at for _, at in compared.moves)]) == new
@@ -68,7 +68,7 @@ def test_no_day_has_both_an_addition_and_a_removal(old: list[int], new: list[int
     assert not days, "they would have been a move"
 
 
-def test_each_of_the_fewer_is_paired_with_its_nearest() -> None:
+def test_fires_are_paired_with_their_nearest_counterparts() -> None:
     day = to_us(datetime(2026, 6, 2, tzinfo=UTC))
     old, new = [day + 9 * HOUR], [day + hour * HOUR for hour in (0, 6, 10, 18)]
     assert compare(old, new, ZoneInfo("UTC")) == Comparison(
@@ -108,7 +108,7 @@ RULES = [
     st.integers(0, 365).map(lambda day: NOW + day * DAY),
 )
 @settings(deadline=None)
-def test_applying_a_plan_to_the_fires_of_the_old_rule_gives_those_of_the_new(
+def test_applying_a_preview_to_the_fires_of_the_old_rule_gives_those_of_the_new_rule(
     old: str, new: str, days: int, since: int
 ) -> None:
     plan = planned(old, new, days, since)
@@ -138,12 +138,12 @@ def test_a_daily_rule_at_another_hour_moves_each_day() -> None:
     assert plan.words() == "k: 3 fires before, 3 after; 3 move"
 
 
-def test_twice_as_often_adds_as_many_as_stay() -> None:
+def test_doubling_the_frequency_adds_as_many_fires_as_it_keeps() -> None:
     plan = planned("every 1h", "every 30m", days=1)
     assert (plan.stays, len(plan.adds), plan.moves, plan.removes) == (24, 24, (), ())
 
 
-def test_another_zone_moves_the_fires_and_shows_each_in_its_own() -> None:
+def test_a_change_of_the_zone_shows_each_fire_in_its_own_zone() -> None:
     midnight = NOW - 12 * HOUR
     plan = planned("0 9 * * *; tz=Europe/Berlin", "0 9 * * *; tz=America/New_York", 2, midnight)
     assert [(move.old.hour, move.new.hour, move.by) for move in plan.moves] == [(9, 9, timedelta(hours=6))] * 2
@@ -161,7 +161,7 @@ def test_a_rule_of_every_second_is_counted_and_listed_up_to_a_limit() -> None:
     assert (both.stays, len(both.removes), both.is_complete) == (1_000, 1_000, False)
 
 
-def test_days_on_which_the_clock_is_turned_are_marked_in_words() -> None:
+def test_days_with_a_clock_change_are_marked() -> None:
     since = to_us(datetime(2026, 10, 23, 12, tzinfo=UTC))
     plan = planned("0 9 * * *; tz=Europe/Berlin", "0 10 * * *; tz=Europe/Berlin", 4, since)
     assert [(move.new.day, move.clock_change) for move in plan.moves] == [
@@ -178,7 +178,7 @@ def test_days_on_which_the_clock_is_turned_are_marked_in_words() -> None:
     )
 
 
-def test_a_move_over_a_clock_change_is_told_by_its_real_length() -> None:
+def test_a_move_across_a_clock_change_shows_its_real_length() -> None:
     since = to_us(datetime(2027, 3, 27, 12, tzinfo=UTC))
     plan = planned("0 1 * * *; tz=Europe/Berlin", "0 4 * * *; tz=Europe/Berlin", 1, since)
     [move] = plan.moves
@@ -186,13 +186,13 @@ def test_a_move_over_a_clock_change_is_told_by_its_real_length() -> None:
     assert to_us(move.new) - to_us(move.old) == 2 * HOUR
 
 
-def test_the_fires_that_are_left_to_a_bounded_rule_are_those_that_count() -> None:
+def test_only_the_remaining_fires_of_a_bounded_rule_are_compared() -> None:
     plan = planned("0 9 * * *", "0 9 * * *", left=3)
     assert (plan.fires_old, plan.fires_new, plan.stays, len(plan.removes)) == (14, 3, 3, 11)
     assert planned("0 9 * * *", "0 9 * * *", left=0).fires_new == 0
 
 
-def test_decisions_about_single_moments_are_looked_at() -> None:
+def test_overrides_are_part_of_the_comparison() -> None:
     nine = to_us(datetime(2026, 6, 2, 9, tzinfo=UTC))
     decisions = (
         Occurrence(fire_at=nine, kind="skip"),
@@ -204,7 +204,7 @@ def test_decisions_about_single_moments_are_looked_at() -> None:
     assert plan.stays == 2
 
 
-def test_lines_tell_the_changes_in_the_order_of_time() -> None:
+def test_the_changes_are_listed_in_order_of_time() -> None:
     lines = planned("0 9 * * *", "0 10 * * 2-4", days=4).lines()
     assert lines == [
         "k: cron 0 9 * * *; tz=UTC -> cron 0 10 * * 2-4; tz=UTC",
@@ -218,7 +218,7 @@ def test_lines_tell_the_changes_in_the_order_of_time() -> None:
     assert planned("0 9 * * *", "0 10 * * 2-4", days=4).lines(most=1)[-1] == "  … and 3 more"
 
 
-def test_days_with_a_clock_change_are_told_however_far_away_they_are() -> None:
+def test_days_with_a_clock_change_are_shown_at_any_distance() -> None:
     since = to_us(datetime(2026, 12, 1, 12, tzinfo=UTC))
     plan = planned("0 9 * * *; tz=Europe/Berlin", "0 10 * * *; tz=Europe/Berlin", 120, since)
     assert plan.words() == (
@@ -234,7 +234,7 @@ def test_days_with_a_clock_change_are_told_however_far_away_they_are() -> None:
     ]
 
 
-def test_a_day_with_a_clock_change_is_whole_for_an_hourly_rule_and_cut_for_a_denser_one() -> None:
+def test_a_day_with_a_clock_change_is_complete_for_an_hourly_rule_and_shortened_for_a_denser_one() -> None:
     since = to_us(datetime(2026, 10, 22, 12, tzinfo=UTC))
     hourly = planned("0 * * * *; tz=Europe/Berlin", "30 * * * *; tz=Europe/Berlin", 7, since)
     assert "25 of them on a day with a clock change: Sun 2026-10-25" in hourly.words()
@@ -244,13 +244,13 @@ def test_a_day_with_a_clock_change_is_whole_for_an_hourly_rule_and_cut_for_a_den
     assert sum("the clock goes back" in line for line in dense.lines(most=0)) == 25
 
 
-def test_several_days_with_a_clock_change_are_named_each() -> None:
+def test_each_day_with_a_clock_change_is_named() -> None:
     plan = planned("0 9 * * *; tz=Europe/Berlin", "0 10 * * *; tz=Europe/Berlin", 366)
     assert plan.words().endswith("; 2 of them on days with a clock change: Sun 2026-10-25, Sun 2027-03-28")
     assert "clock change" not in planned("0 9 * * *", "0 10 * * *", 366).words()
 
 
-def test_a_clock_change_after_what_is_compared_is_a_note() -> None:
+def test_a_clock_change_after_the_compared_range_is_a_note() -> None:
     plan = planned("*/10 * * * *; tz=Europe/Berlin", "5-55/10 * * * *; tz=Europe/Berlin", 366)
     assert not plan.is_complete
     assert plan.notes == (
@@ -289,7 +289,7 @@ async def add(world: World, when: When | str = "0 9 * * *", **options: Any) -> N
     await world.scheduler.add(key="k", when=when, task="job", **options)
 
 
-async def test_a_preview_writes_nothing_and_tells_what_the_update_does(world: World) -> None:
+async def test_a_preview_writes_nothing_and_shows_the_effect_of_the_update(world: World) -> None:
     await add(world)
     before = await world.scheduler.schedule("k")
     plan = await world.scheduler.preview_change("k", "weekdays at 10:00", priority=5)
@@ -303,7 +303,7 @@ async def test_a_preview_writes_nothing_and_tells_what_the_update_does(world: Wo
     assert fired == [move.new for move in plan.moves]
 
 
-async def test_another_zone_for_the_rule_there_is(world: World) -> None:
+async def test_a_preview_can_change_only_the_zone(world: World) -> None:
     await add(world, Cron("0 9 * * *", tz="UTC", jitter="30s"))
     plan = await world.scheduler.preview_change("k", tz="Europe/Berlin", days=2)
     assert plan.when_new == "cron 0 9 * * *; tz=Europe/Berlin; jitter=30s"
@@ -317,7 +317,7 @@ async def test_another_zone_for_the_rule_there_is(world: World) -> None:
         await world.scheduler.preview_change("k", tz="UTC; max_fires=1")
 
 
-async def test_another_calendar_for_the_rule_there_is(world: World) -> None:
+async def test_a_preview_can_change_only_the_calendar(world: World) -> None:
     await add(world)
     plan = await world.scheduler.preview_change("k", calendar=Calendar.weekdays("business"))
     assert {fire.at.date() for fire in plan.removes} == {date(2026, 6, day) for day in (6, 7, 13, 14)}
@@ -326,7 +326,7 @@ async def test_another_calendar_for_the_rule_there_is(world: World) -> None:
         await world.scheduler.preview_change("k", calendar="gone")
 
 
-async def test_a_blackout_takes_its_fires_away(world: World) -> None:
+async def test_a_preview_of_a_blackout_shows_the_removed_fires(world: World) -> None:
     await add(world)
     closed = Calendar.blackout("move", datetime(2026, 6, 3, tzinfo=UTC), datetime(2026, 6, 5, tzinfo=UTC))
     given = await world.scheduler.preview_change("k", blackout=closed)
@@ -345,7 +345,7 @@ async def test_a_blackout_takes_its_fires_away(world: World) -> None:
     assert [fire.at.day for fire in wider.removes] == [5]
 
 
-async def test_a_pause_and_a_removal_can_be_looked_at_too(world: World) -> None:
+async def test_a_pause_and_a_removal_have_previews(world: World) -> None:
     await add(world)
     paused = await world.scheduler.preview_change("k", pause=True, days=7)
     assert (paused.kind, paused.when_new, len(paused.removes)) == ("pause", None, 7)
@@ -359,7 +359,7 @@ async def test_a_pause_and_a_removal_can_be_looked_at_too(world: World) -> None:
     assert not (await world.scheduler.schedule("k")).is_paused
 
 
-async def test_a_paused_schedule_says_so(world: World) -> None:
+async def test_a_preview_of_a_paused_schedule_shows_the_pause(world: World) -> None:
     await add(world)
     await world.scheduler.pause("k")
     plan = await world.scheduler.preview_change("k", "0 10 * * *")
@@ -371,14 +371,14 @@ async def test_a_paused_schedule_says_so(world: World) -> None:
     assert until.notes == ("it is paused until 2026-06-08T00:00:00Z",)
 
 
-async def test_what_counts_from_the_end_of_a_run_has_one_fire_that_is_known(world: World) -> None:
+async def test_a_preview_of_an_after_end_rule_has_one_fire(world: World) -> None:
     await add(world)
     plan = await world.scheduler.preview_change("k", Every("2h", after="end"))
     assert plan.fires_new == 1
     assert "only its next fire is known" in " ".join(plan.notes)
 
 
-async def test_a_declared_schedule_says_that_it_cannot_be_removed() -> None:
+async def test_the_preview_of_removing_a_declared_schedule_is_refused() -> None:
     scheduler = Scheduler("sqlite://", app="shop")
 
     @scheduler.cron("0 9 * * *")
@@ -389,7 +389,7 @@ async def test_a_declared_schedule_says_that_it_cannot_be_removed() -> None:
     assert "so removing it is refused: pause it instead" in plan.notes[0]
 
 
-async def test_what_would_be_refused_is_refused_in_the_preview(world: World) -> None:
+async def test_a_preview_of_an_invalid_change_is_refused(world: World) -> None:
     await add(world)
     with pytest.raises(InvalidInput, match="different changes; preview one at a time"):
         await world.scheduler.preview_change("k", "every 1h", pause=True)
@@ -409,7 +409,7 @@ async def test_what_would_be_refused_is_refused_in_the_preview(world: World) -> 
         await world.scheduler.preview_change("gone", "every 1h")
 
 
-async def test_a_rule_that_the_scheduler_does_not_take_is_refused_in_the_preview() -> None:
+async def test_a_preview_of_a_rule_outside_the_limits_of_the_scheduler_is_refused() -> None:
     limited = World(min_interval="1m")
     async with virtual_time(limited.scheduler, start=START):
         await add(limited)
@@ -417,7 +417,7 @@ async def test_a_rule_that_the_scheduler_does_not_take_is_refused_in_the_preview
             await limited.scheduler.preview_change("k", "every 1s")
 
 
-def test_plain_code_can_ask_too() -> None:
+def test_a_preview_has_a_sync_form() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     scheduler.sync.add(key="k", when="0 9 * * *", task="job")
     # On the last day, or the first, only one of the two may be in the days to come.

@@ -74,7 +74,7 @@ def test_outside_of_a_job_there_is_no_current_run() -> None:
         current()
 
 
-def test_inside_of_a_job_current_answers_its_context() -> None:
+def test_inside_of_a_job_current_returns_its_context() -> None:
     ctx = context()
     token = current_context.set(ctx)
     try:
@@ -110,7 +110,7 @@ def test_progress_that_is_no_fraction_is_refused(fraction: Any) -> None:
         context().progress(fraction)
 
 
-def test_the_words_of_progress_are_bounded() -> None:
+def test_the_text_of_progress_is_bounded() -> None:
     ctx = context()
     ctx.progress(1, "x" * 10_000)
     taken = record_of(ctx).open_buffer().take()
@@ -130,7 +130,7 @@ def test_lines_keep_their_time_level_and_order() -> None:
     assert lines_of(ctx) == [(NOON, "info", "one"), (NOON + SECOND, "warning", "two")]
 
 
-def test_lines_are_numbered_on_from_what_was_taken() -> None:
+def test_line_numbers_continue_after_the_written_lines() -> None:
     ctx = context()
     ctx.log("one")
     ctx.log("two")
@@ -142,19 +142,19 @@ def test_lines_are_numbered_on_from_what_was_taken() -> None:
     assert (first[0], second[0]) == (0, 2)
 
 
-def test_what_is_no_text_is_made_text() -> None:
+def test_a_log_line_of_another_type_becomes_text() -> None:
     ctx = context()
     ctx.log({"rows": 3})  # type: ignore[arg-type]
     assert lines_of(ctx)[0][2] == "{'rows': 3}"
 
 
-def test_a_long_line_is_cut_and_says_so() -> None:
+def test_a_long_line_is_cut_with_a_marker() -> None:
     ctx = context()
     ctx.log("x" * (LINE_MAX_CHARS + 1))
     assert lines_of(ctx)[0][2] == "x" * LINE_MAX_CHARS + " … (line cut)"
 
 
-def test_a_chatty_job_is_cut_off_with_a_line_that_says_so() -> None:
+def test_a_job_that_logs_too_much_is_cut_off_with_a_marker_line() -> None:
     ctx = context()
     for number in range(LINES_MAX + 100):
         ctx.log(str(number))
@@ -164,7 +164,7 @@ def test_a_chatty_job_is_cut_off_with_a_line_that_says_so() -> None:
     assert lines[-1][2].startswith("log limit of the attempt reached")
 
 
-def test_the_characters_of_a_log_are_bounded_too() -> None:
+def test_the_total_size_of_a_log_is_bounded_too() -> None:
     ctx = context()
     for _ in range(100):
         ctx.log("x" * LINE_MAX_CHARS)
@@ -173,7 +173,7 @@ def test_the_characters_of_a_log_are_bounded_too() -> None:
     assert lines[-1][2].startswith("log limit of the attempt reached")
 
 
-def test_a_log_that_was_taken_stays_full() -> None:
+def test_a_full_log_stays_full_after_it_was_written() -> None:
     ctx = context()
     for number in range(LINES_MAX + 1):
         ctx.log(str(number))
@@ -182,7 +182,7 @@ def test_a_log_that_was_taken_stays_full() -> None:
     assert lines_of(ctx) == []
 
 
-def test_threads_that_talk_at_once_lose_no_line() -> None:
+def test_threads_that_log_at_once_lose_no_line() -> None:
     ctx = context()
 
     def talk() -> None:
@@ -212,14 +212,14 @@ def test_a_phase_is_timed() -> None:
     assert (phase.name, phase.at, phase.seconds, phase.is_failed) == ("download", NOON, 1.5, False)
 
 
-def test_a_phase_that_raises_says_so_and_lets_the_error_through() -> None:
+def test_a_phase_that_raises_is_marked_and_passes_the_error_on() -> None:
     ctx = context()
     with pytest.raises(ValueError, match="no"), ctx.phase("download"):
         raise ValueError("no")
     assert record_of(ctx).open_buffer().phases[0].is_failed
 
 
-def test_what_is_not_text_is_made_text_when_it_is_said() -> None:
+def test_values_of_other_types_become_text_when_they_are_logged() -> None:
     ctx = context()
     with ctx.phase(Path("in") / "a.txt"):  # type: ignore[arg-type]
         ctx.progress(0.5, ["half"])  # type: ignore[arg-type]
@@ -238,7 +238,7 @@ def test_phases_are_bounded() -> None:
     assert len(record_of(ctx).open_buffer().phases) == PHASES_MAX
 
 
-def test_a_phase_keeps_what_is_known_of_it() -> None:
+def test_a_phase_keeps_its_metadata() -> None:
     ctx = context()
     with ctx.phase("download", {"url": "https://example.org"}) as metadata:
         [begun] = record_of(ctx).open_buffer().phases
@@ -253,7 +253,9 @@ def test_a_phase_keeps_what_is_known_of_it() -> None:
     ("metadata", "why"),
     [({"text": "x" * METADATA_MAX_BYTES}, "more than 1024"), ({"what": object()}, "not a JSON-like object")],
 )
-def test_metadata_that_cannot_be_kept_costs_a_line_and_not_the_job(metadata: dict[str, object], why: str) -> None:
+def test_metadata_that_cannot_be_stored_is_logged_and_does_not_fail_the_job(
+    metadata: dict[str, object], why: str
+) -> None:
     ctx = context()
     with ctx.phase("download", metadata):
         pass
@@ -265,19 +267,19 @@ def test_metadata_that_cannot_be_kept_costs_a_line_and_not_the_job(metadata: dic
     assert why in text
 
 
-def test_metadata_that_is_no_mapping_is_refused_at_once() -> None:
+def test_metadata_that_is_no_mapping_is_refused() -> None:
     with pytest.raises(InvalidInput, match="phase 'download': metadata: 512 is not a mapping"):
         context().phase("download", 512).__enter__()  # type: ignore[arg-type]
 
 
-def test_phases_within_phases_are_in_the_order_in_which_they_began() -> None:
+def test_nested_phases_are_in_the_order_of_their_start() -> None:
     ctx = context()
     with ctx.phase("outer"), ctx.phase("inner"):
         assert [phase.seconds for phase in record_of(ctx).open_buffer().phases] == [None, None]
     assert [phase.name for phase in record_of(ctx).phases] == ["outer", "inner"]
 
 
-def test_phases_are_taken_only_where_they_are_new() -> None:
+def test_phases_are_written_only_when_they_changed() -> None:
     ctx = context()
     ctx.log("begun")
     assert record_of(ctx).open_buffer().take_phases() is None

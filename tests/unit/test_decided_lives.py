@@ -239,7 +239,7 @@ blackouts = st.fixed_dictionaries(
     st.sampled_from([None, None, None, 4]),
 )
 @settings(max_examples=150, deadline=None)
-def test_every_moment_of_a_life_has_one_row_whatever_people_decide(
+def test_every_moment_has_one_row_under_random_overrides_and_edits(
     seed: int, policy: dict[str, Any], blackout: dict[str, Any], jitter: str | None, max_fires: int | None
 ) -> None:
     async def live() -> None:

@@ -37,7 +37,7 @@ async def start(bench: Bench, *declared: Declaration, name: str = "web") -> None
     await declarations.store_all(bench.store, APP, bench.editor, name)
 
 
-async def test_what_is_declared_is_stored_at_the_start(bench: Bench) -> None:
+async def test_declared_schedules_are_stored_at_the_start(bench: Bench) -> None:
     await start(bench, declaration(args={"a": 1}), declaration(key="other"))
     stored = await bench.stored()
     assert stored.declared is not None
@@ -91,7 +91,7 @@ async def test_an_edit_at_run_time_stays_as_an_override_until_the_code_changes(b
     assert (await bench.stored()).definition.priority == 2
 
 
-async def test_of_two_programs_that_declare_it_differently_the_last_starter_wins(bench: Bench) -> None:
+async def test_of_two_programs_with_different_declarations_the_last_to_start_wins(bench: Bench) -> None:
     await start(bench, declaration(priority=1))
     await start(bench, declaration(priority=2), name="worker")
     stored = await bench.stored()
@@ -119,7 +119,7 @@ async def test_a_declaration_whose_key_another_node_adds_at_the_same_moment_is_n
     assert (await bench.stored("free")).version == 1
 
 
-async def test_declaring_it_again_resumes_what_was_paused_as_undeclared(bench: Bench) -> None:
+async def test_declaring_a_schedule_again_resumes_it_after_a_pause_as_undeclared(bench: Bench) -> None:
     await start(bench, declaration())
     await bench.editor.pause_undeclared("k", "web")
     bench.later(150)
@@ -138,7 +138,7 @@ async def test_a_schedule_added_at_run_time_is_taken_over_by_the_code_that_decla
     assert stored.definition.when == "every 1m; tz=UTC"
 
 
-async def test_what_is_no_longer_declared_is_not_touched_by_a_start(bench: Bench) -> None:
+async def test_a_start_does_not_touch_schedules_that_it_no_longer_declares(bench: Bench) -> None:
     await start(bench, declaration(), declaration(key="other"))
     before = await bench.stored("other")
     await start(bench, declaration())
@@ -161,14 +161,14 @@ def test_the_same_key_twice_is_refused_with_both_places() -> None:
     )
 
 
-def test_the_hash_changes_with_what_is_declared_and_not_with_the_place() -> None:
+def test_the_hash_changes_with_the_declaration_and_not_with_its_place() -> None:
     assert declaration().hash == declaration(place="elsewhere.py:9").hash
     assert declaration(args={"a": 1, "b": 2}).hash == declaration(args={"b": 2, "a": 1}).hash
     others = [declaration(Every("2m")), declaration(priority=1), declaration(args={"a": 1}), declaration(grace=5)]
     assert len({each.hash for each in [declaration(), *others]}) == 5
 
 
-def test_the_place_is_that_of_the_caller() -> None:
+def test_the_place_of_a_declaration_is_the_line_of_the_caller() -> None:
     def declare() -> str:
         return calling_place(1)
 

@@ -101,24 +101,24 @@ def checks(findings: Any) -> list[str]:
 # --- clock and nodes
 
 
-def test_a_clock_that_is_right_is_not_mentioned():
+def test_a_correct_clock_is_no_finding():
     assert checks(about_clock(NOW, ago(seconds=1), [a_node()])) == []
 
 
-def test_a_store_whose_clock_is_another_is_told_with_the_difference():
+def test_a_clock_difference_to_the_store_is_reported():
     (found,) = about_clock(NOW, ago(seconds=90), [])
     assert (found.check, found.severity) == ("clock", Severity.WARNING)
     assert "90.0 s apart" in found.what
 
 
-def test_a_beat_in_the_future_tells_that_the_clock_was_put_back():
+def test_a_heartbeat_in_the_future_means_that_the_clock_was_set_back():
     (found,) = about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1))])
     assert found.check == "clock_step"
     assert "3600.0 s in the future" in found.what
     assert checks(about_clock(NOW, NOW, [a_node(beat_at=NOW + timedelta(hours=1), died_at=NOW)])) == []
 
 
-def test_that_no_node_is_alive_is_an_error_where_there_is_work_and_a_warning_elsewhere():
+def test_no_live_node_is_an_error_if_there_is_work_and_a_warning_otherwise():
     for node in (a_node(died_at=ago(hours=1)), a_node(beat_at=ago(minutes=2))):
         found, *_ = about_nodes([node], NOW, has_work=True)
         assert (found.check, found.severity) == ("no_node", Severity.ERROR)
@@ -127,18 +127,18 @@ def test_that_no_node_is_alive_is_an_error_where_there_is_work_and_a_warning_els
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(2, []), (10, ["late_beat"]), (20, ["silent_node"])])
-def test_a_node_that_is_late_with_its_beat_is_told_before_its_lease_is_over_and_after(seconds, found):
+def test_a_late_heartbeat_is_reported_before_and_after_the_lease_expires(seconds, found):
     other = a_node(id="n2", beat_at=ago(seconds=1))
     assert checks(about_nodes([a_node(beat_at=ago(seconds=seconds)), other], NOW, has_work=True)) == found
 
 
-def test_a_node_whose_process_is_gone_was_killed_though_its_lease_holds():
+def test_a_node_without_its_process_is_reported_as_killed_before_its_lease_expires():
     killed = about_nodes([a_node(), a_node(id="n2")], NOW, has_work=True, killed={"n1": 4711})
     assert [(found.check, found.about) for found in killed] == [("killed_node", ("n1",))]
     assert checks(about_nodes([a_node()], NOW, has_work=True, killed={"n1": 4711})) == ["no_node", "killed_node"]
 
 
-def test_a_schedule_that_live_nodes_declare_differently_is_told_with_both():
+def test_differing_declarations_of_live_nodes_are_reported_with_both_nodes():
     one = a_node(id="n1", name="web@a", declares={"report": "h1", "same": "h"})
     two = a_node(id="n2", name="batch@b", declares={"report": "h2", "same": "h"})
     (found,) = about_programs([one, two], NOW)
@@ -147,7 +147,7 @@ def test_a_schedule_that_live_nodes_declare_differently_is_told_with_both():
     assert checks(about_programs([one], NOW)) == []
 
 
-def test_different_versions_are_worth_a_note():
+def test_different_versions_of_nodes_are_a_note():
     findings = list(about_programs([a_node(), a_node(id="n2", version="2.0")], NOW))
     assert [(found.check, found.severity) for found in findings] == [("versions", Severity.NOTE)]
 
@@ -155,7 +155,7 @@ def test_different_versions_are_worth_a_note():
 # --- runs
 
 
-def test_parked_runs_are_told_once_per_task_and_reason():
+def test_parked_runs_are_reported_once_per_task_and_reason():
     parked = [a_run(id=f"r{number}", state=State.PARKED, reason="unknown_task", task="gone") for number in range(3)] + [
         a_run(
             id="x",
@@ -172,7 +172,7 @@ def test_parked_runs_are_told_once_per_task_and_reason():
     assert "evertick cancel x" in misfit.fix
 
 
-def test_runs_that_wait_long_though_nodes_live_are_told_with_the_reason():
+def test_runs_that_wait_long_despite_live_nodes_are_reported_with_the_reason():
     node = a_node()
     assert checks(about_waiting([a_run()], [node], NOW, USUAL)) == ["waiting_long"]
     (found,) = about_waiting([a_run(queue="slow")], [node], NOW, USUAL)
@@ -180,7 +180,7 @@ def test_runs_that_wait_long_though_nodes_live_are_told_with_the_reason():
     assert "queues=['slow']" in found.fix
 
 
-def test_runs_that_wait_for_their_time_or_with_nobody_there_are_no_finding_of_their_own():
+def test_runs_that_are_not_due_or_have_no_live_node_are_no_separate_finding():
     assert checks(about_waiting([a_run(due_at=ago(seconds=-60))], [a_node()], NOW, USUAL)) == []
     assert checks(about_waiting([a_run(due_at=ago(seconds=5))], [a_node()], NOW, USUAL)) == []
     assert checks(about_waiting([a_run()], [], NOW, USUAL)) == []
@@ -198,7 +198,7 @@ def held_back(reason: str = "concurrency", **fields: Any) -> Run:
         ("rate", "as many of 'press' have started as the rate allows", "raise rate="),
     ],
 )
-def test_runs_that_a_limit_holds_back_for_long_are_told_once_per_key(reason, why, fix):
+def test_runs_blocked_for_long_by_a_limit_are_reported_once_per_key(reason, why, fix):
     runs = [held_back(reason, id="r1"), held_back(reason, id="r2", due_at=ago(minutes=5))]
     (found,) = about_blocked(runs, {}, NOW)
     assert (found.check, found.about) == ("held_back_long", ("r1", "r2"))
@@ -217,7 +217,7 @@ def test_runs_that_a_limit_holds_back_for_long_are_told_once_per_key(reason, why
         (a_run(id="b", due_at=ago(hours=2)), "which is due for long and was not started"),
     ],
 )
-def test_a_run_that_waits_for_one_that_gets_nowhere_is_told_with_both(blocker, how):
+def test_a_run_blocked_on_a_stuck_run_is_reported_with_both(blocker, how):
     queued = a_run(id="q", state=State.BLOCKED, blocked_on="b")
     (found,) = about_blocked([queued], {"b": blocker}, NOW)
     assert (found.check, found.about) == ("queued_behind_stuck", ("b", "q"))
@@ -236,12 +236,12 @@ def test_a_run_that_waits_for_one_that_gets_nowhere_is_told_with_both(blocker, h
     ],
     ids=["ended meanwhile", "runs", "waits", "held back", "queued itself, told with the first"],
 )
-def test_a_run_that_waits_for_its_turn_is_no_finding(blocker):
+def test_a_run_blocked_on_a_healthy_run_is_no_finding(blocker):
     queued = a_run(id="q", state=State.BLOCKED, blocked_on="b", due_at=ago(hours=9))
     assert checks(about_blocked([queued], {} if blocker is None else {"b": blocker}, NOW)) == []
 
 
-def test_what_blocks_a_run_is_a_run_or_a_limit():
+def test_a_run_is_blocked_on_a_run_or_a_limit():
     queued = a_run(id="q", state=State.BLOCKED, blocked_on="b")
     assert blockers_of([queued, held_back(), queued]) == ("b",)
 
@@ -253,11 +253,11 @@ def findings_about(*surveyed: ParsedSchedule, ended: Any = (), nodes: Any = None
     return list(about_schedules(surveyed, ended, [a_node()] if nodes is None else nodes, NOW))
 
 
-def test_a_schedule_as_it_should_be_is_not_mentioned():
+def test_a_healthy_schedule_is_no_finding():
     assert findings_about(a_surveyed()) == []
 
 
-def test_a_rule_that_cannot_be_used_is_an_error_with_its_reason():
+def test_an_unusable_rule_is_an_error_with_its_reason():
     (found,) = findings_about(a_surveyed(rule_error="calendar 'days' of 'report' is not defined"))
     assert (found.severity, found.check) == (Severity.ERROR, "unreadable_rule")
     assert "calendar 'days' of 'report' is not defined" in found.what
@@ -268,7 +268,7 @@ def test_a_plan_that_failed_is_an_error():
     assert (found.severity, found.check) == (Severity.ERROR, "plan_error")
 
 
-def test_a_rule_without_a_further_moment_is_told_apart_from_one_that_is_over():
+def test_a_rule_without_further_moments_differs_from_an_ended_schedule():
     past = Cron("0 0 9 1 1 * 2020")
     assert checks(findings_about(a_surveyed(past))) == ["never_again"]
     assert checks(findings_about(a_surveyed(Cron("0 9 * * *", end=ago(days=1))))) == ["over"]
@@ -278,7 +278,7 @@ def test_a_rule_without_a_further_moment_is_told_apart_from_one_that_is_over():
     assert checks(findings_about(a_surveyed(past, is_paused=True))) == []
 
 
-def test_what_is_paused_since_nobody_declares_it_any_more_is_a_note_with_the_way_to_remove_it() -> None:
+def test_a_schedule_paused_as_undeclared_is_a_note_with_the_command_to_remove_it() -> None:
     left = {"is_paused": True, "is_left_over": True}
     found = findings_about(
         a_surveyed(key="of-code", declared_in="code", **left),
@@ -296,19 +296,19 @@ def test_what_is_paused_since_nobody_declares_it_any_more_is_a_note_with_the_way
     assert "`evertick remove KEY`" in code.fix
 
 
-def test_a_calendar_that_leaves_no_moment_is_named():
+def test_a_calendar_without_any_open_moment_is_named():
     closed = Calendar("closed", include=["2020-01-01"])
     (found,) = findings_about(a_surveyed(Cron("0 9 * * *", calendar=closed)))
     assert "calendar 'closed'" in found.what
 
 
-def test_a_pause_that_nobody_has_ended_is_told():
+def test_a_long_pause_without_an_end_is_reported():
     found = findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=1)))
     assert checks(found) == ["pause_not_ended"]
     assert checks(findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=-1)))) == []
 
 
-def test_a_schedule_that_was_paused_because_it_fails_is_told_with_its_error_and_how_to_resume_it():
+def test_a_schedule_paused_for_its_failures_is_reported_with_its_error_and_the_command_to_resume_it():
     note = "3 runs in a row have failed, the last error: ValueError: no paper; mend it, then resume it"
     failing = msgspec.structs.replace(a_surveyed(is_paused=True, pause_note=note), is_failing=True)
     (found,) = findings_about(failing)
@@ -318,7 +318,7 @@ def test_a_schedule_that_was_paused_because_it_fails_is_told_with_its_error_and_
     assert findings_about(a_surveyed(is_paused=True, pause_note="by hand")) == []
 
 
-def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_told():
+def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_reported():
     (found,) = findings_about(a_surveyed(last_state=State.PARKED, last_run_id="r7", catch_up="all"))
     assert found.check == "behind_parked"
     assert found.what.startswith("report waits behind a parked run, r7")
@@ -330,14 +330,14 @@ def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_told():
     assert findings_about(a_surveyed(last_state=State.PARKED, catch_up="all", overlap="allow")) == []
 
 
-def test_overdue_schedules_are_told_together():
+def test_overdue_schedules_are_one_finding():
     late = [a_surveyed(key=f"k{number}", next_due_at=ago(minutes=30 + number)) for number in range(3)]
     (found,) = about_overdue([each.schedule for each in late], [], NOW, USUAL)
     assert (found.check, found.severity) == ("overdue", Severity.ERROR)
     assert found.what == "3 schedules are overdue by up to 32 min (k0, k1, k2)"
 
 
-def test_schedules_that_are_overdue_though_a_node_beats_tell_of_a_blocked_event_loop():
+def test_overdue_schedules_despite_heartbeats_suggest_a_blocked_event_loop():
     (found,) = about_overdue([a_surveyed(next_due_at=ago(minutes=30)).schedule], [a_node()], NOW, USUAL)
     assert found.check == "stalled_node"
     assert found.what.startswith("1 schedule is overdue by up to 30 min (report), though shop@host beats: ")
@@ -345,7 +345,7 @@ def test_schedules_that_are_overdue_though_a_node_beats_tell_of_a_blocked_event_
     assert "the log of the node names the job that blocks it" in found.fix
 
 
-def test_a_task_that_no_live_node_knows_is_told_with_its_schedules():
+def test_a_task_that_no_live_node_knows_is_reported_with_its_schedules():
     (found,) = findings_about(a_surveyed(task="gone"), a_surveyed(key="other", task="gone"))
     assert found.check == "unknown_task"
     assert "task gone of report, other" in found.what
@@ -366,7 +366,7 @@ def _ended(seconds: float, count: int, key: str = "report") -> list[Run]:
     ]
 
 
-def test_a_schedule_that_comes_sooner_than_its_runs_end_is_told_under_overlap_skip():
+def test_an_interval_shorter_than_its_runs_is_reported_under_overlap_skip():
     often = a_surveyed(Every("5s"))
     (found,) = findings_about(often, ended=_ended(8, 5))
     assert found.check == "too_close"
@@ -377,7 +377,7 @@ def test_a_schedule_that_comes_sooner_than_its_runs_end_is_told_under_overlap_sk
     assert findings_about(a_surveyed(Every("5s"), overlap="queue"), ended=_ended(8, 5)) == []
 
 
-def test_a_schedule_whose_runs_wait_for_a_job_that_blocks_is_not_blamed_for_it():
+def test_a_schedule_delayed_by_a_blocking_job_is_not_reported_as_too_frequent():
     often = a_surveyed(Every("5s"))
     blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
     (found,) = findings_about(often, ended=_ended(8, 5), nodes=[blocked])
@@ -387,7 +387,7 @@ def test_a_schedule_whose_runs_wait_for_a_job_that_blocks_is_not_blamed_for_it()
     assert "has blocked" not in own.what
 
 
-def test_jobs_that_end_together_on_one_node_are_named_together_as_the_ledger_cannot_tell_which_blocks():
+def test_jobs_that_end_together_on_one_node_are_reported_together_as_possible_blockers():
     often = a_surveyed(Every("5s"))
     slow = [msgspec.structs.replace(run, schedule_key="slow", id="other") for run in _ended(8, 5)]
     (found,) = findings_about(often, ended=[*_ended(8, 5), *slow])
@@ -399,7 +399,7 @@ def test_jobs_that_end_together_on_one_node_are_named_together_as_the_ledger_can
     assert "together" not in alone.what
 
 
-def test_what_is_overdue_is_told_with_the_job_that_blocks_the_event_loop_or_that_nothing_tells_which():
+def test_overdue_schedules_are_reported_with_the_blocking_job_if_it_is_known():
     late = a_surveyed(next_due_at=ago(minutes=30)).schedule
     (unknown,) = about_overdue([late], [a_node()], NOW, USUAL)
     assert "something may block the event loop there, and the ledger does not tell what" in unknown.what
@@ -426,12 +426,12 @@ def _holidays(year: int) -> Calendar:
 @pytest.mark.parametrize(
     ("year", "check"), [(2024, "calendar_expired"), (2025, "calendar_expired"), (2026, None), (2027, None)]
 )
-def test_a_list_of_holidays_in_use_that_is_over_is_told(year, check):
+def test_a_used_list_of_holidays_that_has_ended_is_reported(year, check):
     used = a_surveyed(Cron("0 9 * * *", calendar=_holidays(year)))
     assert checks(about_calendars({"office": _holidays(year)}, [used], NOW)) == ([check] if check else [])
 
 
-def test_a_list_of_holidays_that_ends_soon_is_told_beforehand_also_of_a_blackout():
+def test_a_list_of_holidays_that_ends_soon_is_reported_also_for_a_blackout():
     used, calendars = a_surveyed(blackout="office"), {"office": _holidays(2026)}
     (found,) = about_calendars(calendars, [used], datetime(2026, 11, 19, tzinfo=UTC))
     assert (found.severity, found.check, found.about) == (Severity.NOTE, "calendar_expires", ("office", "report"))
@@ -440,14 +440,14 @@ def test_a_list_of_holidays_that_ends_soon_is_told_beforehand_also_of_a_blackout
     assert checks(about_calendars(calendars, [a_surveyed()], datetime(2028, 9, 1, tzinfo=UTC))) == []
 
 
-def test_a_single_date_after_a_list_of_holidays_does_not_hide_that_the_list_is_over():
+def test_a_single_later_date_does_not_hide_the_end_of_a_list_of_holidays():
     entries = [*(f"2025-{month:02}-01" for month in range(1, 13)), "2026-01-01"]
     calendar = Calendar.weekdays("office", holidays=entries, tz="Europe/Berlin")
     used = a_surveyed(Cron("0 9 * * *", calendar=calendar))
     assert checks(about_calendars({"office": calendar}, [used], NOW)) == ["calendar_expired"]
 
 
-def test_a_list_of_holidays_is_over_after_its_last_day_and_not_at_the_end_of_that_year():
+def test_a_list_of_holidays_ends_after_its_last_day_and_not_at_the_end_of_that_year():
     calendar = Calendar.weekdays("school", holidays=[f"2026-{month:02}-01" for month in range(1, 7)], tz="UTC")
     used = a_surveyed(Cron("0 9 * * *", calendar=calendar))
 
@@ -459,13 +459,13 @@ def test_a_list_of_holidays_is_over_after_its_last_day_and_not_at_the_end_of_tha
     assert found(6, 2) == ["calendar_expired"]
 
 
-def test_single_closures_that_have_passed_and_days_that_come_every_year_are_no_finding():
+def test_past_single_closures_and_yearly_days_are_no_finding():
     once = Calendar("office", exclude=["2024-12-24", "2024-12-31", "12-25", "12-26", "01-01", "05-01"])
     used = a_surveyed(Cron("0 9 * * *", calendar=once))
     assert checks(about_calendars({"office": once}, [used], NOW)) == []
 
 
-def test_a_herd_is_told_with_a_rule_that_would_leave_it():
+def test_many_schedules_at_one_moment_are_reported_with_a_better_rule():
     herd = [a_surveyed(Cron("0 9 * * *"), key=f"k{number:02}") for number in range(12)]
     (found,) = findings_about(*herd)
     assert (found.check, len(found.about)) == ("herd", 12)
@@ -521,7 +521,7 @@ class SomeCare:
         ({"checked": Checked(problems=(), is_complete=False)}, [("integrity", "note")]),
     ],
 )
-async def test_what_is_wrong_with_the_database_is_found(fields, found):
+async def test_problems_of_the_database_are_reported(fields, found):
     findings = [finding async for finding in about_database(SomeCare(**fields))]  # type: ignore[arg-type]
     assert [(finding.check, finding.severity.value) for finding in findings] == found
 
@@ -529,7 +529,7 @@ async def test_what_is_wrong_with_the_database_is_found(fields, found):
 # --- the whole
 
 
-def test_the_worst_comes_first_and_what_is_alike_is_shortened():
+def test_findings_are_sorted_by_severity_and_similar_ones_shortened():
     many = [Finding(severity=Severity.NOTE, check="over", what=f"k{n}", fix="", about=(f"k{n}",)) for n in range(14)]
     error = Finding(severity=Severity.ERROR, check="plan_error", what="boom", fix="")
     kept = shortened([*many, error])
@@ -538,7 +538,7 @@ def test_the_worst_comes_first_and_what_is_alike_is_shortened():
     assert kept[-1].what == "and 4 more like these: k10, k11, k12, k13"
 
 
-def test_of_many_names_the_first_few_are_told():
+def test_of_many_names_only_the_first_are_listed():
     assert named(["a", "b"]) == "a, b"
     assert named("abcdefgh") == "a, b, c, d, e and 3 more"
 
@@ -559,7 +559,7 @@ async def test_a_store_is_examined_by_its_protocol(scheduler):
     assert checks(await examine(store, "other", from_us(system_clock.now_us()))) == ["no_node", "empty_app"]
 
 
-async def test_what_a_limit_has_held_back_for_long_is_found_in_the_store(scheduler):
+async def test_runs_blocked_for_long_by_a_limit_are_found_in_the_store(scheduler):
     store = await scheduler.runtime.store()
     tasks = {"t": TaskTerms(concurrency=Concurrency(most=1, of=Subject(task="t")))}
     about = {"app": scheduler.app, "version": "1", "lease": HOUR, "declares": {}}
@@ -574,7 +574,7 @@ async def test_what_a_limit_has_held_back_for_long_is_found_in_the_store(schedul
     assert (found.check, found.about) == ("held_back_long", ("1", "2"))
 
 
-async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
+async def test_an_unreachable_store_is_a_finding(scheduler, tmp_path):
     await scheduler.add(key="k", when=Every("1h"), task="make_report")
     store = await scheduler.runtime.store()
     await store.close()
@@ -585,7 +585,7 @@ async def test_a_store_that_is_away_is_itself_the_finding(scheduler, tmp_path):
     assert "is not a SQLite database" in found.what
 
 
-async def test_a_survey_reads_all_schedules_a_page_at_a_time(scheduler):
+async def test_all_schedules_are_read_page_by_page(scheduler):
     rows = [{"key": f"k{n:04}", "when": Every("1h"), "task": "t", "labels": {"n": str(n % 2)}} for n in range(1_100)]
     await scheduler.add_many(rows)
     store = await scheduler.runtime.store()
@@ -595,7 +595,7 @@ async def test_a_survey_reads_all_schedules_a_page_at_a_time(scheduler):
     assert [each.schedule.key async for each in survey(store, "default", keys=["k0007"])] == ["k0007"]
 
 
-async def test_a_survey_tells_why_a_rule_cannot_be_used(scheduler):
+async def test_reading_all_schedules_reports_why_a_rule_is_unusable(scheduler):
     await scheduler.set_calendar(Calendar("days", exclude=["sat"]))
     await scheduler.add(key="k", when=Cron("0 9 * * *", calendar="days"), task="t")
     store = await scheduler.runtime.store()
@@ -605,7 +605,7 @@ async def test_a_survey_tells_why_a_rule_cannot_be_used(scheduler):
     assert good.expected.rule.bounds.calendar == "days"
 
 
-async def test_what_a_blackout_holds_back_or_somebody_skips_is_not_expected(scheduler):
+async def test_held_and_skipped_moments_are_not_expected_to_run(scheduler):
     await scheduler.set_calendar(Calendar("nights", include=["00:00-06:00"]))
     await scheduler.add(key="held", when=Every("1h"), task="t", blackout="nights")
     await scheduler.add(key="skipped", when=Every("1h"), task="t")
@@ -637,7 +637,7 @@ def a_duty(**fields: Any) -> Duty:
     return Duty(**{**given, **fields})
 
 
-def test_a_duty_that_fails_is_told_with_its_holder_its_error_and_what_is_not_done_meanwhile() -> None:
+def test_a_failing_duty_is_reported_with_its_holder_its_error_and_its_effect() -> None:
     own = a_duty(error="OperationalError: no such table: evertick_feed")
     other = a_duty(name="rebuild-index", error="ValueError: no paper\nat all")
     pruning, rebuilding = about_duties([own, other], [a_node()], NOW)
@@ -650,7 +650,7 @@ def test_a_duty_that_fails_is_told_with_its_holder_its_error_and_what_is_not_don
     assert "`evertick duties rebuild-index`" in rebuilding.fix
 
 
-def test_a_duty_without_ticks_that_has_gone_on_since_its_error_is_well() -> None:
+def test_a_duty_without_ticks_that_continued_after_its_error_is_no_finding() -> None:
     def found(began: datetime) -> list[Finding]:
         loop = a_duty(name="follow", ticked_at=began, next_at=None, error="it returned")
         return list(about_duties([a_duty(), loop], [a_node()], NOW))
@@ -659,7 +659,7 @@ def test_a_duty_without_ticks_that_has_gone_on_since_its_error_is_well() -> None
     assert found(ago(minutes=2)) == []
 
 
-def test_duties_that_nobody_holds_though_nodes_live_are_found() -> None:
+def test_duties_without_a_holder_despite_live_nodes_are_reported() -> None:
     gone = a_duty(name="rebuild-index", node=None, node_name=None, error="of long ago")
     pruning, rebuilding = about_duties([gone], [a_node()], NOW)
     assert (pruning.severity, pruning.about) == (Severity.WARNING, ("evertick.prune",))
@@ -680,7 +680,7 @@ def test_a_duty_between_two_holders_is_no_finding(nodes: list[Node]) -> None:
     assert list(about_duties([a_duty(node=None, node_name=None)], nodes, NOW)) == []
 
 
-def test_messages_that_are_tried_in_vain_are_told_though_their_next_try_is_yet_to_come():
+def test_failing_messages_are_reported_while_they_wait_for_their_next_attempt():
     now = to_us(NOW)
     pulse = ChannelPulse(channel="redis", waiting=3, sending=0, dead=0, oldest_due_at=now + 20_000_000)
     living = [a_node(channels=("redis",))]
@@ -690,7 +690,7 @@ def test_messages_that_are_tried_in_vain_are_told_though_their_next_try_is_yet_t
         assert checks(list(about_outbox([failing], living, NOW, USUAL))) == found
 
 
-def test_runs_that_are_parked_for_want_of_a_driver_name_it():
+def test_a_finding_on_runs_parked_without_a_driver_names_the_driver():
     living = [a_node(tasks=(), leaves={"gone": "redis"})]
     run = a_run(task="gone", state=State.PARKED, reason="unknown_task")
     (found,) = about_parked([run], living)
@@ -698,7 +698,7 @@ def test_runs_that_are_parked_for_want_of_a_driver_name_it():
     assert found.fix.startswith("enable redis on a node, or give it up with ")
 
 
-def test_a_killed_node_is_killed_until_it_is_written_down_as_dead() -> None:
+def test_a_killed_node_is_reported_until_it_is_declared_dead() -> None:
     alive, dead = a_node(), a_node(died_at=ago(seconds=1), lease_until=ago(seconds=5))
     assert [node_state(each, NOW, {each.id}) for each in (alive, dead)] == ["killed", "dead"]
     assert node_state(alive, NOW) == "alive"

@@ -69,7 +69,7 @@ def test_the_built_in_drivers_are_known() -> None:
 
 
 @pytest.mark.usefixtures("office")
-def test_an_installed_package_brings_its_drivers() -> None:
+def test_an_installed_package_can_add_drivers() -> None:
     assert "fax" in known_drivers()
     made: Any = spec_from("fax", "030-1234")
     assert (made.driver, made.number) == ("fax", "030-1234")
@@ -85,14 +85,14 @@ def test_an_installed_package_brings_its_drivers() -> None:
         ("away", "'away' (no_such_module_of_drivers:Fax) cannot be loaded: No module named"),
     ],
 )
-def test_a_package_that_brings_something_else_is_named(name: str, told: str) -> None:
+def test_a_package_whose_entry_point_is_no_driver_is_named(name: str, told: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         spec_class(name)
     assert told in str(refused.value)
 
 
 @pytest.mark.usefixtures("office")
-def test_an_unknown_driver_is_answered_with_the_nearest_and_all_that_are_known() -> None:
+def test_an_unknown_driver_gets_a_suggestion_and_the_known_ones() -> None:
     with pytest.raises(InvalidSetting) as refused:
         spec_class("shel")
     assert str(refused.value).startswith(
@@ -130,13 +130,13 @@ def test_a_table_becomes_a_specification() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_field_and_value(value: object, told: str) -> None:
+def test_an_invalid_field_is_named_with_its_value(value: object, told: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         spec_from("letter", value)
     assert str(refused.value) == told
 
 
-def test_a_specification_from_code_is_looked_at_as_closely() -> None:
+def test_a_specification_from_code_is_checked_as_strictly() -> None:
     with pytest.raises(InvalidSetting, match=r"task 'post': letter: to: 7 is not text; write it in quotes"):
         check_spec("post", Letter(to=7))  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match=r"task 'post': letter: copies: 101 is more than 100"):

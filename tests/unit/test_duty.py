@@ -20,33 +20,33 @@ def scheduler() -> Scheduler:
 # --- rhythms
 
 
-def test_an_interval_begins_at_once_and_keeps_its_rhythm() -> None:
+def test_an_interval_starts_at_once_and_keeps_its_phase() -> None:
     rhythm = Interval(MINUTE)
     assert rhythm.first(None, 1000) == 1000
     assert rhythm.after(1000, 1500) == 1000 + MINUTE
 
 
-def test_an_interval_does_not_make_up_for_what_was_missed() -> None:
+def test_an_interval_does_not_repeat_missed_ticks() -> None:
     rhythm = Interval(MINUTE)
     assert rhythm.after(1000, 1000 + 10 * MINUTE + SECOND) == 1000 + 11 * MINUTE
     assert rhythm.after(1000, 1000 + MINUTE) == 1000 + 2 * MINUTE
 
 
-def test_a_new_holder_keeps_the_rhythm_of_the_one_before() -> None:
+def test_a_new_holder_keeps_the_phase_of_the_previous_one() -> None:
     rhythm = Interval(MINUTE)
     assert rhythm.first(5 * SECOND, 3 * SECOND) == 5 * SECOND
     assert rhythm.first(5 * SECOND, 9 * SECOND) == 5 * SECOND, "what is past is done at once"
 
 
-def test_a_long_interval_of_older_code_does_not_hold_up_a_short_one() -> None:
+def test_a_shorter_interval_in_new_code_applies_at_once() -> None:
     assert Interval(MINUTE).first(24 * HOUR, 0) == MINUTE
 
 
-def test_a_clock_that_was_put_back_does_not_bring_a_moment_twice() -> None:
+def test_a_clock_that_is_set_back_repeats_no_tick() -> None:
     assert Interval(MINUTE).after(10 * MINUTE, 3 * MINUTE) == 11 * MINUTE
 
 
-def test_a_rule_gives_the_moments_of_a_duty() -> None:
+def test_a_cron_rule_gives_the_moments_of_a_duty() -> None:
     rhythm = Moments(Cron("0 * * * *").bind(key="k", created=0, tz="UTC"))
     assert rhythm.first(None, 5) == HOUR
     assert rhythm.first(3 * HOUR, 5) == HOUR, "a moment to come is the rule's to say"
@@ -58,7 +58,7 @@ def test_a_rule_gives_the_moments_of_a_duty() -> None:
 # --- declaring
 
 
-def test_a_function_stays_what_it_is_when_it_is_declared_as_a_duty(scheduler: Scheduler) -> None:
+def test_declaring_a_duty_returns_the_function_unchanged(scheduler: Scheduler) -> None:
     @scheduler.duty("tidy", every="5m")
     def tidy() -> int:
         return 7
@@ -88,29 +88,29 @@ async def test_a_duty_cannot_be_declared_after_the_start(scheduler: Scheduler) -
         ({"when": Cron("0 9 * * *", calendar="holidays")}, "'holidays' is kept in the store.*pass the Calendar itself"),
     ],
 )
-def test_a_rhythm_that_cannot_be_is_refused(scheduler: Scheduler, options: dict[str, Any], message: str) -> None:
+def test_an_invalid_rule_of_a_duty_is_refused(scheduler: Scheduler, options: dict[str, Any], message: str) -> None:
     with pytest.raises(Exception, match=message) as refused:
         scheduler.duty("tidy", **options)
     assert refused.type.__module__ == "evertick.errors"
 
 
-def test_a_calendar_that_is_given_itself_is_taken(scheduler: Scheduler) -> None:
+def test_a_duty_can_have_a_calendar_object(scheduler: Scheduler) -> None:
     scheduler.duty("tidy", when=Cron("0 9 * * *", calendar=Calendar("holidays")))(lambda: None)
     assert len(scheduler.runtime.duties.works) == 1
 
 
-def test_names_of_evertick_itself_are_reserved(scheduler: Scheduler) -> None:
+def test_names_of_built_in_duties_are_reserved(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidSetting, match=r"'evertick\.prune'.*are Evertick's own; choose another"):
         scheduler.duty("evertick.prune")
 
 
 @pytest.mark.parametrize("name", ["", " tidy", "a;b", 7])
-def test_a_name_that_cannot_stand_in_a_table_is_refused(scheduler: Scheduler, name: Any) -> None:
+def test_an_invalid_name_of_a_duty_is_refused(scheduler: Scheduler, name: Any) -> None:
     with pytest.raises(InvalidKey, match="duty"):
         scheduler.duty(name)
 
 
-def test_a_duty_without_its_name_is_refused_with_what_to_write(scheduler: Scheduler) -> None:
+def test_a_duty_without_a_name_is_refused_with_the_correct_form(scheduler: Scheduler) -> None:
     def tidy() -> None: ...
 
     with pytest.raises(
@@ -119,7 +119,7 @@ def test_a_duty_without_its_name_is_refused_with_what_to_write(scheduler: Schedu
         scheduler.duty(tidy)  # type: ignore[arg-type]
 
 
-def test_what_is_no_function_is_refused(scheduler: Scheduler) -> None:
+def test_a_duty_that_is_no_function_is_refused(scheduler: Scheduler) -> None:
     def generates() -> Any:
         yield 1
 
@@ -171,7 +171,7 @@ async def test_a_function_gets_its_context_if_it_takes_one(scheduler: Scheduler)
     assert given == [3, 3, None, "nothing", 3]
 
 
-async def test_whatever_turns_out_to_be_async_is_awaited(scheduler: Scheduler) -> None:
+async def test_every_awaitable_result_of_a_duty_is_awaited(scheduler: Scheduler) -> None:
     done: list[str] = []
 
     class Async:
@@ -205,6 +205,6 @@ async def _yes() -> bool:
 
 
 @pytest.mark.parametrize("wrong", [None, 1, "yes"])
-def test_whether_a_node_takes_part_in_duties_is_yes_or_no(wrong: Any) -> None:
+def test_the_duties_setting_is_a_boolean(wrong: Any) -> None:
     with pytest.raises(InvalidSetting, match=r"duties: .* must be True or False"):
         Scheduler("sqlite://", duties=wrong)

@@ -35,7 +35,7 @@ def by_code(when: str = "every 1m") -> DeclaredBy:
 # --- add
 
 
-async def test_a_new_schedule_owes_nothing_of_the_past(bench: Bench) -> None:
+async def test_a_new_schedule_has_no_past_moments(bench: Bench) -> None:
     bench.later(90)
     await bench.add(Every("1m", start=from_us(bench.start - 86_400 * SECOND)))
     assert bench.seconds((await bench.stored()).fire_at) == 120
@@ -43,12 +43,12 @@ async def test_a_new_schedule_owes_nothing_of_the_past(bench: Bench) -> None:
     assert await bench.fired() == []
 
 
-async def test_a_rhythm_does_not_begin_with_the_moment_of_its_creation(bench: Bench) -> None:
+async def test_an_interval_does_not_fire_at_its_creation(bench: Bench) -> None:
     await bench.add(Every("1m"))
     assert bench.seconds((await bench.stored()).fire_at) == 60
 
 
-async def test_a_one_shot_may_mean_this_very_moment(bench: Bench) -> None:
+async def test_a_one_shot_at_the_current_moment_fires(bench: Bench) -> None:
     await bench.add(Once(after="0s"))
     await bench.tick()
     assert await bench.fired() == [0]
@@ -65,7 +65,7 @@ async def test_a_key_that_is_taken_is_not_added(bench: Bench) -> None:
     assert (await bench.stored()).definition.when == "every 1m; tz=UTC"
 
 
-async def test_all_or_none_adds_nothing_when_one_key_is_taken(bench: Bench) -> None:
+async def test_an_all_or_none_add_adds_nothing_if_one_key_is_taken(bench: Bench) -> None:
     await bench.add(Every("1m"), "b")
     additions = [Addition(key=key, rule=Every("1m"), definition=Definition(task="job", when="")) for key in "abc"]
     taken = await bench.editor.add(additions, all_or_none=True)
@@ -76,7 +76,7 @@ async def test_all_or_none_adds_nothing_when_one_key_is_taken(bench: Bench) -> N
 # --- edit
 
 
-async def test_an_edit_lets_a_moment_of_the_last_minute_run_under_the_old_definition(bench: Bench) -> None:
+async def test_an_edit_runs_a_moment_of_the_last_minute_with_the_old_definition(bench: Bench) -> None:
     await bench.add(Every("1h"), args={"a": 1})
     bench.later(3600 + 59)
     await bench.editor.edit("k", lambda old: msgspec.structs.replace(old, args={"a": 2}))
@@ -86,7 +86,7 @@ async def test_an_edit_lets_a_moment_of_the_last_minute_run_under_the_old_defini
     assert (await bench.stored()).definition.args == {"a": 2}
 
 
-async def test_an_edit_makes_a_gap_of_what_is_older(bench: Bench) -> None:
+async def test_an_edit_records_older_moments_as_a_gap(bench: Bench) -> None:
     await bench.add(Every("1h"))
     bench.later(3 * 3600 + 61)
     await bench.editor.edit("k", same)
@@ -95,7 +95,7 @@ async def test_an_edit_makes_a_gap_of_what_is_older(bench: Bench) -> None:
     assert bench.seconds((await bench.stored()).fire_at) == 4 * 3600
 
 
-async def test_an_edit_fires_nothing_by_itself(bench: Bench) -> None:
+async def test_an_edit_alone_fires_nothing(bench: Bench) -> None:
     await bench.add(Every("1h"))
     bench.later(1800)
     await bench.editor.edit("k", same, rule=Every("1m"))
@@ -104,7 +104,7 @@ async def test_an_edit_fires_nothing_by_itself(bench: Bench) -> None:
     assert bench.seconds((await bench.stored()).fire_at) == 1860
 
 
-async def test_an_edit_raises_the_version_and_keeps_the_creation(bench: Bench) -> None:
+async def test_an_edit_raises_the_version_and_keeps_the_creation_time(bench: Bench) -> None:
     await bench.add(Every("7m", since="start"))
     bench.later(10)
     before = await bench.stored()
@@ -114,7 +114,7 @@ async def test_an_edit_raises_the_version_and_keeps_the_creation(bench: Bench) -
     assert after.fire_at == before.fire_at, "an interval since its start goes on as it was"
 
 
-async def test_a_new_interval_since_its_start_starts_with_the_edit(bench: Bench) -> None:
+async def test_a_new_interval_without_alignment_starts_with_the_edit(bench: Bench) -> None:
     await bench.add(Every("7m", since="start"))
     bench.later(10)
     await bench.editor.edit("k", same, rule=Every("5m", since="start"))
@@ -143,7 +143,7 @@ async def test_an_edit_keeps_the_end_of_a_pause(bench: Bench) -> None:
     assert bench.seconds((await bench.stored()).at) == 600
 
 
-async def test_an_edit_does_not_swallow_a_moment_that_jitter_still_delays(bench: Bench) -> None:
+async def test_an_edit_keeps_a_moment_that_jitter_still_delays(bench: Bench) -> None:
     await bench.add(Every("1h", jitter="50m"))
     due = (await bench.stored()).at
     assert due is not None
@@ -156,14 +156,16 @@ async def test_an_edit_does_not_swallow_a_moment_that_jitter_still_delays(bench:
     assert await bench.claim_all() == 1
 
 
-async def test_the_unknown_is_not_found(bench: Bench) -> None:
+async def test_an_unknown_schedule_is_not_found(bench: Bench) -> None:
     with pytest.raises(
         NotFound, match=r"there is no schedule 'nope' in app 'shop'; `evertick list` shows those there are"
     ):
         await bench.editor.edit("nope", same)
 
 
-async def test_an_edit_that_meets_another_writer_begins_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_edit_that_conflicts_with_another_writer_is_repeated(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.add(Every("1m"), priority=1)
     real, rounds = bench.store.change_schedules, 0
 
@@ -182,7 +184,9 @@ async def test_an_edit_that_meets_another_writer_begins_again(bench: Bench, monk
     assert await bench.fired() == [60]
 
 
-async def test_a_change_that_never_gets_through_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_that_conflicts_every_time_fails_with_an_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.add(Every("1m"))
 
     async def never(app: str, changes: list[Change], **options: bool) -> list[bool]:
@@ -211,7 +215,7 @@ async def test_a_paused_schedule_records_nothing_and_resuming_makes_one_gap(benc
     assert await bench.fired() == [360]
 
 
-async def test_runs_that_are_recorded_go_on_while_the_schedule_is_paused(bench: Bench) -> None:
+async def test_recorded_runs_continue_while_the_schedule_is_paused(bench: Bench) -> None:
     await bench.add(Every("1m"))
     bench.later(60)
     await bench.tick()
@@ -226,7 +230,7 @@ async def test_a_moment_right_before_a_pause_still_becomes_a_run(bench: Bench) -
     assert await bench.fired() == [3600]
 
 
-async def test_a_pause_ends_by_itself_at_its_until(bench: Bench) -> None:
+async def test_a_pause_ends_automatically_at_until(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.pause("k", until=bench.start + 150 * SECOND)
     bench.later(149)
@@ -240,7 +244,7 @@ async def test_a_pause_ends_by_itself_at_its_until(bench: Bench) -> None:
     assert await bench.gaps() == [(60, 120, 2, "skipped", "paused")]
 
 
-async def test_resuming_after_a_pause_has_ended_by_itself_settles_no_later_moment(bench: Bench) -> None:
+async def test_resuming_after_the_automatic_end_of_a_pause_settles_no_later_moment(bench: Bench) -> None:
     """Without a node that looked in between: what came after the end of the pause is owed as ever."""
     for key, catch_up in (("k", "latest"), ("all", "all")):
         await bench.add(Every("1m"), key=key, catch_up=catch_up, overlap="allow")
@@ -257,7 +261,7 @@ async def test_resuming_after_a_pause_has_ended_by_itself_settles_no_later_momen
     assert await bench.gaps("k") == [(60, 120, 2, "skipped", "paused"), (180, 240, 2, "skipped", "coalesced")]
 
 
-async def test_an_edit_after_the_end_of_a_pause_settles_once_whatever_is_resumed_later(bench: Bench) -> None:
+async def test_an_edit_after_the_end_of_a_pause_settles_its_moments_once(bench: Bench) -> None:
     await bench.add(Every("1m"), overlap="allow")
     await bench.editor.pause("k", until=bench.start + 90 * SECOND)
     bench.later(190)
@@ -271,7 +275,7 @@ async def test_an_edit_after_the_end_of_a_pause_settles_once_whatever_is_resumed
     assert sorted(moments) == [60, 120, 180, 240, 300]
 
 
-async def test_a_pause_until_the_past_is_refused(bench: Bench) -> None:
+async def test_a_pause_with_a_past_end_is_refused(bench: Bench) -> None:
     await bench.add(Every("1m"))
     with pytest.raises(Refused, match="cannot pause 'k' until a moment that has passed; give a later one, or none"):
         await bench.editor.pause("k", until=bench.start)
@@ -288,7 +292,7 @@ async def test_pausing_again_changes_the_note_and_loses_nothing(bench: Bench) ->
     assert await bench.gaps() == [(60, 60, 1, "skipped", "paused"), (120, 120, 1, "skipped", "paused")]
 
 
-async def test_resuming_what_is_not_paused_changes_nothing(bench: Bench) -> None:
+async def test_resuming_a_schedule_that_is_not_paused_changes_nothing(bench: Bench) -> None:
     await bench.add(Every("1m"))
     before = await bench.stored()
     bench.later(90)
@@ -296,7 +300,7 @@ async def test_resuming_what_is_not_paused_changes_nothing(bench: Bench) -> None
     assert await bench.stored() == before
 
 
-async def test_a_moment_that_jitter_still_delays_is_written_down_by_a_pause(bench: Bench) -> None:
+async def test_a_pause_records_a_moment_that_jitter_still_delays(bench: Bench) -> None:
     await bench.add(Every("1h", jitter="50m"))
     bench.later(3601)
     await bench.editor.pause("k")
@@ -307,7 +311,7 @@ async def test_a_moment_that_jitter_still_delays_is_written_down_by_a_pause(benc
 # --- counted from the end
 
 
-async def test_a_rule_counted_from_the_end_has_no_cursor_while_a_run_is_live(bench: Bench) -> None:
+async def test_an_after_end_rule_has_no_cursor_while_a_run_is_live(bench: Bench) -> None:
     await bench.add(Every("5m", after="end"))
     bench.later(300)
     await bench.tick()
@@ -317,7 +321,7 @@ async def test_a_rule_counted_from_the_end_has_no_cursor_while_a_run_is_live(ben
     assert (await bench.stored()).at is None
 
 
-async def test_a_rule_counted_from_the_end_goes_on_after_the_verdict(bench: Bench) -> None:
+async def test_an_after_end_rule_continues_after_the_verdict(bench: Bench) -> None:
     await bench.add(Every("5m", after="end"))
     bench.later(300)
     await bench.tick()
@@ -326,7 +330,7 @@ async def test_a_rule_counted_from_the_end_goes_on_after_the_verdict(bench: Benc
     assert bench.seconds((await bench.stored()).fire_at) == 700
 
 
-async def test_a_rule_counted_from_the_end_goes_on_after_a_pause_with_an_end(bench: Bench) -> None:
+async def test_an_after_end_rule_continues_after_a_timed_pause(bench: Bench) -> None:
     await bench.add(Every("5m", after="end"))
     await bench.editor.pause("k", until=bench.start + 600 * SECOND)
     bench.later(600)
@@ -334,7 +338,7 @@ async def test_a_rule_counted_from_the_end_goes_on_after_a_pause_with_an_end(ben
     assert bench.seconds((await bench.stored()).fire_at) == 900
 
 
-async def test_a_rule_counted_from_the_end_goes_on_after_a_pause_and_a_resume(bench: Bench) -> None:
+async def test_an_after_end_rule_continues_after_a_pause_and_a_resume(bench: Bench) -> None:
     await bench.add(Every("5m", after="end"))
     bench.later(300)
     await bench.tick()
@@ -346,7 +350,7 @@ async def test_a_rule_counted_from_the_end_goes_on_after_a_pause_and_a_resume(be
     assert bench.seconds((await bench.stored()).fire_at) == 1600
 
 
-async def test_a_rule_counted_from_the_end_ends_at_its_end(bench: Bench) -> None:
+async def test_an_after_end_rule_ends_at_its_end_time(bench: Bench) -> None:
     await bench.add(Every("5m", after="end", end=from_us(bench.start + 400 * SECOND)))
     bench.later(300)
     await bench.tick()
@@ -357,7 +361,7 @@ async def test_a_rule_counted_from_the_end_ends_at_its_end(bench: Bench) -> None
     assert (await bench.stored()).at is None
 
 
-async def test_a_triggered_run_counts_as_the_run_before(bench: Bench) -> None:
+async def test_an_after_end_rule_counts_from_a_triggered_run_too(bench: Bench) -> None:
     await bench.add(Every("5m", after="end"))
     bench.later(100)
     await bench.editor.trigger("k")
@@ -370,7 +374,7 @@ async def test_a_triggered_run_counts_as_the_run_before(bench: Bench) -> None:
 # --- remove
 
 
-async def test_removing_cancels_what_waits_and_keeps_history(bench: Bench) -> None:
+async def test_removing_a_schedule_cancels_waiting_runs_and_keeps_history(bench: Bench) -> None:
     await bench.add(Every("1m"), overlap="allow")
     bench.later(60)
     await bench.tick()
@@ -385,7 +389,7 @@ async def test_removing_cancels_what_waits_and_keeps_history(bench: Bench) -> No
     assert await bench.store.stored_schedules(APP, keys=["k"]) == []
 
 
-async def test_removing_lets_a_running_run_go_on(bench: Bench) -> None:
+async def test_removing_a_schedule_does_not_stop_a_running_run(bench: Bench) -> None:
     await bench.add(Every("1m"))
     bench.later(60)
     await bench.tick()
@@ -394,7 +398,7 @@ async def test_removing_lets_a_running_run_go_on(bench: Bench) -> None:
     assert (await bench.states())[0][0] is State.RUNNING
 
 
-async def test_removing_writes_down_what_was_owed(bench: Bench) -> None:
+async def test_removing_a_schedule_records_its_due_moments_as_a_gap(bench: Bench) -> None:
     await bench.add(Every("1m"))
     bench.later(121)
     await bench.editor.remove("k")
@@ -440,7 +444,7 @@ async def test_a_schedule_that_is_no_longer_declared_can_be_removed(bench: Bench
 # --- trigger
 
 
-async def test_a_trigger_runs_now_and_leaves_the_cursor(bench: Bench) -> None:
+async def test_a_trigger_runs_now_and_does_not_move_the_cursor(bench: Bench) -> None:
     await bench.add(Every("1m"), args={"a": 1}, priority=3, labels={"x": "y"})
     bench.later(10)
     run_id = await bench.editor.trigger("k")
@@ -451,7 +455,7 @@ async def test_a_trigger_runs_now_and_leaves_the_cursor(bench: Bench) -> None:
     assert stored.fires == 0
 
 
-async def test_a_trigger_may_bring_its_own_arguments(bench: Bench) -> None:
+async def test_a_trigger_can_have_its_own_arguments(bench: Bench) -> None:
     await bench.add(Every("1m"), args={"a": 1})
     await bench.editor.trigger("k", args=b'{"a":7}')
     assert (await bench.runs())[0].args == {"a": 7}
@@ -494,7 +498,7 @@ async def test_a_trigger_obeys_overlap_replace(bench: Bench) -> None:
     assert (second.state, second.blocked_on) == (State.BLOCKED, first.id)
 
 
-async def test_a_trigger_with_overlap_allow_is_always_let_in(bench: Bench) -> None:
+async def test_a_trigger_with_overlap_allow_is_always_accepted(bench: Bench) -> None:
     await bench.add(Every("1m"), overlap="allow")
     await bench.editor.trigger("k")
     await bench.editor.trigger("k")
@@ -510,7 +514,7 @@ async def test_a_live_triggered_run_counts_for_the_overlap_of_a_fire(bench: Benc
     assert await bench.gaps() == [(60, 60, 1, "skipped", "overlap")]
 
 
-async def test_a_trigger_at_the_very_microsecond_of_a_fire_harms_neither(bench: Bench) -> None:
+async def test_a_trigger_in_the_same_microsecond_as_a_fire_is_a_separate_run(bench: Bench) -> None:
     await bench.add(Every("1m"), overlap="allow")
     bench.later(60)
     await bench.editor.trigger("k")
@@ -532,7 +536,7 @@ async def test_a_changed_calendar_moves_the_cursors_of_its_schedules(bench: Benc
     assert await bench.stored("other") == untouched
 
 
-async def test_putting_a_calendar_again_after_an_interruption_moves_the_schedules_that_were_left(
+async def test_storing_a_calendar_again_after_an_interruption_updates_the_remaining_schedules(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.editor.put_calendar(Calendar("hours", exclude=["2026-06-01"]))

@@ -37,7 +37,7 @@ class Locked(Exception):
     ],
     ids=["one line", "no message", "advice", "empty first line", "a traceback in it", "group", "syntax", "long"],
 )
-def test_the_type_and_the_first_line_of_the_message_are_told(error: BaseException, line: str) -> None:
+def test_an_error_line_has_the_type_and_the_first_line_of_the_message(error: BaseException, line: str) -> None:
     told = what_was_raised(text_of(error))
     assert line in told
     assert "Background" not in told
@@ -55,11 +55,11 @@ def test_the_type_and_the_first_line_of_the_message_are_told(error: BaseExceptio
     ],
     ids=["broker", "several lines", "of a job", "without a word"],
 )
-def test_what_evertick_raises_is_told_as_its_sentence(error: Exception, line: str) -> None:
+def test_an_error_of_evertick_is_shown_without_its_type(error: Exception, line: str) -> None:
     assert what_was_raised(text_of(error)) == line
 
 
-def test_an_error_of_ours_without_a_frame_of_a_job_is_kept_as_its_sentence_alone() -> None:
+def test_an_error_of_evertick_without_a_frame_of_a_job_has_no_traceback() -> None:
     away = BrokerUnavailable("redis at redis://queue: refused")
     away.__cause__ = ConnectionRefusedError(111, "refused")
     assert error_text(away) == "redis at redis://queue: refused"
@@ -72,7 +72,7 @@ def test_a_note_is_not_taken_for_the_message() -> None:
 
 
 @pytest.mark.parametrize("is_cause", [True, False])
-def test_of_a_chain_the_last_one_is_told(is_cause: bool) -> None:
+def test_the_last_error_of_a_chain_is_shown(is_cause: bool) -> None:
     def fail() -> None:
         raise OSError("second\nand more")
 
@@ -89,7 +89,7 @@ def test_of_a_chain_the_last_one_is_told(is_cause: bool) -> None:
     assert what_was_raised(error_text(raised.value)) == "OSError: second"
 
 
-def test_a_traceback_that_was_cut_in_the_middle_ends_with_what_was_raised() -> None:
+def test_a_shortened_traceback_still_has_its_error() -> None:
     def deep(level: int) -> None:
         if not level:
             raise ValueError("at the bottom\nof it")
@@ -105,7 +105,7 @@ def test_a_traceback_that_was_cut_in_the_middle_ends_with_what_was_raised() -> N
     assert what_was_raised(text) == "ValueError: at the bottom"
 
 
-def test_what_python_itself_prints_is_understood() -> None:
+def test_tracebacks_printed_by_python_are_parsed() -> None:
     script = "def f():\n    g()\ndef g():\n    raise RuntimeError('one\\ntwo')\nf()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert what_was_raised(done.stderr) == "RuntimeError: one"
@@ -115,11 +115,11 @@ def test_what_python_itself_prints_is_understood() -> None:
     ("text", "line"),
     [(None, ""), ("", ""), ("\n \n", ""), ("exit code 3\nno such file", "exit code 3"), ("Traceback", "Traceback")],
 )
-def test_of_what_is_no_traceback_the_first_line_is_told(text: str | None, line: str) -> None:
+def test_text_without_a_traceback_is_shown_by_its_first_line(text: str | None, line: str) -> None:
     assert what_was_raised(text) == line
 
 
-def test_the_log_gets_a_traceback_whole_and_anything_else_in_one_line() -> None:
+def test_the_log_gets_a_complete_traceback_and_other_text_in_one_line() -> None:
     chained = text_of(ValueError("no paper"))
     assert error_for_log(chained) == chained
     assert "\n" in chained
@@ -129,6 +129,6 @@ def test_the_log_gets_a_traceback_whole_and_anything_else_in_one_line() -> None:
     assert error_for_log(None) == ""
 
 
-def test_the_log_gets_no_page_whole() -> None:
+def test_a_long_page_is_shortened_in_the_log() -> None:
     line = error_for_log("it says:\n" + "<p>so</p>\n" * 1_000)
     assert (len(line), line[-1], line[:20]) == (300, "…", "it says: <p>so</p> <")

@@ -53,7 +53,7 @@ def test_an_error_is_its_problem_and_its_fix() -> None:
     )
 
 
-def test_an_error_without_fields_is_its_text() -> None:
+def test_an_error_without_fields_is_its_message() -> None:
     error = InvalidSetting("it is wrong; mend it")
 
     assert str(error) == error.problem == "it is wrong; mend it"
@@ -72,7 +72,7 @@ def test_a_copy_keeps_the_fields(kind: type[EvertickError], copied: Callable[[An
 
 @pytest.mark.parametrize("copied", COPIES)
 @pytest.mark.parametrize("error", OTHERS, ids=lambda error: type(error).__name__)
-def test_a_copy_keeps_what_an_error_has_of_its_own(error: EvertickError, copied: Callable[[Any], Any]) -> None:
+def test_a_copy_keeps_the_attributes_of_its_class(error: EvertickError, copied: Callable[[Any], Any]) -> None:
     same = copied(error)
 
     assert (str(same), same.args, vars(same)) == (str(error), error.args, vars(error))

@@ -52,14 +52,14 @@ def an_advance(*runs: NewRun) -> Advance:
 # --- from a plan to runs
 
 
-def test_a_fire_becomes_a_run_in_the_own_queue_of_each_node_that_lives_and_knows_the_task() -> None:
+def test_a_fire_becomes_a_run_in_the_own_queue_of_each_live_node_that_knows_the_task() -> None:
     nodes = [a_node("a"), a_node("b"), a_node("c", tasks=("mail",)), a_node("d", is_dead=True)]
     made = fan_out(an_advance(a_fire()), ON_ALL, nodes)
     assert [run.queue for run in made.runs] == ["@a", "@b"]
     assert {(run.cause, run.fire_at, run.task) for run in made.runs} == {(Cause.EVERY_NODE, AT, "tidy")}
 
 
-def test_the_same_moment_on_the_same_node_has_the_same_id_whoever_plans_it() -> None:
+def test_every_planner_gives_a_moment_on_a_node_the_same_run_id() -> None:
     once = fan_out(an_advance(a_fire(id="1")), ON_ALL, [a_node("a"), a_node("b")])
     again = fan_out(an_advance(a_fire(id="2")), ON_ALL, [a_node("b"), a_node("a")])
     assert {run.id for run in once.runs} == {run.id for run in again.runs}
@@ -81,14 +81,14 @@ def test_with_overlap_skip_a_node_has_one_key_per_schedule_and_with_allow_none()
     assert allow.unique_key is None
 
 
-def test_without_a_node_that_knows_the_task_each_moment_is_missed_for_that_reason() -> None:
+def test_without_a_node_that_knows_the_task_each_moment_is_missed() -> None:
     made = fan_out(an_advance(a_fire()), ON_ALL, [a_node("a", tasks=())])
     assert made.runs == ()
     [gap] = made.gaps
     assert (gap.first_at, gap.verdict, gap.reason) == (AT, Verdict.MISSED, Reason.NO_NODE)
 
 
-def test_without_a_node_no_moment_was_coalesced_into_the_newest() -> None:
+def test_without_a_node_no_moment_is_coalesced_into_the_newest() -> None:
     earlier = NewGap(first_at=AT - 9, last_at=AT - 3, count=3, verdict=Verdict.SKIPPED, reason=Reason.COALESCED)
     late = NewGap(first_at=AT - 99, last_at=AT - 90, count=3, verdict=Verdict.MISSED, reason=Reason.DOWNTIME)
     planned = msgspec.structs.replace(an_advance(a_fire()), gaps=(late, earlier))
@@ -100,13 +100,13 @@ def test_without_a_node_no_moment_was_coalesced_into_the_newest() -> None:
     ]
 
 
-def test_of_several_moments_at_once_a_node_takes_the_newest() -> None:
+def test_of_several_due_moments_a_node_runs_the_newest() -> None:
     made = fan_out(an_advance(a_fire(AT - 60), a_fire(AT)), ON_ALL, [a_node("a")])
     assert [run.fire_at for run in made.runs] == [AT]
     assert [(gap.first_at, gap.reason) for gap in made.gaps] == [(AT - 60, Reason.COALESCED)]
 
 
-def test_a_schedule_of_another_mode_is_left_as_it_is() -> None:
+def test_a_plan_of_another_mode_is_not_changed() -> None:
     planned = an_advance(a_fire())
     assert fan_out(planned, Definition(task="tidy", when="every 1m"), [a_node("a")]) is planned
 
@@ -119,7 +119,7 @@ def test_a_moment_on_many_nodes_is_one_fire() -> None:
     assert fires_counted([a_fire(), a_fire(AT + 1)]) == 2
 
 
-def test_a_queue_of_its_own_names_its_node() -> None:
+def test_the_own_queue_of_a_node_contains_its_id() -> None:
     assert is_own_queue(own_queue("n1"))
     assert node_of_queue(own_queue("n1")) == "n1"
     assert not is_own_queue("default")
@@ -141,7 +141,9 @@ def test_a_queue_of_its_own_names_its_node() -> None:
         ({"after": "end"}, "after: 'end' does not go with mode='every-node'"),
     ],
 )
-def test_what_makes_no_sense_on_every_node_is_refused_where_it_is_written(options: dict[str, Any], said: str) -> None:
+def test_options_that_conflict_with_every_node_mode_are_refused_at_the_declaration(
+    options: dict[str, Any], said: str
+) -> None:
     scheduler = Scheduler("sqlite://")
     with pytest.raises(InvalidSetting, match=said):
         scheduler.every("1m", mode="every-node", name="tidy", **options)(lambda: None)
@@ -164,7 +166,7 @@ def test_an_unknown_mode_is_refused() -> None:
         Scheduler("sqlite://").every("1m", mode="all", name="tidy")(lambda: None)  # type: ignore[arg-type]
 
 
-def test_people_cannot_name_a_queue_like_those_of_nodes() -> None:
+def test_a_queue_name_of_a_user_cannot_look_like_the_own_queue_of_a_node() -> None:
     scheduler = Scheduler("sqlite://")
     with pytest.raises(InvalidKey, match="queue: '@n1' must not begin with '@'"):
         Scheduler("sqlite://", queues=["@n1"])
@@ -194,7 +196,7 @@ async def test_a_trigger_with_no_node_to_run_it_is_refused() -> None:
     await scheduler.close()
 
 
-async def test_a_change_of_the_mode_is_foreseen_with_what_it_means() -> None:
+async def test_the_preview_of_a_mode_change_explains_its_effect() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="tidy", when="every 1m", task="tidy")
     plan = await scheduler.preview_change("tidy", mode="every-node")
@@ -206,7 +208,7 @@ async def test_a_change_of_the_mode_is_foreseen_with_what_it_means() -> None:
     await scheduler.close()
 
 
-async def test_a_mode_in_code_is_declared_and_an_override_is_shown() -> None:
+async def test_a_declared_mode_can_be_overridden_and_the_override_is_shown() -> None:
     scheduler = Scheduler("sqlite://", node_name="web-1")
 
     @scheduler.every("1h", mode="every-node", key="tidy")
@@ -218,7 +220,7 @@ async def test_a_mode_in_code_is_declared_and_an_override_is_shown() -> None:
         assert (changed.mode, changed.overrides) == ("claimed", ("mode",))
 
 
-async def test_an_edit_right_after_a_moment_lets_it_run_on_every_node() -> None:
+async def test_an_edit_right_after_a_moment_still_runs_it_on_every_node() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     store, terms = await scheduler.runtime.store(), {"tidy": TaskTerms()}
     for node in ("n1", "n2"):
@@ -239,7 +241,7 @@ async def test_an_edit_right_after_a_moment_lets_it_run_on_every_node() -> None:
     await scheduler.close()
 
 
-def test_gaps_before_a_moment_that_all_nodes_skip_say_so() -> None:
+def test_gaps_before_a_moment_that_all_nodes_skip_have_the_overlap_reason() -> None:
     runs = fan_out(an_advance(a_fire()), ON_ALL, [a_node("a"), a_node("b")]).runs
     before = NewGap(first_at=1, last_at=2, count=2, verdict=Verdict.SKIPPED, reason=Reason.COALESCED)
     some = gaps_with_duplicates([before], runs, {runs[0].id})

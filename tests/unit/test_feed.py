@@ -46,14 +46,14 @@ async def following(scheduler: Scheduler, count: int, after: str | None = None, 
     return seen
 
 
-async def test_an_app_without_a_feed_says_how_to_turn_it_on() -> None:
+async def test_reading_an_app_without_a_feed_explains_how_to_turn_it_on() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     with pytest.raises(Refused, match=r"app 'default' keeps no feed; turn it on with Scheduler\(feed='7d'\)"):
         await scheduler.feed_page()
     await scheduler.close()
 
 
-async def test_events_come_singly_and_a_cursor_goes_on_behind_its_event(scheduler: Scheduler) -> None:
+async def test_events_are_read_one_by_one_and_a_cursor_continues_after_its_event(scheduler: Scheduler) -> None:
     await add(scheduler, "a", "b", "c")
     events = (await scheduler.feed_page()).events
     assert keys(events) == ["a", "b", "c"]
@@ -61,7 +61,7 @@ async def test_events_come_singly_and_a_cursor_goes_on_behind_its_event(schedule
         assert (await scheduler.feed_page(event.cursor)).events == events[place + 1 :]
 
 
-async def test_a_page_is_no_longer_than_asked_for_and_tells_whether_it_was_the_last(scheduler: Scheduler) -> None:
+async def test_a_page_respects_its_limit_and_shows_whether_it_is_the_last(scheduler: Scheduler) -> None:
     await add(scheduler, "a", "b", "c")
     first = await scheduler.feed_page(limit=2)
     assert (keys(first.events), first.is_end) == (["a", "b"], False)
@@ -71,21 +71,21 @@ async def test_a_page_is_no_longer_than_asked_for_and_tells_whether_it_was_the_l
     assert (last.events, last.cursor, last.is_end) == ([], second.cursor, True)
 
 
-async def test_the_end_of_the_feed_is_a_cursor_like_others(scheduler: Scheduler) -> None:
+async def test_the_end_of_the_feed_is_a_usable_cursor(scheduler: Scheduler) -> None:
     await add(scheduler, "a")
     end = await scheduler.feed_cursor()
     await add(scheduler, "b")
     assert keys((await scheduler.feed_page(end)).events) == ["b"]
 
 
-async def test_a_reader_follows_what_comes(scheduler: Scheduler) -> None:
+async def test_a_reader_follows_new_events(scheduler: Scheduler) -> None:
     await add(scheduler, "a")
     reading = asyncio.create_task(following(scheduler, 3))
     await add(scheduler, "b", "c")
     assert keys(await reading) == ["a", "b", "c"]
 
 
-async def test_a_reader_gets_only_what_it_asks_for_and_still_comes_to_the_end(scheduler: Scheduler) -> None:
+async def test_a_filtered_reader_gets_only_its_kinds_and_reaches_the_end(scheduler: Scheduler) -> None:
     await add(scheduler, "a", "b")
     await scheduler.pause("a", note="holidays")
     await scheduler.pause("b")
@@ -98,14 +98,14 @@ async def test_a_reader_gets_only_what_it_asks_for_and_still_comes_to_the_end(sc
     assert (nothing.events, nothing.is_end) == ([], True)
 
 
-async def test_a_reader_may_begin_at_a_time(scheduler: Scheduler) -> None:
+async def test_a_reader_can_start_at_a_time(scheduler: Scheduler) -> None:
     await add(scheduler, "a")
     [event] = (await scheduler.feed_page()).events
     assert (await scheduler.feed_page(since=event.at)).events == [event]
     assert (await scheduler.feed_page(since=event.at + timedelta(hours=1))).events == []
 
 
-async def test_a_reader_waits_for_a_store_that_is_away(
+async def test_a_reader_waits_for_an_unreachable_store(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await add(scheduler, "a")
@@ -122,7 +122,7 @@ async def test_a_reader_waits_for_a_store_that_is_away(
     assert "the feed waits for the store: it restarts" in caplog.text
 
 
-async def test_turning_it_off_and_on_refuses_the_cursors_of_before(scheduler: Scheduler) -> None:
+async def test_cursors_from_before_the_feed_was_turned_off_and_on_are_refused(scheduler: Scheduler) -> None:
     await add(scheduler, "a")
     cursor = await scheduler.feed_cursor()
     await scheduler.keep_feed(None)
@@ -133,7 +133,7 @@ async def test_turning_it_off_and_on_refuses_the_cursors_of_before(scheduler: Sc
     assert keys((await scheduler.feed_page(refusal.value.oldest)).events) == ["b"]
 
 
-async def test_the_setting_turns_it_on_at_the_start_and_off(tmp_path: Path) -> None:
+async def test_the_setting_turns_the_feed_on_and_off_at_the_start(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with Scheduler(url, feed="2d", node_name="mill") as scheduler:
         assert [(event.kind, event.node_name) for event in (await scheduler.feed_page()).events] == [
@@ -146,7 +146,7 @@ async def test_the_setting_turns_it_on_at_the_start_and_off(tmp_path: Path) -> N
             await scheduler.feed_page()
 
 
-async def test_an_engine_here_leaves_its_wake_ups_to_itself() -> None:
+async def test_a_reader_does_not_consume_wake_ups_of_an_engine_in_the_same_process() -> None:
     scheduler = Scheduler("sqlite://", feed="1d")
 
     @scheduler.task
@@ -158,7 +158,7 @@ async def test_an_engine_here_leaves_its_wake_ups_to_itself() -> None:
     assert [(event.run_id, event.verdict) for event in seen] == [(run.id, "succeeded")]
 
 
-def test_there_is_a_plain_form() -> None:
+def test_the_feed_has_a_sync_form() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     scheduler.sync.keep_feed("1d")
     scheduler.sync.add(key="a", when="every 1h", task="job")
@@ -180,14 +180,14 @@ def test_there_is_a_plain_form() -> None:
         ({"schedule": ""}, "schedule: '' must have 1 to 200 characters"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_with_the_value(scheduler: Scheduler, wanted: Any, said: str) -> None:
+async def test_an_invalid_cursor_is_refused_with_its_value(scheduler: Scheduler, wanted: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         await scheduler.feed_page(**wanted)
     with pytest.raises(InvalidInput, match=said):
         scheduler.feed(**wanted)
 
 
-async def test_bounds_of_a_feed_are_refused_where_they_are_written(scheduler: Scheduler) -> None:
+async def test_invalid_bounds_of_a_feed_are_refused_at_the_call(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidSetting, match="feed: '1s' must be between 60 s and"):
         Scheduler(feed="1s")
     with pytest.raises(InvalidSetting, match="feed: '1s' must be between"):
@@ -198,20 +198,20 @@ async def test_bounds_of_a_feed_are_refused_where_they_are_written(scheduler: Sc
         await scheduler.feed_page(limit=0)
 
 
-def test_a_kind_of_newer_code_is_passed_over_and_more_behind_a_fact_is_ignored() -> None:
+def test_event_kinds_and_fields_of_newer_code_are_ignored() -> None:
     place = Cursor("e", 1, 2)
     assert list(events_of("app", place, 0, "moon.rose", "[[1]]")) == []
     [event] = events_of("app", place, 0, "schedule.added", '[["a", null, null, "new", 7]]')
     assert (event.schedule_key, event.at) == ("a", datetime(1970, 1, 1, tzinfo=UTC))
 
 
-def test_facts_are_cut_into_rows() -> None:
+def test_many_facts_are_split_into_rows() -> None:
     assert [len(row) for row in in_rows(range(2 * ITEMS_MOST + 1))] == [ITEMS_MOST, ITEMS_MOST, 1]
     assert list(in_rows([])) == []
 
 
 @pytest.mark.parametrize(("held_for", "count"), [(None, 0), (MINUTE, 0), (2 * MINUTE, 1)])
-def test_the_doctor_tells_of_a_feed_that_is_held_up(held_for: int | None, count: int) -> None:
+def test_the_doctor_reports_a_delayed_feed(held_for: int | None, count: int) -> None:
     held_at = None if held_for is None else 10 * MINUTE - held_for
     state = FeedState(now=10 * MINUTE, kept=MINUTE, held_at=held_at, holder="process 7")
     findings = list(about_feed(state))

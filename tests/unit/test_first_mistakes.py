@@ -55,7 +55,7 @@ def test_a_taken_key_leaves_no_task_behind(scheduler: Scheduler) -> None:
     assert "second" not in scheduler.runtime.tasks
 
 
-def test_options_of_another_rule_are_refused_with_those_that_are_known(scheduler: Scheduler) -> None:
+def test_options_of_another_rule_are_refused_with_the_known_ones(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidSetting, match=r"every\('1s'\): dst: cron\(\) takes it; every\(\) takes after, .*since"):
         scheduler.every("1s", dst="skip")  # type: ignore[call-arg]
     with pytest.raises(InvalidSetting, match=r"since: every\(\) takes it; cron\(\) takes .*key.*name"):
@@ -63,7 +63,7 @@ def test_options_of_another_rule_are_refused_with_those_that_are_known(scheduler
 
 
 @pytest.mark.parametrize(("given", "meant"), [("dealy", "delay"), ("countdown", "delay"), ("unique_key", "unique")])
-def test_an_option_of_a_call_under_another_name_is_refused_with_its_own(
+def test_a_misnamed_option_of_a_call_is_refused_with_the_correct_name(
     scheduler: Scheduler, given: str, meant: str
 ) -> None:
     task = scheduler.task(lambda: None, name="job")
@@ -102,7 +102,7 @@ def test_an_option_of_a_call_under_another_name_is_refused_with_its_own(
         (lambda s: s.task(zzz=1, name="x")(lambda: None), "zzz: no such option; there are retry, .*, rate_key, name$"),
     ],
 )
-def test_an_option_of_a_declaration_under_another_name_is_refused_with_its_own(
+def test_a_misnamed_option_of_a_declaration_is_refused_with_the_correct_name(
     scheduler: Scheduler, declare: Callable[[Scheduler], object], told: str
 ) -> None:
     with pytest.raises(InvalidSetting) as refused:
@@ -110,7 +110,7 @@ def test_an_option_of_a_declaration_under_another_name_is_refused_with_its_own(
     assert re.search(told if told.endswith("$") else re.escape(told), str(refused.value))
 
 
-async def test_an_option_of_a_change_is_told_where_it_belongs(scheduler: Scheduler) -> None:
+async def test_an_option_in_the_wrong_call_is_refused_with_the_right_call(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when="hourly", task="job")
     with pytest.raises(
         InvalidSetting, match="priorty: no such option of a schedule; it is called priority: priority=5"
@@ -123,7 +123,7 @@ async def test_an_option_of_a_change_is_told_where_it_belongs(scheduler: Schedul
     await scheduler.close()
 
 
-def test_a_schedule_without_an_argument_that_its_function_needs_is_told_where_to_write_it(scheduler: Scheduler) -> None:
+def test_a_missing_argument_of_a_schedule_is_refused_with_the_place_to_write_it(scheduler: Scheduler) -> None:
     def pay(x, y=2, **more) -> None: ...  # type: ignore[no-untyped-def]
 
     told = "pay(x, y=2, **more): missing a required argument: 'x'; write args={'x': …}, or give it a default in the"
@@ -137,7 +137,7 @@ def test_a_schedule_without_an_argument_that_its_function_needs_is_told_where_to
     scheduler.every("5s", args={"x": 1})(pay)
 
 
-def test_a_run_is_printed_in_a_line_and_represented_with_all_its_fields(scheduler: Scheduler) -> None:
+def test_str_of_a_run_is_one_line_and_repr_has_all_its_fields(scheduler: Scheduler) -> None:
     run = scheduler.task(lambda: None, name="pay").sync.enqueue()
     scheduler.sync.close()
     assert str(run) == f"run {run.id} of task 'pay': waiting"
@@ -146,7 +146,7 @@ def test_a_run_is_printed_in_a_line_and_represented_with_all_its_fields(schedule
     assert str(ended) == f"run {run.id} of task 'pay' of schedule 'k': failed (timeout)"
 
 
-def test_a_context_without_annotation_is_told_how_to_get_it(scheduler: Scheduler) -> None:
+def test_a_context_parameter_without_annotation_is_refused_with_the_fix(scheduler: Scheduler) -> None:
     with pytest.raises(InvalidArguments, match="write `ctx: Context` to get the context"):
 
         @scheduler.task
@@ -167,7 +167,7 @@ def test_a_class_is_no_task(scheduler: Scheduler) -> None:
         scheduler.task(Path)
 
 
-def test_a_generator_is_refused_as_it_would_never_do_anything(scheduler: Scheduler) -> None:
+def test_a_generator_function_is_refused_as_a_task(scheduler: Scheduler) -> None:
     def lines() -> Iterator[int]:
         yield 1
 
@@ -182,7 +182,7 @@ def test_a_generator_is_refused_as_it_would_never_do_anything(scheduler: Schedul
             scheduler.task(function)
 
 
-async def test_a_plain_function_around_an_async_one_does_the_work(scheduler: Scheduler) -> None:
+async def test_a_sync_function_that_returns_a_coroutine_is_awaited(scheduler: Scheduler) -> None:
     done = asyncio.Event()
 
     async def work() -> str:
@@ -227,7 +227,7 @@ async def test_a_partial_and_a_callable_object_can_be_tasks(scheduler: Scheduler
     await scheduler.close()
 
 
-async def test_run_inside_a_loop_says_what_to_write(scheduler: Scheduler) -> None:
+async def test_run_inside_an_event_loop_is_refused_with_the_correct_call(scheduler: Scheduler) -> None:
     with pytest.raises(WouldBlock, match="use `async with scheduler` here"):
         scheduler.run()
 
@@ -237,7 +237,7 @@ def test_run_while_its_module_is_imported_is_refused(scheduler: Scheduler) -> No
         scheduler.run()
 
 
-def test_entering_twice_is_refused_and_harms_nothing(scheduler: Scheduler) -> None:
+def test_entering_a_scheduler_twice_is_refused_without_side_effects(scheduler: Scheduler) -> None:
     with scheduler:
         with pytest.raises(Refused, match="has started already"), scheduler:
             pass
@@ -256,7 +256,7 @@ def test_entering_twice_is_refused_and_harms_nothing(scheduler: Scheduler) -> No
         (lambda s: s.add(key="k", when=None, task="t"), "when: None is no rule"),
     ],
 )
-async def test_a_slip_is_answered_in_a_sentence(scheduler: Scheduler, call: Any, message: str) -> None:
+async def test_a_wrong_type_is_refused_with_a_readable_message(scheduler: Scheduler, call: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         await call(scheduler)
     assert message in str(refused.value)
@@ -276,13 +276,13 @@ def test_a_node_without_queues_is_refused() -> None:
         Scheduler("sqlite://", queues=[])
 
 
-def test_a_zone_that_is_none_is_named_once() -> None:
+def test_an_invalid_zone_is_named_once() -> None:
     with pytest.raises(InvalidSetting) as refused:
         Scheduler("sqlite://", tz="Berlin")
     assert str(refused.value).count("tz:") == 1
 
 
-def test_a_failing_job_does_not_fail_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_job_is_logged_without_any_logging_setup(caplog: pytest.LogCaptureFixture) -> None:
     scheduler = Scheduler("sqlite://")
 
     @scheduler.task(retry=Constant("1ms", attempts=2))
@@ -316,7 +316,7 @@ with Scheduler("sqlite://") as scheduler:
 """
 
 
-def test_the_logging_of_the_program_stays_its_own(tmp_path: Path) -> None:
+def test_evertick_does_not_change_the_logging_of_the_program(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", LOGGING_PROGRAM], capture_output=True, text=True, check=True, cwd=tmp_path
     )
@@ -338,7 +338,7 @@ scheduler.run()
 """
 
 
-def test_a_second_signal_ends_the_waiting(tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_drain(tmp_path: Path) -> None:
     import signal
 
     node = subprocess.Popen([sys.executable, "-c", HURRY_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -358,7 +358,7 @@ def test_a_second_signal_ends_the_waiting(tmp_path: Path) -> None:
         node.stderr.close()
 
 
-def test_an_option_that_a_duty_does_not_have_is_answered_with_those_it_has() -> None:
+def test_an_unknown_option_of_a_duty_is_refused_with_the_known_ones() -> None:
     scheduler = Scheduler("sqlite://")
     with pytest.raises(InvalidSetting, match="retry: no such option; a duty has every= or when="):
         scheduler.duty("x", every="1s", retry=3)  # type: ignore[call-arg]
@@ -402,7 +402,7 @@ async def report_async() -> None: ...
         (lambda s: s.every("14d at 9:00"), "'every 14d; since=start; start=2026-01-05T09:00:00Z'"),
     ],
 )
-def test_a_declaration_that_lacks_its_argument_is_answered_with_the_correct_form(
+def test_a_declaration_without_its_argument_is_refused_with_the_correct_form(
     scheduler: Scheduler, declare: Callable[[Scheduler], object], told: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:

@@ -39,7 +39,7 @@ def as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("objects", [700, 2_000])
-def test_it_looks_more_rarely_and_not_at_what_is_there(objects: int) -> None:
+def test_gc_runs_less_often_and_skips_existing_objects(objects: int) -> None:
     gc.set_threshold(objects, 10, 11)
     calm_collector()
     assert gc.get_threshold() == (10_000, 10, 11)
@@ -47,7 +47,7 @@ def test_it_looks_more_rarely_and_not_at_what_is_there(objects: int) -> None:
 
 
 @pytest.mark.parametrize("objects", [0, 500, 50_000])
-def test_who_has_set_it_keeps_it(objects: int) -> None:
+def test_gc_thresholds_set_by_the_program_are_kept(objects: int) -> None:
     gc.set_threshold(objects, 10, 10)
     frozen = gc.get_freeze_count()
     calm_collector()
@@ -55,7 +55,7 @@ def test_who_has_set_it_keeps_it(objects: int) -> None:
     assert gc.get_freeze_count() == frozen
 
 
-def test_who_has_turned_it_off_keeps_it_off() -> None:
+def test_a_gc_that_was_turned_off_stays_off() -> None:
     gc.set_threshold(700, 10, 10)
     gc.disable()
     calm_collector()
@@ -63,7 +63,7 @@ def test_who_has_turned_it_off_keeps_it_off() -> None:
     assert not gc.isenabled()
 
 
-def test_a_process_that_runs_a_scheduler_is_ours(tmp_path: Path) -> None:
+def test_gc_is_tuned_in_a_process_that_runs_a_scheduler(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(RUN)
     done = subprocess.run([sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -46,13 +46,13 @@ def test_a_calendar_may_be_open_on_holidays_alone() -> None:
     ]
 
 
-def test_the_dates_can_be_given_to_a_calendar_of_weekdays() -> None:
+def test_holiday_dates_can_be_passed_to_a_calendar_of_weekdays() -> None:
     calendar = Calendar.weekdays("de", holidays=holiday_dates("DE", years=range(2026, 2028)))
     assert not calendar.permits(to_us(datetime(2027, 1, 1, 12, tzinfo=UTC)))
     assert calendar.permits(to_us(datetime(2027, 1, 4, 12, tzinfo=UTC)))
 
 
-def test_what_is_stored_is_plain_data() -> None:
+def test_a_stored_calendar_is_plain_data() -> None:
     calendar = holiday_calendar("de", "DE", years=2026)
     again = Calendar.from_json(calendar.to_json())
     assert again == calendar
@@ -74,7 +74,7 @@ def test_what_is_stored_is_plain_data() -> None:
         ({"on_holidays": "open", "days": "mon-fri"}, "holidays are what they are"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_of_holidays_are_refused(wrong: dict[str, Any], said: str) -> None:
     given = {"country": "DE", "years": 2026, **wrong}
     with pytest.raises(InvalidInput, match=said):
         holiday_calendar("de", given.pop("country"), **given)
@@ -111,7 +111,7 @@ async def test_a_calendar_is_found_by_its_name(scheduler: Scheduler) -> None:
         await scheduler.calendar("gone")
 
 
-async def test_who_uses_a_calendar_is_known_by_rule_and_by_blackout(scheduler: Scheduler) -> None:
+async def test_users_of_a_calendar_are_found_by_rule_and_by_blackout(scheduler: Scheduler) -> None:
     await scheduler.add(key="by-rule", when="0 9 * * *; calendar=biz", task="job")
     await scheduler.add(key="bounded", when="0 9 * * *; calendar=biz; end=2030-01-01T00:00:00Z", task="job")
     await scheduler.add(key="another", when="0 9 * * *; calendar=biz2", task="job")
@@ -133,13 +133,13 @@ async def test_a_calendar_that_is_used_cannot_be_removed(scheduler: Scheduler) -
         await scheduler.remove_calendar("biz")
 
 
-async def test_many_users_are_not_all_named(scheduler: Scheduler) -> None:
+async def test_of_many_users_of_a_calendar_only_some_are_named(scheduler: Scheduler) -> None:
     await scheduler.add_many({"key": f"k{n:02}", "when": "0 9 * * *; calendar=biz", "task": "job"} for n in range(30))
     with pytest.raises(Refused, match=r"'k00', .*'k09' and others; change"):
         await scheduler.remove_calendar("biz")
 
 
-async def test_a_changed_calendar_leaves_those_with_a_longer_name_alone(scheduler: Scheduler) -> None:
+async def test_a_changed_calendar_does_not_affect_calendars_with_a_longer_name(scheduler: Scheduler) -> None:
     await scheduler.add(key="mine", when="0 9 * * *; calendar=biz", task="job")
     await scheduler.add(key="other", when="0 9 * * *; calendar=biz2", task="job")
     await scheduler.set_calendar(Calendar.weekdays("biz", days="mon"))
@@ -150,7 +150,7 @@ async def test_a_changed_calendar_leaves_those_with_a_longer_name_alone(schedule
     assert following.weekday() == 0
 
 
-async def test_what_a_changed_calendar_would_do_is_told_before(scheduler: Scheduler) -> None:
+async def test_a_change_of_a_calendar_has_a_preview(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when="0 9 * * *; calendar=biz", task="job")
     await scheduler.add(key="other", when="0 9 * * *", task="job")
     [plan] = await scheduler.preview_calendar(Calendar.weekdays("biz", days="mon-sat"))

@@ -22,7 +22,7 @@ def told(**fields: Any) -> str:
     return str(refused.value)
 
 
-def test_an_address_alone_is_a_whole_job() -> None:
+def test_a_url_alone_is_a_complete_job() -> None:
     spec = spec_from("http", URL)
     assert spec == Http(URL)
     check_spec("hook", spec)
@@ -46,7 +46,7 @@ def test_a_table_of_a_file_is_a_job() -> None:
     assert (method_of(spec), signing_keys_of(spec)) == ("POST", (Secret("NEW"), Secret("OLD")))
 
 
-def test_a_body_makes_it_a_post_unless_it_says_otherwise() -> None:
+def test_a_job_with_a_body_is_a_post_by_default() -> None:
     specs = Http(URL), Http(URL, body="x"), Http(URL, json={}, method="put")
     assert list(map(method_of, specs)) == ["GET", "POST", "PUT"]
 
@@ -111,17 +111,17 @@ def test_a_body_makes_it_a_post_unless_it_says_otherwise() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_task_the_field_and_the_fix(fields: dict[str, Any], words: str) -> None:
+def test_an_invalid_field_is_refused_with_the_task_the_field_and_the_fix(fields: dict[str, Any], words: str) -> None:
     said = told(**fields)
     assert said.startswith("task 'hook': http")
     assert words in said
 
 
-def test_an_address_with_a_password_is_not_repeated() -> None:
+def test_a_url_with_a_password_is_not_repeated_in_the_error() -> None:
     assert "geheim" not in told(url="https://me:geheim@example.org/")
 
 
-def test_a_body_of_a_kind_may_hold_braces_and_places() -> None:
+def test_a_body_of_any_kind_can_have_braces_and_placeholders() -> None:
     kind = {"content-type": "application/vnd.x+json; charset=utf-8"}
     check_spec("hook", Http(URL, body='{"a": "{run_id}", "b": {args.deep.er}, "c": {args}}', headers=kind))
     check_spec("hook", Http(URL, body="[run] {run_id} {"))
@@ -141,7 +141,7 @@ def test_the_settings_of_a_node_are_checked() -> None:
         HttpSettings(allow=("x/y",)).check()
 
 
-def test_a_signature_is_that_of_the_standard() -> None:
+def test_a_signature_follows_the_standard() -> None:
     """The example of the specification of Standard Webhooks."""
     headers = signature(
         ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
@@ -156,7 +156,7 @@ def test_a_signature_is_that_of_the_standard() -> None:
     }
 
 
-def test_without_httpx_the_job_says_what_to_install() -> None:
+def test_without_httpx_the_error_names_the_package_to_install() -> None:
     code = (
         "import sys\nsys.modules['httpx'] = sys.modules['httpcore'] = None\n"
         "from evertick import Http, InvalidSetting, Scheduler\n"

@@ -16,7 +16,7 @@ from evertick.testing.clock import SettableClock
 NOON = 1_767_268_800_000_000
 
 
-def test_ids_are_uuids_of_version_7_and_tell_when_they_were_made() -> None:
+def test_ids_are_uuids_of_version_7_with_their_time() -> None:
     [first, *_] = ids = SettableClock(NOON).new_ids(10)
     assert {UUID(id_).version for id_ in ids} == {7}
     assert {UUID(id_).variant for id_ in ids} == {"specified in RFC 4122"}
@@ -24,7 +24,7 @@ def test_ids_are_uuids_of_version_7_and_tell_when_they_were_made() -> None:
     assert [str(UUID(id_)) for id_ in ids] == ids
 
 
-def test_ids_sort_in_the_order_in_which_they_were_made() -> None:
+def test_ids_sort_in_the_order_of_creation() -> None:
     clock = Clock()
     ids = [clock.new_id(), *clock.new_ids(5_000), clock.new_id(), *clock.new_ids(2), clock.new_id()]
     assert ids == sorted(set(ids))
@@ -35,7 +35,7 @@ def test_ids_of_one_moment_differ_between_clocks() -> None:
     assert not set(mine) & set(yours)
 
 
-def test_no_ids_are_made_when_none_are_asked_for() -> None:
+def test_asking_for_no_ids_makes_none() -> None:
     clock = SettableClock(NOON)
     assert clock.new_ids(0) == []
     assert UUID(clock.new_id()).int >> 80 == NOON // 1000
@@ -48,7 +48,7 @@ def test_a_derived_id_is_a_uuid_of_version_7_too() -> None:
     assert derived_id(NOON, "schedule", 7) == id_
 
 
-def test_random_numbers_are_as_large_as_was_asked_for() -> None:
+def test_random_numbers_have_the_requested_size() -> None:
     drawn = [system_clock.random_bits(62) for _ in range(2_000)]
     assert len(set(drawn)) == len(drawn)
     assert 1 << 61 < max(drawn) < 1 << 62
@@ -56,14 +56,14 @@ def test_random_numbers_are_as_large_as_was_asked_for() -> None:
     assert max(system_clock.random_bits(1) for _ in range(100)) == 1
 
 
-def test_threads_never_draw_the_same_number() -> None:
+def test_threads_never_get_the_same_random_number() -> None:
     with ThreadPoolExecutor(4) as pool:
         drawn = [each for part in pool.map(lambda _: _some_numbers(5_000), range(4)) for each in part]
     assert len(set(drawn)) == len(drawn)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_fork_draws_numbers_of_its_own() -> None:
+def test_a_forked_process_gets_different_random_numbers() -> None:
     # In a process without threads: a fork of one that has some is warned of.
     script = """
 import os

@@ -50,7 +50,7 @@ def test_phases_are_kept_with_the_verdict_and_with_a_retry() -> None:
     assert done.phases == again.phases == phases
 
 
-def test_a_job_that_raises_without_a_policy_has_failed_at_once() -> None:
+def test_a_job_that_raises_without_a_retry_policy_fails_at_once() -> None:
     outcome = judged(raised(ValueError("no such file")))
     assert (outcome.kind, outcome.verdict, outcome.reason) == ("done", Verdict.FAILED, Reason.ERROR)
     assert outcome.error is not None
@@ -58,77 +58,77 @@ def test_a_job_that_raises_without_a_policy_has_failed_at_once() -> None:
     assert outcome.attempts == 1
 
 
-def test_a_job_that_raises_is_tried_again_by_its_policy() -> None:
+def test_a_job_that_raises_is_retried_by_its_policy() -> None:
     outcome = judged(raised(ValueError()), attempts=1, retry=Exponential("10s", attempts=3))
     assert (outcome.kind, outcome.verdict, outcome.delay, outcome.attempts) == ("retry", None, 20 * SECOND, 2)
     assert outcome.reason == Reason.ERROR
 
 
-def test_the_last_attempt_fails_for_good() -> None:
+def test_the_last_attempt_fails_the_run() -> None:
     outcome = judged(raised(ValueError()), attempts=2, retry=Constant("10s", 3))
     assert (outcome.kind, outcome.verdict, outcome.attempts) == ("done", Verdict.FAILED, 3)
 
 
-def test_only_errors_of_the_named_types_are_tried_again() -> None:
+def test_only_errors_of_the_listed_types_are_retried() -> None:
     policy = {"retry": Constant("1s", 3), "retry_on": (OSError,)}
     assert judged(raised(ConnectionError()), **policy).kind == "retry"
     assert judged(raised(ValueError()), **policy).verdict is Verdict.FAILED
 
 
-def test_giving_up_on_a_type_outranks_retrying_on_it() -> None:
+def test_a_type_in_both_lists_is_not_retried() -> None:
     policy = {"retry": Constant("1s", 3), "give_up_on": (KeyError,)}
     assert judged(raised(KeyError()), **policy).verdict is Verdict.FAILED
     assert judged(raised(IndexError()), **policy).kind == "retry"
 
 
-def test_an_exit_from_a_job_is_a_failure_that_is_not_tried_again() -> None:
+def test_sys_exit_in_a_job_is_a_failure_without_retry() -> None:
     assert judged(raised(SystemExit(1)), retry=Constant("1s", 3)).verdict is Verdict.FAILED
 
 
 # --- what a job says itself
 
 
-def test_a_job_that_skips_ends_as_skipped_with_its_own_words() -> None:
+def test_a_job_that_skips_ends_as_skipped_with_its_reason() -> None:
     outcome = judged(raised(Skip("nothing to do")), retry=Constant("1s", 3))
     assert (outcome.kind, outcome.verdict, outcome.reason) == ("done", Verdict.SKIPPED, "nothing to do")
     assert outcome.error is None
 
 
-def test_a_skip_without_words_gets_some() -> None:
+def test_a_skip_without_a_reason_gets_a_default_reason() -> None:
     assert judged(raised(Skip())).reason == "skipped by the job"
 
 
-def test_the_words_of_a_skip_are_bounded_and_made_text() -> None:
+def test_the_reason_of_a_skip_is_bounded_and_becomes_text() -> None:
     assert len(judged(raised(Skip("x" * 10_000))).reason or "") == 500
     assert judged(raised(Skip(42))).reason == "42"  # type: ignore[arg-type]
 
 
-def test_a_job_may_say_how_long_to_wait() -> None:
+def test_a_job_can_set_the_retry_delay() -> None:
     outcome = judged(raised(Retry("busy", after="5m")), retry=Constant("1s", 3))
     assert (outcome.kind, outcome.delay) == ("retry", 5 * MINUTE)
 
 
-def test_a_retry_without_a_time_takes_that_of_the_policy() -> None:
+def test_a_retry_without_a_delay_takes_that_of_the_policy() -> None:
     assert judged(raised(Retry("busy")), retry=Constant("7s", 3)).delay == 7 * SECOND
 
 
-def test_a_retry_outranks_the_types_to_give_up_on() -> None:
+def test_raising_retry_overrides_the_types_that_are_not_retried() -> None:
     outcome = judged(raised(Retry()), retry=Constant("7s", 3), retry_on=(OSError,), give_up_on=(Exception,))
     assert outcome.kind == "retry"
 
 
-def test_a_retry_is_bounded_by_the_attempts_of_the_policy() -> None:
+def test_raising_retry_is_bounded_by_the_attempts_of_the_policy() -> None:
     assert judged(raised(Retry()), attempts=2, retry=Constant("7s", 3)).verdict is Verdict.FAILED
 
 
-def test_a_task_without_a_policy_may_ask_for_some_retries_and_not_for_endless_ones() -> None:
+def test_raising_retry_without_a_policy_is_bounded() -> None:
     assert judged(raised(Retry()), attempts=0).delay == MINUTE
     assert judged(raised(Retry()), attempts=8).kind == "retry"
     assert judged(raised(Retry()), attempts=9).verdict is Verdict.FAILED
 
 
 @pytest.mark.parametrize("after", ["soon", -1, True, float("nan"), object()])
-def test_a_retry_after_something_that_is_no_time_still_ends_in_an_outcome(after: Any) -> None:
+def test_raising_retry_with_an_invalid_delay_still_ends_in_an_outcome(after: Any) -> None:
     outcome = judged(raised(Retry(after=after)), retry=Constant("7s", 3))
     assert (outcome.kind, outcome.delay) == ("retry", 7 * SECOND)
     assert "Retry(after=…)" in (outcome.error or "")
@@ -143,12 +143,12 @@ def test_a_timeout_is_a_failure_with_that_reason() -> None:
     assert outcome.error == "TimeoutError: the attempt timed out after 90 s"
 
 
-def test_a_timeout_spends_an_attempt_and_is_tried_again() -> None:
+def test_a_timeout_spends_an_attempt_and_is_retried() -> None:
     outcome = judged(StoppedBy(Stop.TIMEOUT), timeout=SECOND, retry=Constant("3s", 2))
     assert (outcome.kind, outcome.reason, outcome.attempts) == ("retry", Reason.TIMEOUT, 1)
 
 
-def test_a_timeout_that_the_job_raised_itself_is_an_error_like_others() -> None:
+def test_a_timeout_error_raised_by_the_job_is_an_ordinary_error() -> None:
     assert judged(raised(TimeoutError("upstream"))).reason == Reason.ERROR
 
 
@@ -158,22 +158,22 @@ def test_a_requested_cancel_ends_as_cancelled() -> None:
 
 
 @pytest.mark.parametrize("why", [Stop.SHUTDOWN, Stop.UNREACHABLE])
-def test_a_stop_that_is_not_the_runs_fault_spends_nothing(why: Stop) -> None:
+def test_a_shutdown_or_an_unreachable_store_spends_no_attempt(why: Stop) -> None:
     outcome = judged(StoppedBy(why), attempts=1)
     assert (outcome.kind, outcome.attempts, outcome.verdict) == ("release", 1, None)
 
 
 @pytest.mark.parametrize("why", [Stop.SHUTDOWN, Stop.UNREACHABLE])
-def test_what_must_not_run_twice_is_lost_when_it_is_cut_off(why: Stop) -> None:
+def test_an_at_most_once_run_that_is_interrupted_is_lost(why: Stop) -> None:
     outcome = judged(StoppedBy(why), on_lost="fail")
     assert (outcome.kind, outcome.verdict, outcome.reason) == ("done", Verdict.LOST, why.value)
 
 
-def test_nothing_is_said_about_a_run_that_is_no_longer_ours() -> None:
+def test_a_lost_run_has_no_outcome() -> None:
     assert judge(run(), work(), StoppedBy(Stop.LOST), lambda: 0.0) is None
 
 
-def test_arguments_that_do_not_fit_park_the_run_until_the_signature_changes() -> None:
+def test_bad_arguments_park_the_run_until_the_signature_changes() -> None:
     outcome = judged(Unfit("job(x: int): …"), attempts=2)
     assert (outcome.kind, outcome.reason, outcome.task_hash) == ("park", Reason.BAD_ARGUMENTS, "h1")
     assert outcome.attempts == 2
@@ -190,7 +190,7 @@ def test_a_long_error_is_cut_in_the_middle() -> None:
     assert "characters left out" in text
 
 
-def test_an_error_whose_words_fail_still_has_a_text() -> None:
+def test_an_error_whose_str_fails_still_has_a_text() -> None:
     class Silent(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")

@@ -62,13 +62,13 @@ def test_a_rate_is_a_number_of_starts_in_a_period(text: str, most: int, period: 
         ("9" * 500 + "/s", "is not a rate"),
     ],
 )
-def test_what_is_no_rate_is_refused_with_what_would_be_one(text: Any, told: str) -> None:
+def test_an_invalid_rate_is_refused_with_a_valid_example(text: Any, told: str) -> None:
     with pytest.raises(InvalidSetting, match=told):
         rate(text)
 
 
 @pytest.mark.parametrize("most", [0, -1, 10_001, True, 1.5, "2"])
-def test_a_concurrency_that_makes_no_sense_is_refused(most: Any) -> None:
+def test_an_invalid_concurrency_is_refused(most: Any) -> None:
     with pytest.raises(InvalidSetting, match=r"concurrency: .* must be a whole number from 1 to 10000"):
         concurrency(most)
 
@@ -95,7 +95,7 @@ def test_a_key_is_made_from_the_arguments_of_a_run(text: str | None, args: str |
     assert concurrency(1, text).key(args) == key
 
 
-def test_keys_of_any_length_stay_short_and_apart() -> None:
+def test_limit_keys_of_any_length_are_shortened_and_stay_different() -> None:
     limit = concurrency(1, "{customer}")
     one, other = (limit.key(f'{{"customer":"{"x" * 5_000}{end}"}}') for end in "ab")
     assert one != other
@@ -115,7 +115,7 @@ def test_a_key_with_half_a_surrogate_pair_can_be_stored() -> None:
         ("rate=a:b", ("rate", "a:b")),
     ],
 )
-def test_a_key_of_the_ledger_is_shown_as_it_was_written(key: str, shown: tuple[str, str]) -> None:
+def test_a_limit_key_of_the_ledger_is_shown_as_the_user_wrote_it(key: str, shown: tuple[str, str]) -> None:
     assert shown_key(key) == shown
 
 
@@ -134,7 +134,7 @@ def test_a_key_of_the_ledger_is_shown_as_it_was_written(key: str, shown: tuple[s
         (7, "must be text"),
     ],
 )
-def test_a_key_that_names_what_is_no_argument_is_refused(text: Any, told: str) -> None:
+def test_a_limit_key_with_an_unknown_argument_is_refused(text: Any, told: str) -> None:
     with pytest.raises(InvalidSetting, match=told):
         concurrency(1, text)
 
@@ -144,12 +144,12 @@ def test_a_key_without_a_limit_is_refused() -> None:
         make_rate(None, "x", "t", {})
 
 
-def test_a_default_that_is_no_plain_data_cannot_stand_in_a_key() -> None:
+def test_a_default_that_is_not_plain_data_cannot_be_part_of_a_limit_key() -> None:
     with pytest.raises(InvalidSetting, match="the default of 'who'"):
         make_concurrency(1, "{who}", "t", {"who": object()})
 
 
-def test_starts_are_gathered_only_above_a_thousand_per_period() -> None:
+def test_starts_are_grouped_only_above_a_thousand_per_period() -> None:
     assert rate("1000/h").grain == 0
     assert rate("1001/h").grain == 3600 * SECOND // 1000
 
@@ -157,7 +157,7 @@ def test_starts_are_gathered_only_above_a_thousand_per_period() -> None:
 # --- where tasks are made
 
 
-def test_the_limits_of_a_task_are_checked_where_it_is_made() -> None:
+def test_the_limits_of_a_task_are_checked_at_its_declaration() -> None:
     scheduler = Scheduler("sqlite://")
 
     @scheduler.task(concurrency=3, concurrency_key="c-{customer}", rate="5/s", rate_key="mail")
@@ -194,7 +194,7 @@ def test_a_rate_by_argument_cannot_be_counted_in_memory() -> None:
         def b(who: str) -> None: ...
 
 
-def test_a_setting_of_rate_limits_that_is_none_is_refused() -> None:
+def test_an_unknown_rate_limits_setting_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="rate_limits: 'redis' is neither 'store'"):
         Scheduler("sqlite://", rate_limits="redis")
 
@@ -213,7 +213,7 @@ def test_a_setting_of_rate_limits_that_is_none_is_refused() -> None:
         ({"unique": "k", "unique_for": "367d"}, "more than nothing and at most 366d"),
     ],
 )
-def test_how_long_a_key_is_unique_is_said_once_and_with_the_key(options: dict[str, Any], told: str) -> None:
+def test_the_scope_of_a_unique_key_is_given_once_and_only_with_a_key(options: dict[str, Any], told: str) -> None:
     scheduler = Scheduler("sqlite://")
     task = scheduler.task(name="t")(lambda: None)
     with pytest.raises(InvalidSetting, match=told):
@@ -222,7 +222,7 @@ def test_how_long_a_key_is_unique_is_said_once_and_with_the_key(options: dict[st
         scheduler.every("1h", name="s", **options)(lambda: None)
 
 
-def test_a_key_is_checked_like_any_other() -> None:
+def test_a_unique_key_is_checked_like_other_keys() -> None:
     with pytest.raises(InvalidKey, match="unique"):
         Scheduler("sqlite://").every("1h", name="s", unique="a;b")(lambda: None)
 
@@ -231,7 +231,7 @@ def a_gap(reason: Reason, verdict: Verdict = Verdict.SKIPPED) -> NewGap:
     return NewGap(first_at=1, last_at=2, count=2, verdict=verdict, reason=reason)
 
 
-def test_moments_coalesced_into_a_duplicate_were_skipped_for_it() -> None:
+def test_moments_coalesced_into_a_duplicate_are_skipped_as_duplicate() -> None:
     fire = NewRun(id="r", task="t", cause=Cause.FIRE, fire_at=3)
     skipped = NewGap(first_at=3, last_at=3, count=1, verdict=Verdict.SKIPPED, reason=Reason.DUPLICATE)
     paused = a_gap(Reason.PAUSED)
@@ -241,6 +241,6 @@ def test_moments_coalesced_into_a_duplicate_were_skipped_for_it() -> None:
     assert gaps_with_duplicates(gaps, [fire], ()) == gaps
 
 
-def test_a_backfill_that_finds_its_key_taken_leaves_the_gap_as_it_is() -> None:
+def test_a_backfill_whose_unique_key_is_taken_leaves_the_gap() -> None:
     backfill = NewRun(id="r", task="t", cause=Cause.BACKFILL, fire_at=3)
     assert gaps_with_duplicates([], [backfill], {"r"}) == []

@@ -51,7 +51,7 @@ async def ended(loop: Loop, task: asyncio.Task[None]) -> None:
     await asyncio.wait_for(task, SAFETY_SECONDS)
 
 
-async def test_a_step_that_answers_zero_is_followed_at_once() -> None:
+async def test_a_step_that_returns_zero_is_repeated_at_once() -> None:
     steps = Steps(0, 0, -1)
     loop = looping(steps)
     task = asyncio.create_task(loop.run())
@@ -60,7 +60,7 @@ async def test_a_step_that_answers_zero_is_followed_at_once() -> None:
     assert steps.taken == 4
 
 
-async def test_a_step_that_answers_none_rests_until_it_is_woken() -> None:
+async def test_a_step_that_returns_none_sleeps_until_a_wake_up() -> None:
     steps = Steps()
     loop = looping(steps)
     task = asyncio.create_task(loop.run())
@@ -73,7 +73,7 @@ async def test_a_step_that_answers_none_rests_until_it_is_woken() -> None:
     await ended(loop, task)
 
 
-async def test_it_never_rests_longer_than_its_most() -> None:
+async def test_a_loop_never_sleeps_longer_than_its_maximum() -> None:
     steps = Steps(3600.0, 3600.0)
     loop = looping(steps, rest=0.001)
     task = asyncio.create_task(loop.run())
@@ -105,7 +105,7 @@ async def test_a_wake_during_a_step_is_not_lost() -> None:
     await ended(loop, task)
 
 
-async def test_an_end_before_the_first_step_takes_none() -> None:
+async def test_a_stop_before_the_first_step_runs_no_step() -> None:
     steps = Steps()
     loop = looping(steps)
     loop.end()
@@ -113,7 +113,7 @@ async def test_an_end_before_the_first_step_takes_none() -> None:
     assert steps.taken == 0
 
 
-async def test_nothing_a_step_raises_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_error_of_a_step_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "_BACKOFF_FIRST", 0.0001)
     steps = Steps(ValueError("a"), StoreUnavailable("away"), KeyError("b"), None)
     loop = looping(steps)
@@ -130,7 +130,7 @@ async def test_a_failing_loop_waits_longer_each_time_up_to_a_bound() -> None:
     assert all(base * 0.5 <= delay <= base * 1.5 for delay, base in zip(delays, bases, strict=True))
 
 
-async def test_the_failure_is_told_once_and_so_is_the_recovery(
+async def test_a_failure_and_its_recovery_are_each_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_module, "_BACKOFF_FIRST", 0.0001)
@@ -148,7 +148,7 @@ async def test_the_failure_is_told_once_and_so_is_the_recovery(
     ]
 
 
-async def test_a_step_that_did_not_ask_the_store_does_not_say_that_it_is_back(
+async def test_a_step_without_a_store_call_does_not_log_the_recovery_of_the_store(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_module, "_BACKOFF_FIRST", 0.0001)
@@ -171,7 +171,7 @@ async def test_a_step_that_did_not_ask_the_store_does_not_say_that_it_is_back(
     ]
 
 
-async def test_a_loop_that_keeps_failing_becomes_unhealthy_and_says_why() -> None:
+async def test_a_loop_that_keeps_failing_becomes_unhealthy_with_the_reason() -> None:
     clock = SettableClock()
     loop = looping(Steps(ValueError("broken")), clock)
     await loop._try()
@@ -183,7 +183,7 @@ async def test_a_loop_that_keeps_failing_becomes_unhealthy_and_says_why() -> Non
     assert health.last_success_seconds_ago is None
 
 
-async def test_a_store_that_is_away_has_longer_until_the_loop_is_unhealthy() -> None:
+async def test_an_unreachable_store_makes_the_loop_unhealthy_later() -> None:
     clock = SettableClock()
     loop = looping(Steps(StoreUnavailable("restarts")), clock)
     await loop._try()
@@ -211,7 +211,7 @@ async def test_a_step_that_hangs_makes_the_loop_unhealthy() -> None:
     assert loop.health().is_healthy
 
 
-async def test_health_tells_how_long_ago_a_step_last_succeeded() -> None:
+async def test_health_shows_the_time_since_the_last_successful_step() -> None:
     clock = SettableClock()
     loop = looping(Steps(), clock)
     await loop._try()
@@ -228,7 +228,7 @@ async def test_a_cancelled_loop_ends() -> None:
         await task
 
 
-async def test_a_loop_that_fails_shortly_over_and_over_says_so_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_with_repeated_short_failures_logs_them_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = SettableClock()
     away = StoreUnavailable("no connection left")
     loop = looping(Steps(*[answer for _ in range(40) for answer in (away, None)]), clock)
@@ -246,7 +246,7 @@ async def test_a_loop_that_fails_shortly_over_and_over_says_so_once_a_minute(cap
     assert len(again) == 2
 
 
-async def test_a_failure_that_lasts_is_told_though_another_was_told_just_before(
+async def test_a_lasting_failure_is_logged_although_another_was_logged_just_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = SettableClock()

@@ -18,7 +18,7 @@ from evertick.model.message import BODY_MAX_BYTES, DELAY_MAX, HEADERS_MAX_BYTES,
 from evertick.when.moment import HOUR, SECOND
 
 
-def test_without_a_key_the_id_is_the_key() -> None:
+def test_a_message_without_a_key_has_its_id_as_key() -> None:
     message = new_message("m1", "mail", {"to": "ann"})
     assert (message.key, message.body, message.headers, message.delay) == ("m1", b'{"to":"ann"}', {}, 0)
     assert new_message("m1", "mail", 1, key="order;7", delay="2s").delay == 2 * SECOND
@@ -43,7 +43,7 @@ def test_without_a_key_the_id_is_the_key() -> None:
         ({"delay": "soon"}, "soon"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_with_what_is_wrong(given: dict[str, Any], said: str) -> None:
+def test_an_invalid_message_is_refused_with_the_reason(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         new_message("m1", **{"channel": "mail", "body": 1, **given})
 
@@ -88,26 +88,26 @@ def test_a_delivery_that_returned_is_sent_and_remembered() -> None:
     assert (outcome.id, outcome.fence) == ("m", 7)
 
 
-def test_a_delivery_that_raised_is_tried_again_by_the_policy() -> None:
+def test_a_delivery_that_raised_is_retried_by_the_policy() -> None:
     outcome = judged(ConnectionError("no"))
     assert (outcome.kind, outcome.attempts, outcome.delay) == ("retry", 1, 12_500_000)
     assert outcome.error == "ConnectionError: no"
 
 
-def test_after_the_last_attempt_or_a_hopeless_error_it_is_dead() -> None:
+def test_a_message_is_dead_after_the_last_attempt_or_a_permanent_error() -> None:
     assert (judged(ConnectionError(), attempts=2).kind, judged(ConnectionError(), attempts=2).remember) == ("dead", 9)
     assert judged(ValueError(), give_up_on=(ValueError,)).kind == "dead"
     assert judged(Retry(after="1s"), attempts=2).kind == "dead"
 
 
-def test_a_sender_may_ask_for_its_own_delay() -> None:
+def test_a_sender_can_set_the_retry_delay() -> None:
     assert judged(Retry(after="90s")).delay == 90 * SECOND
     wrong = judged(Retry(after="whenever"))
     assert (wrong.kind, wrong.delay) == ("retry", 12_500_000)
     assert "whenever" in (wrong.error or "")
 
 
-def test_a_delivery_that_was_cancelled_by_itself_has_failed() -> None:
+def test_a_delivery_that_cancels_itself_has_failed() -> None:
     assert judged(asyncio.CancelledError("gone")).kind == "retry"
 
 
@@ -137,12 +137,12 @@ async def _generates(message: Message) -> AsyncIterator[int]:
         (7, "is no function"),
     ],
 )
-def test_a_sender_that_could_never_be_called_is_refused_where_it_is_written(function: Any, said: str) -> None:
+def test_a_sender_with_a_wrong_signature_is_refused_at_its_declaration(function: Any, said: str) -> None:
     with pytest.raises(InvalidSetting, match=said):
         Scheduler("sqlite://").sender("mail")(function)
 
 
-def test_a_sender_may_take_more_than_it_gets_if_that_has_defaults() -> None:
+def test_a_sender_can_have_extra_parameters_with_defaults() -> None:
     scheduler = Scheduler("sqlite://")
     for channel, function in enumerate([lambda message, other=1: None, lambda *messages: None, print]):
         scheduler.sender(str(channel))(function)

@@ -15,7 +15,7 @@ def test_every_state_has_its_transitions() -> None:
     assert set(TRANSITIONS) == set(State)
 
 
-def test_done_is_the_end() -> None:
+def test_done_is_a_final_state() -> None:
     assert TRANSITIONS[State.DONE] == frozenset()
 
 
@@ -23,13 +23,13 @@ def test_every_live_state_can_end() -> None:
     assert all(State.DONE in TRANSITIONS[state] for state in State if state is not State.DONE)
 
 
-def test_only_what_waits_or_runs_can_be_running_next() -> None:
+def test_only_waiting_and_running_runs_can_become_running() -> None:
     into_running = {state for state, following in TRANSITIONS.items() if State.RUNNING in following}
     assert into_running == {State.WAITING, State.RUNNING}
 
 
 @pytest.mark.parametrize("state", [State.BLOCKED, State.PARKED, State.DISPATCHED])
-def test_what_left_the_claim_index_comes_back_through_waiting(state: State) -> None:
+def test_blocked_and_parked_runs_return_through_waiting(state: State) -> None:
     assert TRANSITIONS[state] == {State.WAITING, State.DONE}
 
 
@@ -38,7 +38,7 @@ def test_every_state_but_the_first_can_be_reached() -> None:
     assert reached == set(State)
 
 
-def test_the_words_of_states_and_verdicts_are_those_of_the_ledger() -> None:
+def test_names_of_states_and_verdicts_match_the_ledger() -> None:
     assert [state.value for state in State] == ["waiting", "blocked", "parked", "running", "dispatched", "done"]
     assert [verdict.value for verdict in Verdict] == ["succeeded", "failed", "cancelled", "skipped", "missed", "lost"]
     assert CATCH_UPS == ("latest", "all", "skip")

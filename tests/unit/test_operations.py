@@ -70,13 +70,13 @@ def without_first(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def test_there_are_operations() -> None:
+def test_operations_are_found() -> None:
     assert len(OPERATIONS) > 40
     assert set(LAZY) == {"backfill", "feed"}
 
 
 @pytest.mark.parametrize("name", sorted({*OPERATIONS} - ELSEWHERE))
-def test_an_operation_is_async_and_has_both_forms_and_a_place_in_the_reference(name: str) -> None:
+def test_an_operation_is_async_has_both_forms_and_is_in_the_reference(name: str) -> None:
     if not inspect.iscoroutinefunction(OPERATIONS[name]):
         pytest.fail(f"{name} takes a context and is not async; begin its name with an underscore")
     for kind in (Scheduler, SyncScheduler):
@@ -95,7 +95,7 @@ def test_a_backfill_has_the_same_arguments_in_both_forms() -> None:
     assert without_first(Scheduler.feed) == without_first(LAZY["feed"])
 
 
-def test_no_method_of_the_blocking_form_is_missing_on_the_scheduler() -> None:
+def test_every_method_of_the_sync_form_exists_on_the_scheduler() -> None:
     names = {name for name in vars(SyncScheduler) if not name.startswith("_")}
     assert names - {"close", "backfill"} <= set(OPERATIONS)
     assert all(hasattr(Scheduler, name) for name in names)
@@ -140,7 +140,7 @@ async def test_a_key_is_given_by_position_or_by_name() -> None:
     await scheduler.close()
 
 
-def test_a_key_is_given_by_position_or_by_name_in_plain_code() -> None:
+def test_a_key_is_given_by_position_or_by_name_in_the_sync_form() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     assert scheduler.sync.add("one", when="every 5m", task="job").key == "one"
     assert scheduler.sync.add(key="two", when="every 5m", task="job").key == "two"
@@ -218,7 +218,7 @@ async def test_an_operation_without_a_method_is_called_with_the_scheduler(tmp_pa
     await scheduler.close()
 
 
-async def test_a_thing_that_is_not_found_is_named_by_fields() -> None:
+async def test_a_not_found_error_has_the_missing_name_in_its_fields() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     for ask, setting in [
         (scheduler.schedule, "key"),
@@ -235,7 +235,7 @@ async def test_a_thing_that_is_not_found_is_named_by_fields() -> None:
     await scheduler.close()
 
 
-async def test_the_forecast_tells_what_collides_what_would_spread_it_and_what_it_leaves_out() -> None:
+async def test_the_forecast_has_collisions_suggestions_and_omissions() -> None:
     scheduler, read = Scheduler("sqlite://", concurrency=0), list[int]()
     for key in ("one", "two"):
         await scheduler.add(key, when="0 9 * * *", task="job", labels={"team": "ops"})
@@ -251,7 +251,7 @@ async def test_the_forecast_tells_what_collides_what_would_spread_it_and_what_it
     await scheduler.close()
 
 
-async def test_an_operation_takes_a_context_of_its_own() -> None:
+async def test_an_operation_can_be_called_with_its_own_context() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     context = await scheduler.runtime.context()
     assert context.actor == Actor(kind="code")
@@ -289,7 +289,7 @@ async def test_a_task_is_enqueued_by_its_name_as_by_its_method(enqueueing: tuple
     assert (again.id, again.is_new) == (by_name.id, False)
 
 
-async def test_arguments_must_fit_a_task_that_is_known_here(enqueueing: tuple[Scheduler, Context]) -> None:
+async def test_arguments_must_fit_a_locally_known_task(enqueueing: tuple[Scheduler, Context]) -> None:
     _, context = enqueueing
     with pytest.raises(InvalidArguments, match=r"send_mail\(to: str, copies: int = 1\).*'to'"):
         await operations.tasks.enqueue(context, "send_mail")

@@ -56,11 +56,11 @@ class Log:
         ([b"gr", "ü".encode()[:1], "ü".encode()[1:], b"n\n"], ["grün"]),
     ],
 )
-def test_bytes_become_lines_however_they_come(chunks: list[bytes], lines: list[str]) -> None:
+def test_bytes_become_lines_for_every_split_of_the_stream(chunks: list[bytes], lines: list[str]) -> None:
     assert lines_of(*chunks) == lines
 
 
-def test_a_line_without_end_is_cut_between_characters() -> None:
+def test_an_endless_line_is_cut_between_characters() -> None:
     text = "ü" * 20_000  # two bytes each
     pieces = lines_of(text.encode()[:30_001], text.encode()[30_001:])
     assert "".join(pieces) == text
@@ -79,14 +79,14 @@ def masked(secrets: Sequence[str], *chunks: bytes) -> bytes:
     return b"".join([*(mask.take(chunk) for chunk in chunks), mask.flush()])
 
 
-def test_a_secret_is_hidden_wherever_it_is_cut() -> None:
+def test_a_secret_is_hidden_at_every_split_of_the_stream() -> None:
     whole = b"user=ada password=open sesame; open sesam, open sesame"
     for place in range(len(whole)):
         assert masked(["open sesame"], whole[:place], whole[place:]) == b"user=ada password=***; open sesam, ***"
     assert masked(["open sesame"], *(bytes([each]) for each in whole)) == b"user=ada password=***; open sesam, ***"
 
 
-def test_only_what_may_become_a_secret_is_held_back() -> None:
+def test_only_a_possible_start_of_a_secret_is_held_back() -> None:
     mask = Mask(["open sesame"])
     assert mask.take(b"see") == b"see"
     assert mask.take(b" the ope") == b" the "
@@ -94,12 +94,12 @@ def test_only_what_may_become_a_secret_is_held_back() -> None:
     assert mask.flush() == b""
 
 
-def test_of_two_secrets_at_one_place_the_longer_is_hidden_whole() -> None:
+def test_of_two_overlapping_secrets_the_longer_is_hidden() -> None:
     assert masked(["abc", "abcdef"], b"abc", b"def abcx abc") == b"*** ***x ***"
     assert masked(["aba"], b"ababa") == b"***ba"
 
 
-def test_the_lines_of_a_key_are_hidden_one_by_one_and_its_frame_is_not() -> None:
+def test_the_lines_of_a_pem_key_are_hidden_but_not_its_markers() -> None:
     key = "-----BEGIN KEY-----\nMIIBVAIBADAN\nshort\nBgkqhkiG9w0B\n-----END KEY-----\n"
     assert masked([key], key.encode()) == b"***"
     assert masked([key], b"1 MIIBVAIBADAN\n2 short\n") == b"1 ***\n2 short\n"
@@ -111,7 +111,7 @@ def test_the_lines_of_a_key_are_hidden_one_by_one_and_its_frame_is_not() -> None
     st.text("abc", max_size=40),
     st.lists(st.integers(0, 40), max_size=6),
 )
-def test_however_the_output_is_cut_it_is_masked_as_if_it_came_at_once(
+def test_output_is_masked_the_same_for_every_split_of_the_stream(
     secrets: list[str], text: str, places: list[int]
 ) -> None:
     data = text.encode()
@@ -131,7 +131,7 @@ def test_however_the_output_is_cut_it_is_masked_as_if_it_came_at_once(
     assert shown.endswith(behind.removeprefix(b"***"))
 
 
-def test_many_secrets_and_long_ones_are_hidden_as_few_and_short_ones_are() -> None:
+def test_many_and_long_secrets_are_hidden_too() -> None:
     lines = [f"{number:02d}abcdefgh{number * 7919:08d}" for number in range(200)]
     key = "\n".join(lines)
     text = " ".join(reversed(lines)).encode()
@@ -145,7 +145,7 @@ def test_many_secrets_and_long_ones_are_hidden_as_few_and_short_ones_are() -> No
 # --- head and tail
 
 
-def test_what_fits_is_kept_whole_and_as_it_comes() -> None:
+def test_short_output_is_kept_unchanged() -> None:
     log = Log()
     log.captured.take("stdout", b"one\ntw")
     assert log.texts() == ["one"]
@@ -156,7 +156,7 @@ def test_what_fits_is_kept_whole_and_as_it_comes() -> None:
     assert log.captured.last_words == "oops"
 
 
-def test_of_a_long_output_head_and_tail_are_kept_and_the_cut_is_counted() -> None:
+def test_long_output_keeps_head_and_tail_with_a_count_of_the_cut() -> None:
     log = Log()
     written = [b"line %07d\n" % number for number in range(100_000)]
     for number in range(0, len(written), 1_000):
@@ -176,7 +176,7 @@ def test_of_a_long_output_head_and_tail_are_kept_and_the_cut_is_counted() -> Non
     assert sum(len(text) for text in log.texts()) < LOG_MAX_CHARS
 
 
-def test_what_is_between_head_and_tail_without_a_cut_is_one_text() -> None:
+def test_output_that_fits_in_head_and_tail_has_no_cut() -> None:
     log = Log()
     line = b"x" * 99 + b"\n"
     count = (HEAD_BYTES + TAIL_BYTES) // 100 - 10
@@ -186,7 +186,7 @@ def test_what_is_between_head_and_tail_without_a_cut_is_one_text() -> None:
     assert log.texts() == ["x" * 99] * count
 
 
-def test_a_flood_without_lines_is_bounded_too() -> None:
+def test_endless_output_without_lines_is_bounded_too() -> None:
     log = Log()
     for _ in range(100):
         log.captured.take("stdout", b"\xff" * 65_536)
@@ -196,7 +196,7 @@ def test_a_flood_without_lines_is_bounded_too() -> None:
     assert sum(len(text) for text in log.texts()) < LOG_MAX_CHARS
 
 
-def test_a_flood_of_empty_lines_on_both_streams_is_bounded_too() -> None:
+def test_endless_empty_lines_on_both_streams_are_bounded_too() -> None:
     log = Log()
     for _ in range(50_000):
         log.captured.take("stdout", b"\n")
@@ -239,7 +239,7 @@ def test_a_secret_at_the_cut_is_hidden_too() -> None:
     st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.text("abc", max_size=30)), max_size=12),
     st.booleans(),
 )
-def test_no_secret_is_shown_in_head_or_tail_however_the_output_is_cut(
+def test_no_secret_is_shown_in_head_or_tail_for_any_split(
     secrets: list[str], chunks: list[tuple[str, str]], is_cut: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -259,7 +259,7 @@ def test_no_secret_is_shown_in_head_or_tail_however_the_output_is_cut(
             )
 
 
-def test_secrets_are_looked_for_in_what_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_searched_only_in_kept_output(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_through = 0
     take = Mask.take
 
@@ -279,7 +279,7 @@ def test_secrets_are_looked_for_in_what_is_kept_alone(monkeypatch: pytest.Monkey
         assert not any(secret[:9] in text for text in log.texts())
 
 
-def test_the_last_words_are_those_of_stderr_from_wherever_they_come() -> None:
+def test_the_error_text_is_the_last_output_of_stderr() -> None:
     log = Log()
     log.captured.take("stderr", b"disk full\n")
     log.captured.take("stdout", b"going on\n" * 100_000 + b"done\n")

@@ -30,7 +30,7 @@ async def kit(scheduler: Scheduler) -> AsyncIterator[Kit]:
         yield made
 
 
-async def test_a_schedule_shows_what_was_decided(scheduler: Scheduler, kit: Kit) -> None:
+async def test_a_schedule_shows_its_overrides(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job")
     await scheduler.skip_next("k", note="a holiday")
     moved = await scheduler.move("k", NOON + timedelta(hours=1), to=NOON + timedelta(minutes=90))
@@ -42,7 +42,7 @@ async def test_a_schedule_shows_what_was_decided(scheduler: Scheduler, kit: Kit)
     assert [each.kind for each in undone.occurrences] == ["skip"]
 
 
-async def test_why_tells_of_decisions_before_and_after(scheduler: Scheduler, kit: Kit) -> None:
+async def test_why_shows_past_and_future_overrides(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job")
     await scheduler.skip_next("k", note="a holiday")
     await scheduler.move("k", NOON + timedelta(hours=1), to=NOON + timedelta(minutes=90))
@@ -53,7 +53,7 @@ async def test_why_tells_of_decisions_before_and_after(scheduler: Scheduler, kit
     assert "12:00:00 UTC was skipped: somebody decided that it should not run" in (await scheduler.why("k")).last
 
 
-async def test_why_tells_where_a_one_shot_was_moved_to(scheduler: Scheduler, kit: Kit) -> None:
+async def test_why_shows_the_new_moment_of_a_moved_one_shot(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Once(NOON), task="job")
     await scheduler.move("k", NOON, to=NOON + timedelta(days=1))
     assert (await scheduler.why("k")).next.startswith("2026-06-02 12:00:00 UTC, where somebody has moved its moment to")
@@ -67,7 +67,7 @@ async def test_why_tells_where_a_one_shot_was_moved_to(scheduler: Scheduler, kit
         ("all", "then what came until then runs, one by one"),
     ],
 )
-async def test_why_tells_of_the_blackout_that_holds_the_next_moment(
+async def test_why_shows_the_blackout_that_holds_the_next_moment(
     scheduler: Scheduler, kit: Kit, fate: str, words: str
 ) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job", blackout=FREEZE, blackout_fate=fate)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ async def test_why_tells_of_the_blackout_that_holds_the_next_moment(
         assert "the blackout of the schedule was closed" in (await scheduler.why("k")).last
 
 
-async def test_a_preview_tells_what_becomes_of_each_fire(scheduler: Scheduler, kit: Kit) -> None:
+async def test_a_preview_shows_the_override_of_each_fire(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job", blackout=FREEZE)
     await scheduler.skip_next("k")
     await scheduler.move("k", NOON + timedelta(hours=1), to=NOON + timedelta(minutes=10))
@@ -101,7 +101,7 @@ async def test_a_blackout_that_is_given_as_a_calendar_is_stored(scheduler: Sched
     assert changed.blackout is None
 
 
-async def test_a_changed_calendar_is_gone_by_at_once(scheduler: Scheduler, kit: Kit) -> None:
+async def test_a_changed_calendar_applies_at_once(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job", blackout=FREEZE, blackout_fate="latest")
     await kit.advance("2h")
     await scheduler.set_calendar(Calendar.blackout("freeze", NOON, NOON + timedelta(minutes=1)))
@@ -109,7 +109,7 @@ async def test_a_changed_calendar_is_gone_by_at_once(scheduler: Scheduler, kit: 
     assert [run.fire_at.hour for run in kit.runs("k")] == [13]
 
 
-async def test_a_declared_blackout_is_stored_and_its_change_is_noticed() -> None:
+async def test_a_change_of_a_declared_blackout_is_stored() -> None:
     def declared(calendar: Calendar) -> Scheduler:
         made = Scheduler("sqlite://")
 
@@ -126,7 +126,7 @@ async def test_a_declared_blackout_is_stored_and_its_change_is_noticed() -> None
         assert await second.calendars() == [other]
 
 
-async def test_a_blackout_and_its_fate_may_be_set_one_after_the_other(scheduler: Scheduler, kit: Kit) -> None:
+async def test_a_blackout_and_its_policy_can_be_set_separately(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job", blackout=FREEZE)
     changed = await scheduler.update("k", blackout_fate="all")
     assert (changed.blackout, changed.blackout_fate) == ("freeze", "all")
@@ -134,7 +134,7 @@ async def test_a_blackout_and_its_fate_may_be_set_one_after_the_other(scheduler:
         await scheduler.update("k", blackout=None, blackout_fate="all")
 
 
-async def test_what_cannot_be_decided_is_refused_in_words(scheduler: Scheduler, kit: Kit) -> None:
+async def test_an_invalid_override_is_refused_with_the_reason(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job")
     with pytest.raises(NotFound, match="there is no schedule 'other'"):
         await scheduler.skip_next("other")
@@ -152,7 +152,7 @@ async def test_what_cannot_be_decided_is_refused_in_words(scheduler: Scheduler, 
         await scheduler.update("k", blackout=7)  # type: ignore[arg-type]
 
 
-async def test_a_run_that_was_made_early_is_taken_back_by_cancelling_it(scheduler: Scheduler, kit: Kit) -> None:
+async def test_cancelling_an_early_run_undoes_it(scheduler: Scheduler, kit: Kit) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job", queue="nobody")
     run = await scheduler.run_early("k")
     assert await scheduler.cancel(run)
@@ -161,7 +161,7 @@ async def test_a_run_that_was_made_early_is_taken_back_by_cancelling_it(schedule
     assert await scheduler.gaps("k") == []
 
 
-def test_the_plain_forms_decide_as_well(scheduler: Scheduler) -> None:
+def test_overrides_have_sync_forms(scheduler: Scheduler) -> None:
     scheduler.sync.add(key="k", when=Every("1h"), task="job")
     first = scheduler.sync.skip_next("k").occurrences[0].fire_at
     assert scheduler.sync.run_early("k").fire_at == first + timedelta(hours=1)

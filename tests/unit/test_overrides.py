@@ -68,7 +68,7 @@ async def test_skipping_twice_skips_the_next_two(bench: Bench) -> None:
     assert await bench.fired() == [180]
 
 
-async def test_a_moment_that_is_owed_is_not_what_is_skipped(bench: Bench) -> None:
+async def test_a_due_moment_is_not_the_one_that_is_skipped(bench: Bench) -> None:
     await bench.add(Every("1m"))
     bench.later(61)
     assert await bench.editor.skip_next("k") == moment(bench, 120)
@@ -76,7 +76,7 @@ async def test_a_moment_that_is_owed_is_not_what_is_skipped(bench: Bench) -> Non
     assert await bench.fired() == [60, 180]
 
 
-async def test_a_moment_skipped_in_a_downtime_is_no_part_of_what_is_caught_up(bench: Bench) -> None:
+async def test_a_moment_skipped_in_a_downtime_is_not_caught_up(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.move("k", moment(bench, 120), to=moment(bench, 121))
     await bench.editor.skip_next("k")
@@ -90,7 +90,7 @@ async def test_a_moment_skipped_in_a_downtime_is_no_part_of_what_is_caught_up(be
     assert await bench.fired() == [120, 240], "overlap let the moved one wait for the next look"
 
 
-async def test_a_schedule_without_a_next_moment_has_none_to_skip(bench: Bench) -> None:
+async def test_a_schedule_without_a_next_moment_cannot_skip(bench: Bench) -> None:
     await bench.add(Once(after="1m"))
     await bench.editor.skip_next("k")
     with pytest.raises(Refused, match="'k' has no next moment: its rule has none that nobody has decided about"):
@@ -100,7 +100,7 @@ async def test_a_schedule_without_a_next_moment_has_none_to_skip(bench: Bench) -
     assert await bench.fired() == []
 
 
-async def test_no_more_than_a_hundred_moments_can_be_decided_about(bench: Bench) -> None:
+async def test_a_schedule_has_at_most_a_hundred_overrides(bench: Bench) -> None:
     await bench.add(Every("1m"))
     for _ in range(100):
         await bench.editor.skip_next("k")
@@ -111,7 +111,7 @@ async def test_no_more_than_a_hundred_moments_can_be_decided_about(bench: Bench)
 # --- move
 
 
-async def test_a_moment_that_was_moved_runs_where_it_was_moved_to(bench: Bench) -> None:
+async def test_a_moved_moment_runs_at_its_new_time(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.move("k", moment(bench, 60), to=moment(bench, 90))
     await advance(bench, 100)
@@ -122,7 +122,7 @@ async def test_a_moment_that_was_moved_runs_where_it_was_moved_to(bench: Bench) 
     assert await bench.gaps() == []
 
 
-async def test_a_moment_moved_to_an_earlier_time_does_not_run_at_its_own(bench: Bench) -> None:
+async def test_a_moment_moved_to_an_earlier_time_does_not_run_at_its_old_time(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.move("k", moment(bench, 180), to=moment(bench, 70))
     await advance(bench, 71)
@@ -141,7 +141,7 @@ async def test_a_one_shot_can_be_moved(bench: Bench) -> None:
     assert await bench.fired() == [60]
 
 
-async def test_moving_again_replaces_the_decision(bench: Bench) -> None:
+async def test_moving_again_replaces_the_override(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.move("k", moment(bench, 60), to=moment(bench, 200))
     bench.later(65)
@@ -158,7 +158,7 @@ async def test_moving_again_replaces_the_decision(bench: Bench) -> None:
         (60, 60, "is that moment's own time"),
     ],
 )
-async def test_what_cannot_be_moved_is_refused_with_the_nearest_moments(
+async def test_moving_an_unknown_moment_is_refused_with_the_nearest_moments(
     bench: Bench, fire_at: int, to: int, says: str
 ) -> None:
     await bench.add(Every("1m"))
@@ -166,7 +166,7 @@ async def test_what_cannot_be_moved_is_refused_with_the_nearest_moments(
         await bench.editor.move("k", moment(bench, fire_at), to=moment(bench, to))
 
 
-async def test_a_moved_moment_is_judged_by_where_it_was_moved_to(bench: Bench) -> None:
+async def test_grace_uses_the_new_time_of_a_moved_moment(bench: Bench) -> None:
     await bench.add(Every("1h"), grace=60 * SECOND)
     await bench.editor.move("k", moment(bench, 3600), to=moment(bench, 1800))
     bench.later(1861)
@@ -193,7 +193,7 @@ async def test_jitter_does_not_delay_a_moved_moment(bench: Bench) -> None:
     assert await bench.fired() == [3600]
 
 
-async def test_max_fires_counts_what_was_moved_where_it_was_promised(bench: Bench) -> None:
+async def test_max_fires_counts_a_moved_moment_at_its_old_time(bench: Bench) -> None:
     await bench.add(Every("1m", max_fires=2))
     await bench.editor.move("k", moment(bench, 60), to=moment(bench, 600))
     await advance(bench, 700)
@@ -227,7 +227,7 @@ async def test_running_early_obeys_overlap_and_is_refused_while_paused(bench: Be
         await bench.editor.run_early("k")
 
 
-async def test_running_early_uses_up_what_max_fires_allows(bench: Bench) -> None:
+async def test_running_early_counts_for_max_fires(bench: Bench) -> None:
     await bench.add(Every("1m", max_fires=1))
     await bench.editor.run_early("k")
     await bench.run_all()
@@ -236,7 +236,7 @@ async def test_running_early_uses_up_what_max_fires_allows(bench: Bench) -> None
         await bench.editor.run_early("k")
 
 
-async def test_a_run_that_replaces_the_live_one_can_be_run_early(bench: Bench) -> None:
+async def test_an_early_run_can_replace_the_live_run(bench: Bench) -> None:
     await bench.add(Every("1m"), overlap="replace")
     await bench.editor.run_early("k")
     await bench.claim_all()
@@ -248,7 +248,7 @@ async def test_a_run_that_replaces_the_live_one_can_be_run_early(bench: Bench) -
 # --- undo
 
 
-async def test_a_skip_can_be_taken_back_until_its_time_has_come(bench: Bench) -> None:
+async def test_a_skip_can_be_undone_until_its_moment(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.skip_next("k")
     await bench.editor.undo("k")
@@ -261,7 +261,7 @@ async def test_a_skip_can_be_taken_back_until_its_time_has_come(bench: Bench) ->
         await bench.editor.undo("k", moment(bench, 120))
 
 
-async def test_without_a_moment_the_decision_whose_time_comes_first_is_taken_back(bench: Bench) -> None:
+async def test_undo_without_a_moment_takes_the_next_override(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.skip_next("k")
     await bench.editor.move("k", moment(bench, 600), to=moment(bench, 30))
@@ -275,9 +275,7 @@ async def test_without_a_moment_the_decision_whose_time_comes_first_is_taken_bac
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow", "replace"])
-async def test_a_moment_that_was_to_run_early_comes_at_its_own_time_if_that_is_taken_back(
-    bench: Bench, overlap: str
-) -> None:
+async def test_an_undone_early_run_runs_at_its_own_moment(bench: Bench, overlap: str) -> None:
     await bench.add(Every("1m"), overlap=overlap)
     run_id = await bench.editor.run_early("k")
     assert await bench.editor.undo("k") == Occurrence(fire_at=moment(bench, 60), kind="done")
@@ -294,7 +292,7 @@ async def test_a_moment_that_was_to_run_early_comes_at_its_own_time_if_that_is_t
     assert await bench.gaps() == []
 
 
-async def test_a_run_that_has_begun_early_is_not_taken_back(bench: Bench) -> None:
+async def test_a_started_early_run_cannot_be_undone(bench: Bench) -> None:
     await bench.add(Every("1m"))
     run_id = await bench.editor.run_early("k")
     await bench.claim_all()
@@ -306,7 +304,7 @@ async def test_a_run_that_has_begun_early_is_not_taken_back(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("kind", ["release", "retry", "park"])
-async def test_an_early_run_that_was_put_back_can_be_taken_back_unless_it_was_tried(bench: Bench, kind: Any) -> None:
+async def test_a_released_early_run_can_be_undone_unless_it_was_attempted(bench: Bench, kind: Any) -> None:
     await bench.add(Every("1m"))
     await bench.editor.run_early("k")
     claim = await bench.store.claim(APP, NODE, ["default"], {"job": TaskTerms(hash="h")}, 100)
@@ -320,7 +318,7 @@ async def test_an_early_run_that_was_put_back_can_be_taken_back_unless_it_was_tr
         assert (await bench.editor.undo("k")).fire_at == moment(bench, 60)
 
 
-async def test_what_ran_early_and_has_ended_is_not_taken_back(bench: Bench) -> None:
+async def test_a_finished_early_run_cannot_be_undone(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.run_early("k")
     await bench.run_all()
@@ -328,7 +326,7 @@ async def test_what_ran_early_and_has_ended_is_not_taken_back(bench: Bench) -> N
         await bench.editor.undo("k")
 
 
-async def test_running_early_is_not_taken_back_after_the_moments_own_time(bench: Bench) -> None:
+async def test_an_early_run_cannot_be_undone_after_its_own_moment(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.run_early("k")
     bench.later(61)
@@ -337,7 +335,7 @@ async def test_running_early_is_not_taken_back_after_the_moments_own_time(bench:
     assert [run.state for run in await bench.runs()] == [State.WAITING]
 
 
-async def test_what_max_fires_allows_is_given_back(bench: Bench) -> None:
+async def test_undoing_an_early_run_restores_max_fires(bench: Bench) -> None:
     await bench.add(Every("1m", max_fires=1))
     await bench.editor.run_early("k")
     await bench.editor.undo("k")
@@ -347,7 +345,7 @@ async def test_what_max_fires_allows_is_given_back(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("unique_for", [None, 600 * SECOND])
-async def test_the_unique_key_of_a_run_that_is_taken_back_is_free(bench: Bench, unique_for: int | None) -> None:
+async def test_undoing_an_early_run_frees_its_unique_key(bench: Bench, unique_for: int | None) -> None:
     await bench.add(Every("1m"), unique="one", unique_for=unique_for)
     await bench.editor.run_early("k")
     await bench.editor.undo("k")
@@ -356,7 +354,7 @@ async def test_the_unique_key_of_a_run_that_is_taken_back_is_free(bench: Bench, 
     assert await bench.gaps() == []
 
 
-async def test_what_counts_from_the_end_of_a_run_has_its_moment_back(bench: Bench) -> None:
+async def test_undoing_an_early_run_restores_the_moment_of_an_after_end_rule(bench: Bench) -> None:
     await bench.add(Every("1m", after="end"))
     bench.later(10)
     await bench.editor.run_early("k")
@@ -371,7 +369,7 @@ async def test_what_counts_from_the_end_of_a_run_has_its_moment_back(bench: Benc
     ]
 
 
-async def test_what_counts_from_the_end_counts_from_the_end_of_another_run_that_is_live(bench: Bench) -> None:
+async def test_an_after_end_rule_counts_from_another_live_run_after_the_undo(bench: Bench) -> None:
     await bench.add(Every("1m", after="end"), overlap="allow")
     await bench.editor.run_early("k")
     await bench.editor.trigger("k")
@@ -382,7 +380,7 @@ async def test_what_counts_from_the_end_counts_from_the_end_of_another_run_that_
     assert bench.seconds((await bench.stored()).fire_at) == 65
 
 
-async def test_a_pause_that_comes_after_the_undo_stops_the_moment(bench: Bench) -> None:
+async def test_a_pause_after_the_undo_stops_the_moment(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.run_early("k")
     await bench.editor.undo("k")
@@ -393,7 +391,7 @@ async def test_a_pause_that_comes_after_the_undo_stops_the_moment(bench: Bench) 
     assert await bench.gaps() == [(60, 60, 1, "skipped", "paused")]
 
 
-async def test_what_waited_behind_a_run_that_is_taken_back_may_start(bench: Bench) -> None:
+async def test_undoing_an_early_run_frees_the_run_blocked_on_it(bench: Bench) -> None:
     await bench.add(Every("1m"), overlap="queue")
     await bench.editor.run_early("k")
     by_hand = await bench.editor.trigger("k")
@@ -402,7 +400,7 @@ async def test_what_waited_behind_a_run_that_is_taken_back_may_start(bench: Benc
     assert (run.state, run.blocked_on) == (State.WAITING, None)
 
 
-async def test_a_move_that_is_taken_back_after_the_moments_own_time_is_a_skip(bench: Bench) -> None:
+async def test_undoing_a_move_after_the_old_time_is_a_skip(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.move("k", moment(bench, 60), to=moment(bench, 600))
     await advance(bench, 70)
@@ -415,7 +413,7 @@ async def test_a_move_that_is_taken_back_after_the_moments_own_time_is_a_skip(be
 # --- pause, edit, remove
 
 
-async def test_decisions_whose_time_comes_in_a_pause_are_paused_once(bench: Bench) -> None:
+async def test_overrides_during_a_pause_are_recorded_as_paused_once(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.skip_next("k")
     await bench.editor.move("k", moment(bench, 120), to=moment(bench, 90))
@@ -428,7 +426,7 @@ async def test_decisions_whose_time_comes_in_a_pause_are_paused_once(bench: Benc
     assert await bench.fired() == [180, 240, 300, 360], "the one that was moved out of the pause runs"
 
 
-async def test_an_edit_keeps_decisions_about_moments_that_the_new_rule_has(bench: Bench) -> None:
+async def test_an_edit_keeps_overrides_of_moments_that_the_new_rule_has(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.skip_next("k")
     await bench.editor.skip_next("k")
@@ -439,7 +437,7 @@ async def test_an_edit_keeps_decisions_about_moments_that_the_new_rule_has(bench
     assert await bench.gaps() == [(120, 120, 1, "skipped", "by_hand")]
 
 
-async def test_a_moment_that_was_moved_away_runs_though_its_rule_was_changed_since(bench: Bench) -> None:
+async def test_a_moved_moment_runs_despite_a_later_change_of_the_rule(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.move("k", moment(bench, 60), to=moment(bench, 100))
     await advance(bench, 70)
@@ -448,7 +446,7 @@ async def test_a_moment_that_was_moved_away_runs_though_its_rule_was_changed_sin
     assert await bench.fired() == [60]
 
 
-async def test_removing_settles_what_was_moved_away(bench: Bench) -> None:
+async def test_removing_a_schedule_settles_moved_moments(bench: Bench) -> None:
     await bench.add(Every("1m"))
     await bench.editor.move("k", moment(bench, 60), to=moment(bench, 600))
     await advance(bench, 65)
@@ -459,7 +457,7 @@ async def test_removing_settles_what_was_moved_away(bench: Bench) -> None:
 # --- a rule that counts from the end of a run
 
 
-async def test_the_next_moment_of_a_rule_that_counts_from_the_end_can_be_skipped(bench: Bench) -> None:
+async def test_the_next_moment_of_an_after_end_rule_can_be_skipped(bench: Bench) -> None:
     await bench.add(Every("1m", after="end"))
     await bench.editor.skip_next("k")
     with pytest.raises(Refused, match="is to be skipped already"):
@@ -470,7 +468,7 @@ async def test_the_next_moment_of_a_rule_that_counts_from_the_end_can_be_skipped
     assert await decided(bench) == []
 
 
-async def test_taking_back_a_skip_does_not_restart_the_count(bench: Bench) -> None:
+async def test_undoing_a_skip_does_not_restart_an_after_end_rule(bench: Bench) -> None:
     await bench.add(Every("1m", after="end"))
     await bench.editor.skip_next("k")
     bench.later(30)
@@ -479,7 +477,7 @@ async def test_taking_back_a_skip_does_not_restart_the_count(bench: Bench) -> No
     assert await bench.fired() == [60]
 
 
-async def test_the_next_moment_of_a_rule_that_counts_from_the_end_runs_early_and_counts_anew(bench: Bench) -> None:
+async def test_an_early_run_restarts_an_after_end_rule(bench: Bench) -> None:
     await bench.add(Every("1m", after="end"))
     bench.later(10)
     await bench.editor.run_early("k")
@@ -491,7 +489,7 @@ async def test_the_next_moment_of_a_rule_that_counts_from_the_end_runs_early_and
     assert await bench.fired() == [60]
 
 
-async def test_a_rule_that_counts_from_the_end_has_no_moment_to_move(bench: Bench) -> None:
+async def test_the_moment_of_an_after_end_rule_cannot_be_moved(bench: Bench) -> None:
     await bench.add(Every("1m", after="end"))
     with pytest.raises(Refused, match="count from the end of its runs, so there is none to move"):
         await bench.editor.move("k", moment(bench, 60), to=moment(bench, 90))
@@ -500,7 +498,7 @@ async def test_a_rule_that_counts_from_the_end_has_no_moment_to_move(bench: Benc
 # --- blackouts
 
 
-async def test_a_persons_word_wins_over_a_blackout(bench: Bench) -> None:
+async def test_an_override_wins_over_a_blackout(bench: Bench) -> None:
     closed = Calendar.blackout("freeze", from_us(bench.start), from_us(moment(bench, 1000)))
     await bench.editor.put_calendar(closed)
     await bench.add(Every("1m"), blackout="freeze")

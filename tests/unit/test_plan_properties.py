@@ -100,7 +100,7 @@ def known_facts(
 
 @given(rules(), policies, st.integers(0, LIFE), st.integers(0, LIFE), st.integers(0, 3), st.integers(0, 7))
 @settings(max_examples=200, deadline=None)
-def test_every_owed_moment_is_covered_once_or_remains_in_front_of_the_cursor(
+def test_every_due_moment_is_covered_once_or_is_still_ahead_of_the_cursor(
     rule: When, policy: dict[str, object], since: int, downtime: int, live: int, fires: int
 ) -> None:
     draw = random.Random(since).random
@@ -135,7 +135,7 @@ def test_every_owed_moment_is_covered_once_or_remains_in_front_of_the_cursor(
 
 @given(rules(), policies, st.integers(0, LIFE), st.integers(0, LIFE), st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
-def test_the_policies_choose_as_their_words_say(
+def test_the_policies_choose_moments_as_documented(
     rule: When, policy: dict[str, object], since: int, downtime: int, live: int
 ) -> None:
     """Without jitter, so that the model can say it in a few lines."""
@@ -212,7 +212,7 @@ def test_catch_up_all_always_catches_up(
 
 @given(rules(), policies, st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
-def test_the_fires_and_gaps_of_a_life_are_the_moments_of_its_rule(
+def test_the_fires_and_gaps_of_a_schedule_are_the_moments_of_its_rule(
     rule: When, policy: dict[str, object], seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -264,7 +264,7 @@ def test_the_fires_and_gaps_of_a_life_are_the_moments_of_its_rule(
     st.sampled_from(["* * * * * *", "*/5 * * * *", "0 9 * * mon-fri"]),
 )
 @settings(max_examples=60, deadline=1_000)
-def test_years_of_downtime_cost_a_few_rows_and_little_time(catch_up: str, overlap: str, years: int, text: str) -> None:
+def test_years_of_downtime_need_few_rows_and_little_time(catch_up: str, overlap: str, years: int, text: str) -> None:
     rule = bound(Cron(text, tz="Europe/Berlin"))
     fire_at, at = cursor_after(rule, "job", DAY_START, lambda: 0.0)
     policy = {"catch_up": catch_up, "overlap": overlap}
@@ -300,7 +300,7 @@ def test_settling_covers_every_moment_up_to_now(rule: When, reason: Reason, late
     st.sampled_from([None, "stable", "fresh"]),
 )
 @settings(max_examples=100, deadline=None)
-def test_a_rule_counted_from_the_end_never_has_two_moments_at_once(
+def test_an_after_end_rule_never_has_two_moments_at_once(
     catch_up: str, grace: int | None, seed: int, max_fires: int | None, jitter: str | None
 ) -> None:
     chance = random.Random(seed)
@@ -343,7 +343,7 @@ def test_a_rule_counted_from_the_end_never_has_two_moments_at_once(
     st.booleans(),
 )
 @settings(max_examples=300, deadline=None)
-def test_an_ordinary_fire_is_planned_as_a_close_look_would(
+def test_the_fast_path_plans_a_fire_like_the_full_plan(
     rule: When, policy: dict[str, object], since: int, late: int, live: int, is_promised_otherwise: bool
 ) -> None:
     fire_at, at = cursor_after(rule, "job", DAY_START + since, lambda: 0.5)
@@ -356,7 +356,7 @@ def test_an_ordinary_fire_is_planned_as_a_close_look_would(
     assert plan(known, at + late, lambda: 0.5) == plan_closely(known, at + late, lambda: 0.5)
 
 
-def test_an_ordinary_fire_needs_no_close_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordinary_fire_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "plan_closely", None)
     for rule in (Every("1h"), Cron("0 * * * *", tz="Europe/Berlin"), Once(from_us(DAY_START + HOUR))):
         made = plan(inputs(rule, DAY_START + HOUR), DAY_START + HOUR + 7, random.random)

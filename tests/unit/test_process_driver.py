@@ -50,7 +50,7 @@ def at_the_top() -> None: ...
 # --- frames
 
 
-def test_frames_come_out_as_they_went_in_however_the_stream_is_cut() -> None:
+def test_frames_are_read_as_written_for_every_split_of_the_stream() -> None:
     messages: list[FromChild] = [Ready(), Progress(lines=((1, "info", "grün"),), progress=(0.5, "half"))]
     messages.append(JobReturned(result=msgspec.Raw(b'{"a":[1,2]}')))
     stream = b"".join(map(pack, messages))
@@ -72,12 +72,12 @@ def test_a_frame_that_is_too_long_is_refused_before_it_is_read() -> None:
 @pytest.mark.parametrize(
     "frame", [b"", b"nonsense", b'{"type":"Nobody"}', b'{"type":"Progress","lines":3}', b"\xff\xfe"]
 )
-def test_a_frame_that_makes_no_sense_is_refused(frame: bytes) -> None:
+def test_an_invalid_frame_is_refused(frame: bytes) -> None:
     with pytest.raises(BadFrame, match="an unreadable message"):
         unpack(frame, msgspec.json.Decoder(FromChild))
 
 
-def test_a_call_with_the_largest_arguments_fits_into_a_frame() -> None:
+def test_a_call_with_the_largest_arguments_fits_in_a_frame() -> None:
     run = msgspec.structs.replace(RUN, args=b"x" * 256 * 1024)
     assert len(pack(Call(run, None))) < FRAME_MAX_BYTES
 
@@ -110,7 +110,7 @@ def test_a_function_in_a_class_is_found_too() -> None:
         (Holder().method, "another process cannot import"),
     ],
 )
-def test_a_function_that_no_other_process_could_find_is_refused_at_declaration(
+def test_a_function_that_cannot_be_imported_is_refused_at_its_declaration(
     function: Callable[..., Any], words: str
 ) -> None:
     scheduler = Scheduler("sqlite://")
@@ -133,19 +133,19 @@ def test_a_nested_function_is_refused_with_its_name_and_the_fix() -> None:
     )
 
 
-def test_a_function_that_was_typed_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_of_an_interactive_session_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_the_top, "__module__", "__main__")
     monkeypatch.setitem(sys.modules, "__main__", type(sys)("__main__"))
     with pytest.raises(InvalidSetting, match="which is not in a file"):
         location_of(at_the_top, "t")
 
 
-def test_a_name_that_the_module_does_not_hold_is_explained() -> None:
+def test_a_name_that_its_module_lacks_is_refused_with_the_reason() -> None:
     with pytest.raises(NotFound, match="has no 'gone' when it is imported; define it at the top"):
         import_function(FunctionLocation(module=__name__, qualname="gone"))
 
 
-def test_classes_of_the_program_itself_are_known_by_the_name_they_have_on_the_node() -> None:
+def test_classes_of_the_main_module_have_the_same_name_in_the_child() -> None:
     place = FunctionLocation(module=__name__, qualname="at_the_top", is_main=True)
     assert type_names(Holder, place) == {"__main__:Holder", "builtins:object"}
     assert type_name(Holder) == f"{__name__}:Holder"
@@ -154,7 +154,7 @@ def test_classes_of_the_program_itself_are_known_by_the_name_they_have_on_the_no
 # --- settings
 
 
-def test_the_settings_of_processes_are_checked_where_they_are_written() -> None:
+def test_the_process_settings_are_checked_at_the_declaration() -> None:
     assert repr(Process()) == "Process(warm=0, recycle=100, kill_after='2s')"
     for wrong in ({"warm": -1}, {"warm": True}, {"warm": 257}, {"recycle": 0}, {"recycle": 1.5}, {"kill_after": "6m"}):
         with pytest.raises(InvalidSetting, match=next(iter(wrong))):
@@ -169,7 +169,7 @@ def test_a_run_is_not_past_its_deadline_while_its_child_is_being_killed() -> Non
     assert task.work.terms.timeout == 190_000_000
 
 
-def test_false_makes_an_ordinary_task() -> None:
+def test_process_false_makes_an_ordinary_task() -> None:
     assert Scheduler("sqlite://").task(process=False)(at_the_top).work.driver.name == "function"
     assert Scheduler("sqlite://").task(process=True)(at_the_top).work.driver.name == "process"
 
@@ -177,7 +177,7 @@ def test_false_makes_an_ordinary_task() -> None:
 # --- judgement of what a child tells
 
 
-def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was_told() -> None:
+def test_an_error_of_a_child_is_matched_by_type_names_and_kept_unchanged() -> None:
     told = RemoteError(
         "Traceback …\nLookupError: gone", types=type_names(KeyError, FunctionLocation(module="m", qualname="q"))
     )
@@ -193,7 +193,7 @@ def test_a_reported_error_is_judged_by_the_names_of_its_types_and_kept_as_it_was
         assert (outcome.kind, outcome.error) == (kind, told.text)
 
 
-def test_a_reported_retry_asks_for_its_delay_whatever_the_policy() -> None:
+def test_a_retry_raised_in_a_child_keeps_its_delay() -> None:
     told = RemoteError("…", types=frozenset(), retry=Retry("not yet", after="5m"))
     outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(told), lambda: 0.0)  # type: ignore[arg-type]
     assert outcome is not None
@@ -209,7 +209,7 @@ def in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_a_child")
-async def test_a_job_in_a_child_is_told_that_a_ledger_in_memory_is_out_of_its_reach(tmp_path: Path) -> None:
+async def test_a_job_in_a_child_cannot_use_a_ledger_in_memory(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="the ledger is in the memory of its node"):
         await Scheduler("sqlite://").runs()
     scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db")
@@ -217,7 +217,7 @@ async def test_a_job_in_a_child_is_told_that_a_ledger_in_memory_is_out_of_its_re
     await scheduler.close()
 
 
-def test_an_import_in_a_child_may_not_start_a_scheduler_even_after_another_was_refused(
+def test_an_import_in_a_child_cannot_start_a_scheduler_even_on_a_second_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(child_import, "_is_child", False)
@@ -231,7 +231,7 @@ def test_an_import_in_a_child_may_not_start_a_scheduler_even_after_another_was_r
     child_import.check_may_start()
 
 
-def test_a_child_call_survives_the_way_to_the_child() -> None:
+def test_a_call_is_decoded_in_the_child_as_it_was_encoded() -> None:
     location = FunctionLocation(module="m", qualname="q", script="/s.py")
     call = ChildCall(task="t", location=location, url="sqlite://", calls_max=1, log_level=30)
     assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(call))), ChildCall) == call
@@ -249,19 +249,19 @@ async def ending(started: SupervisedCommand) -> Ending:
     return await asyncio.wait_for(started.ended, 20)
 
 
-async def test_a_kept_command_has_its_output_read_as_lines_and_its_end_told() -> None:
+async def test_a_supervised_command_reports_its_lines_and_its_end() -> None:
     lines: list[tuple[str, str]] = []
     started = await kept("sh", "-c", "echo one; echo two >&2; printf 'no end'; exit 4", lines=lines)
     assert (await ending(started)).code == 4
     assert sorted(lines) == [("stderr", "two"), ("stdout", "no end"), ("stdout", "one")]
 
 
-async def test_a_kept_command_that_cannot_be_started_says_why() -> None:
+async def test_a_supervised_command_that_cannot_be_started_reports_the_reason() -> None:
     end = await ending(await kept("/no/such/program"))
     assert str(end) == "the command could not be started: /no/such/program: No such file or directory"
 
 
-async def test_a_flood_without_lines_is_cut_into_lines() -> None:
+async def test_endless_output_without_lines_is_cut_into_lines() -> None:
     lines: list[tuple[str, str]] = []
     started = await kept("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x", lines=lines)
     assert (await ending(started)).code == 0
@@ -269,7 +269,7 @@ async def test_a_flood_without_lines_is_cut_into_lines() -> None:
     assert max(len(text) for _, text in lines) <= 8192 + 65_536
 
 
-async def test_a_kept_command_that_ignores_term_is_killed_when_its_time_is_up() -> None:
+async def test_a_supervised_command_that_ignores_term_is_killed_after_its_stop_time() -> None:
     lines: list[tuple[str, str]] = []
     started = await kept("sh", "-c", "trap '' TERM; echo ready; sleep 1000; sleep 1000", lines=lines)
     while not lines:
@@ -282,7 +282,7 @@ async def test_a_kept_command_that_ignores_term_is_killed_when_its_time_is_up() 
     assert 0.2 <= asyncio.get_running_loop().time() - began < 10
 
 
-async def test_a_command_dies_with_its_keeper_though_nobody_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_dies_with_its_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "killpg", lambda *_: None)  # as if the node had died with the keeper
     lines: list[tuple[str, str]] = []
     started = await kept("sh", "-c", "echo $$ $PPID; exec sleep 1000", lines=lines)
@@ -304,7 +304,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have no orphans to adopt")
-def test_a_keeper_knows_its_children_though_proc_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_finds_its_children_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what the kernel says, and where it was built without that, by asking of every number."""
     sleeper = subprocess.Popen(["sleep", "1000"])
     stranger = os.getppid()
@@ -327,7 +327,7 @@ def _open_but_for_children(path: str, mode: str) -> Any:
     return open(path, mode)
 
 
-async def test_neither_keeper_nor_command_has_the_files_of_the_node(tmp_path: Path) -> None:
+async def test_keeper_and_command_do_not_inherit_files_of_the_node(tmp_path: Path) -> None:
     lines: list[tuple[str, str]] = []
     with (tmp_path / "store").open("w") as store:
         os.set_inheritable(store.fileno(), True)

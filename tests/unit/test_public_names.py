@@ -46,11 +46,11 @@ def in_a_fresh_interpreter(code: str) -> str:
     return answer.stdout.strip()
 
 
-def test_the_exported_names_are_these_and_no_others() -> None:
+def test_the_exported_names_are_exactly_these() -> None:
     assert sorted(evertick.__all__) == sorted(NAMES.split())
 
 
-def test_every_exported_name_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert all(hasattr(evertick, name) for name in evertick.__all__)
 
 

@@ -64,7 +64,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
         ("psql postgresql://u:s@cret/x@h/db", "psql postgresql://***@h/db"),
     ],
 )
-def test_a_text_is_shown_with_its_urls_and_without_who_signs_in_by_them(text: str, shown: str) -> None:
+def test_a_text_is_shown_without_the_credentials_in_its_urls(text: str, shown: str) -> None:
     assert masked_within(text) == shown
 
 
@@ -74,14 +74,12 @@ def test_a_text_is_shown_with_its_urls_and_without_who_signs_in_by_them(text: st
     password=st.text("XYZ/?#@:[]%&= ", min_size=1, max_size=9).map(lambda text: f"Q{text}Q"),
     database=st.sampled_from(["h/db", "h:5432/db?schema=s", "h1,h2:2/db?timeout=5s#x", "h/db?listen=off"]),
 )
-def test_nothing_of_a_password_before_a_host_is_shown_whatever_is_in_it(
-    scheme: str, user: str, password: str, database: str
-) -> None:
+def test_no_part_of_a_password_in_a_url_is_shown(scheme: str, user: str, password: str, database: str) -> None:
     assert not set("QXYZ") & set(masked(f"{scheme}{user}:{password}@{database}"))
 
 
 @pytest.mark.parametrize("url", ["postgresql:/shop:secret@h/db", "postgres:secret@h/db", "postgresql:secret"])
-def test_a_url_without_its_slashes_is_refused_with_the_shape_of_its_own_kind(url: str) -> None:
+def test_a_url_without_slashes_is_refused_with_the_correct_form(url: str) -> None:
     with pytest.raises(
         InvalidSetting, match="write it like 'postgresql://user:password@host:5432/database'"
     ) as refused:
@@ -89,7 +87,7 @@ def test_a_url_without_its_slashes_is_refused_with_the_shape_of_its_own_kind(url
     assert "secret@" not in str(refused.value)
 
 
-def test_settings_hold_a_password_and_do_not_show_it() -> None:
+def test_settings_do_not_show_their_password() -> None:
     url = "postgresql://shop:secret@h/db?listen=postgresql://shop:secret@h2/db&schema=s"
     settings = Scheduler(url, node_name="n").settings
     assert settings.url == url
@@ -97,7 +95,7 @@ def test_settings_hold_a_password_and_do_not_show_it() -> None:
     assert "url='postgresql://shop:***@h/db?schema=s', app='default'" in repr(settings)
 
 
-def test_a_url_under_another_name_is_not_shown_with_its_password() -> None:
+def test_a_url_in_another_setting_is_shown_without_its_password() -> None:
     with pytest.raises(InvalidSetting, match="it is called url") as refused:
         Scheduler(dsn="postgresql://shop:secret@h/db")  # type: ignore[arg-type]
     assert "secret" not in str(refused.value)
@@ -112,7 +110,7 @@ def test_a_url_under_another_name_is_not_shown_with_its_password() -> None:
         ["postgresql://shop:s3cret@x/y"],
     ],
 )
-def test_what_is_given_in_place_of_a_connection_is_told_without_its_password(given: object, tmp_path: Path) -> None:
+def test_a_url_passed_as_connection_is_shown_without_its_password(given: object, tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db")
 
     @scheduler.task
@@ -125,7 +123,7 @@ def test_what_is_given_in_place_of_a_connection_is_told_without_its_password(giv
     assert "s3cret" not in shown_value(given)
 
 
-def test_what_holds_no_secret_is_told_as_it_is() -> None:
+def test_a_url_without_a_secret_is_shown_unchanged() -> None:
     assert shown_value(7) == "7"
     assert shown_value("jobs.db") == "'jobs.db'"
     assert len(shown_value(list(range(1_000)))) == 200

@@ -204,7 +204,7 @@ async def refusal(ledger: Scheduler, make: Call, value: Any, name: str) -> Excep
         ("half \ud800", "has an unpaired surrogate"),
     ],
 )
-async def test_data_that_would_come_back_otherwise_is_refused(ledger: Scheduler, value: Any, named: str) -> None:
+async def test_data_that_json_would_change_is_refused(ledger: Scheduler, value: Any, named: str) -> None:
     for name, make in TAKING_DATA.items():
         refused = await refusal(ledger, make, value, name)
         assert isinstance(refused, InvalidInput), name
@@ -213,7 +213,7 @@ async def test_data_that_would_come_back_otherwise_is_refused(ledger: Scheduler,
         assert (await ledger.runs(), await ledger.messages(), keys) == ([], [], ["e", "k"]), f"{name} changed something"
 
 
-async def test_text_that_no_database_or_terminal_holds_is_refused(ledger: Scheduler) -> None:
+async def test_text_that_databases_or_terminals_reject_is_refused(ledger: Scheduler) -> None:
     for name, make in TAKING_TEXT.items():
         for text in HOSTILE:
             refused = await refusal(ledger, make, text, name)
@@ -236,7 +236,7 @@ def test_an_error_about_a_huge_setting_is_short(name: str) -> None:
         assert len(str(refused.value)) < MESSAGE_MOST
 
 
-def test_an_over_long_id_is_named_by_its_beginning_and_its_size() -> None:
+def test_an_overlong_id_is_shown_by_its_start_and_its_size() -> None:
     scheduler = Scheduler("sqlite://")
     with pytest.raises(
         InvalidKey, match=r"^run: 'x{80}'… \(10,000,000 characters\) must have 1 to 200 characters, not 10000000$"
@@ -245,7 +245,7 @@ def test_an_over_long_id_is_named_by_its_beginning_and_its_size() -> None:
     scheduler.sync.close()
 
 
-async def test_bytes_are_kept_where_the_function_asks_for_bytes(tmp_path: Path) -> None:
+async def test_bytes_are_accepted_for_a_parameter_of_type_bytes(tmp_path: Path) -> None:
     got = list[object]()
     scheduler = Scheduler(f"sqlite:///{tmp_path}/l.db")
 
@@ -273,7 +273,7 @@ async def test_bytes_are_kept_where_the_function_asks_for_bytes(tmp_path: Path) 
         ("keywords", {"data": b"raw"}),
     ],
 )
-async def test_bytes_are_refused_where_they_would_arrive_as_text(function: Any, args: Mapping[str, Any]) -> None:
+async def test_bytes_are_refused_for_parameters_that_are_not_bytes(function: Any, args: Mapping[str, Any]) -> None:
     def text(data: str) -> None: ...
     def anything(data: Any) -> None: ...
     def either(data: str | int) -> None: ...
@@ -296,7 +296,7 @@ async def test_bytes_are_refused_where_they_would_arrive_as_text(function: Any, 
         (b"raw", "the result: b'raw' would come back as text"),
     ],
 )
-async def test_a_result_that_would_come_back_otherwise_is_not_kept_and_the_log_says_so(
+async def test_a_result_that_json_would_change_is_not_kept_and_logged(
     scheduler: Scheduler, result: object, told: str
 ) -> None:
     """The work is done: to call it failed would have it done again."""
@@ -318,9 +318,7 @@ async def test_a_result_that_would_come_back_otherwise_is_not_kept_and_the_log_s
     assert told in line.text
 
 
-async def test_what_a_job_says_never_fails_it_whatever_characters_it_has(
-    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_characters_in_a_log_line_fail_the_job(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     nasty = "half \ud800 zero \x00 bell \x07"
 
     @scheduler.task
@@ -366,7 +364,7 @@ async def test_what_a_job_says_never_fails_it_whatever_characters_it_has(
         [b"explain", b"caf\xe9"],
     ],
 )
-def test_an_argument_that_is_no_utf_8_is_refused_in_a_sentence(
+def test_an_argument_that_is_no_utf_8_is_refused_with_a_readable_message(
     arguments: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -393,7 +391,7 @@ def assert_is_refused(code: int, errors: str) -> None:
     assert len(errors.splitlines()) == 1
 
 
-def test_a_path_may_have_any_bytes(tmp_path: Path) -> None:
+def test_a_path_can_have_any_bytes(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9.crontab"
     with open(path, "w") as file:
         file.write("0 9 * * * /bin/true\n")

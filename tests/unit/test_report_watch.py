@@ -10,7 +10,7 @@ def heard(ear: ReportWatch, began: float, ended: float, *, has_more: bool = Fals
     ear.has_written(has_more=has_more)
 
 
-def test_nothing_is_heard_before_a_read() -> None:
+def test_the_window_is_empty_before_the_first_read() -> None:
     ear = ReportWatch()
     assert ear.stretch(0.0) is None
     ear.has_read(0.0, 1.0)
@@ -19,14 +19,14 @@ def test_nothing_is_heard_before_a_read() -> None:
     assert ear.stretch(1.0) == (1.0, 1.0)
 
 
-def test_reads_one_after_the_other_are_one_hearing() -> None:
+def test_consecutive_reads_extend_one_window() -> None:
     ear = ReportWatch()
     for began in range(0, 50, 5):
         heard(ear, float(began), began + 5.0)
     assert ear.stretch(52.0) == (5.0, 50.0)
 
 
-def test_hearing_begins_when_all_that_waited_has_been_read() -> None:
+def test_a_window_begins_when_the_backlog_has_been_read() -> None:
     ear = ReportWatch()
     heard(ear, 0.0, 1.0, has_more=True)
     assert ear.stretch(1.0) is None
@@ -39,7 +39,7 @@ def test_hearing_begins_when_all_that_waited_has_been_read() -> None:
     assert ear.stretch(6.0) == (2.0, 6.0)
 
 
-def test_a_failure_ends_it() -> None:
+def test_a_failed_read_ends_the_window() -> None:
     ear = ReportWatch()
     heard(ear, 0.0, 1.0)
     ear.is_interrupted()
@@ -48,7 +48,7 @@ def test_a_failure_ends_it() -> None:
     assert ear.stretch(8.0) == (8.0, 8.0)
 
 
-def test_what_was_read_before_a_failure_is_no_hearing_after_it() -> None:
+def test_reads_before_a_failure_do_not_extend_the_window_after_it() -> None:
     ear = ReportWatch()
     ear.has_read(0.0, 1.0)
     ear.is_interrupted()
@@ -56,7 +56,7 @@ def test_what_was_read_before_a_failure_is_no_hearing_after_it() -> None:
     assert ear.stretch(1.0) is None
 
 
-def test_who_stood_still_has_not_heard() -> None:
+def test_a_read_after_a_long_delay_starts_a_new_window() -> None:
     ear = ReportWatch()
     heard(ear, 0.0, 1.0)
     assert ear.stretch(1.0 + 3 * WAIT_SECONDS) is None, "a read hangs"

@@ -71,7 +71,7 @@ async def world() -> AsyncIterator[World]:
 # --- one run
 
 
-async def test_a_failed_run_is_run_again_for_its_moment_with_its_arguments(world: World) -> None:
+async def test_a_failed_run_is_rerun_for_its_moment_with_its_arguments(world: World) -> None:
     await world.add(args={"amount": 7}, queue="default", priority=3, labels={"team": "ops"}, expires="10m")
     await world.kit.advance("1h30m")
     [old] = world.kit.runs("k")
@@ -88,7 +88,7 @@ async def test_a_failed_run_is_run_again_for_its_moment_with_its_arguments(world
     assert await world.scheduler.get_run(old.id) == old
 
 
-async def test_a_rerun_has_the_arguments_that_the_old_run_had_whatever_the_schedule_says_now(world: World) -> None:
+async def test_a_rerun_has_the_arguments_of_the_old_run_after_an_edit_of_the_schedule(world: World) -> None:
     await world.add(args={"amount": 7})
     await world.kit.advance("1h")
     await world.scheduler.update("k", args={"amount": 8}, priority=5)
@@ -98,7 +98,7 @@ async def test_a_rerun_has_the_arguments_that_the_old_run_had_whatever_the_sched
     assert world.did[-1][1] == 7
 
 
-async def test_a_rerun_may_be_given_other_arguments_which_must_fit(world: World) -> None:
+async def test_a_rerun_can_have_other_arguments_which_must_fit(world: World) -> None:
     old = await world.ended(await world.job.enqueue(amount=2))
     with pytest.raises(InvalidArguments, match="price"):
         await world.scheduler.rerun(old, args={"price": 3})
@@ -110,7 +110,7 @@ async def test_a_rerun_may_be_given_other_arguments_which_must_fit(world: World)
     assert [amount for _, amount in world.did] == [2, 3]
 
 
-async def test_whatever_has_ended_can_be_rerun(world: World) -> None:
+async def test_a_run_with_any_verdict_can_be_rerun(world: World) -> None:
     async def rerun_of(run: Run, verdict: Verdict) -> None:
         old = await world.scheduler.get_run(run.id)
         assert old.verdict is verdict
@@ -127,7 +127,7 @@ async def test_whatever_has_ended_can_be_rerun(world: World) -> None:
     await rerun_of(missed, Verdict.MISSED)
 
 
-async def test_what_a_job_has_skipped_can_be_rerun() -> None:
+async def test_a_run_that_its_job_skipped_can_be_rerun() -> None:
     scheduler, is_ready = Scheduler("sqlite://"), False
 
     @scheduler.task
@@ -145,7 +145,7 @@ async def test_what_a_job_has_skipped_can_be_rerun() -> None:
         assert kit.runs()[1].id == again.id
 
 
-async def test_what_was_lost_is_rerun_with_what_failed() -> None:
+async def test_lost_runs_are_rerun_together_with_failed_runs() -> None:
     scheduler = Scheduler("sqlite://")
 
     @scheduler.task(on_lost="fail")
@@ -168,7 +168,7 @@ async def test_a_live_run_is_refused_with_its_state(world: World) -> None:
         await world.scheduler.rerun(waiting)
 
 
-async def test_the_state_that_counts_is_that_of_now(world: World) -> None:
+async def test_a_rerun_checks_the_current_state(world: World) -> None:
     old = await world.job.enqueue()
     assert old.is_live
     await world.kit.run_until_idle()
@@ -203,7 +203,7 @@ async def test_a_rerun_moves_no_cursor_and_counts_as_no_fire(world: World) -> No
     world.kit.assert_fired("k", times=2)
 
 
-async def test_a_paused_schedule_lets_a_rerun_in(world: World) -> None:
+async def test_a_run_of_a_paused_schedule_can_be_rerun(world: World) -> None:
     await world.add()
     await world.kit.advance("1h")
     await world.scheduler.pause("k")
@@ -212,7 +212,7 @@ async def test_a_paused_schedule_lets_a_rerun_in(world: World) -> None:
     assert (await world.ended(again)).verdict is Verdict.SUCCEEDED
 
 
-async def test_the_run_of_a_schedule_that_is_gone_stands_by_itself(world: World) -> None:
+async def test_a_run_of_a_removed_schedule_can_be_rerun(world: World) -> None:
     await world.add(args={"amount": 4})
     await world.kit.advance("1h")
     [old] = world.kit.runs("k")
@@ -240,7 +240,7 @@ async def test_overlap_skip_refuses_a_rerun_beside_a_live_run(world: World) -> N
     await world.scheduler.rerun(first)
 
 
-async def test_overlap_queue_lets_one_rerun_wait_for_the_live_run(world: World) -> None:
+async def test_overlap_queue_blocks_one_rerun_on_the_live_run(world: World) -> None:
     first, second, live = await two_failed_and_one_live(world, "queue")
     again = await world.scheduler.rerun(first)
     assert (again.state, again.blocked_on) == (State.BLOCKED, live.id)
@@ -251,14 +251,14 @@ async def test_overlap_queue_lets_one_rerun_wait_for_the_live_run(world: World) 
     assert (await world.ended(again)).verdict is Verdict.SUCCEEDED
 
 
-async def test_overlap_replace_puts_the_rerun_in_the_place_of_the_live_run(world: World) -> None:
+async def test_overlap_replace_replaces_the_live_run_by_the_rerun(world: World) -> None:
     first, _, live = await two_failed_and_one_live(world, "replace")
     again = await world.scheduler.rerun(first)
     replaced = await world.scheduler.get_run(live.id)
     assert (replaced.verdict, replaced.reason, again.state) == (Verdict.CANCELLED, "replaced", State.WAITING)
 
 
-async def test_overlap_allow_lets_every_rerun_in(world: World) -> None:
+async def test_overlap_allow_accepts_every_rerun(world: World) -> None:
     first, second, _ = await two_failed_and_one_live(world, "allow")
     assert {(await world.scheduler.rerun(each)).state for each in (first, second, first)} == {State.WAITING}
 
@@ -276,7 +276,7 @@ async def test_a_live_rerun_counts_for_the_overlap_of_a_fire(world: World) -> No
     assert old.verdict is Verdict.FAILED
 
 
-async def test_what_counts_from_the_end_of_a_run_counts_from_the_end_of_its_rerun(world: World) -> None:
+async def test_an_after_end_rule_counts_from_the_end_of_a_rerun(world: World) -> None:
     await world.scheduler.add(key="k", when=Every("1h", after="end"), task="job")
     await world.kit.advance("1h30m")
     again = await world.ended(await world.scheduler.rerun(world.kit.runs("k")[0]))
@@ -287,7 +287,7 @@ async def test_what_counts_from_the_end_of_a_run_counts_from_the_end_of_its_reru
 # --- many runs
 
 
-async def test_what_failed_is_rerun_oldest_first_and_only_once(world: World) -> None:
+async def test_failed_runs_are_rerun_oldest_first_and_only_once(world: World) -> None:
     await world.add(overlap="allow")
     await world.kit.advance("3h")
     old = world.kit.runs("k")
@@ -301,7 +301,7 @@ async def test_what_failed_is_rerun_oldest_first_and_only_once(world: World) -> 
     assert len(await world.scheduler.runs(verdicts=["failed"], was_rerun=True)) == 3
 
 
-async def test_a_rerun_that_failed_in_its_turn_is_rerun_in_place_of_the_first(world: World) -> None:
+async def test_a_failed_rerun_is_rerun_instead_of_the_original_run(world: World) -> None:
     first = await world.ended(await world.job.enqueue())
     [second] = await world.scheduler.rerun_many()
     await world.kit.run_until_idle()
@@ -309,7 +309,7 @@ async def test_a_rerun_that_failed_in_its_turn_is_rerun_in_place_of_the_first(wo
     assert (second.caused_by, third.caused_by) == (first.id, second.id)
 
 
-async def test_many_are_chosen_by_schedule_task_verdict_time_and_limit(world: World) -> None:
+async def test_runs_to_rerun_are_selected_by_schedule_task_verdict_time_and_limit(world: World) -> None:
     await world.add("a", overlap="allow")
     await world.add("b", overlap="allow", labels={"team": "b"})
     await world.kit.advance("3h")
@@ -373,7 +373,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
-async def test_many_of_one_schedule_run_one_after_the_other_and_nobody_waits_for_them(overlap: str) -> None:
+async def test_reruns_of_one_schedule_run_one_after_the_other(overlap: str) -> None:
     machine = Machine(overlap=overlap)
     async with machine.after_failures(4) as old:
         again = await machine.scheduler.rerun_many(schedule_key="k")
@@ -387,7 +387,7 @@ async def test_many_of_one_schedule_run_one_after_the_other_and_nobody_waits_for
         assert await machine.verdicts_of(again) == [Verdict.SUCCEEDED] * 4
 
 
-async def test_many_wait_for_the_run_that_is_live() -> None:
+async def test_reruns_wait_for_the_live_run() -> None:
     machine = Machine()
     async with machine.after_failures(3) as old:
         by_hand = await machine.scheduler.trigger("k")
@@ -399,7 +399,7 @@ async def test_many_wait_for_the_run_that_is_live() -> None:
         assert machine.at_work_most == 1
 
 
-async def test_a_fire_obeys_overlap_while_reruns_stand_in_line() -> None:
+async def test_a_fire_obeys_overlap_while_reruns_are_queued() -> None:
     machine = Machine()
     async with machine.after_failures(8) as old:
         again = await machine.scheduler.rerun_many()
@@ -410,7 +410,7 @@ async def test_a_fire_obeys_overlap_while_reruns_stand_in_line() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
-async def test_one_of_the_line_can_be_cancelled_and_the_others_keep_their_order(place: int) -> None:
+async def test_cancelling_a_queued_rerun_keeps_the_order_of_the_others(place: int) -> None:
     machine = Machine()
     async with machine.after_failures(4) as old:
         again = await machine.scheduler.rerun_many()
@@ -425,7 +425,7 @@ async def test_one_of_the_line_can_be_cancelled_and_the_others_keep_their_order(
         assert verdicts == [Verdict.SUCCEEDED] * 3
 
 
-async def test_two_lines_become_one() -> None:
+async def test_two_queues_of_reruns_become_one() -> None:
     machine = Machine()
     async with machine.after_failures(4) as old:
         late = await machine.scheduler.rerun_many(since=old[2].fire_at)
@@ -436,7 +436,7 @@ async def test_two_lines_become_one() -> None:
         assert machine.at_work_most == 1
 
 
-async def test_schedules_do_not_wait_for_each_other() -> None:
+async def test_reruns_of_different_schedules_do_not_wait_for_each_other() -> None:
     machine = Machine()
     async with machine.after_failures(2, "a", "b"):
         again = await machine.scheduler.rerun_many()
@@ -451,7 +451,7 @@ async def test_schedules_do_not_wait_for_each_other() -> None:
         assert len(machine.began) == 4
 
 
-async def test_many_may_be_started_at_once() -> None:
+async def test_reruns_can_be_started_in_parallel() -> None:
     machine = Machine()
     async with machine.after_failures(3):
         again = await machine.scheduler.rerun_many(overlap="allow")
@@ -460,7 +460,7 @@ async def test_many_may_be_started_at_once() -> None:
         assert machine.at_work == 3
 
 
-async def test_one_rerun_may_wait_for_what_is_live_or_run_beside_it() -> None:
+async def test_one_rerun_can_wait_for_the_live_run_or_run_in_parallel() -> None:
     machine = Machine()
     async with machine.after_failures(2) as old:
         live = await machine.scheduler.trigger("k")
@@ -470,7 +470,7 @@ async def test_one_rerun_may_wait_for_what_is_live_or_run_beside_it() -> None:
         assert (beside.state, beside.blocked_on) == (State.WAITING, None)
 
 
-async def test_the_line_ends_with_its_schedule() -> None:
+async def test_removing_a_schedule_ends_its_queued_reruns() -> None:
     machine = Machine()
     async with machine.after_failures(3):
         again = await machine.scheduler.rerun_many()
@@ -480,7 +480,7 @@ async def test_the_line_ends_with_its_schedule() -> None:
         assert await machine.verdicts_of(again) == [Verdict.SUCCEEDED, Verdict.CANCELLED, Verdict.CANCELLED]
 
 
-async def test_a_line_of_a_schedule_that_counts_from_the_end_counts_from_the_end_of_its_last() -> None:
+async def test_an_after_end_rule_counts_from_the_last_queued_rerun() -> None:
     machine = Machine(when=Every("1h", after="end"))
     async with machine.after_failures(3):
         again = await machine.scheduler.rerun_many()
@@ -491,7 +491,7 @@ async def test_a_line_of_a_schedule_that_counts_from_the_end_counts_from_the_end
         assert (await machine.scheduler.schedule("k")).next_fire_at == last.finished_at + timedelta(hours=1)
 
 
-async def test_what_a_unique_key_forbids_is_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_reruns_that_a_unique_key_forbids_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine(unique="one")
     async with machine.after_failures(3) as old:
         again = await machine.scheduler.rerun_many(schedule_key="k")
@@ -501,7 +501,7 @@ async def test_what_a_unique_key_forbids_is_left_out_and_counted(caplog: pytest.
         assert [run.caused_by for run in await machine.scheduler.rerun_many()] == [old[1].id]
 
 
-async def test_many_may_be_given_other_arguments_if_they_are_of_one_task(world: World) -> None:
+async def test_reruns_of_one_task_can_have_other_arguments(world: World) -> None:
     await world.add()
     await world.kit.advance("2h")
     await world.ended(await world.other.enqueue())
@@ -519,7 +519,7 @@ async def test_many_may_be_given_other_arguments_if_they_are_of_one_task(world: 
     [{"verdicts": "failed"}, {"verdicts": ["bad"]}, {"limit": 0}, {"since": "yesterday"}, {"overlap": "skip"}],
     ids=str,
 )
-async def test_a_question_that_cannot_be_is_refused(world: World, wrong: dict[str, Any]) -> None:
+async def test_an_invalid_selection_of_reruns_is_refused(world: World, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         await world.scheduler.rerun_many(**wrong)
     with pytest.raises(InvalidInput, match="overlap: 'skip' is none of None, 'queue', 'allow'"):
@@ -528,7 +528,7 @@ async def test_a_question_that_cannot_be_is_refused(world: World, wrong: dict[st
         await world.scheduler.runs(was_rerun="no")  # type: ignore[arg-type]
 
 
-def test_the_plain_forms_rerun_as_well() -> None:
+def test_reruns_have_sync_forms() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
 
     @scheduler.task

@@ -37,12 +37,12 @@ def test_exponential_never_overflows() -> None:
     assert Exponential("1d", 1000, "1h", attempts=ATTEMPTS_MAX).delay(ATTEMPTS_MAX) == HOUR
 
 
-def test_the_first_try_counts_as_an_attempt() -> None:
+def test_the_first_execution_counts_as_an_attempt() -> None:
     policy = Constant("1s", attempts=3)
     assert [policy.allows_another(attempt) for attempt in (1, 2, 3, 4)] == [True, True, False, False]
 
 
-def test_a_task_without_a_policy_is_tried_once() -> None:
+def test_a_task_without_a_policy_has_one_attempt() -> None:
     assert not never_again.allows_another(1)
 
 
@@ -71,7 +71,7 @@ def test_an_impossible_number_of_attempts_is_refused(attempts: object) -> None:
 
 
 @pytest.mark.parametrize("jitter", [-0.1, 1.1, True, "much", float("nan")])
-def test_a_jitter_that_is_no_share_is_refused(jitter: object) -> None:
+def test_a_jitter_that_is_no_fraction_is_refused(jitter: object) -> None:
     with pytest.raises(InvalidSetting, match="is not a share of the delay; pass a number from 0 to 1"):
         Constant("1s", attempts=2, jitter=jitter)  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_a_delay_that_is_no_duration_is_refused_by_name() -> None:
         Linear("1s", "often", "1m", attempts=3)
 
 
-def test_policies_read_like_the_code_that_makes_them_and_are_equal_by_it() -> None:
+def test_a_policy_is_shown_and_compared_as_its_constructor_call() -> None:
     assert repr(Constant("90s", 3)) == "Constant('90s', attempts=3)"
     assert repr(Linear("1s", "2s", "1m", 3, jitter=0.5)) == "Linear('1s', '2s', '1m', attempts=3, jitter=0.5)"
     assert repr(Exponential("1s")) == "Exponential('1s', 2, '1h', attempts=5)"

@@ -31,7 +31,7 @@ async def known(bench: Bench, remembered: Rules) -> dict[str, KnownDefinition]:
     return {row.key: found[row.id] for row in due}
 
 
-async def test_equal_definitions_are_read_once(bench: Bench) -> None:
+async def test_equal_definitions_are_parsed_once(bench: Bench) -> None:
     for key in ("a", "b"):
         await bench.add(Every("1h"), key=key, args={"n": 1})
     bench.later(3600)
@@ -41,7 +41,7 @@ async def test_equal_definitions_are_read_once(bench: Bench) -> None:
     assert (await known(bench, remembered))["a"] is first["a"]
 
 
-async def test_definitions_that_differ_share_their_rule(bench: Bench) -> None:
+async def test_different_definitions_share_equal_rules(bench: Bench) -> None:
     for number, key in enumerate(("a", "b")):
         await bench.add(Cron("0 * * * *", tz="Europe/Berlin"), key=key, args={"n": number})
     bench.later(3600)
@@ -50,7 +50,7 @@ async def test_definitions_that_differ_share_their_rule(bench: Bench) -> None:
     assert (found["a"].args, found["b"].args) == (b'{"n":0}', b'{"n":1}')
 
 
-async def test_a_rule_that_is_spread_by_its_key_is_that_of_its_schedule(bench: Bench) -> None:
+async def test_a_rule_with_h_is_not_shared_between_keys(bench: Bench) -> None:
     for key in ("a", "b", "c", "d"):
         await bench.add(Cron("H * * * *"), key=key)
     bench.later(3600)
@@ -62,7 +62,7 @@ async def test_a_rule_that_is_spread_by_its_key_is_that_of_its_schedule(bench: B
     assert len({each.fire_at for each in stored.values()}) > 1
 
 
-async def test_a_moment_of_equal_rules_is_worked_out_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_moment_of_equal_rules_is_computed_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, work_out = list[int](), Cron._raw_next
 
     def counted(rule: Cron, after: int) -> int | None:
@@ -80,7 +80,7 @@ async def test_a_moment_of_equal_rules_is_worked_out_once(bench: Bench, monkeypa
     assert (len(found), len(nexts), asked) == (3, 1, [bench.start])
 
 
-async def test_a_calendar_that_has_changed_is_seen_at_once(bench: Bench) -> None:
+async def test_a_changed_calendar_is_used_at_once(bench: Bench) -> None:
     remembered = Rules(bench.store, APP)
     await bench.editor.put_calendar(Calendar("open", exclude=["2026-02-01"]))
     await bench.add(Every("1h", calendar="open"))
@@ -92,7 +92,7 @@ async def test_a_calendar_that_has_changed_is_seen_at_once(bench: Bench) -> None
     assert before.fingerprint != after.fingerprint
 
 
-async def test_what_is_remembered_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsed_rules, "_KNOWN_MAX", 5)
     monkeypatch.setattr(parsed_rules, "_RULES_MAX", 5)
     for number in range(20):
@@ -105,7 +105,7 @@ async def test_what_is_remembered_is_bounded(bench: Bench, monkeypatch: pytest.M
         assert len(remembered._rules) <= 6
 
 
-async def test_a_definition_that_cannot_be_read_is_left_out_and_the_others_are_not(bench: Bench) -> None:
+async def test_an_unreadable_definition_does_not_affect_the_others(bench: Bench) -> None:
     for key in ("good", "bad"):
         await bench.add(Every("1h"), key=key)
     bench.later(3600)
@@ -114,7 +114,7 @@ async def test_a_definition_that_cannot_be_read_is_left_out_and_the_others_are_n
     assert list(await Rules(bench.store, APP).of([good, bad])) == [good.id]
 
 
-async def test_rules_that_differ_by_their_start_are_made_from_one(bench: Bench) -> None:
+async def test_rules_that_differ_only_by_their_start_share_one_family(bench: Bench) -> None:
     for number in range(3):
         await bench.add(Every("1h", since="start", start=from_us(bench.start + number * MINUTE)), key=f"k{number}")
     bench.later(2 * 3600)
@@ -126,7 +126,7 @@ async def test_rules_that_differ_by_their_start_are_made_from_one(bench: Bench) 
     assert len(remembered._families._founders) == 1
 
 
-async def test_many_new_definitions_do_not_hold_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_new_definitions_do_not_block_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cooperative, "TURN", 5)
     for number in range(20):
         await bench.add(Every(f"{number + 1}m"), key=f"k{number}")

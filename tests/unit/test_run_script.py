@@ -69,7 +69,7 @@ def copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path)
 
 
-def test_without_a_command_it_prints_all_commands() -> None:
+def test_without_a_command_the_script_prints_all_commands() -> None:
     done = subprocess.run(["sh", "run"], cwd=ROOT, capture_output=True, text=True)
     commands = re.findall(r"^([a-z]+)\)$", (ROOT / "run").read_text(), re.MULTILINE)
     assert done.returncode == 2
@@ -92,20 +92,20 @@ def test_check_starts_lint_types_contracts_and_unit_tests(copy: Copy) -> None:
 
 
 @pytest.mark.parametrize("tool", ["ruff", "lint-imports", "mkdocs"])
-def test_no_test_begins_when_a_check_before_them_fails(copy: Copy, tool: str) -> None:
+def test_no_test_starts_after_a_failed_check(copy: Copy, tool: str) -> None:
     copy.put(copy.folder / "venv/bin" / tool, "#!/bin/sh\nexit 4\n")
     assert copy.run("test").returncode == 4
     assert not any("pytest" in call for call in copy.calls())
 
 
 @pytest.mark.parametrize("command", ["check", "test"])
-def test_types_that_do_not_fit_make_a_command_fail_at_its_end(copy: Copy, command: str) -> None:
+def test_a_type_error_fails_the_command_at_its_end(copy: Copy, command: str) -> None:
     copy.put(copy.folder / "venv/bin/mypy", "#!/bin/sh\nexit 4\n")
     assert copy.run(command).returncode == 4
     assert any("pytest" in call for call in copy.calls())
 
 
-def test_without_root_the_tests_end_with_one_line_that_names_what_was_skipped_and_the_command(copy: Copy) -> None:
+def test_without_root_the_last_line_names_the_skipped_tests_and_the_command(copy: Copy) -> None:
     done = copy.run("test")
     assert done.returncode == 0, done.stderr
     assert not any(call.startswith("apt-get") for call in copy.calls())
@@ -117,7 +117,7 @@ def test_without_root_the_tests_end_with_one_line_that_names_what_was_skipped_an
     )
 
 
-def test_that_line_comes_after_tests_that_failed_too_and_their_exit_code_stays(copy: Copy) -> None:
+def test_the_line_about_skipped_tests_also_follows_failed_tests_and_keeps_their_exit_code(copy: Copy) -> None:
     done = copy.run("test", PYTEST_STATUS="3")
     assert done.returncode == 3
     assert done.stdout.splitlines()[-1].startswith("run: skipped: ")
@@ -131,7 +131,7 @@ def test_root_gets_the_missing_programs_installed_without_starting_services(copy
     assert "skipped" not in done.stdout
 
 
-def test_what_root_cannot_install_is_skipped_like_the_rest(copy: Copy) -> None:
+def test_programs_that_root_cannot_install_are_skipped_too(copy: Copy) -> None:
     done = copy.run("test", user=0, APT_FAILS="1")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "run: absent-package could not be installed\n"
@@ -159,7 +159,7 @@ def test_every_group_of_long_tests_has_a_test_and_every_long_test_a_group() -> N
     assert {*marks} == {*long_tests.GROUPS}
 
 
-def test_long_tests_run_by_group_and_further_words_go_to_pytest(copy: Copy) -> None:
+def test_long_tests_run_by_group_and_extra_arguments_go_to_pytest(copy: Copy) -> None:
     copy.put(
         copy.folder / "venv/bin/python", f'#!/bin/sh\ncase "$1" in -m) exit 0 ;; esac\nexec {sys.executable} "$@"\n'
     )
@@ -170,13 +170,13 @@ def test_long_tests_run_by_group_and_further_words_go_to_pytest(copy: Copy) -> N
     assert begun == [f"-n 2 --dist worksteal -m long --group {group} -k one" for group in ("storm", "size")]
 
 
-def test_an_unknown_group_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_group_is_refused_with_the_known_groups(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         long_tests.main(["strom"])
     assert f"no group 'strom'; there are {', '.join(long_tests.GROUPS)}" in capsys.readouterr().err
 
 
-def test_groups_share_the_minutes_and_none_begins_when_they_are_over(
+def test_groups_share_the_time_and_none_starts_after_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now, ends = 1_000.0, []

@@ -34,14 +34,14 @@ def seen(watch: Watch, took: float = 0.0) -> ScanPosition:
     return outlook
 
 
-def test_most_looks_begin_a_second_before_the_end_of_the_last(watch: Watch) -> None:
+def test_most_scans_begin_a_second_before_the_end_of_the_previous_one(watch: Watch) -> None:
     outlook = seen(watch)
     assert outlook.begin() == DuePlace(NOW - SECOND, 0)
     outlook.note_seen(NOW + 7)
     assert outlook.begin() == DuePlace(NOW + 7 - SECOND, 0)
 
 
-def test_what_was_not_seen_to_its_end_is_looked_for_again(watch: Watch) -> None:
+def test_an_incomplete_scan_is_repeated(watch: Watch) -> None:
     outlook = ScanPosition(watch)
     for _ in range(3):
         assert outlook.begin() == VERY_FIRST
@@ -58,7 +58,7 @@ def test_what_was_not_seen_to_its_end_is_looked_for_again(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(("took", "distance"), [(0.0, 1.0), (0.01, 1.0), (0.2, 4.0), (60.0, 10.0)])
-def test_a_look_from_the_very_first_is_as_rare_as_it_is_dear(watch: Watch, took: float, distance: float) -> None:
+def test_a_scan_from_the_start_is_as_rare_as_it_is_expensive(watch: Watch, took: float, distance: float) -> None:
     outlook = seen(watch, took)
     watch.seconds += distance - 0.001
     assert outlook.begin() != VERY_FIRST
@@ -66,7 +66,7 @@ def test_a_look_from_the_very_first_is_as_rare_as_it_is_dear(watch: Watch, took:
     assert outlook.begin() == VERY_FIRST
 
 
-def test_news_are_looked_for_from_the_very_first(watch: Watch) -> None:
+def test_a_change_causes_a_scan_from_the_start(watch: Watch) -> None:
     outlook = seen(watch)
     outlook.look_at_all()
     assert outlook.begin() == VERY_FIRST
@@ -76,7 +76,7 @@ def test_news_are_looked_for_from_the_very_first(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_news_while_a_look_is_under_way_are_for_the_next(watch: Watch, is_answered: bool) -> None:
+def test_a_change_during_a_scan_counts_for_the_next_one(watch: Watch, is_answered: bool) -> None:
     outlook = ScanPosition(watch)
     outlook.begin()
     if is_answered:

@@ -44,7 +44,7 @@ def test_a_rule_that_fires_too_often_is_refused_with_both_numbers() -> None:
 
 
 @pytest.mark.parametrize("rule", ["every 10s", "every 15m", "0 * * * *", "@daily", "*/10 * * * * *"])
-def test_a_rule_that_is_slow_enough_passes(rule: str) -> None:
+def test_a_rule_that_is_slow_enough_is_accepted(rule: str) -> None:
     check(rule, least="10s")
 
 
@@ -59,17 +59,17 @@ def test_a_rule_that_is_slow_enough_passes(rule: str) -> None:
         "every 10m; after=end",
     ],
 )
-def test_neither_jitter_nor_a_late_start_nor_a_rare_burst_fools_it(rule: str) -> None:
+def test_jitter_a_late_start_and_a_rare_burst_do_not_hide_a_short_interval(rule: str) -> None:
     refused(rule, least="2h")
 
 
-def test_what_fires_once_never_fires_too_often() -> None:
+def test_a_one_shot_never_fires_too_often() -> None:
     check(Once(datetime(2026, 7, 1, tzinfo=UTC)), least="1d")
     check("once +1s", least="1d")
     check("every 1s; max_fires=1", least="1d")
 
 
-def test_a_rule_that_only_crowds_where_the_clock_is_turned_is_refused_all_year() -> None:
+def test_a_rule_that_is_too_dense_only_at_a_clock_change_is_refused() -> None:
     # In the night of 28 March 2027 the clock goes from 2 to 3: two hours on the wall are one of time.
     said = refused(f"every 2h; tz={BERLIN}", least="2h")
     assert "fires 1h apart (2027-03-28T01:00:00Z and 2027-03-28T02:00:00Z)" in said
@@ -79,7 +79,7 @@ def test_a_rule_that_only_crowds_where_the_clock_is_turned_is_refused_all_year()
     check(f"30 2,3 * * *; tz={BERLIN}; dst=skip", least="1h")
 
 
-def test_h_is_where_the_key_puts_it() -> None:
+def test_h_is_resolved_with_the_key_before_the_check() -> None:
     check("H * * * *", least="1h")
     refused("H/30 * * * *", least="1h")
 
@@ -101,7 +101,7 @@ def test_h_is_where_the_key_puts_it() -> None:
         ("once +10m", "once"),
     ],
 )
-def test_a_rule_on_the_list_passes_however_it_is_written(given: str, listed: str) -> None:
+def test_an_allowed_rule_is_accepted_in_every_spelling(given: str, listed: str) -> None:
     check(given, allowed=["5 5 5 5 *", listed])
 
 
@@ -116,22 +116,22 @@ def test_a_rule_on_the_list_passes_however_it_is_written(given: str, listed: str
         ("H * * * *", "0 * * * *"),
     ],
 )
-def test_a_rule_that_is_not_on_the_list_is_refused(given: str, listed: str) -> None:
+def test_a_rule_that_is_not_allowed_is_refused(given: str, listed: str) -> None:
     said = refused(given, allowed=[listed])
     assert f"is not among allow_schedules ('{parse_when(listed).text}'); choose one of them, or add it there" in said
 
 
-def test_the_list_means_the_zone_of_the_scheduler() -> None:
+def test_allowed_rules_use_the_zone_of_the_scheduler() -> None:
     check(f"0 9 * * *; tz={BERLIN}", allowed=["0 9 * * *"], tz=BERLIN)
     refused("0 9 * * *; tz=UTC", allowed=["0 9 * * *"], tz=BERLIN)
 
 
-def test_a_long_list_is_not_told_in_full() -> None:
+def test_a_long_list_of_allowed_rules_is_shortened_in_the_error() -> None:
     said = refused("every 1h", allowed=[f"{minute} * * * *" for minute in range(30)])
     assert "and 20 more" in said
 
 
-def test_an_empty_list_refuses_everything() -> None:
+def test_an_empty_list_of_allowed_rules_refuses_everything() -> None:
     assert "allow_schedules (none)" in refused("every 1h", allowed=[])
 
 
@@ -145,12 +145,12 @@ def test_an_empty_list_refuses_everything() -> None:
         (["0 9 * * *"] * 1001, r"1001 rules are too many"),
     ],
 )
-def test_a_list_that_cannot_be_is_refused(listed: Any, said: str) -> None:
+def test_an_invalid_list_of_allowed_rules_is_refused(listed: Any, said: str) -> None:
     with pytest.raises(InvalidSetting, match=said):
         Scheduler("sqlite://", allow_schedules=listed)
 
 
-def test_a_shortest_interval_that_cannot_be_is_refused() -> None:
+def test_an_invalid_shortest_interval_is_refused() -> None:
     for wrong in ("0s", "11y", -1):
         with pytest.raises(ValueError, match="min_interval"):
             Scheduler("sqlite://", min_interval=wrong)
@@ -159,7 +159,7 @@ def test_a_shortest_interval_that_cannot_be_is_refused() -> None:
 # --- where it holds
 
 
-async def test_it_holds_for_what_is_added_and_nothing_is_written() -> None:
+async def test_adding_a_rule_outside_the_limits_writes_nothing() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0, min_interval="1m")
     closed = Calendar("closed", exclude=["sat,sun"])
     with pytest.raises(Refused, match=r"schedule 'fast': .* min_interval is 1m"):
@@ -175,7 +175,7 @@ async def test_it_holds_for_what_is_added_and_nothing_is_written() -> None:
     await scheduler.close()
 
 
-async def test_it_holds_for_updates_of_the_rule_and_for_nothing_else() -> None:
+async def test_updates_of_the_rule_are_checked_and_other_updates_are_not() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="k", when="every 1s", task="job")
     scheduler.runtime.settings = Scheduler("sqlite://", concurrency=0, min_interval="1m").settings
@@ -189,7 +189,7 @@ async def test_it_holds_for_updates_of_the_rule_and_for_nothing_else() -> None:
     await scheduler.close()
 
 
-def test_it_holds_for_declarations_where_they_are_written() -> None:
+def test_declarations_outside_the_limits_are_refused_where_they_are_written() -> None:
     scheduler = Scheduler("sqlite://", min_interval="1m", allow_schedules=["every 1s", "0 * * * *"])
     with pytest.raises(Refused, match=r"'job': .*min_interval"):
 
@@ -207,7 +207,7 @@ def test_it_holds_for_declarations_where_they_are_written() -> None:
     assert set(scheduler.runtime.tasks) == {"fine"}, "a refused declaration leaves no task behind"
 
 
-async def test_a_declaration_with_a_stored_calendar_is_judged_at_the_start() -> None:
+async def test_a_declaration_with_a_stored_calendar_is_checked_at_the_start() -> None:
     scheduler = Scheduler("sqlite://", min_interval="1m")
     await scheduler.set_calendar(Calendar.weekdays("business"))
 
@@ -219,7 +219,7 @@ async def test_a_declaration_with_a_stored_calendar_is_judged_at_the_start() -> 
             pass
 
 
-async def test_a_declared_rule_that_is_anchored_to_its_first_start_is_judged_as_it_is_written(tmp_path: Path) -> None:
+async def test_a_declared_rule_anchored_to_its_first_start_is_checked_as_written(tmp_path: Path) -> None:
     def program(priority: int) -> Scheduler:
         allowed = ["once +10m", "@daily; anchored=true"]
         scheduler = Scheduler(f"sqlite:///{tmp_path}/jobs.db", allow_schedules=allowed)
@@ -240,7 +240,7 @@ async def test_a_declared_rule_that_is_anchored_to_its_first_start_is_judged_as_
     assert [schedule.priority for schedule in after] == [2, 2]
 
 
-async def test_without_limits_everything_is_taken() -> None:
+async def test_without_limits_every_rule_is_accepted() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="k", when="every 1ms", task="job")
     assert (await scheduler.schedule("k")).when.startswith("every 1ms")
@@ -264,7 +264,7 @@ def test_catch_up_all_is_refused_for_moments_that_come_faster_than_they_can_be_c
     fitting(Every("50ms"), blackout_fate="all")
 
 
-async def test_every_way_to_write_a_schedule_refuses_it(tmp_path: Path) -> None:
+async def test_every_way_to_write_a_schedule_refuses_too_fast_catch_up(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path}/l.db", concurrency=0)
     fast = Every("50ms")
 

@@ -136,7 +136,7 @@ def test_a_decorated_function_stays_callable() -> None:
     assert asyncio.run(triple(3)) == 9
 
 
-def test_a_task_that_wants_a_context_cannot_be_called_outside_of_a_job_without_one() -> None:
+def test_a_task_with_a_context_cannot_be_called_outside_of_a_job_without_one() -> None:
     scheduler = Scheduler("sqlite://")
 
     @scheduler.task
@@ -168,7 +168,7 @@ def test_the_same_schedule_key_twice_is_refused_with_both_places() -> None:
     assert str(refused.value).count(__file__) == 2
 
 
-def test_one_task_may_have_several_schedules() -> None:
+def test_one_task_can_have_several_schedules() -> None:
     scheduler = Scheduler("sqlite://")
 
     @scheduler.every("1m", key="often", args={"x": 1})
@@ -260,7 +260,7 @@ def test_one_task_may_have_several_schedules() -> None:
         ),
     ],
 )
-def test_what_is_written_wrongly_is_refused_where_it_is_written(
+def test_an_invalid_declaration_is_refused_where_it_is_written(
     declare: Callable[[Scheduler], Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as refused:
@@ -268,7 +268,7 @@ def test_what_is_written_wrongly_is_refused_where_it_is_written(
     assert str(refused.value).startswith(message)
 
 
-def test_what_must_not_run_twice_is_stopped_when_the_store_is_away_unless_told_otherwise() -> None:
+def test_an_at_most_once_run_is_stopped_by_default_while_the_store_is_unreachable() -> None:
     scheduler = Scheduler("sqlite://")
     assert scheduler.task(name="a")(nothing).work.on_unreachable == "continue"
     assert scheduler.task(name="b", on_lost="fail")(nothing).work.on_unreachable == "stop"
@@ -314,13 +314,13 @@ async def test_a_key_that_is_taken_is_refused_and_nothing_is_added(scheduler: Sc
     assert [each.key for each in await scheduler.schedules()] == ["b"]
 
 
-async def test_a_rule_may_be_given_as_text(scheduler: Scheduler) -> None:
+async def test_a_rule_can_be_given_as_text(scheduler: Scheduler) -> None:
     added = await scheduler.add(key="k", when="weekdays at 18:30", task="job")
     assert added.when == "cron 30 18 * * 1-5; tz=UTC"
     assert (await scheduler.update("k", when="every 15 minutes")).when.startswith("every 15m")
 
 
-async def test_a_function_may_be_scheduled_by_a_sentence(scheduler: Scheduler) -> None:
+async def test_a_function_can_be_scheduled_by_a_sentence(scheduler: Scheduler) -> None:
     @scheduler.when("daily at 9:00", priority=3)
     def report() -> None: ...
 
@@ -351,7 +351,7 @@ async def test_a_function_may_be_scheduled_by_a_sentence(scheduler: Scheduler) -
         ),
     ],
 )
-async def test_an_addition_that_cannot_be_is_refused(scheduler: Scheduler, given: dict[str, Any], message: str) -> None:
+async def test_an_invalid_addition_is_refused(scheduler: Scheduler, given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         await scheduler.add_many([given])
     assert str(refused.value).startswith(message)
@@ -372,7 +372,7 @@ async def test_arguments_of_a_known_task_are_checked_and_those_of_an_unknown_one
     await scheduler.add(key="k", when=Every("1m"), task="elsewhere", args={"y": 1})
 
 
-async def test_an_update_changes_what_is_given_and_keeps_the_rest(scheduler: Scheduler) -> None:
+async def test_an_update_changes_only_the_given_fields(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when=Every("1m"), task="job", priority=3, labels={"a": "b"})
     updated = await scheduler.update("k", when=Every("2m"), priority=4)
     assert (updated.when, updated.priority, updated.labels, updated.version) == (
@@ -383,7 +383,7 @@ async def test_an_update_changes_what_is_given_and_keeps_the_rest(scheduler: Sch
     )
 
 
-async def test_an_update_that_cannot_be_is_refused(scheduler: Scheduler) -> None:
+async def test_an_invalid_update_is_refused(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when=Every("1m"), task="job")
     with pytest.raises(InvalidSetting, match="colour: no such option of a schedule; there are when, args, "):
         await scheduler.update("k", colour="red")  # type: ignore[call-arg]
@@ -488,7 +488,7 @@ async def test_a_preview_merges_the_schedules_that_are_not_paused(scheduler: Sch
     assert [each.key for each in await scheduler.preview(count=2, after=after, key="a")] == ["a", "a"]
 
 
-async def test_why_says_when_it_fires_next_and_that_no_node_is_there(scheduler: Scheduler) -> None:
+async def test_why_shows_the_next_fire_and_that_no_node_is_alive(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when=Cron("0 9 * * *", tz="Europe/Berlin"), task="job")
     why = await scheduler.why("k")
     assert "09:00:00 Europe/Berlin, because of its rule: " in why.next
@@ -499,14 +499,14 @@ async def test_why_says_when_it_fires_next_and_that_no_node_is_there(scheduler: 
     assert ": rain" in str(await scheduler.why("k"))
 
 
-async def test_a_duplicate_of_a_unique_run_answers_the_run_that_is_there(scheduler: Scheduler) -> None:
+async def test_a_duplicate_of_a_unique_run_returns_the_existing_run(scheduler: Scheduler) -> None:
     job = scheduler.task(name="job")(nothing)
     first = await job.options(unique="only").enqueue()
     second = await job.options(unique="only").enqueue()
     assert (first.is_new, second.is_new, second.id) == (True, False, first.id)
 
 
-async def test_many_are_enqueued_together_or_not_at_all(scheduler: Scheduler) -> None:
+async def test_many_runs_are_enqueued_together_or_not_at_all(scheduler: Scheduler) -> None:
     @scheduler.task
     def job(x: int) -> None: ...
 
@@ -536,7 +536,7 @@ async def test_health_without_an_engine_is_not_healthy_and_counts_the_queue(sche
 # --- the blocking forms
 
 
-def test_the_blocking_forms_work_without_an_event_loop() -> None:
+def test_the_sync_forms_work_without_an_event_loop() -> None:
     scheduler = Scheduler("sqlite://", app="shop")
     job = scheduler.task(name="job")(nothing)
     scheduler.sync.add(key="k", when=Every("1h"), task=job)
@@ -563,7 +563,7 @@ def test_the_blocking_forms_work_without_an_event_loop() -> None:
     scheduler.sync.close()
 
 
-def test_the_background_thread_ends_with_the_scheduler_and_comes_back_when_needed() -> None:
+def test_the_background_thread_ends_with_the_scheduler_and_restarts_when_needed() -> None:
     before = threading.active_count()
     scheduler = Scheduler("sqlite://")
     scheduler.sync.schedules()
@@ -574,7 +574,7 @@ def test_the_background_thread_ends_with_the_scheduler_and_comes_back_when_neede
     assert threading.active_count() == before
 
 
-async def test_a_blocking_form_on_the_thread_of_an_event_loop_is_refused(scheduler: Scheduler) -> None:
+async def test_a_sync_form_on_the_thread_of_an_event_loop_is_refused(scheduler: Scheduler) -> None:
     job = scheduler.task(name="job")(nothing)
     with pytest.raises(WouldBlock) as refused:
         scheduler.sync.pause("k")
@@ -590,7 +590,7 @@ async def test_a_blocking_form_on_the_thread_of_an_event_loop_is_refused(schedul
     )
 
 
-async def test_a_blocking_form_works_in_a_thread_beside_the_engine(scheduler: Scheduler) -> None:
+async def test_a_sync_form_works_in_a_thread_beside_the_engine(scheduler: Scheduler) -> None:
     job = scheduler.task(name="job")(nothing)
     heard = Heard(scheduler, "succeeded")
     async with scheduler:
@@ -598,7 +598,7 @@ async def test_a_blocking_form_works_in_a_thread_beside_the_engine(scheduler: Sc
         assert (await heard.until("succeeded")).run_id == run.id
 
 
-async def test_a_job_in_a_thread_may_use_the_blocking_forms(scheduler: Scheduler) -> None:
+async def test_a_job_in_a_thread_can_use_the_sync_forms(scheduler: Scheduler) -> None:
     follower = scheduler.task(name="follower")(nothing)
     heard = Heard(scheduler, "succeeded")
 
@@ -627,7 +627,7 @@ def test_with_scheduler_runs_work_in_the_background() -> None:
     assert not scheduler.is_healthy
 
 
-def test_an_error_from_a_blocking_form_is_the_error_itself() -> None:
+def test_a_sync_form_raises_the_original_error() -> None:
     scheduler = Scheduler("sqlite://", app="shop")
     with pytest.raises(NotFound, match="there is no schedule 'k' in app 'shop'"):
         scheduler.sync.schedule("k")
@@ -671,7 +671,7 @@ async def test_an_enqueued_task_runs_and_its_result_is_kept(any_scheduler: Sched
     assert one.started_at <= one.finished_at
 
 
-async def test_a_declared_schedule_fires_and_its_run_knows_its_moment(any_scheduler: Scheduler) -> None:
+async def test_a_declared_schedule_fires_and_its_run_has_its_moment(any_scheduler: Scheduler) -> None:
     scheduler = any_scheduler
     heard = Heard(scheduler)
     moments: list[datetime] = []
@@ -702,7 +702,7 @@ async def test_a_one_shot_runs_once(scheduler: Scheduler) -> None:
     assert heard.kinds() == ["scheduled", "started", "succeeded"]
 
 
-async def test_a_schedule_counted_from_the_end_runs_again_and_again(scheduler: Scheduler) -> None:
+async def test_an_after_end_schedule_runs_repeatedly(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
     scheduler.every("10ms", after="end", key="k")(nothing)
     async with scheduler:
@@ -741,7 +741,7 @@ async def test_a_scheduler_on_a_file_can_be_started_again(tmp_path: Path) -> Non
     await scheduler.close()
 
 
-async def test_a_scheduler_that_runs_cannot_be_started_again_nor_learn_new_tasks(scheduler: Scheduler) -> None:
+async def test_a_running_scheduler_cannot_be_started_again_or_get_new_tasks(scheduler: Scheduler) -> None:
     async with scheduler:
         with pytest.raises(Refused, match="this scheduler has started already; leave it before"):
             await scheduler.__aenter__()
@@ -749,7 +749,7 @@ async def test_a_scheduler_that_runs_cannot_be_started_again_nor_learn_new_tasks
             scheduler.task(nothing)
 
 
-async def test_a_scheduler_without_slots_manages_and_runs_nothing(tmp_path: Path) -> None:
+async def test_a_scheduler_without_slots_only_manages(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     manager, worker = Scheduler(url, concurrency=0), Scheduler(url, stop_timeout="2s")
     heard = Heard(worker, "succeeded")
@@ -762,7 +762,7 @@ async def test_a_scheduler_without_slots_manages_and_runs_nothing(tmp_path: Path
             assert (await heard.until("succeeded")).run_id == run.id
 
 
-async def test_a_node_works_on_its_queues_only(scheduler: Scheduler) -> None:
+async def test_a_node_claims_only_from_its_queues(scheduler: Scheduler) -> None:
     heard = Heard(scheduler, "succeeded")
     job = scheduler.task(name="job")(nothing)
     other = await job.options(queue="other").enqueue()
@@ -772,7 +772,7 @@ async def test_a_node_works_on_its_queues_only(scheduler: Scheduler) -> None:
         assert (await scheduler.get_run(other.id)).state is State.WAITING
 
 
-async def test_higher_priority_comes_first(tmp_path: Path) -> None:
+async def test_runs_with_higher_priority_start_first(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", concurrency=1, stop_timeout="2s")
     heard, order = Heard(scheduler, "succeeded"), list[int]()
 
@@ -810,7 +810,7 @@ async def test_a_job_that_raises_fails_with_its_own_traceback(scheduler: Schedul
     assert heard.kinds() == ["started", "failed"]
 
 
-async def test_a_failing_job_is_tried_again_and_its_tries_are_kept(scheduler: Scheduler) -> None:
+async def test_a_failing_job_is_retried_and_its_attempts_are_kept(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
 
     @scheduler.task(retry=Constant("1ms", attempts=3))
@@ -829,7 +829,7 @@ async def test_a_failing_job_is_tried_again_and_its_tries_are_kept(scheduler: Sc
     assert heard.kinds() == ["started", "retrying", "started", "retrying", "started", "succeeded"]
 
 
-async def test_a_job_may_skip(scheduler: Scheduler) -> None:
+async def test_a_job_can_skip(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
 
     @scheduler.task(retry=Constant("1ms", attempts=3))
@@ -844,7 +844,7 @@ async def test_a_job_may_skip(scheduler: Scheduler) -> None:
     assert event.reason == "nothing new"
 
 
-async def test_a_job_may_ask_for_a_retry_after_its_own_time(scheduler: Scheduler) -> None:
+async def test_a_job_can_ask_for_a_retry_with_its_own_delay(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
 
     @scheduler.task
@@ -866,7 +866,7 @@ async def test_a_job_may_ask_for_a_retry_after_its_own_time(scheduler: Scheduler
     assert run.due_at > datetime.now(UTC) + timedelta(minutes=59)
 
 
-async def test_a_coroutine_that_takes_too_long_is_stopped(scheduler: Scheduler) -> None:
+async def test_a_coroutine_that_times_out_is_stopped(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
     stopped = asyncio.Event()
 
@@ -887,7 +887,7 @@ async def test_a_coroutine_that_takes_too_long_is_stopped(scheduler: Scheduler) 
     assert run.error == "TimeoutError: the attempt timed out after 0.02 s"
 
 
-async def test_a_thread_that_looks_at_its_context_stops_when_its_time_is_over(scheduler: Scheduler) -> None:
+async def test_a_thread_that_checks_its_context_stops_at_the_timeout(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
     never = threading.Event()
 
@@ -904,7 +904,7 @@ async def test_a_thread_that_looks_at_its_context_stops_when_its_time_is_over(sc
     assert (run.verdict, run.reason) == (Verdict.FAILED, "timeout")
 
 
-async def test_a_thread_that_never_looks_and_comes_back_late_has_done_its_work(scheduler: Scheduler) -> None:
+async def test_a_thread_that_ignores_the_timeout_and_returns_late_has_succeeded(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
     told = threading.Event()
 
@@ -951,7 +951,7 @@ async def test_a_thread_that_ignores_its_stop_is_abandoned_and_keeps_its_slot(sc
     assert (run.verdict, run.reason, run.result) == (Verdict.FAILED, "timeout", None)
 
 
-async def test_a_running_coroutine_is_cancelled_when_asked(scheduler: Scheduler) -> None:
+async def test_a_running_coroutine_is_cancelled_on_request(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
 
     @scheduler.task(retry=Constant("1ms", attempts=5))
@@ -967,7 +967,7 @@ async def test_a_running_coroutine_is_cancelled_when_asked(scheduler: Scheduler)
     assert (run.verdict, run.reason) == (Verdict.CANCELLED, "requested")
 
 
-async def test_a_cancel_from_another_process_arrives_with_the_beat(tmp_path: Path) -> None:
+async def test_a_cancel_from_another_process_arrives_with_the_heartbeat(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     scheduler, other = Scheduler(url, lease="1s", stop_timeout="2s"), Scheduler(url)
     heard = Heard(scheduler)
@@ -1009,7 +1009,7 @@ async def test_a_job_that_swallows_its_cancel_and_returns_has_succeeded(schedule
     ("result", "words"),
     [(object(), "it is not JSON-like data"), ("x" * 70_000, "it has 70002 bytes, more than 65536")],
 )
-async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
+async def test_a_result_that_cannot_be_stored_does_not_fail_the_run(
     scheduler: Scheduler, result: object, words: str
 ) -> None:
     heard = Heard(scheduler, "succeeded")
@@ -1031,7 +1031,7 @@ async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
 # --- what a job says
 
 
-async def test_what_a_job_logs_is_kept_with_its_run(scheduler: Scheduler) -> None:
+async def test_log_lines_of_a_job_are_kept_with_its_run(scheduler: Scheduler) -> None:
     heard = Heard(scheduler, "succeeded")
     logger = logging.getLogger("shop.jobs")
 
@@ -1050,7 +1050,7 @@ async def test_what_a_job_logs_is_kept_with_its_run(scheduler: Scheduler) -> Non
     assert rest == lines[1:]
 
 
-async def test_what_a_job_in_a_thread_prints_goes_to_stdout_and_not_into_its_log(
+async def test_prints_of_a_job_in_a_thread_go_to_stdout_and_not_to_its_log(
     scheduler: Scheduler, capfd: pytest.CaptureFixture[str]
 ) -> None:
     heard = Heard(scheduler, "succeeded")
@@ -1068,7 +1068,7 @@ async def test_what_a_job_in_a_thread_prints_goes_to_stdout_and_not_into_its_log
     assert capfd.readouterr().out == "printed\n"
 
 
-async def test_a_chatty_job_is_cut_off(scheduler: Scheduler) -> None:
+async def test_the_log_of_a_job_that_logs_too_much_is_cut_off(scheduler: Scheduler) -> None:
     heard = Heard(scheduler, "succeeded")
 
     @scheduler.task
@@ -1114,7 +1114,7 @@ async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
 # --- hooks
 
 
-async def test_hooks_may_be_plain_async_or_objects(scheduler: Scheduler) -> None:
+async def test_hooks_can_be_sync_functions_async_functions_or_objects(scheduler: Scheduler) -> None:
     heard = list[str]()
     job = scheduler.task(name="job")(nothing)
     last = asyncio.Event()
@@ -1141,7 +1141,7 @@ async def test_hooks_may_be_plain_async_or_objects(scheduler: Scheduler) -> None
     assert heard == ["plain succeeded", "object succeeded", "coroutine succeeded of job in shop"]
 
 
-async def test_a_hook_that_raises_harms_nobody_else(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hook_that_raises_affects_no_other_hook(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     job = scheduler.task(name="job")(nothing)
 
     @scheduler.on("succeeded")
@@ -1158,7 +1158,7 @@ async def test_a_hook_that_raises_harms_nobody_else(scheduler: Scheduler, caplog
     assert "failed on succeeded of job" in failures[0].getMessage()
 
 
-def test_hooks_are_called_on_after_the_loop_they_were_called_on_has_ended() -> None:
+def test_hooks_are_called_after_the_event_loop_has_changed() -> None:
     scheduler, heard, hangs = Scheduler("sqlite://"), list[str](), asyncio.Event()
 
     @scheduler.on("paused")
@@ -1189,7 +1189,7 @@ def test_hooks_are_called_on_after_the_loop_they_were_called_on_has_ended() -> N
     assert heard == ["one", "two"]
 
 
-async def test_hooks_hear_of_pauses_and_removals(scheduler: Scheduler) -> None:
+async def test_hooks_are_called_for_pauses_and_removals(scheduler: Scheduler) -> None:
     heard = Heard(scheduler, "paused", "removed")
     await scheduler.add(key="k", when=Every("1h"), task="job")
     await scheduler.pause("k", note="rain")
@@ -1201,7 +1201,7 @@ async def test_hooks_hear_of_pauses_and_removals(scheduler: Scheduler) -> None:
     ]
 
 
-async def test_hooks_hear_of_skipped_moments(scheduler: Scheduler) -> None:
+async def test_hooks_are_called_for_skipped_moments(scheduler: Scheduler) -> None:
     heard = Heard(scheduler, "skipped")
     go_on = asyncio.Event()
 
@@ -1225,7 +1225,7 @@ async def test_hooks_hear_of_skipped_moments(scheduler: Scheduler) -> None:
 # --- overlap, end to end
 
 
-async def test_queue_runs_one_after_the_other(scheduler: Scheduler) -> None:
+async def test_overlap_queue_runs_one_after_the_other(scheduler: Scheduler) -> None:
     heard = Heard(scheduler)
     go_on = asyncio.Event()
 
@@ -1243,7 +1243,7 @@ async def test_queue_runs_one_after_the_other(scheduler: Scheduler) -> None:
         assert (await heard.until("succeeded", 2)).run_id == second.id
 
 
-async def test_replace_cancels_the_live_one_and_then_runs(tmp_path: Path) -> None:
+async def test_overlap_replace_cancels_the_live_run_and_then_runs(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", lease="1s", stop_timeout="2s")
     heard, calls = Heard(scheduler), list[str]()
 
@@ -1284,7 +1284,7 @@ async def test_a_run_of_an_unknown_task_is_parked_and_freed_by_a_node_that_knows
             assert (await heard.until("succeeded")).run_id == run.id
 
 
-async def test_a_run_whose_arguments_no_longer_fit_is_parked_and_freed_by_code_that_takes_them(tmp_path: Path) -> None:
+async def test_a_run_with_bad_arguments_is_parked_and_freed_by_code_that_accepts_them(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
 
     def scheduler_with(function: Callable[..., Any]) -> Scheduler:
@@ -1319,7 +1319,7 @@ async def test_a_run_whose_arguments_no_longer_fit_is_parked_and_freed_by_code_t
     assert (done.result, done.attempts) == ("seven", 1)
 
 
-async def test_a_schedule_goes_on_after_a_run_by_hand_with_arguments_that_do_not_fit(tmp_path: Path) -> None:
+async def test_a_schedule_continues_after_a_manual_run_with_bad_arguments(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     scheduler = Scheduler(url, stop_timeout="2s")
     heard = Heard(scheduler, "succeeded")
@@ -1342,7 +1342,7 @@ async def test_a_schedule_goes_on_after_a_run_by_hand_with_arguments_that_do_not
     assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, "replaced")
 
 
-async def test_a_schedule_goes_on_under_a_new_name_of_its_function(tmp_path: Path) -> None:
+async def test_a_schedule_continues_under_a_new_name_of_its_function(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     old = Scheduler(url, node_name="shop@host")
     old.every("1h", key="k", name="tick")(nothing)
@@ -1402,7 +1402,7 @@ async def test_the_run_of_a_dead_node_is_run_again_and_costs_one_loss() -> None:
     assert (run.verdict, run.losses, run.attempts) == (Verdict.SUCCEEDED, 1, 1)
 
 
-async def test_what_must_not_run_twice_is_lost_with_its_node() -> None:
+async def test_an_at_most_once_run_is_lost_with_its_node() -> None:
     scheduler = Scheduler("sqlite://", app="shop", lease="1s", stop_timeout="2s")
     calls = list[int]()
 
@@ -1420,7 +1420,7 @@ async def test_what_must_not_run_twice_is_lost_with_its_node() -> None:
     assert calls == []
 
 
-async def test_a_stop_lets_running_work_end(tmp_path: Path) -> None:
+async def test_a_stop_waits_for_running_jobs(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout="10s")
     heard = Heard(scheduler)
     go_on = asyncio.Event()
@@ -1438,7 +1438,7 @@ async def test_a_stop_lets_running_work_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_lost", ["rerun", "fail"])
-async def test_a_stop_releases_what_does_not_end_in_time_unless_it_must_not_run_twice(
+async def test_a_stop_releases_runs_that_do_not_end_in_time_unless_they_are_at_most_once(
     tmp_path: Path, on_lost: str
 ) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
@@ -1459,7 +1459,7 @@ async def test_a_stop_releases_what_does_not_end_in_time_unless_it_must_not_run_
         assert (run.state, run.verdict, run.reason) == (State.DONE, Verdict.LOST, "shutdown")
 
 
-async def test_an_attempt_that_a_stop_cuts_off_keeps_its_phases(tmp_path: Path) -> None:
+async def test_an_attempt_interrupted_by_a_stop_keeps_its_phases(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
     heard = Heard(scheduler)
 
@@ -1478,7 +1478,7 @@ async def test_an_attempt_that_a_stop_cuts_off_keeps_its_phases(tmp_path: Path) 
     assert (phase.name, phase.is_failed, phase.metadata) == ("read", True, {"rows": 3})
 
 
-async def test_a_claim_that_is_answered_during_a_stop_does_not_start_a_released_run_again(tmp_path: Path) -> None:
+async def test_a_claim_answered_during_a_stop_does_not_start_a_released_run(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
     heard, calls = Heard(scheduler), list[int]()
     asked, answer = asyncio.Event(), asyncio.Event()
@@ -1509,7 +1509,7 @@ async def test_a_claim_that_is_answered_during_a_stop_does_not_start_a_released_
     assert run.state is State.WAITING
 
 
-async def test_a_stopped_thread_hears_it_through_its_context(tmp_path: Path) -> None:
+async def test_a_thread_learns_of_a_stop_through_its_context(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
     heard, said = Heard(scheduler), list[str]()
     never = threading.Event()
@@ -1549,7 +1549,7 @@ async def test_a_running_node_is_listed_and_healthy(scheduler: Scheduler) -> Non
     assert health.engine.lease_seconds_left > 0
 
 
-async def test_history_is_runs_and_gaps_newest_first(scheduler: Scheduler) -> None:
+async def test_history_lists_runs_and_gaps_newest_first(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job", overlap="allow")
     runs = [await scheduler.trigger("k"), await scheduler.trigger("k")]
     history = await scheduler.history("k")

@@ -34,12 +34,12 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "read"), [(b"x", "x"), (b"x\n", "x"), (b"x\r\n", "x"), (b" x \n\n", " x \n"), ("grün".encode(), "grün")]
 )
-def test_only_the_end_of_the_last_line_is_not_part_of_a_secret(tmp_path: Path, written: bytes, read: str) -> None:
+def test_only_a_trailing_newline_is_removed_from_a_secret(tmp_path: Path, written: bytes, read: str) -> None:
     put(tmp_path, "S", written)
     assert Secrets(tmp_path, {}).resolve("S") == read
 
 
-def test_a_changed_secret_counts_from_the_next_look_on(tmp_path: Path) -> None:
+def test_a_changed_secret_applies_from_the_next_read(tmp_path: Path) -> None:
     secrets = Secrets(tmp_path, {})
     put(tmp_path, "S", b"old")
     assert secrets.resolve("S") == "old"
@@ -47,7 +47,7 @@ def test_a_changed_secret_counts_from_the_next_look_on(tmp_path: Path) -> None:
     assert secrets.resolve("S") == "new"
 
 
-def test_a_missing_secret_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_secret_names_the_searched_places(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as without_folder:
         Secrets(None, {}).resolve("db.pw")
     assert str(without_folder.value) == "secret 'db.pw' is not set; set the environment variable EVERTICK_SECRET_DB_PW"
@@ -57,7 +57,7 @@ def test_a_missing_secret_says_where_it_was_looked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o777])
-def test_a_file_that_others_may_read_is_refused_with_the_command_that_mends_it(tmp_path: Path, mode: int) -> None:
+def test_a_world_readable_secret_file_is_refused_with_the_command_to_fix_it(tmp_path: Path, mode: int) -> None:
     path = put(tmp_path, "S", b"value", mode)
     with pytest.raises(Refused) as refused:
         Secrets(tmp_path, {}).resolve("S")
@@ -65,19 +65,19 @@ def test_a_file_that_others_may_read_is_refused_with_the_command_that_mends_it(t
     assert "value" not in str(refused.value)
 
 
-def test_a_file_that_only_its_owner_may_read_is_taken(tmp_path: Path) -> None:
+def test_a_secret_file_readable_only_by_its_owner_is_accepted(tmp_path: Path) -> None:
     put(tmp_path, "S", b"value", 0o400)
     assert Secrets(tmp_path, {}).resolve("S") == "value"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_a_secret_file_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(put(tmp_path, "S", b"value"), 65534, 65534)
     with pytest.raises(Refused, match=r"belongs to another user \(65534\)"):
         Secrets(tmp_path, {}).resolve("S")
 
 
-def test_what_is_no_text_of_a_sane_size_is_refused(tmp_path: Path) -> None:
+def test_a_secret_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
     for value, told in (
         (b"", "is empty"),
         (b"\n", "is empty"),
@@ -90,7 +90,7 @@ def test_what_is_no_text_of_a_sane_size_is_refused(tmp_path: Path) -> None:
             Secrets(tmp_path, {}).resolve("S")
 
 
-def test_a_pipe_or_folder_of_that_name_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_pipe_or_folder_instead_of_a_secret_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
@@ -99,6 +99,6 @@ def test_a_pipe_or_folder_of_that_name_holds_nobody_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a b", "x" * 101, "a\n", "ß"])
-def test_what_cannot_be_a_name_never_becomes_a_path(tmp_path: Path, name: str) -> None:
+def test_an_invalid_secret_name_never_becomes_a_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidSetting, match="is not a valid name of a secret"):
         Secrets(tmp_path, {}).resolve(name)

@@ -55,13 +55,13 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         ({"colour": 7}, "colour: no such setting; there are url, app, node_name, concurrency, "),
     ],
 )
-def test_a_setting_by_another_name_is_told_its_own(given: dict[str, Any], told: str) -> None:
+def test_a_misnamed_setting_is_refused_with_the_correct_name(given: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         Scheduler(**given)
     assert str(refused.value).startswith(told)
 
 
-def test_a_node_beats_five_times_in_a_lease() -> None:
+def test_a_node_sends_five_heartbeats_per_lease() -> None:
     assert made().beat == 3 * SECOND
 
 
@@ -95,7 +95,7 @@ def test_the_url_comes_from_the_argument_then_the_environment_then_the_default(m
         ("postgres:shop", "postgresql://user:password@host:5432/database"),
     ],
 )
-def test_a_url_that_is_none_is_refused_with_the_one_that_was_meant(url: Any, meant: str) -> None:
+def test_an_invalid_url_is_refused_with_the_likely_correct_one(url: Any, meant: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         made(url)
     assert str(refused.value).endswith(f"is no database URL; write it like {meant!r}")
@@ -106,11 +106,11 @@ def test_a_url_with_control_characters_is_refused() -> None:
         made("sqlite:///a\x00b")
 
 
-def test_durations_may_be_text_numbers_or_timedeltas() -> None:
+def test_durations_can_be_text_numbers_or_timedeltas() -> None:
     assert made(lease="1m").lease == made(lease=60).lease == made(lease=timedelta(minutes=1)).lease == MINUTE
 
 
-def test_a_zone_may_be_a_name_or_a_zoneinfo() -> None:
+def test_a_zone_can_be_a_name_or_a_zoneinfo() -> None:
     assert made(tz="Europe/Berlin").tz == made(tz=ZoneInfo("Europe/Berlin")).tz == "Europe/Berlin"
 
 
@@ -131,9 +131,7 @@ def test_a_zone_may_be_a_name_or_a_zoneinfo() -> None:
         ("retention", 0, "retention: 0 must be between 1 s and 3.1536e+09 s"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_value_and_what_would_be_right(
-    option: str, value: Any, message: str
-) -> None:
+def test_an_invalid_setting_is_refused_with_its_value_and_the_fix(option: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         made(**{option: value})
     assert str(refused.value) == message
@@ -144,12 +142,12 @@ def test_a_zone_that_does_not_exist_is_refused() -> None:
         made(tz="Mars/Base")
 
 
-def test_a_duration_that_is_none_is_refused_by_the_name_of_the_setting() -> None:
+def test_an_invalid_duration_is_refused_with_the_name_of_the_setting() -> None:
     with pytest.raises(InvalidDuration, match="lease: 'long' is not a duration"):
         made(lease="long")
 
 
-def test_no_stop_time_at_all_is_allowed() -> None:
+def test_a_stop_time_of_zero_is_allowed() -> None:
     assert made(stop_timeout=0).stop_timeout == 0
 
 
@@ -157,7 +155,7 @@ def test_no_stop_time_at_all_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("key", ["a", "nightly report", "données/été", "x" * 200, "a@b:c.d-e_f"])
-def test_a_key_may_hold_what_can_be_read_and_typed(key: str) -> None:
+def test_a_key_can_have_printable_characters(key: str) -> None:
     assert check_key(key) == key
 
 
@@ -176,30 +174,30 @@ def test_a_key_may_hold_what_can_be_read_and_typed(key: str) -> None:
         (None, "key: None is not text; pass a str"),
     ],
 )
-def test_a_key_that_could_not_stand_in_a_command_line_is_refused(key: Any, words: str) -> None:
+def test_a_key_that_cannot_be_used_on_a_command_line_is_refused(key: Any, words: str) -> None:
     with pytest.raises(InvalidKey) as refused:
         check_key(key)
     assert words in str(refused.value)
 
 
-def test_the_error_names_what_the_key_is_of() -> None:
+def test_the_error_about_a_key_names_its_owner() -> None:
     with pytest.raises(InvalidKey, match=r"^queue: 'a;b' must not"):
         made(queues=["a;b"])
 
 
-def test_labels_are_names_with_texts() -> None:
+def test_labels_map_names_to_text() -> None:
     assert check_labels({"team": "data"}) == {"team": "data"}
 
 
 @pytest.mark.parametrize(
     "labels", [5, ["a"], {"a": 1}, {"a": "x" * 201}, {"a": "\ud800"}, {str(n): "" for n in range(51)}]
 )
-def test_labels_that_are_none_are_refused(labels: Any) -> None:
+def test_invalid_labels_are_refused(labels: Any) -> None:
     with pytest.raises(InvalidSetting, match="labels: "):
         check_labels(labels)
 
 
-def test_a_label_has_a_name_that_is_a_key() -> None:
+def test_the_name_of_a_label_must_be_a_valid_key() -> None:
     with pytest.raises(InvalidKey, match="label: "):
         check_labels({"a;b": "c"})
 
@@ -207,6 +205,6 @@ def test_a_label_has_a_name_that_is_a_key() -> None:
 @pytest.mark.parametrize(
     ("parameter", "said"), [("pooler=pgbouncer", "pooler="), ("pool_size=abc", "pool_size="), ("shema=s", "shema")]
 )
-def test_a_parameter_of_the_url_that_cannot_be_is_refused_where_it_is_written(parameter: str, said: str) -> None:
+def test_an_invalid_parameter_of_the_url_is_refused_at_the_declaration(parameter: str, said: str) -> None:
     with pytest.raises(InvalidSetting, match=said):
         Scheduler(f"postgresql://shop@localhost/shop?{parameter}")

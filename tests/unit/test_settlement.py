@@ -26,31 +26,31 @@ def test_an_older_moment_becomes_a_gap_with_the_reason(reason: Reason) -> None:
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", reason.value)]
 
 
-def test_after_a_downtime_only_what_was_due_just_now_runs() -> None:
+def test_after_a_downtime_only_a_moment_of_the_last_minute_runs() -> None:
     fires, gaps = settle(inputs(), at(15, 0, 30), Reason.EDITED)
     assert fire_moments(fires) == [at(15)]
     assert gap_rows(gaps) == [(at(12), at(14), 3, "skipped", "edited")]
 
 
-def test_nothing_runs_any_more_on_a_removal() -> None:
+def test_a_removal_runs_no_moment() -> None:
     fires, gaps = settle(inputs(), at(12), Reason.REMOVED, fresh=-1)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", "removed")]
 
 
-def test_nothing_is_owed_before_the_cursor() -> None:
+def test_no_moment_is_due_before_the_cursor() -> None:
     assert settle(inputs(), at(12) - 1, Reason.EDITED) == ((), ())
 
 
-def test_nothing_is_owed_without_a_cursor() -> None:
+def test_no_moment_is_due_without_a_cursor() -> None:
     assert settle(inputs(fire_at=None), at(15), Reason.EDITED) == ((), ())
 
 
-def test_nothing_is_owed_by_a_schedule_that_has_fired_often_enough() -> None:
+def test_no_moment_is_due_after_max_fires() -> None:
     assert settle(inputs(Every("1h", max_fires=2), fires=2), at(15), Reason.EDITED) == ((), ())
 
 
-def test_overlap_holds_for_what_still_becomes_a_run() -> None:
+def test_overlap_applies_to_a_settled_moment() -> None:
     fires, gaps = settle(inputs(live=1), at(12), Reason.EDITED)
     assert fires == ()
     assert [gap.count for gap in gaps] == [1]
@@ -61,7 +61,7 @@ def test_a_run_that_must_wait_for_the_live_one_is_blocked() -> None:
     assert fires[0].is_blocked
 
 
-def test_grace_holds_for_what_still_becomes_a_run() -> None:
+def test_grace_applies_to_a_settled_moment() -> None:
     fires, gaps = settle(inputs(grace=1_000_000), at(12, 0, 2), Reason.EDITED)
     assert fires == ()
     assert len(gaps) == 1
@@ -77,7 +77,7 @@ def _delayed() -> tuple[int, int]:
     return at(12, 0, 1), due
 
 
-def test_an_edit_lets_a_delayed_moment_run_when_it_was_to_be_due() -> None:
+def test_an_edit_runs_a_delayed_moment_at_its_due_time() -> None:
     now, due = _delayed()
     fires, gaps = settle(inputs(Every("1h", jitter="50m")), now, Reason.EDITED)
     assert [(fire.fire_at, fire.due_at, fire.is_late) for fire in fires] == [(at(12), due, False)]
@@ -85,7 +85,7 @@ def test_an_edit_lets_a_delayed_moment_run_when_it_was_to_be_due() -> None:
 
 
 @pytest.mark.parametrize(("reason", "fresh"), [(Reason.PAUSED, MINUTE), (Reason.REMOVED, -1)])
-def test_a_pause_and_a_removal_write_a_delayed_moment_down(reason: Reason, fresh: int) -> None:
+def test_a_pause_and_a_removal_record_a_delayed_moment_as_a_gap(reason: Reason, fresh: int) -> None:
     now, _ = _delayed()
     fires, gaps = settle(inputs(Every("1h", jitter="50m")), now, reason, fresh=fresh)
     assert fires == ()
@@ -98,7 +98,7 @@ def _paced() -> PlanInputs:
     return inputs(rule, at=at(12, 0, 3.2), catch_up="all", overlap="queue", live=1)
 
 
-def test_the_pace_of_catch_up_is_not_taken_for_a_drawn_delay() -> None:
+def test_the_pace_of_catch_up_is_not_mistaken_for_a_drawn_delay() -> None:
     fires, gaps = settle(_paced(), at(12, 0, 2.5), Reason.PAUSED)
     assert [(fire.fire_at, fire.due_at) for fire in fires] == [(at(12), at(12))]
     assert gap_rows(gaps) == [(at(12, 0, 2), at(12, 0, 2), 1, "skipped", "paused")]
@@ -110,7 +110,7 @@ def test_a_removal_records_no_run_for_a_paced_moment() -> None:
     assert gap_rows(gaps) == [(at(12), at(12, 0, 2), 2, "skipped", "removed")]
 
 
-def test_a_pause_runs_what_was_due_and_writes_down_what_is_still_delayed() -> None:
+def test_a_pause_runs_the_due_moment_and_records_the_delayed_one() -> None:
     rule = Every("1m", jitter="50s", jitter_mode="fresh")
     fires, gaps = settle(inputs(rule, at=at(12, 0, 40)), at(12, 1, 5), Reason.PAUSED)
     assert fire_moments(fires) == [at(12)]
@@ -120,28 +120,28 @@ def test_a_pause_runs_what_was_due_and_writes_down_what_is_still_delayed() -> No
 # --- while it is paused
 
 
-def test_what_came_during_a_pause_is_one_gap() -> None:
+def test_moments_during_a_pause_are_one_gap() -> None:
     fires, gaps = settle(inputs(pause=paused()), at(15), Reason.EDITED)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(15), 4, "skipped", "paused")]
 
 
-def test_what_came_while_no_code_declared_it_says_so() -> None:
+def test_moments_while_the_schedule_was_undeclared_have_that_reason() -> None:
     _, gaps = settle(inputs(pause=paused(is_undeclared=True)), at(13, 30), Reason.EDITED)
     assert gap_rows(gaps) == [(at(12), at(13), 2, "skipped", "undeclared")]
 
 
-def test_a_pause_in_which_nothing_came_leaves_no_gap() -> None:
+def test_a_pause_without_moments_leaves_no_gap() -> None:
     assert settle(inputs(pause=paused()), at(11, 30), Reason.PAUSED) == ((), ())
 
 
-def test_an_edit_right_after_the_end_of_a_pause_does_not_swallow_the_moment_at_its_end() -> None:
+def test_an_edit_right_after_the_end_of_a_pause_keeps_the_moment_at_its_end() -> None:
     fires, gaps = settle(inputs(pause=paused(until=at(14))), at(14, 0, 0.3), Reason.EDITED)
     assert fire_moments(fires) == [at(14)]
     assert gap_rows(gaps) == [(at(12), at(13), 2, "skipped", "paused")]
 
 
-def test_moments_after_the_end_of_a_pause_are_not_called_paused() -> None:
+def test_moments_after_the_end_of_a_pause_are_not_recorded_as_paused() -> None:
     fires, gaps = settle(inputs(pause=paused(until=at(14))), at(16, 30), Reason.EDITED)
     assert fires == ()
     assert gap_rows(gaps) == [
@@ -153,7 +153,7 @@ def test_moments_after_the_end_of_a_pause_are_not_called_paused() -> None:
 # --- counted from the end
 
 
-def test_a_rule_counted_from_the_end_owes_its_one_moment() -> None:
+def test_an_after_end_rule_settles_its_one_moment() -> None:
     fires, gaps = settle(inputs(Every("5m", after="end")), at(12, 0, 30), Reason.EDITED)
     assert fire_moments(fires) == [at(12)]
     assert gaps == ()

@@ -10,14 +10,14 @@ from evertick import InvalidSetting, Scheduler, Secret, Shell
 from evertick.driver.registry import spec_from
 
 
-def test_a_text_is_for_the_shell_and_a_list_for_none() -> None:
+def test_a_string_runs_in_a_shell_and_a_list_without_one() -> None:
     assert Shell("a | b").words == ["/bin/sh", "-c", "a | b"]
     assert Shell("a | b", shell="/bin/bash").words == ["/bin/bash", "-c", "a | b"]
     assert Shell("a | b", shell=["/bin/bash", "-eu", "-c"]).words == ["/bin/bash", "-eu", "-c", "a | b"]
     assert Shell(["a", "|", "b"]).words == ["a", "|", "b"]
 
 
-def test_a_file_may_give_the_command_alone_or_all_of_it() -> None:
+def test_a_file_can_have_the_command_alone_or_all_fields() -> None:
     assert spec_from("shell", "backup.sh") == Shell("backup.sh")
     assert spec_from("shell", ["backup", "--all"]) == Shell(["backup", "--all"])
     made = spec_from(
@@ -76,7 +76,7 @@ def test_a_file_may_give_the_command_alone_or_all_of_it() -> None:
         ({"nice": 20}, "nice: 20 must be from -20 to 19; 19 is the lowest priority"),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_written(fields: dict[str, Any], told: str) -> None:
+def test_an_invalid_specification_is_refused_at_the_declaration(fields: dict[str, Any], told: str) -> None:
     scheduler = Scheduler("sqlite://", drivers=["shell"])
     with pytest.raises(InvalidSetting) as refused:
         scheduler.job("backup", Shell(**{"command": "true", **fields}))
@@ -84,12 +84,12 @@ def test_what_cannot_be_is_refused_where_it_is_written(fields: dict[str, Any], t
     assert "backup" not in scheduler.runtime.tasks
 
 
-def test_an_unknown_field_of_a_file_is_told_the_nearest() -> None:
+def test_an_unknown_field_of_a_file_gets_a_suggestion() -> None:
     with pytest.raises(InvalidSetting, match="shell: no such field 'comand'; it is called 'command'"):
         spec_from("shell", {"comand": "x"})
     with pytest.raises(InvalidSetting, match="shell: command is missing; add it"):
         spec_from("shell", {"cwd": "/"})
 
 
-def test_a_password_in_a_place_of_its_own_is_not_in_what_is_shown() -> None:
+def test_a_password_in_its_own_field_is_not_shown() -> None:
     assert repr(Shell("x", env={"A": Secret("DB")})).count("DB") == 1

@@ -28,7 +28,7 @@ def spread(rule: When) -> str | None:
         (Cron("0 9 * * *", days="and", dst="skip"), "H 9 * * *; tz=UTC; dst=skip; days=and"),
     ],
 )
-def test_one_minute_or_an_even_step_becomes_h(rule, instead):
+def test_a_single_minute_or_an_even_step_is_replaced_by_h(rule, instead):
     assert spread(rule) == instead
 
 
@@ -42,16 +42,16 @@ def test_one_minute_or_an_even_step_becomes_h(rule, instead):
         (Once(datetime(2027, 1, 1, tzinfo=UTC)), "jitter=5m"),
     ],
 )
-def test_what_has_no_single_minute_gets_jitter_below_the_distance_to_the_next_fire(rule, jitter):
+def test_other_rules_get_jitter_below_the_distance_to_the_next_fire(rule, jitter):
     assert spread(rule) == f"{rule.bind(key='report', created=NOW).text}; {jitter}"
 
 
 @pytest.mark.parametrize("rule", [Every("1s"), Cron("* * * * * *"), Cron("0 9 * * *", jitter="1m")])
-def test_there_is_no_suggestion_where_there_is_no_room_or_jitter_already(rule):
+def test_a_dense_rule_or_a_rule_with_jitter_gets_no_suggestion(rule):
     assert spread(rule) is None
 
 
-def test_a_suggestion_is_a_rule_that_fires_as_often_in_its_hour_and_keeps_its_calendar():
+def test_a_suggested_rule_fires_as_often_in_its_hour_and_keeps_its_calendar():
     days = Calendar("days", exclude=["sat", "sun"])
     rule = Cron("0 9 * * *", calendar=days).bind(key="report", created=NOW)
     text = spread_rule(rule, "report", NOW)

@@ -31,12 +31,12 @@ TEXTS = st.lists(
         (b'"\xff"', "\ufffd"),
     ],
 )
-def test_a_half_becomes_the_sign_for_what_cannot_be_shown(data: bytes, text: str) -> None:
+def test_a_half_surrogate_pair_becomes_a_replacement_character(data: bytes, text: str) -> None:
     assert msgspec.json.decode(mended_json(data)) == text
 
 
 @given(TEXTS)
-def test_text_as_any_program_writes_it_can_be_read(text: str) -> None:
+def test_json_with_half_surrogate_pairs_in_any_encoding_can_be_read(text: str) -> None:
     wanted = mended_text(text)
     assert wanted.encode().decode() == wanted
     for data in (json.dumps(text).encode(), json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")):
@@ -44,7 +44,7 @@ def test_text_as_any_program_writes_it_can_be_read(text: str) -> None:
     assert msgspec.json.decode(json_bytes([text, {text: text}])) == [wanted, {wanted: wanted}]
 
 
-def test_what_is_whole_stays_as_it_is() -> None:
+def test_valid_text_stays_unchanged() -> None:
     data = json.dumps({"text": "\U0001f600 \x00 \\ud83d ü", "numbers": [1, 2.5, None]}).encode()
     assert mended_json(data) == data
     with pytest.raises(TypeError):

@@ -24,13 +24,13 @@ def filled(text: str, escape: Escape = "text") -> str:
     return Template(text, escape, "body").fill(VALUES)
 
 
-def test_places_are_filled_and_other_braces_stay() -> None:
+def test_placeholders_are_filled_and_other_braces_stay() -> None:
     assert filled("run {run_id}, try {attempt}{schedule}.") == "run 0190-7, try 2."
     assert filled('{"a": {"b": 1}} {} { run_id } {1}') == '{"a": {"b": 1}} {} { run_id } {1}'
     assert filled("{{run_id}} and {args.nested.deep-er}") == "{run_id} and true"
 
 
-def test_in_json_a_value_is_escaped_within_a_string_and_whole_outside_of_one() -> None:
+def test_in_json_a_value_is_escaped_inside_a_string_and_encoded_outside() -> None:
     text = '{"who": "dear {args.name}", "n": {args.copies}, "all": {args}, "s": {schedule}, "q": "\\"{run_id}"}'
     assert msgspec.json.decode(filled(text, "json")) == {
         "who": 'dear Ada "L"\n',
@@ -46,19 +46,19 @@ def test_in_addresses_and_forms_values_are_quoted() -> None:
     assert filled("a={args.odd}", "form") == "a=a%2Fb+%26c%3D%C3%BC"
 
 
-def test_in_data_a_place_alone_becomes_the_value_itself() -> None:
+def test_in_data_a_lone_placeholder_becomes_the_value_itself() -> None:
     data = {"n": "{attempt}", "t": "no {attempt}", "{run_id}": ["{args.copies}", 5, None, True, "{{run_id}}"]}
     assert fill(data, VALUES, "json") == {"n": 2, "t": "no 2", "0190-7": [[1, 2], 5, None, True, "{run_id}"]}
 
 
 @pytest.mark.parametrize("text", ["{args.missing}", "{args.name.first}", "{args.nested.other}"])
-def test_an_argument_that_the_run_has_not_is_told(text: str) -> None:
+def test_a_missing_argument_is_reported(text: str) -> None:
     with pytest.raises(InvalidArguments) as refused:
         filled(text)
     assert str(refused.value) == f"body: {text} is not an argument of this run; pass it in args"
 
 
-def test_a_place_that_no_run_knows_is_refused_with_the_nearest_and_all() -> None:
+def test_an_unknown_placeholder_is_refused_with_a_suggestion_and_the_known_ones() -> None:
     with pytest.raises(InvalidSetting) as refused:
         list(places_in("{runid}", "body"))
     assert str(refused.value) == (
@@ -77,7 +77,7 @@ _JSON = st.recursive(
 
 
 @given(value=_JSON)
-def test_whatever_the_value_json_stays_json(value: Any) -> None:
+def test_json_stays_valid_for_every_value(value: Any) -> None:
     text = '{"in": "<{args.x}>", "out": {args.x}}'
     found = msgspec.json.decode(Template(text, "json", "body").fill({"args": {"x": value}}))
     assert found["out"] == value

@@ -44,14 +44,14 @@ def as_before() -> Iterator[None]:
     sys.setswitchinterval(seconds)
 
 
-def test_a_turn_is_a_tenth_of_a_millisecond() -> None:
+def test_the_switch_interval_is_a_tenth_of_a_millisecond() -> None:
     sys.setswitchinterval(0.005)
     shorten_turns()
     assert sys.getswitchinterval() == pytest.approx(0.0001)
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.02])
-def test_who_has_chosen_another_keeps_it(seconds: float) -> None:
+def test_a_switch_interval_set_by_the_program_is_kept(seconds: float) -> None:
     sys.setswitchinterval(seconds)
     shorten_turns()
     assert sys.getswitchinterval() == pytest.approx(seconds)
@@ -63,9 +63,9 @@ def told(program: str, folder: Path) -> float:
     return float(done.stdout)
 
 
-def test_a_process_that_is_run_by_evertick_has_it(tmp_path: Path) -> None:
+def test_a_process_run_by_evertick_has_the_short_switch_interval(tmp_path: Path) -> None:
     assert told(RUN, tmp_path) == pytest.approx(0.0001)
 
 
-def test_a_program_that_holds_a_node_inside_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_program_that_embeds_a_node_keeps_its_switch_interval(tmp_path: Path) -> None:
     assert told(INSIDE, tmp_path) == pytest.approx(0.005)

@@ -30,7 +30,7 @@ def loop() -> Iterator[VirtualLoop]:
     loop.end()
 
 
-def test_each_attempt_is_told_of_when_its_own_time_is_over(loop: VirtualLoop) -> None:
+def test_each_attempt_is_reported_at_its_own_timeout(loop: VirtualLoop) -> None:
     async def main() -> list[tuple[str, float]]:
         began = loop.time()
         told: list[tuple[str, float]] = []
@@ -51,7 +51,7 @@ def test_each_attempt_is_told_of_when_its_own_time_is_over(loop: VirtualLoop) ->
     ]
 
 
-def test_who_is_over_in_time_is_not_told_of_and_holds_nobody_up(loop: VirtualLoop) -> None:
+def test_an_attempt_that_ends_in_time_is_not_reported(loop: VirtualLoop) -> None:
     async def main() -> list[str]:
         told: list[str] = []
         timeouts = Timeouts(lambda attempt: told.append(attempt.run.id))
@@ -68,7 +68,7 @@ def test_who_is_over_in_time_is_not_told_of_and_holds_nobody_up(loop: VirtualLoo
     assert loop.run_until_complete(main()) == ["4", "0"]
 
 
-def test_an_attempt_that_is_told_of_may_be_forgotten_and_another_begin_right_then(loop: VirtualLoop) -> None:
+def test_a_report_can_remove_an_attempt_and_add_another(loop: VirtualLoop) -> None:
     async def main() -> list[str]:
         told: list[str] = []
 
@@ -86,7 +86,7 @@ def test_an_attempt_that_is_told_of_may_be_forgotten_and_another_begin_right_the
     assert loop.run_until_complete(main()) == ["first", "again"]
 
 
-def test_a_timer_that_rings_a_little_early_is_not_set_again() -> None:
+def test_a_timer_that_fires_slightly_early_is_not_set_again() -> None:
     async def main() -> list[str]:
         told: list[str] = []
         timeouts = Timeouts(lambda attempt: told.append(attempt.run.id))

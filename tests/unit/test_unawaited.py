@@ -58,7 +58,7 @@ async def test_a_call_without_await_names_its_line_and_the_fix(
     await scheduler.close()
 
 
-def test_in_plain_code_the_fix_is_sync(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+def test_in_sync_code_the_fix_is_the_sync_form(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     send_mail = scheduler.runtime.tasks["send_mail"]
     line = here(+1)
     send_mail.options(delay="1m").enqueue(to="ada")
@@ -75,13 +75,15 @@ VALUES = {"when": "every 5m", "kept": "7d", "calendar": Calendar("x"), "fire_at"
 PUBLIC = [name for name, _ in inspect.getmembers(Scheduler, asyncio.iscoroutinefunction) if not name.startswith("_")]
 
 
-def test_every_async_call_of_a_scheduler_has_a_blocking_form_that_the_error_can_name() -> None:
+def test_every_async_call_of_a_scheduler_has_a_sync_form_that_the_error_can_name() -> None:
     assert {name for name in PUBLIC if not hasattr(SyncScheduler, name)} == set()
     assert len(PUBLIC) > 40
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_every_async_call_says_so(name: str, scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_async_call_without_await_raises_an_error(
+    name: str, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
     taken = inspect.signature(getattr(scheduler, name)).parameters.values()
     needed = [each for each in taken if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
     keywords = {each.name: VALUES.get(each.name, "x") for each in needed if each.kind is each.KEYWORD_ONLY}
@@ -94,7 +96,7 @@ def test_every_async_call_says_so(name: str, scheduler: Scheduler, caplog: pytes
     ]
 
 
-async def test_a_backfill_says_so(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_backfill_without_await_raises_an_error(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     line = here(+1)
     scheduler.backfill("k", NOW - timedelta(days=1), NOW)
     assert errors(caplog) == [
@@ -102,7 +104,7 @@ async def test_a_backfill_says_so(scheduler: Scheduler, caplog: pytest.LogCaptur
     ]
 
 
-async def test_what_is_awaited_or_closed_or_cancelled_says_nothing(
+async def test_an_awaited_closed_or_cancelled_call_raises_nothing(
     scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     send_mail = scheduler.runtime.tasks["send_mail"]
@@ -119,21 +121,19 @@ async def test_what_is_awaited_or_closed_or_cancelled_says_nothing(
     await scheduler.close()
 
 
-def test_arguments_that_no_call_takes_are_refused_where_they_are_written(scheduler: Scheduler) -> None:
+def test_wrong_arguments_of_a_call_are_refused_at_the_call(scheduler: Scheduler) -> None:
     with pytest.raises(TypeError, match="pause"):
         scheduler.pause()  # type: ignore[call-arg]
 
 
-def test_a_call_may_be_run_by_itself(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_can_be_run_alone(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     run = asyncio.run(scheduler.runtime.tasks["send_mail"].enqueue(to="ada"))
     assert isinstance(run, Run)
     asyncio.run(scheduler.close())
     assert errors(caplog) == []
 
 
-async def test_a_call_is_a_coroutine_wherever_one_is_asked_for(
-    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_call_is_accepted_as_a_coroutine(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
     send_mail, loop = scheduler.runtime.tasks["send_mail"], asyncio.get_running_loop()
     call = send_mail.enqueue()
     assert asyncio.iscoroutine(call)
@@ -211,7 +211,7 @@ FORGOTTEN = {
 
 
 @pytest.mark.parametrize("program", FORGOTTEN)
-def test_a_forgotten_await_is_seen_once_without_any_set_up(program: str, tmp_path: Path) -> None:
+def test_a_forgotten_await_is_reported_once_without_any_setup(program: str, tmp_path: Path) -> None:
     lines = [line.removeprefix(" " * 8) for line in FORGOTTEN[program].strip("\n").splitlines()]
     script = tmp_path / "program.py"
     head = ["import asyncio, logging", "from evertick import Scheduler", "scheduler = Scheduler('sqlite://')"]
@@ -226,7 +226,7 @@ def test_a_forgotten_await_is_seen_once_without_any_set_up(program: str, tmp_pat
     assert "await job.enqueue(...)`" in told
 
 
-async def test_a_finish_on_an_async_connection_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_finish_without_await_on_an_async_connection_raises_an_error(caplog: pytest.LogCaptureFixture) -> None:
     """It is written when it is awaited, and only then."""
     from evertick.job.transaction import Holder
 
@@ -244,7 +244,7 @@ async def test_a_finish_on_an_async_connection_says_so(caplog: pytest.LogCapture
     assert errors(caplog) == [f"{line}: ctx.finish(...) was not awaited and did nothing; write `await ctx.finish(...)`"]
 
 
-async def test_an_operation_in_the_place_of_a_decorator_names_the_decorators(
+async def test_an_operation_used_as_a_decorator_is_refused_with_the_decorators(
     scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(TypeError, match=r"scheduler\.schedule\(\.\.\.\) is not a decorator.*@scheduler\.every, \.cron"):

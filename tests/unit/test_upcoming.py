@@ -19,12 +19,12 @@ def seen(*schedules: Expected, count: int = 4, until: int = LATEST) -> list[tupl
     return [each[:4] for each in islice(upcoming_fires(schedules, at(11, 30), until), count)]
 
 
-def test_fires_of_several_schedules_come_in_order_of_time_and_key() -> None:
+def test_fires_of_several_schedules_are_ordered_by_time_and_key() -> None:
     found = seen(Expected(key="b", rule=HOURLY), Expected(key="a", rule=bound(Every("2h"))))
     assert [(each[1], each[2]) for each in found] == [("a", at(12)), ("b", at(12)), ("b", at(13)), ("a", at(14))]
 
 
-def test_a_skipped_fire_is_shown_as_such_and_a_moved_one_where_it_goes() -> None:
+def test_a_skipped_fire_is_marked_and_a_moved_one_is_at_its_new_time() -> None:
     decided = (
         Occurrence(fire_at=at(12), kind="skip"),
         Occurrence(fire_at=at(13), kind="move", to=at(14, 30)),
@@ -38,13 +38,13 @@ def test_a_skipped_fire_is_shown_as_such_and_a_moved_one_where_it_goes() -> None
     ]
 
 
-def test_a_one_shot_that_was_moved_is_shown_though_it_has_no_cursor() -> None:
+def test_a_moved_one_shot_is_shown_without_a_cursor() -> None:
     once = bound(Once(from_us(at(12))))
     decided = (Occurrence(fire_at=at(12), kind="move", to=at(20)),)
     assert seen(Expected(key="k", rule=once, occurrences=decided)) == [(at(20), "k", at(12), "moved")]
 
 
-def test_what_a_blackout_holds_comes_when_it_opens_after_what_runs_before() -> None:
+def test_held_fires_are_at_the_end_of_the_blackout_after_earlier_ones() -> None:
     freeze = Calendar.blackout("freeze", from_us(at(11)), from_us(at(13, 30)))
     held = Expected(key="held", rule=HOURLY, blackout=freeze, blackout_fate="latest")
     assert seen(held, Expected(key="k", rule=bound(Every("45m")))) == [
@@ -57,7 +57,7 @@ def test_what_a_blackout_holds_comes_when_it_opens_after_what_runs_before() -> N
     assert [each[3] for each in seen(dropped, count=3)] == ["dropped", "dropped", None]
 
 
-def test_folded_a_closed_stretch_is_one_the_newest_if_it_runs_and_the_first_if_it_is_dropped() -> None:
+def test_a_folded_blackout_shows_the_newest_fire_if_it_runs_and_the_first_if_it_is_dropped() -> None:
     freeze = Calendar.blackout("freeze", from_us(at(11)), from_us(at(14, 30)))
 
     def folded(**fields: Any) -> list[Foreseen]:
@@ -75,7 +75,7 @@ def test_folded_a_closed_stretch_is_one_the_newest_if_it_runs_and_the_first_if_i
     assert len(folded(blackout_fate="latest", left=2)) == 2
 
 
-def test_no_more_is_shown_than_may_still_fire() -> None:
+def test_no_more_fires_are_shown_than_max_fires_allows() -> None:
     decided = (Occurrence(fire_at=at(12), kind="move", to=at(12, 10)),)
     assert [each[2] for each in seen(Expected(key="k", rule=HOURLY, left=2, occurrences=decided))] == [at(12), at(13)]
 

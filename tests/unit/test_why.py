@@ -21,7 +21,7 @@ def a_scheduler(**settings: object) -> Scheduler:
     return Scheduler("sqlite://", node_name="here", **settings)  # type: ignore[arg-type]
 
 
-async def test_a_schedule_that_has_done_nothing_yet_says_when_and_why_then() -> None:
+async def test_a_new_schedule_shows_its_first_fire_and_the_reason() -> None:
     scheduler = a_scheduler()
 
     @scheduler.cron("0 9 * * mon-fri", tz="Europe/Berlin")
@@ -37,7 +37,7 @@ async def test_a_schedule_that_has_done_nothing_yet_says_when_and_why_then() -> 
     assert str(why).splitlines() == [f"Next: {why.next}", f"Last: {why.last}", f"Now:  {why.now}"]
 
 
-async def test_a_pause_is_told_with_its_note_and_its_end() -> None:
+async def test_a_pause_is_shown_with_its_note_and_its_end() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("1h")
@@ -58,7 +58,7 @@ async def test_a_pause_is_told_with_its_note_and_its_end() -> None:
     )
 
 
-async def test_a_rule_without_further_moments_says_never() -> None:
+async def test_a_rule_without_further_moments_fires_never() -> None:
     scheduler = a_scheduler()
 
     @scheduler.once(after="10m")
@@ -71,7 +71,7 @@ async def test_a_rule_without_further_moments_says_never() -> None:
     assert why.last == "the run of 2026-03-02 00:10:00 UTC succeeded"
 
 
-async def test_a_run_that_goes_on_is_told_with_its_progress_and_what_counts_from_its_end() -> None:
+async def test_a_running_run_is_shown_with_its_progress_and_the_after_end_rule() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("10m", after="end")
@@ -91,7 +91,7 @@ async def test_a_run_that_goes_on_is_told_with_its_progress_and_what_counts_from
     assert cancelled.last.endswith("ended as cancelled: somebody asked for it")
 
 
-async def test_a_run_whose_node_falls_silent_is_told_with_what_becomes_of_it_and_when() -> None:
+async def test_a_run_of_a_silent_node_is_shown_with_its_recovery_time() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("10m")
@@ -120,7 +120,7 @@ async def test_a_run_whose_node_falls_silent_is_told_with_what_becomes_of_it_and
     assert live_words(bound, [], node.lease_until, None).endswith("about to be lost, as it is for that node alone")
 
 
-async def test_another_node_judges_a_silent_one_after_its_lease_and_not_before_it_has_run_for_one_itself() -> None:
+async def test_another_node_declares_a_silent_node_dead_after_its_lease_and_one_own_lease() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("10m")
@@ -148,7 +148,7 @@ async def test_another_node_judges_a_silent_one_after_its_lease_and_not_before_i
     assert words_at(39, other_started=20) == "as soon as another node looks)"
 
 
-async def test_a_node_that_was_killed_alone_is_no_node_that_fires_though_nobody_has_judged_it_dead() -> None:
+async def test_a_killed_node_is_not_counted_as_live_before_it_is_declared_dead() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("10m")
@@ -175,7 +175,7 @@ async def test_a_node_that_was_killed_alone_is_no_node_that_fires_though_nobody_
     assert words_after(35, other) == "it waits; no live node knows task 'job'"
 
 
-async def test_a_run_that_waits_where_a_node_was_killed_alone_waits_for_another() -> None:
+async def test_a_waiting_run_without_a_live_node_waits_for_another_node() -> None:
     scheduler = a_scheduler(concurrency=1)
 
     @scheduler.every("10m", overlap="queue")
@@ -197,7 +197,7 @@ async def test_a_run_that_waits_where_a_node_was_killed_alone_waits_for_another(
     assert late.endswith(": no node is alive (here is silent for 35 s); it needs one that knows task 'other'")
 
 
-async def test_a_node_that_is_silent_is_no_promise_that_a_run_can_run() -> None:
+async def test_a_silent_node_does_not_count_as_able_to_run() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("10m")
@@ -214,7 +214,7 @@ async def test_a_node_that_is_silent_is_no_promise_that_a_run_can_run() -> None:
     assert _knowing([node, heard], "job", now) == "there, here (silent for 6 s) can run it"
 
 
-async def test_a_failure_is_told_with_its_error_and_a_retry_with_its_time() -> None:
+async def test_a_failure_is_shown_with_its_error_and_a_retry_with_its_time() -> None:
     scheduler = a_scheduler()
 
     @scheduler.cron("0 1 * * *", retry=Constant("1h", attempts=2))
@@ -236,7 +236,7 @@ async def test_a_failure_is_told_with_its_error_and_a_retry_with_its_time() -> N
     )
 
 
-async def test_the_words_of_a_job_that_skipped_are_kept() -> None:
+async def test_the_reason_of_a_job_that_skipped_is_shown() -> None:
     scheduler = a_scheduler()
 
     @scheduler.cron("0 1 * * *")
@@ -249,7 +249,7 @@ async def test_the_words_of_a_job_that_skipped_are_kept() -> None:
     assert why.last.endswith("ended as skipped: nothing new today")
 
 
-async def test_downtime_is_told_as_a_late_run_and_a_gap() -> None:
+async def test_downtime_is_shown_as_a_late_run_and_a_gap() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("1h")
@@ -263,7 +263,7 @@ async def test_downtime_is_told_as_a_late_run_and_a_gap() -> None:
     assert "before it, 2 moments from 2026-03-02 01:00:00 UTC to 2026-03-02 02:00:00 UTC were skipped" in why.last
 
 
-async def test_an_overlap_is_told_with_the_run_before_it() -> None:
+async def test_an_overlap_is_shown_with_the_live_run() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("1h")
@@ -279,7 +279,7 @@ async def test_an_overlap_is_told_with_the_run_before_it() -> None:
     )
 
 
-async def test_a_queued_run_says_what_it_waits_for() -> None:
+async def test_a_queued_run_names_the_run_it_waits_for() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("1h", overlap="queue")
@@ -293,7 +293,7 @@ async def test_a_queued_run_says_what_it_waits_for() -> None:
     assert f"waits for the end of run {running.id}" in why.now
 
 
-async def test_a_run_nobody_can_run_says_what_is_missing() -> None:
+async def test_a_run_that_no_node_can_run_names_what_is_missing() -> None:
     scheduler = a_scheduler()
 
     @scheduler.task
@@ -312,7 +312,7 @@ async def test_a_run_nobody_can_run_says_what_is_missing() -> None:
     assert "is parked: no live node knows task 'gone'; start one that does" in parked.now
 
 
-async def test_a_run_of_a_queue_that_nobody_works_on_says_so_and_what_to_do() -> None:
+async def test_a_run_of_a_queue_without_a_node_shows_that_and_the_fix() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("1h", key="train", queue="gpu")
@@ -329,7 +329,7 @@ async def test_a_run_of_a_queue_that_nobody_works_on_says_so_and_what_to_do() ->
     assert "waits for a node that knows task 'gone' and works on queue 'gpu' since " in unknown.now
 
 
-async def test_without_a_node_nothing_will_fire_and_why_says_so() -> None:
+async def test_why_shows_that_nothing_fires_without_a_node() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="k", when=Every("1h"), task="job")
     why = await scheduler.why("k")
@@ -354,7 +354,7 @@ async def test_a_run_waits_for_a_free_slot() -> None:
     assert "waits for a free slot since 2026-03-02 01:00:00 UTC" in why.now
 
 
-async def test_a_moment_delayed_by_jitter_says_so() -> None:
+async def test_a_moment_delayed_by_jitter_is_shown_as_such() -> None:
     scheduler = a_scheduler()
     when = Cron("0 1 * * *", jitter="30m")
     async with virtual_time(scheduler, start=START):
@@ -364,7 +364,7 @@ async def test_a_moment_delayed_by_jitter_says_so() -> None:
     assert f"2026-03-02 01:00:00 UTC, delayed by {delay:.1f} s (jitter" in why.next
 
 
-async def test_overrides_and_differing_declarations_are_noted() -> None:
+async def test_overrides_and_differing_declarations_are_shown() -> None:
     scheduler = a_scheduler()
 
     @scheduler.every("1h")
@@ -391,7 +391,7 @@ async def test_overrides_and_differing_declarations_are_noted() -> None:
     )
 
 
-async def test_a_schedule_that_cannot_be_planned_says_why_not() -> None:
+async def test_a_schedule_that_cannot_be_planned_shows_the_reason() -> None:
     scheduler = a_scheduler()
 
     @scheduler.task

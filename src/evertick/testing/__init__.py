@@ -1,7 +1,7 @@
-"""For tests of schedules, jobs and stores.
+"""The kit for tests of schedules, jobs and stores.
 
 `virtual_time` and `virtual_time_sync` run a scheduler in virtual time; docs/how-to/test-your-schedules.md shows how.
-The names are loaded when they are asked for: the pytest plugin lives in this package, and every run of pytest loads it.
+Names are imported on first use, because every run of pytest loads the plugin in this package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kit", "SettableClock", "SyncKit", "TimeStandsStill", "virtual_time", "virtual_time_sync"]
 
-_HOMES = {
+_MODULES = {
     "Kit": "kit",
     "SettableClock": "clock",
     "SyncKit": "kit",
@@ -27,6 +27,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

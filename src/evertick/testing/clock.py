@@ -1,24 +1,23 @@
-"""A clock that stands still until it is moved.
+"""A clock that moves only when a test moves it.
 
-Wall time and elapsed time move together; ids and random numbers come from a seed, so that the same test makes the same
-ids every time. Unlike the clock of a simulation it does not move the event loop: nothing waits on it. May be read by
-the threads of a store while the test moves it.
+Wall time and elapsed time move together. Ids and random numbers come from a seed, so that a test always makes the same
+ids. The clock does not move an event loop. Threads of a store may read it while the test moves it.
 """
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - seeded, which the clock of the machine never is
+import random  # noqa: TID251 - seeded
 
 from evertick.clock import Clock
 
 __all__ = ["SettableClock"]
 
-# 2026-01-01 00:00 UTC: recent enough for every zone rule, and no boundary of a cron field but the year's.
+# 2026-01-01 00:00 UTC: recent enough for every zone rule.
 _START_US = 1_767_225_600_000_000
 
 
 class SettableClock(Clock):
-    """Time as a test sets it; deterministic ids and random numbers by seed."""
+    """A clock set by the test, with ids and random numbers from a seed."""
 
     def __init__(self, now_us: int = _START_US, *, seed: int = 0) -> None:
         super().__init__()
@@ -41,10 +40,10 @@ class SettableClock(Clock):
     def move(self, us: int) -> None:
         """Let this much time pass."""
         if us < 0:
-            raise ValueError(f"time passes forward only, not by {us} us; `jump_to` changes the wall time alone")
+            raise ValueError(f"a clock cannot move by {us} us; use `jump_to` to set the wall time back")
         self._now_us += us
         self._elapsed_us += us
 
     def jump_to(self, now_us: int) -> None:
-        """Set the wall time, back or forth, as an operator or a time server does. No time elapses."""
+        """Set the wall time, as an operator or a time server does. No time elapses."""
         self._now_us = now_us

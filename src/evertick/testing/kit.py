@@ -1,8 +1,8 @@
-"""The kit with which users test their own schedules: their scheduler, the real engine, virtual time.
+"""The kit for tests of users' schedules: their scheduler and the real engine in virtual time.
 
-While a kit is open the scheduler has other parts: a clock that moves only when the test says so, and a ledger in
-memory, whatever its URL is. Closing puts its own parts back. The tested code is that of production: the same
-declarations, plans, retries, timeouts and statements; only the time between them is left out.
+While a kit is open, the scheduler has a clock that only the test moves, and a ledger in memory instead of its own
+store. Closing the kit restores its own parts. The tested code is that of production: declarations, plans, retries,
+timeouts and SQL.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["Kit", "SyncKit", "open_kit", "virtual_time", "virtual_time_sync"]
 
 T = TypeVar("T")
 
-# A Thursday. Fixed, so that a test does not depend on the day it is run on.
+# Fixed, so that a test does not depend on the day it runs. A Thursday.
 _START = "2026-01-01T00:00:00Z"
-# No other node writes to the ledger or can die, so polls and heartbeats are rare; nothing is pruned. Once a
-# second or a minute, as in real time, a day would be thousands of steps in which nothing happens.
+# There is no other node, so polls and heartbeats can be rare. At the rates of production, a virtual day would have
+# thousands of empty steps. Nothing is pruned.
 _POLL = 6 * HOUR
 _FOR_EVER = 36_500 * DAY
 _NOTE_SECONDS = 3600.0
@@ -54,10 +54,9 @@ async def virtual_time(
 ) -> AsyncIterator[Kit]:
     """Run the scheduler in virtual time: `async with virtual_time(scheduler) as kit: await kit.advance("1d")`.
 
-    start: the moment it begins at; schedules fire after it. seed: of ids, jitter and every other draw.
-    thread_wait: how long, in real time, a plain function may take before it is an error.
-    io_wait: how long, in real time, to wait for I/O of running jobs before time moves on; for jobs that talk to a
-    real server.
+    start: the first moment of virtual time; schedules fire after it. seed: for ids, jitter and other random numbers.
+    thread_wait: the longest real time that a plain function may take.
+    io_wait: the real time to wait for I/O of running jobs before time moves on, for jobs that use a real server.
     """
     kit = await open_kit(scheduler, start=start, seed=seed, thread_wait=thread_wait, io_wait=io_wait)
     try:
@@ -74,7 +73,7 @@ async def open_kit(
     thread_wait: Duration = "10s",
     io_wait: Duration = 0,
 ) -> Kit:
-    """A kit that the caller closes; `virtual_time` says what the options mean."""
+    """A kit that the caller closes; the options are those of `virtual_time`."""
     time = VirtualTime(
         clock := SettableClock(moment_us(start, what="start"), seed=seed),
         thread_wait=duration_us(thread_wait, what="thread_wait") / 1e6,
@@ -86,23 +85,21 @@ async def open_kit(
 
 
 class Stage:
-    """A scheduler with virtual parts in the place of its own, from `open` to `close`."""
+    """Replaces the parts of a scheduler by virtual ones, from `open` to `close`."""
 
     def __init__(self, runtime: Runtime, clock: SettableClock, time: VirtualTime) -> None:
         self.runtime, self.clock, self.time = runtime, clock, time
-        # Held open while the node is down: the ledger in memory lives as long as one connection to it.
+        # Keeps a connection open during downtime: the ledger in memory lives as long as one connection.
         self._store = SqliteStore("sqlite://", clock=clock, is_inline=True)
         self._own: tuple[Parts, Settings, Store | None] = (runtime.parts, runtime.settings, None)
         self._is_open = False
         self._guard: asyncio.Task[None] | None = None
         time.has_busy_thread = lambda: runtime.threads.active > 0
-        time.is_at_work = lambda: bool(self.at_work())
-        time.names_at_work = lambda: (
-            ", ".join(map(repr, self.at_work())) or "no job (a hook, or a thread left from before)"
-        )
+        time.has_running_job = lambda: bool(self.running_tasks())
+        time.running_names = lambda: ", ".join(map(repr, self.running_tasks())) or "no job, but a hook or an old thread"
 
     async def close(self) -> None:
-        """Cut off what runs, and give the scheduler and the event loop their own parts back."""
+        """Cancel running jobs, and restore the own parts of the scheduler and the event loop."""
         if not self._is_open:
             return
         self._is_open = False
@@ -111,27 +108,27 @@ class Stage:
             self.runtime.hurry()
             await self.time.drive(self.runtime.stop())
         finally:
-            self._put_back()
+            self._restore()
             if self._guard is not None:
                 self._guard.cancel()
                 await asyncio.wait([self._guard])
 
     def close_from_outside(self) -> None:
-        """Close it from plain code, after its event loop has stopped running."""
+        """Close it from sync code, after its event loop has stopped."""
         loop = self.time.loop
         if not self._is_open:
             return
         if not loop.is_closed() and not loop.is_running():
             loop.run_until_complete(self.close())
             return
-        # The loop has ended and cancelled everything on it; only what it left behind is to be tidied up.
+        # The loop has ended and has cancelled all its tasks; only the parts remain to be restored.
         self._is_open = False
         self.runtime.abandon()
-        self._put_back()
+        self._restore()
 
     async def open(self) -> None:
         if self.runtime.is_started:
-            raise Refused("this scheduler has started already; give it to the kit instead of entering it")
+            raise Refused("this scheduler has already started", fix="pass it to the kit instead of entering it")
         await self._store.open(migrate="auto")
         self._is_open = True
         parts = Parts(
@@ -155,7 +152,7 @@ class Stage:
             raise
 
     async def _leave_with_loop(self) -> None:
-        """A program that ends its loop cancels all tasks and waits for them: in time that stands still, for ever."""
+        """Restore real time when the loop ends: in virtual time its wait for cancelled tasks would never end."""
         try:
             await self.time.loop.create_future()
         finally:
@@ -165,7 +162,7 @@ class Stage:
         await self.runtime.start()
         await self.time.settle()
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         self.time.leave()
         self.runtime.put_parts(*self._own)
         at_once(self._store.close())
@@ -176,15 +173,15 @@ class Stage:
 
     def check_open(self) -> None:
         if not self._is_open:
-            raise Refused("this kit is closed; read and assert inside the block that opened it")
+            raise Refused("this kit is closed", fix="read and assert inside the block that opened it")
 
-    def at_work(self) -> list[str]:
-        """The tasks of jobs that run now."""
+    def running_tasks(self) -> list[str]:
+        """The tasks of the running jobs."""
         return [] if self.runtime.engine is None else self.runtime.engine.tasks_at_work()
 
 
 class Kit(Ledger):
-    """A scheduler in virtual time: moves time, reads the ledger, asserts."""
+    """A scheduler in virtual time: move time, read the ledger, assert."""
 
     def __init__(self, scheduler: Scheduler, stage: Stage) -> None:
         super().__init__(scheduler, stage.read)
@@ -197,7 +194,7 @@ class Kit(Ledger):
         return from_us(self._clock.now_us())
 
     async def advance(self, duration: Duration) -> None:
-        """Let this much time pass. All that falls into it has happened then, up to and including its last moment."""
+        """Let this much time pass, including all that is due at its last moment."""
         self.stage.check_open()
         await self._time.advance(duration_us(duration))
         await self._write_progress()
@@ -206,13 +203,17 @@ class Kit(Ledger):
         """Let time pass until a moment."""
         us = moment_us(moment, what="moment")
         if us < self._clock.now_us():
-            raise InvalidInput(f"advance_to: {self._moment(from_us(us))} is over; it is {self._moment(self.now)}")
+            raise InvalidInput(
+                f"advance_to: {self._moment(from_us(us))} is in the past; it is {self._moment(self.now)}",
+                setting="moment",
+                value=self._moment(from_us(us)),
+            )
         self.stage.check_open()
         await self._time.advance(us - self._clock.now_us())
         await self._write_progress()
 
     async def run_until_idle(self, *, limit: Duration = "1d") -> None:
-        """Let time pass until every run has ended, with its retries and delays; an error after `limit`."""
+        """Let time pass until every run has ended, with retries and delays. Raises `TimeStandsStill` after `limit`."""
         self.stage.check_open()
         end = self._clock.now_us() + duration_us(limit, what="limit")
         await self._time.settle()
@@ -225,7 +226,7 @@ class Kit(Ledger):
         await self._write_progress()
 
     async def downtime(self, duration: Duration) -> None:
-        """Stop the node as a deploy does, let this much time pass, start it again. Catch-up is what follows."""
+        """Stop the node as a deployment does, let this much time pass, and start it again. Then it catches up."""
         self.stage.check_open()
         end = self._clock.now_us() + duration_us(duration)
         await self._time.drive(self.stage.runtime.stop())
@@ -233,22 +234,22 @@ class Kit(Ledger):
         await self.stage.start()
 
     async def close(self) -> None:
-        """Cut off what runs, and give the scheduler and the event loop their own parts back."""
+        """Cancel running jobs, and restore the own parts of the scheduler and the event loop."""
         await self.stage.close()
 
     def _is_idle(self) -> bool:
         pulse: Pulse = self.stage.read(lambda store: store.pulse(self.scheduler.app))
-        return not (pulse.waiting or pulse.running or pulse.blocked or pulse.dispatched or self.stage.at_work())
+        return not (pulse.waiting or pulse.running or pulse.blocked or pulse.dispatched or self.stage.running_tasks())
 
     async def _write_progress(self) -> None:
-        """Progress and log of running jobs are readable after every move of time."""
+        """Write progress and logs of running jobs, so that they can be read after every move of time."""
         engine = self.stage.runtime.engine
         if engine is not None and engine.write_progress():
             await self._time.settle()
 
 
 class SyncKit(Ledger):
-    """The same for plain tests: the event loop runs in a thread of its own."""
+    """The same for sync tests: the event loop runs in its own thread."""
 
     def __init__(self, scheduler: Scheduler, kit: Kit, thread: _LoopThread) -> None:
         async def read(ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
@@ -263,7 +264,7 @@ class SyncKit(Ledger):
         return self._kit.now
 
     def advance(self, duration: Duration) -> None:
-        """Let this much time pass. All that falls into it has happened then, up to and including its last moment."""
+        """Let this much time pass, including all that is due at its last moment."""
         self._thread.call(self._kit.advance(duration))
 
     def advance_to(self, moment: Moment) -> None:
@@ -271,16 +272,16 @@ class SyncKit(Ledger):
         self._thread.call(self._kit.advance_to(moment))
 
     def run_until_idle(self, *, limit: Duration = "1d") -> None:
-        """Let time pass until every run has ended, with its retries and delays; an error after `limit`."""
+        """Let time pass until every run has ended, with retries and delays. Raises `TimeStandsStill` after `limit`."""
         self._thread.call(self._kit.run_until_idle(limit=limit))
 
     def downtime(self, duration: Duration) -> None:
-        """Stop the node as a deploy does, let this much time pass, start it again. Catch-up is what follows."""
+        """Stop the node as a deployment does, let this much time pass, and start it again. Then it catches up."""
         self._thread.call(self._kit.downtime(duration))
 
 
 class _LoopThread:
-    """An event loop of asyncio's own kind, whatever the policy of the program, in a private thread."""
+    """An asyncio event loop in its own thread, independent of the event loop policy."""
 
     def __init__(self) -> None:
         self._loop = asyncio.SelectorEventLoop()
@@ -290,7 +291,7 @@ class _LoopThread:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         if not self._thread.is_alive():
             work.close()
-            raise Refused("this kit is closed; read and assert inside the block that opened it")
+            raise Refused("this kit is closed", fix="read and assert inside the block that opened it")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def end(self) -> None:
@@ -333,4 +334,4 @@ def virtual_time_sync(
 
 def _refuse_event_loop() -> None:
     if is_on_event_loop():
-        raise WouldBlock("this test runs on an event loop; use `async with virtual_time(...)` and await its kit")
+        raise WouldBlock("this test runs on an event loop", fix="use `async with virtual_time(...)` and await its kit")

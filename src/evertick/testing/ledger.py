@@ -1,4 +1,4 @@
-"""The ledger in the hands of a test: what fired, what ran, what did not, and assertions that show it when they fail."""
+"""The ledger for a test: runs, gaps and fires, and assertions that print the ledger when they fail."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from evertick.model import Cause, Gap, Run, State, Verdict
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import RunFilter, ScheduleFilter, Store
 from evertick.text.error_line import what_was_raised
+from evertick.text.values import shown
 from evertick.when.moment import from_us, moment_of, to_us
 from evertick.when.zone import zone_named
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 Moment = datetime | str
 
 _ROWS_SHOWN = 30
-# Virtual time has one node, so that a fire for every node is one run, too.
+# Virtual time has one node, so an every-node fire is one run, too.
 _FIRES = (Cause.FIRE, Cause.EVERY_NODE)
 _ALL = 10**9
 
@@ -30,15 +31,15 @@ def moment_us(moment: Moment, *, what: str) -> int:
 
 
 class ReadStore(Protocol):
-    """Asks the store something, and waits for the answer."""
+    """Runs a query on the store and waits for its result."""
 
     def __call__(self, ask: Callable[[Store], Coroutine[Any, Any, T]], /) -> T: ...
 
 
 class Ledger:
-    """Reads and asserts. Everything is in order of time, oldest first, from the start of the kit on.
+    """Reads and assertions. All lists are in order of time, oldest first, since the start of the kit.
 
-    A failed assertion is shown by pytest where the test made it (`__tracebackhide__`), not in here.
+    `__tracebackhide__` lets pytest show a failed assertion in the test, not in here.
     """
 
     def __init__(self, scheduler: Scheduler, read: ReadStore) -> None:
@@ -55,13 +56,13 @@ class Ledger:
         return self._read(lambda store: store.runs(self.scheduler.app, wanted))[::-1]
 
     def gaps(self, key: str | None = None) -> list[Gap]:
-        """The stretches of moments that got no run."""
+        """The gaps: ranges of moments without a run."""
         self._check(key)
         wanted = RunFilter(schedule_key=key, limit=_ALL)
         return self._read(lambda store: store.gaps(self.scheduler.app, wanted))[::-1]
 
     def fired(self, key: str) -> list[datetime]:
-        """The nominal moments of a schedule that became runs, however these ended."""
+        """The moments of a schedule that became runs, with any verdict."""
         return [run.fire_at for run in self.runs(key) if run.cause in _FIRES]
 
     def ledger(self, key: str | None = None) -> str:
@@ -72,12 +73,12 @@ class Ledger:
         lines = [f"  {text}" for _, text in rows[-_ROWS_SHOWN:]] or ["  (nothing)"]
         if len(rows) > _ROWS_SHOWN:
             lines.insert(0, f"  … {len(rows) - _ROWS_SHOWN} earlier rows")
-        return "\n".join([*lines, *self._outlook(key)])
+        return "\n".join([*lines, *self._next_fire_lines(key)])
 
     # --- asserting
 
     def assert_fired(self, key: str, *, times: int | None = None, at: Moment | Sequence[Moment] | None = None) -> None:
-        """It fired: at least once, exactly so many times, or at exactly these moments."""
+        """The schedule fired: at least once, exactly `times` times, or exactly at these moments."""
         __tracebackhide__ = True
         fired = self.fired(key)
         if at is not None:
@@ -88,14 +89,14 @@ class Ledger:
             raise self._failure(f"{key!r} fired {_times(len(fired))}, not {_times(times)}", key)
 
     def assert_not_fired(self, key: str) -> None:
-        """It did not fire at all."""
+        """The schedule did not fire."""
         __tracebackhide__ = True
         fired = self.fired(key)
         if fired:
-            raise self._failure(f"{key!r} fired {_times(len(fired))}, and should not have", key)
+            raise self._failure(f"{key!r} fired {_times(len(fired))}, but should not have fired", key)
 
     def assert_succeeded(self, key: str, *, times: int | None = None) -> None:
-        """All of its runs have succeeded, and there are some: any number, or exactly so many."""
+        """All runs of the schedule succeeded: at least one, or exactly `times`."""
         __tracebackhide__ = True
         runs = self.runs(key)
         others = [run for run in runs if run.verdict is not Verdict.SUCCEEDED]
@@ -107,17 +108,17 @@ class Ledger:
             raise self._failure(f"{key!r} succeeded {_times(len(runs))}, not {_times(times)}", key)
 
     def assert_failed(self, key: str, *, reason: str | None = None, times: int | None = None) -> None:
-        """Runs of it have failed for good: some, or exactly so many; for this reason (`error`, `timeout`), if given."""
+        """Runs failed: at least one, or exactly `times`; with `reason` (such as `error` or `timeout`), if given."""
         __tracebackhide__ = True
         self._assert_ended(key, Verdict.FAILED, reason, times)
 
     def assert_skipped(self, key: str, *, reason: str | None = None, times: int | None = None) -> None:
-        """Moments of it were skipped: some, or exactly so many; for this reason (`overlap`, `paused`, …), if given."""
+        """Moments were skipped: at least one, or exactly `times`; with `reason` (such as `overlap`), if given."""
         __tracebackhide__ = True
         self._assert_ended(key, Verdict.SKIPPED, reason, times)
 
     def assert_missed(self, key: str, *, reason: str | None = None, times: int | None = None) -> None:
-        """Moments of it were missed: some, or exactly so many; for this reason (`downtime`, `grace`, …), if given."""
+        """Moments were missed: at least one, or exactly `times`; with `reason` (such as `downtime`), if given."""
         __tracebackhide__ = True
         self._assert_ended(key, Verdict.MISSED, reason, times)
 
@@ -137,7 +138,7 @@ class Ledger:
         )
 
     def _assert_ended(self, key: str, verdict: Verdict, reason: str | None, times: int | None) -> None:
-        """Counts moments: a run is one, a gap as many as it covers."""
+        """Counts moments: a run is one, a gap all that it covers."""
         __tracebackhide__ = True
         count = sum(run.verdict is verdict and reason in (None, run.reason) for run in self.runs(key))
         count += sum(gap.count for gap in self.gaps(key) if gap.verdict is verdict and reason in (None, gap.reason))
@@ -147,25 +148,27 @@ class Ledger:
         if times is not None and count != times:
             raise self._failure(f"{_count(count, 'moment')} of {key!r} ended as {words}, not {times}", key)
 
-    # --- words
+    # --- text
 
     def _failure(self, what: str, key: str) -> AssertionError:
         return AssertionError(f"{what}\nthe ledger of {key!r}:\n{self.ledger(key)}")
 
     def _check(self, key: str | None) -> None:
-        """A key that was never used is a mistake of the test, not an empty ledger."""
+        """Reject an unknown key, which would look like an empty ledger."""
         if key is None or self._schedule_keys((key,)):
             return
         wanted = RunFilter(schedule_key=key, limit=1)
         if not self._read(lambda store: store.runs(self.scheduler.app, wanted)):
             known = ", ".join(map(repr, self._schedule_keys(None))) or "none"
-            raise NotFound(f"there is no schedule {key!r}; there are: {known}")
+            raise NotFound(
+                f"there is no schedule {key!r}", setting="key", value=shown(key), fix=f"existing keys: {known}"
+            )
 
     def _schedule_keys(self, keys: tuple[str, ...] | None) -> list[str]:
         wanted = ScheduleFilter(keys=keys, with_counts=False)
         return [found.key for found in self._read(lambda store: store.schedules(self.scheduler.app, wanted))]
 
-    def _outlook(self, key: str | None) -> list[str]:
+    def _next_fire_lines(self, key: str | None) -> list[str]:
         now = f"  now it is {self._moment(from_us(self._read(lambda store: store.now())))}"
         lines = [now]
         if key is not None:

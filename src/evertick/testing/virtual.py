@@ -1,11 +1,11 @@
-"""Virtual time on an event loop that is running already.
+"""Virtual time on a running event loop.
 
-The loop stays what it is; only its `time` is exchanged for one that stands still until it is moved. Moving goes from
-timer to timer: let the loop settle until nothing is ready and no thread is at work, jump to the next timer, again. So
-whatever waits by the loop (`asyncio.sleep`, timeouts, the engine) takes its exact time, and none of ours.
+Only the `time` of the loop is replaced, by one that a test moves. Moving goes from timer to timer: run the loop until
+nothing is ready and no thread is busy, jump to the next timer, repeat. So all waits on the loop (`asyncio.sleep`,
+timeouts, the engine) take their exact virtual time and no real time.
 
-Timers that were there before stand aside and are put back unchanged; those that are left at the end keep their
-distance from now. Events outside of the loop cannot be waited for: sockets get the real time of `io_wait`.
+Older timers are set aside and restored unchanged; timers that are left at the end keep their distance from now. Virtual
+time cannot wait for events outside the loop: sockets get the real time of `io_wait`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["TimeStandsStill", "VirtualTime"]
 
 T = TypeVar("T")
 
-# Timers are floats, moments whole microseconds. A timer goes with the microsecond it is nearest to; the loop's own
-# tolerance of a nanosecond is below what a float holds once half a year has passed.
+# Timers are floats, moments are whole microseconds: a timer belongs to the nearest one. The loop's own tolerance of a
+# nanosecond is below the precision of a float after half a year.
 _RESOLUTION_SECONDS = 0.75e-6
-# Turns of the loop within one second of virtual time. A schedule that fires every millisecond needs some 10,000.
+# Iterations of the loop within one second of virtual time. A schedule that fires every millisecond needs about 10,000.
 _TURNS_MAX = 100_000
-# While the loop is being cleared: how long to let things settle before time moves on regardless.
+# On close: time moves on after this even if something spins or a thread hangs.
 _LAST_TURNS_MAX, _LAST_WAIT_SECONDS = 1_000, 0.1
-# Timers until a coroutine that is carried to its end must have come there.
+# A driven coroutine must end within this many timers.
 _STEPS_MAX = 100_000
 _NAP_LEAST, _NAP_MOST = 0.00005, 0.005
 # The callback that ends an `asyncio.sleep`.
@@ -41,11 +41,11 @@ _NOT_SET = object()
 
 
 class TimeStandsStill(EvertickError):
-    """Virtual time cannot move on: something spins, or a thread does not come back."""
+    """Virtual time is stuck: a task never waits, a thread does not return, or a limit was reached."""
 
 
 class VirtualTime:
-    """The time of one loop, in the hands of a test. It moves `clock` along."""
+    """The virtual time of one loop. It moves `clock` along."""
 
     def __init__(self, clock: SettableClock, *, thread_wait: float, io_wait: float) -> None:
         self._loop: Any = asyncio.get_running_loop()
@@ -60,12 +60,12 @@ class VirtualTime:
         self._real: dict[str, Any] = {}
         self._before: dict[str, object] = {}
         self._aside: list[asyncio.TimerHandle] = []
-        # The task that moves time: it would wait for itself if it slept.
+        # The task that moves time. It must not sleep, because it would wait for itself.
         self._mover: asyncio.Task[Any] | None = None
-        # Whether a thread is at work that time must wait for; whether any job is; their names.
+        # Set by the kit: time waits for a busy thread, and for I/O of a running job.
         self.has_busy_thread: Callable[[], bool] = lambda: False
-        self.is_at_work: Callable[[], bool] = lambda: False
-        self.names_at_work: Callable[[], str] = lambda: "nothing known"
+        self.has_running_job: Callable[[], bool] = lambda: False
+        self.running_names: Callable[[], str] = lambda: "unknown"
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -75,9 +75,9 @@ class VirtualTime:
     # --- on and off
 
     def enter(self) -> None:
-        """Make the loop's time ours."""
+        """Switch the loop to virtual time."""
         loop = self._loop
-        ours = {
+        virtual = {
             "time": lambda: self._now,
             "call_at": self._call_at,
             "call_soon_threadsafe": self._call_soon_threadsafe,
@@ -85,14 +85,14 @@ class VirtualTime:
             "_clock_resolution": _RESOLUTION_SECONDS,
             "_evertick_time": self,
         }
-        self._real = {name: getattr(loop, name, None) for name in ours}
-        self._before = {name: loop.__dict__.get(name, _NOT_SET) for name in ours}
+        self._real = {name: getattr(loop, name, None) for name in virtual}
+        self._before = {name: loop.__dict__.get(name, _NOT_SET) for name in virtual}
         self._aside, loop._scheduled[:] = loop._scheduled[:], []
-        for name, value in ours.items():
+        for name, value in virtual.items():
             setattr(loop, name, value)
 
     def leave(self) -> None:
-        """Give the loop its own time back. Once is enough."""
+        """Switch the loop back to its own time. A second call does nothing."""
         loop, before, self._before = self._loop, self._before, {}
         if not before:
             return
@@ -112,7 +112,7 @@ class VirtualTime:
     # --- moving
 
     async def advance(self, us: int) -> None:
-        """Let this much time pass, through every timer on the way."""
+        """Let this much time pass, stopping at every timer."""
         end = self._clock.now_us() + us
         await self.settle()
         while (at := self.next_timer()) is not None and at <= end:
@@ -122,13 +122,13 @@ class VirtualTime:
         await self.settle()
 
     async def step(self, most_us: int) -> None:
-        """Go to the next timer, or as far as `most_us` if there is none before."""
+        """Move to the next timer, by at most `most_us`."""
         at, end = self.next_timer(), self._clock.now_us() + most_us
         self._move_to(end if at is None else min(at, end))
         await self.settle()
 
     async def drive(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carry a coroutine to its end, letting as much time pass as it takes."""
+        """Run a coroutine to its end, moving time as needed."""
         task = self._loop.create_task(work)
         await self.settle()
         for _ in range(_STEPS_MAX):
@@ -139,16 +139,16 @@ class VirtualTime:
             await self.settle()
         if not task.done():
             task.cancel()
-            raise TimeStandsStill(self._say("the node does not come to its end"))
+            raise self._stuck("the node does not stop")
         result: T = task.result()
         return result
 
     def clear(self) -> None:
-        """From now on time moves even where something spins or a thread hangs: everything has to end."""
+        """Close: from now on time moves even if a task spins or a thread hangs."""
         self._is_clearing = True
 
     async def settle(self) -> None:
-        """Let everything happen that happens now."""
+        """Run the loop until nothing more happens at this moment."""
         self._mover = asyncio.current_task()
         waited, turns = 0.0, 0
         while True:
@@ -156,11 +156,11 @@ class VirtualTime:
             turns += 1
             if self._is_clearing and (turns > _LAST_TURNS_MAX or waited > _LAST_WAIT_SECONDS):
                 return
-            # A thread first posts its answer and then says that it is idle, so this order misses nothing.
+            # A thread posts its result before it becomes idle, so this order misses no result.
             if self._executing or self.has_busy_thread():
                 waited = self._wait_for_thread(waited)
             elif self._is_quiet():
-                if not await self._hears_from_outside():
+                if not await self._gets_outside_event():
                     return
             else:
                 self._count_turn()
@@ -169,7 +169,7 @@ class VirtualTime:
         """The moment of the next timer, in microseconds of the clock."""
         timers = self._loop._scheduled
         while timers and timers[0]._cancelled:
-            # As the loop itself does it at the begin of a turn.
+            # As the loop does at the start of an iteration.
             self._loop._timer_cancelled_count -= 1
             heapq.heappop(timers)._scheduled = False
         if not timers:
@@ -198,33 +198,32 @@ class VirtualTime:
         self._turns += 1
         if self._turns > _TURNS_MAX and not self._is_clearing:
             self._turns = 0
-            raise TimeStandsStill(
-                self._say(f"something spins: the event loop made {_TURNS_MAX} turns within one second of it")
+            raise self._stuck(
+                f"the event loop made {_TURNS_MAX} iterations within one second of virtual time",
+                fix="look for a loop that never waits",
             )
 
     def _wait_for_thread(self, waited: float) -> float:
-        """Give threads some real time. Answers how long nothing has been heard from them."""
+        """Give threads some real time. Returns the real time since one of them posted something."""
         if self._loop._ready:
             self._count_turn()
             return waited
         began = system_clock.elapsed()
-        # Short, because the loop must go on: a job in a thread may talk to a server on this very loop.
-        is_heard = self._posted.wait(min(max(waited, _NAP_LEAST), _NAP_MOST))
+        # Short, because the loop must go on: a job in a thread may use a server on this loop.
+        has_posted = self._posted.wait(min(max(waited, _NAP_LEAST), _NAP_MOST))
         self._posted.clear()
-        waited = 0.0 if is_heard else waited + system_clock.elapsed() - began
+        waited = 0.0 if has_posted else waited + system_clock.elapsed() - began
         if waited > self._thread_wait and not self._is_clearing:
-            raise TimeStandsStill(
-                self._say(
-                    f"a thread has not come back for {self._thread_wait:g} s of real time, and time waits for it; "
-                    "let the plain function really wait less (replace its time.sleep, its network), make it async, "
-                    "or raise thread_wait="
-                )
+            raise self._stuck(
+                f"a thread has not returned for {self._thread_wait:g} s of real time",
+                fix="let the plain function wait less (replace its time.sleep and its network), make it async, "
+                "or raise thread_wait=",
             )
         return waited
 
-    async def _hears_from_outside(self) -> bool:
-        """Whether I/O brings something for a job, given some real time for it."""
-        if not self._io_wait or self._is_clearing or not self.is_at_work():
+    async def _gets_outside_event(self) -> bool:
+        """Wait for I/O of a running job, for at most `io_wait`. Returns whether some arrived."""
+        if not self._io_wait or self._is_clearing or not self.has_running_job():
             return False
         until = system_clock.elapsed() + self._io_wait
         while system_clock.elapsed() < until:
@@ -234,18 +233,19 @@ class VirtualTime:
                 return True
         return False
 
-    def _say(self, what: str) -> str:
-        return (
-            f"virtual time stands still at {moment_text(self._clock.now_us())}; at work: {self.names_at_work()}. {what}"
+    def _stuck(self, problem: str, *, fix: str | None = None) -> TimeStandsStill:
+        moment = moment_text(self._clock.now_us())
+        return TimeStandsStill(
+            f"virtual time is stuck at {moment}, running: {self.running_names()}: {problem}", fix=fix
         )
 
-    # --- what the loop has instead of its own
+    # --- replaced methods of the loop
 
     def _call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         if callback is _END_OF_SLEEP and asyncio.current_task() is self._mover:
             raise Refused(
-                "a sleep in the test itself would never end: virtual time moves only by the kit; "
-                f"write `await kit.advance({when - self._now:g})`"
+                "a sleep in the test itself would never end: only the kit moves virtual time",
+                fix=f"write `await kit.advance({when - self._now:g})`",
             )
         timer: asyncio.TimerHandle = self._real["call_at"](when, callback, *args, context=context)
         return timer
@@ -270,8 +270,8 @@ def _check_loop(loop: Any) -> None:
     if not isinstance(loop, asyncio.BaseEventLoop) or not all(hasattr(loop, name) for name in needs):
         raise Refused(
             f"virtual time needs one of asyncio's own event loops; this test runs on {type(loop).__module__}."
-            f"{type(loop).__qualname__}, whose time cannot be exchanged. Use asyncio's default loop in tests "
-            "(for uvloop: leave its policy out), or virtual_time_sync, which brings its own"
+            f"{type(loop).__qualname__}",
+            fix="use asyncio's default loop in tests (not uvloop's), or virtual_time_sync, which has its own",
         )
     if hasattr(loop, "_evertick_time"):
-        raise Refused("virtual time is on already on this event loop; one kit at a time")
+        raise Refused("this event loop already has virtual time", fix="open one kit at a time")

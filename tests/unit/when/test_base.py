@@ -30,9 +30,7 @@ thorough = settings(derandomize=True, deadline=None, max_examples=200)
     at=st.integers(-10, 450),
     interval=st.integers(1, 50),
 )
-def test_bounds_cut_the_sequence_and_belong_to_it(
-    start: int | None, length: int | None, at: int, interval: int
-) -> None:
+def test_bounds_are_inclusive(start: int | None, length: int | None, at: int, interval: int) -> None:
     end = None if length is None else (start or 0) + length
     rule = Every(
         timedelta(minutes=interval),
@@ -62,7 +60,7 @@ def test_bounds_cut_the_sequence_and_belong_to_it(
         ({"calendar": "a;b"}, "a;b"),
     ],
 )
-def test_a_bound_that_cannot_be_is_refused_by_name(bounds: dict[str, object], named: str) -> None:
+def test_an_invalid_bound_is_refused_by_name(bounds: dict[str, object], named: str) -> None:
     with pytest.raises(InvalidWhen, match=named):
         Bounds.make(**bounds)  # type: ignore[arg-type]
     with pytest.raises(InvalidWhen, match=named):
@@ -80,7 +78,7 @@ def test_the_pure_sequence_does_not_count_fires() -> None:
     assert rule.bounds.max_fires == 2
 
 
-def test_answers_come_in_the_zone_of_the_rule() -> None:
+def test_results_are_in_the_zone_of_the_rule() -> None:
     rule = Every("1d", tz="Asia/Tokyo")
     following, latest = rule.next_after(NOW), rule.previous_before(NOW)
     assert following is not None
@@ -109,14 +107,14 @@ def test_upcoming_stops_where_the_sequence_ends() -> None:
     assert Every("1h").upcoming(NOW, 0) == []
 
 
-def test_the_minimum_distance_sees_a_turn_of_the_clock() -> None:
+def test_the_minimum_distance_includes_a_clock_change() -> None:
     rule = Every("2h", tz="Europe/Berlin")
     assert rule.minimum_distance(datetime(2026, 3, 28, 12, tzinfo=UTC)) == timedelta(hours=1)
     assert rule.minimum_distance(NOW, 1) is None
     assert Once(NOW).minimum_distance(NOW - timedelta(days=1)) is None
 
 
-def test_the_minimum_distance_sees_the_turns_of_the_clock_of_the_coming_year() -> None:
+def test_the_minimum_distance_includes_clock_changes_of_the_next_year() -> None:
     daily = Cron("30 2 * * *", tz="Europe/Berlin")
     summer = datetime(2026, 6, 1, tzinfo=UTC)
     assert daily.minimum_distance(summer) == timedelta(hours=23, minutes=30)
@@ -132,17 +130,17 @@ def test_an_interval_in_real_time_has_its_own_length_as_minimum_distance(rule: E
     assert rule.minimum_distance(NOW) == timedelta(hours=2)
 
 
-def test_one_fire_has_no_distance() -> None:
+def test_a_rule_with_one_fire_has_no_minimum_distance() -> None:
     assert Every("2h", max_fires=1).minimum_distance(NOW) is None
 
 
 @pytest.mark.parametrize("count", [-1, UPCOMING_LIMIT + 1, 2.0])
-def test_a_minimum_distance_looks_at_a_bounded_count(count: int) -> None:
+def test_a_minimum_distance_checks_a_bounded_number_of_fires(count: int) -> None:
     with pytest.raises(InvalidWhen, match="count"):
         Every("1h").minimum_distance(NOW, count)
 
 
-def test_a_limit_of_nothing_counts_nothing() -> None:
+def test_a_limit_of_zero_counts_nothing() -> None:
     assert Every("1h").count_us(0, HOUR, limit=0) == 0
     assert Every("1h").count_us(HOUR, 0) == 0
 
@@ -155,7 +153,7 @@ def test_rules_are_equal_by_their_text() -> None:
     assert len({Every("1h"), Every("60m"), Once(NOW)}) == 2
 
 
-def test_a_rule_reads_as_its_text_and_shows_as_its_constructor() -> None:
+def test_str_of_a_rule_is_its_text_and_repr_its_constructor() -> None:
     rule = Every("1h", tz="Europe/Berlin", since="start", start=NOW, jitter="5m", calendar="business", max_fires=3)
     assert str(rule) == rule.text
     assert rule.text == (
@@ -165,7 +163,7 @@ def test_a_rule_reads_as_its_text_and_shows_as_its_constructor() -> None:
     assert repr(Once(after="10m")) == "Once(after='10m')"
 
 
-def test_a_rule_does_not_change() -> None:
+def test_a_rule_is_immutable() -> None:
     rule = Every("1h")
     with pytest.raises(AttributeError, match="zone"):
         rule.zone = ZoneInfo("Asia/Tokyo")
@@ -213,7 +211,7 @@ def test_moments_have_one_text() -> None:
 
 @thorough
 @given(st.integers(to_us(datetime(1, 1, 1, tzinfo=UTC)), to_us(datetime(9999, 12, 31, tzinfo=UTC))))
-def test_the_text_of_a_moment_reads_back(us: int) -> None:
+def test_the_text_of_a_moment_parses_to_the_same_moment(us: int) -> None:
     assert moment_of(moment_text(us)) == us
     assert to_us(from_us(us)) == us
 

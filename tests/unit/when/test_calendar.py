@@ -53,7 +53,9 @@ def at(*parts: int, zone: ZoneInfo | None = None) -> int:
     ],
     ids=str,
 )
-def test_an_entry_holds_what_it_says(entry: object, inside: list[tuple[int]], outside: list[tuple[int]]) -> None:
+def test_an_entry_contains_the_times_it_names(
+    entry: object, inside: list[tuple[int]], outside: list[tuple[int]]
+) -> None:
     only, never = Calendar("c", include=[entry]), Calendar("c", exclude=[entry])  # type: ignore[list-item]
     for parts in inside:
         assert only.permits(at(*parts))
@@ -112,14 +114,14 @@ def test_an_entry_has_one_canonical_text(written: str, canonical: str) -> None:
     ],
     ids=lambda entry: str(entry)[:40],
 )
-def test_an_entry_that_means_nothing_is_refused(entry: object) -> None:
+def test_an_invalid_entry_is_refused(entry: object) -> None:
     with pytest.raises(InvalidWhen):
         Calendar("c", exclude=[entry])  # type: ignore[list-item]
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.text(alphabet="monfri 0123456789:-.,TZ+ä\0", max_size=50))
-def test_no_text_breaks_the_vocabulary(text: str) -> None:
+def test_no_text_crashes_the_parser_of_entries(text: str) -> None:
     try:
         calendar = Calendar("c", exclude=[text])
     except InvalidWhen:
@@ -128,7 +130,7 @@ def test_no_text_breaks_the_vocabulary(text: str) -> None:
 
 
 @pytest.mark.parametrize("entry", ["22-06", "25-12"])
-def test_hours_and_days_written_in_each_others_way_are_told_how(entry: str) -> None:
+def test_hours_and_days_in_the_wrong_form_are_refused_with_the_right_form(entry: str) -> None:
     with pytest.raises(InvalidWhen, match=r"no year has; days are written like '12-25', .*hours like '22:00-06:00'"):
         Calendar("c", exclude=[entry])
 
@@ -138,7 +140,7 @@ def test_a_list_of_entries_given_as_one_text_is_refused() -> None:
         Calendar("c", include="mon-fri")
 
 
-def test_an_empty_include_is_refused_since_nothing_would_be_open() -> None:
+def test_an_empty_include_is_refused() -> None:
     with pytest.raises(InvalidWhen, match="include"):
         Calendar("c", include=[])
 
@@ -153,7 +155,7 @@ def test_sizes_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a;b", "a=b", "x" * 101, None, 7])
-def test_a_name_must_fit_into_the_text_of_a_rule(name: str) -> None:
+def test_the_name_of_a_calendar_must_fit_in_the_text_of_a_rule(name: str) -> None:
     with pytest.raises(InvalidWhen):
         Calendar(name)
 
@@ -209,9 +211,7 @@ def is_day(word: str, day: date) -> bool:
 
 @thorough
 @given(include=st.none() | entries, exclude=st.just([]) | entries, zone=st.sampled_from(["UTC", "Asia/Kolkata"]))
-def test_a_calendar_is_open_exactly_where_its_entries_say(
-    include: list[str] | None, exclude: list[str], zone: str
-) -> None:
+def test_a_calendar_is_open_exactly_at_its_entries(include: list[str] | None, exclude: list[str], zone: str) -> None:
     calendar = Calendar("c", include=include, exclude=exclude, tz=zone)
     start = datetime(2026, 12, 24, tzinfo=UTC)
     expected = []
@@ -253,7 +253,7 @@ TURNED = [
     window=hours,
     is_include=st.booleans(),
 )
-def test_searches_agree_with_each_moment_also_where_clocks_turn(
+def test_searches_agree_with_each_moment_also_at_clock_changes(
     turned: tuple[str, date], weekday: str, window: tuple[int, int], is_include: bool
 ) -> None:
     zone, day = turned
@@ -273,19 +273,19 @@ def test_searches_agree_with_each_moment_also_where_clocks_turn(
         assert not any(is_open[other] for other in range(index) if us[other] > latest)
 
 
-def test_hours_are_one_stretch_on_the_day_the_clock_is_put_back() -> None:
+def test_hours_are_one_range_on_the_day_the_clock_goes_back() -> None:
     calendar = Calendar("c", include=["02:30-04:00"], tz="Europe/Berlin")
     opens = calendar.next_open(at(2026, 10, 24, 12))
     assert opens == at(2026, 10, 25, 0, 30)
     assert calendar.open_until(opens, opens + DAY) == at(2026, 10, 25, 3)
 
 
-def test_hours_that_the_clock_leaves_out_are_not_open_that_day() -> None:
+def test_hours_that_a_clock_change_skips_are_closed_that_day() -> None:
     calendar = Calendar("c", include=["02:00-03:00"], tz="Europe/Berlin")
     assert calendar.next_open(at(2026, 3, 28, 12)) == at(2026, 3, 30)
 
 
-def test_a_day_that_a_zone_left_out_is_not_open() -> None:
+def test_a_day_that_a_zone_skipped_is_closed() -> None:
     calendar = Calendar("c", include=["2011-12-30"], tz="Pacific/Apia")
     assert calendar.next_open(0) is None
     assert calendar.previous_open(at(2030, 1, 1)) is None
@@ -309,7 +309,7 @@ def test_weekdays_are_open_except_on_holidays() -> None:
     assert [moment.day for moment in rule.upcoming(datetime(2026, 12, 23, tzinfo=UTC), 3)] == [24, 29, 30]
 
 
-def test_a_blackout_is_left_in_one_jump() -> None:
+def test_a_search_leaves_a_blackout_in_one_step() -> None:
     end = datetime(2046, 1, 1, tzinfo=UTC)
     rule = Every("1ms", calendar=Calendar.blackout("freeze", datetime(2026, 1, 1, tzinfo=UTC), end))
     assert rule.next_us(at(2026, 1, 1)) == to_us(end)
@@ -330,14 +330,14 @@ def test_a_blackout_is_left_in_one_jump() -> None:
     ],
     ids=repr,
 )
-def test_a_calendar_that_is_never_open_ends_the_search(calendar: Calendar) -> None:
+def test_a_search_in_a_calendar_that_is_never_open_ends(calendar: Calendar) -> None:
     rule = Every("1s", calendar=calendar)
     assert calendar.next_open(at(2026, 1, 1)) is None
     assert rule.next_us(at(2026, 1, 1)) is None
     assert rule.count_us(at(2026, 1, 1), at(2200, 1, 1)) == 0
 
 
-def test_a_rule_whose_hour_is_never_open_ends_its_search() -> None:
+def test_a_search_for_a_rule_whose_hour_is_never_open_ends() -> None:
     rule = Every("1d", calendar=Calendar("c", include=["12:00-13:00"]))
     assert rule.next_us(at(2026, 1, 1)) is None
     assert rule.previous_us(at(2026, 1, 1)) is None
@@ -345,7 +345,7 @@ def test_a_rule_whose_hour_is_never_open_ends_its_search() -> None:
 
 @thorough
 @given(include=st.none() | entries, exclude=st.just([]) | entries, step=st.sampled_from(["30m", "1h", "5h", "1d"]))
-def test_a_rule_with_a_calendar_has_just_its_open_moments(
+def test_a_rule_with_a_calendar_has_only_its_open_moments(
     include: list[str] | None, exclude: list[str], step: str
 ) -> None:
     calendar = Calendar("c", include=include, exclude=exclude)
@@ -374,7 +374,7 @@ def test_counting_over_years_of_open_hours_is_exact() -> None:
     assert rule.count_us(first, last) == open_days * 16
 
 
-def test_a_single_moment_that_is_closed_never_comes() -> None:
+def test_a_one_shot_at_a_closed_moment_never_fires() -> None:
     moment = datetime(2026, 12, 25, 12, tzinfo=UTC)
     assert Once(moment, calendar=Calendar("c", exclude=["12-25"])).next_us(0) is None
 
@@ -412,12 +412,12 @@ def test_json_round_trips() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"name": 7}', '{"name": "c", "extra": 1}', b"\xff", '{"name":"\\ud800"}']
 )
-def test_what_is_not_the_json_of_a_calendar_is_refused(text: str | bytes) -> None:
+def test_invalid_json_of_a_calendar_is_refused(text: str | bytes) -> None:
     with pytest.raises(InvalidWhen):
         Calendar.from_json(text)
 
 
-def test_the_version_follows_the_content_and_not_its_order() -> None:
+def test_the_version_depends_on_the_content_and_not_its_order() -> None:
     calendar = Calendar("c", exclude=["12-25", "01-01"])
     assert calendar.version == Calendar("other", exclude=["01-01", "12-25", "12-25"]).version
     assert calendar.version != Calendar("c", exclude=["12-25"]).version

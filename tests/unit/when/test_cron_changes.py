@@ -186,7 +186,7 @@ def test_moments_lie_between_1970_and_2099_of_the_wall_clock() -> None:
         assert cron.previous_before(first) is None
 
 
-def test_fractions_of_a_second_are_seen() -> None:
+def test_fractions_of_a_second_are_respected() -> None:
     cron = Cron("0 9 * * *")
     at = int(datetime(2026, 1, 1, 9, tzinfo=UTC).timestamp()) * US
     assert cron.next_us(at - 1) == at
@@ -198,9 +198,7 @@ def test_fractions_of_a_second_are_seen() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Africa/Casablanca"])
 @pytest.mark.parametrize("text", ["0 0 29 2 +1", "30 2 L 2 +0", "0 0 0 1 1 * 2099", "0 0 0 1 1 * 1970", "0 0 13 * +5"])
-def test_a_search_looks_at_every_month_at_most_a_few_times(
-    zone: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_visits_every_month_at_most_a_few_times(zone: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     look = Days._in_month
 
@@ -219,7 +217,7 @@ def test_a_search_looks_at_every_month_at_most_a_few_times(
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
-def test_counting_decades_looks_at_months_not_at_moments(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_decades_visits_months_and_not_moments(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     look = Days._in_month
 
@@ -251,7 +249,7 @@ def test_a_count_is_exact_up_to_its_limit(zone: str, text: str) -> None:
         assert cron.count_us(start, end, limit) == min(limit, exact)
 
 
-def test_counting_a_day_that_was_moved_counts_coinciding_moments_once() -> None:
+def test_coinciding_moments_of_a_shifted_day_are_counted_once() -> None:
     cron = Cron("0 0-23 * * *", tz="Pacific/Apia", dst="shift")
     start = int(datetime(2011, 12, 29, 10, tzinfo=UTC).timestamp()) * US
     assert cron.count_us(start, start + 3 * 86_400 * US - 1) == 72

@@ -96,7 +96,7 @@ def test_evertick_refuses_what_cronsim_takes(text: str) -> None:
         Cron(text)
 
 
-def test_cronsim_lets_an_open_step_over_weekdays_reach_sunday() -> None:
+def test_cronsim_includes_sunday_in_an_open_step_over_weekdays() -> None:
     theirs = {f"{moment:%a}" for moment in islice(CronSim("0 0 * * 1/2", STARTS[0]), 14)}
     ours = {f"{moment:%a}" for moment in Cron("0 0 * * 1/2").upcoming(STARTS[0], 14)}
     assert theirs == {"Mon", "Wed", "Fri", "Sun"}
@@ -190,7 +190,7 @@ def test_croniter_moves_a_nearest_weekday_into_a_shorter_month(day: str) -> None
         ("0 0 * * MON-FRI#1", "0 0 * * mon#1,tue#1,wed#1,thu#1,fri#1"),
     ],
 )
-def test_what_croniter_alone_reads_can_be_written_otherwise(theirs: str, instead: str) -> None:
+def test_forms_that_only_croniter_accepts_have_an_equivalent(theirs: str, instead: str) -> None:
     with pytest.raises(InvalidWhen):
         Cron(theirs)
     each = croniter(theirs, STARTS[0])
@@ -226,7 +226,7 @@ def test_evertick_refuses_what_croniter_takes(text: str) -> None:
         Cron(text)
 
 
-def test_a_long_walk_agrees_with_cronsim_backward_too() -> None:
+def test_long_sequences_agree_with_cronsim_in_both_directions() -> None:
     pick = picker("backward")
     for _ in range(40):
         text, start = shared(pick), STARTS[pick(3)] + timedelta(days=400)

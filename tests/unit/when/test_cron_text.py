@@ -47,7 +47,7 @@ def firsts(text: str, count: int = 4, **options: object) -> list[str]:
         ("50/5 * * * *", ["2026-01-01 00:50", "2026-01-01 00:55", "2026-01-01 01:50"]),
     ],
 )
-def test_each_form_means_what_it_says(text: str, expected: list[str]) -> None:
+def test_each_form_has_its_documented_moments(text: str, expected: list[str]) -> None:
     assert firsts(text, len(expected)) == expected
 
 
@@ -104,7 +104,7 @@ def test_a_refusal_names_the_token_its_field_and_what_is_allowed(
         ("0 9 * * mon-fri-sat", ", H"),
     ],
 )
-def test_a_name_that_is_nearly_one_is_told_the_one_that_was_meant(text: str, said: str) -> None:
+def test_a_misspelled_name_gets_a_suggestion(text: str, said: str) -> None:
     with pytest.raises(InvalidWhen) as refused:
         Cron(text)
     assert str(refused.value).endswith(said)
@@ -162,14 +162,14 @@ def test_hostile_text_is_refused_at_once(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [None, 5, b"* * * * *", ["*"] * 5])
-def test_what_is_not_text_is_refused(text: object) -> None:
+def test_an_expression_that_is_no_text_is_refused(text: object) -> None:
     with pytest.raises(InvalidWhen):
         Cron(text)  # type: ignore[arg-type]
 
 
 @given(st.text(alphabet="0123456789*/-,LW#?H()+@ \tadefjmnosuvyn\u0660é", max_size=60) | st.text(max_size=40))
 @settings(max_examples=400, derandomize=True, deadline=None, database=None)
-def test_no_text_raises_anything_but_a_refusal(text: str) -> None:
+def test_no_text_raises_an_unexpected_error(text: str) -> None:
     try:
         cron = Cron(text)
     except InvalidWhen:
@@ -214,7 +214,7 @@ ITEM = st.sampled_from(
 
 @given(st.lists(st.lists(ITEM, min_size=1, max_size=3).map(",".join), min_size=5, max_size=7).map(" ".join))
 @settings(max_examples=400, derandomize=True, deadline=None, database=None)
-def test_no_mixture_of_known_items_raises_anything_but_a_refusal(text: str) -> None:
+def test_no_mixture_of_known_items_raises_an_unexpected_error(text: str) -> None:
     try:
         cron = Cron(text, key="k")
     except InvalidWhen:
@@ -283,7 +283,7 @@ def test_the_text_has_the_options_that_differ_from_the_default_in_a_fixed_order(
         Cron("@daily", anchored=datetime(2026, 1, 31, 22, 17, tzinfo=UTC), start=START, end=START, max_fires=9),
     ],
 )
-def test_the_text_of_a_rule_reads_back_as_an_equal_rule(cron: Cron) -> None:
+def test_the_text_of_a_cron_rule_parses_to_an_equal_rule(cron: Cron) -> None:
     again = parse_when(cron.text)
     assert again == cron
     assert again.text == cron.text
@@ -302,7 +302,7 @@ def test_a_rule_cannot_be_changed_and_survives_pickling() -> None:
 @pytest.mark.parametrize(
     "options", [{"dst": "maybe"}, {"days": "xor"}, {"tz": "Mars/Base"}, {"tz": "../etc"}, {"key": ""}, {"key": "a;b"}]
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, str]) -> None:
+def test_invalid_options_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(InvalidWhen):
         Cron("H 9 * * *", **options)  # type: ignore[arg-type]
 
@@ -310,7 +310,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, str]) -> None:
 # H
 
 
-def test_h_without_a_key_says_to_pass_one() -> None:
+def test_h_without_a_key_is_refused_with_the_fix() -> None:
     with pytest.raises(InvalidWhen, match="key="):
         Cron("H H * * *").next_after(START)
 
@@ -351,7 +351,7 @@ def test_binding_gives_h_its_key_and_the_rule_its_zone() -> None:
     assert bound.bind(key="other", created=5, tz="UTC") == bound
 
 
-def test_a_key_without_h_says_nothing_and_is_dropped() -> None:
+def test_a_key_without_h_is_dropped() -> None:
     assert Cron("0 9 * * *", key="report") == Cron("0 9 * * *")
 
 
@@ -423,7 +423,7 @@ def test_an_anchor_must_be_a_moment(anchored: object) -> None:
         Cron("@daily", anchored=anchored)  # type: ignore[arg-type]
 
 
-def test_every_is_an_interval_and_not_an_expression() -> None:
+def test_at_every_is_an_interval_and_not_an_expression() -> None:
     assert Cron("@every 90s") == Every("90s")
     assert Cron(" @EVERY 1h30m ", jitter="5m") == Every("90m", jitter="5m")
     with pytest.raises(InvalidWhen):

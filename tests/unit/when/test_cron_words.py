@@ -52,26 +52,26 @@ NOW = datetime(2026, 6, 1, tzinfo=UTC)
         ("H 9 * * *", "At a minute chosen by its key of hour 9"),
     ],
 )
-def test_an_expression_in_words(text: str, words: str) -> None:
+def test_an_expression_is_explained_in_words(text: str, words: str) -> None:
     assert Cron(text).explain() == words.replace("of hour 9", "from 09:00 to 09:59")
 
 
-def test_the_zone_is_named_where_the_user_named_it() -> None:
+def test_the_zone_is_shown_if_the_user_gave_it() -> None:
     assert Cron("0 9 * * mon-fri", tz="Europe/Berlin").explain() == "At 09:00, Monday to Friday, in Europe/Berlin"
 
 
-def test_a_chosen_rule_for_clock_changes_is_said() -> None:
+def test_a_chosen_rule_for_clock_changes_is_shown() -> None:
     words = Cron("30 2 * * *", tz="Europe/Berlin", dst="skip").explain()
     assert words == "At 02:30 every day, in Europe/Berlin; not at times that a clock change leaves out"
     assert ";" not in Cron("*/5 * * * *", tz="Europe/Berlin", dst="skip").explain()
 
 
-def test_h_with_its_key_says_the_time_that_it_became() -> None:
+def test_h_with_its_key_shows_the_resulting_time() -> None:
     moment = Cron("H H * * *", key="report").next_after(NOW)
     assert Cron("H H * * *", key="report").explain() == f"At {moment:%H:%M} every day"
 
 
-def test_an_anchored_nickname_says_what_it_waits_for() -> None:
+def test_an_anchored_nickname_shows_its_missing_anchor() -> None:
     assert Cron("@weekly", anchored=True).explain() == "Once every week, counted from its creation"
 
 
@@ -130,7 +130,7 @@ def test_any_expression_has_words_and_warnings(data: st.DataObject) -> None:
         ("*/5 * * * *", "cron", []),
     ],
 )
-def test_clock_changes_of_the_next_year_are_told_with_their_date(text: str, dst: str, warnings: list[str]) -> None:
+def test_clock_changes_of_the_next_year_are_shown_with_their_date(text: str, dst: str, warnings: list[str]) -> None:
     assert Cron(text, tz="Europe/Berlin", dst=dst).warnings(NOW) == warnings  # type: ignore[arg-type]
 
 
@@ -153,16 +153,16 @@ def test_clock_changes_of_the_next_year_are_told_with_their_date(text: str, dst:
         ),
     ],
 )
-def test_what_may_surprise_is_told(text: str, warning: str) -> None:
+def test_surprising_expressions_get_a_warning(text: str, warning: str) -> None:
     assert Cron(text).warnings(NOW) == [warning]
 
 
-def test_a_leading_star_that_changes_the_day_rule_is_told() -> None:
+def test_a_leading_star_that_changes_the_day_rule_gets_a_warning() -> None:
     assert "'*/2' in the day-of-month field begins with '*': both day fields must match" in Cron(
         "0 0 */2 * mon"
     ).warnings(NOW)
 
 
 @pytest.mark.parametrize("text", ["0 0 31 jan *", "0 0 L * *", "*/15 * * * *", "0 0 1 * +mon"])
-def test_what_cannot_surprise_is_not_told(text: str) -> None:
+def test_ordinary_expressions_get_no_warning(text: str) -> None:
     assert Cron(text).warnings(NOW) == []

@@ -44,7 +44,7 @@ def test_a_duration_is_a_timedelta_a_number_of_seconds_or_text(value: str, us: i
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_anything_else_is_refused_naming_the_option(value: object) -> None:
+def test_an_invalid_duration_is_refused_by_the_name_of_its_option(value: object) -> None:
     with pytest.raises(InvalidDuration, match="grace"):
         duration_us(value, what="grace")  # type: ignore[arg-type]
 
@@ -60,20 +60,20 @@ def test_anything_else_is_refused_naming_the_option(value: object) -> None:
         ("soon", "like '90s', '1h30m' or '250ms'"),
     ],
 )
-def test_a_duration_in_other_words_is_told_how_it_is_written(text: str, form: str) -> None:
+def test_a_duration_in_the_wrong_form_is_refused_with_the_right_form(text: str, form: str) -> None:
     with pytest.raises(InvalidDuration, match=f"grace: '{text}' is not a duration; write it {form}$"):
         duration_us(text, what="grace")
 
 
 @thorough
 @given(st.one_of(st.integers(0, 10**16), st.integers(0, 10**6).map(lambda count: count * SECOND)))
-def test_the_text_of_a_duration_reads_back(us: int) -> None:
+def test_the_text_of_a_duration_parses_to_the_same_duration(us: int) -> None:
     assert duration_us(duration_text(us)) == us
 
 
 @settings(derandomize=True, deadline=None)
 @given(st.text(alphabet="0123456789.wdhmsu -", max_size=80))
-def test_no_text_breaks_durations(text: str) -> None:
+def test_no_text_crashes_the_parser_of_durations(text: str) -> None:
     try:
         us = duration_us(text)
     except InvalidDuration:
@@ -111,5 +111,5 @@ def test_a_duration_has_a_short_text_and_words(us: int, text: str, words: str) -
         (11_123_456_789, "185m"),
     ],
 )
-def test_a_duration_in_a_log_is_rounded_to_what_people_read(us, text):
+def test_a_duration_in_a_log_is_rounded(us, text):
     assert duration_rounded(us) == text

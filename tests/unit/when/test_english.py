@@ -107,7 +107,7 @@ SENTENCES: dict[str, When] = {
 
 
 @pytest.mark.parametrize(("sentence", "rule"), SENTENCES.items(), ids=SENTENCES)
-def test_a_sentence_is_the_rule_that_it_means(sentence: str, rule: When) -> None:
+def test_a_sentence_gives_its_rule(sentence: str, rule: When) -> None:
     read = parse_when(sentence)
     assert type(read) is type(rule)
     assert read == rule
@@ -123,7 +123,7 @@ def test_every_15_minutes_is_aligned_to_the_clock() -> None:
     "words",
     ["At 09:00, Monday to Friday, in Europe/Berlin", "At 09:00 every day", "At 23:00 on the last day of the month"],
 )
-def test_plain_explanations_are_sentences_themselves(words: str) -> None:
+def test_simple_explanations_can_be_parsed_as_sentences(words: str) -> None:
     assert parse_when(words).explain() == words
 
 
@@ -190,12 +190,12 @@ def test_an_unknown_word_is_named_with_examples(text: str, word: str) -> None:
         ("on the last day of the year at 23:00", "on the last day of the month at 23:00"),
     ],
 )
-def test_the_nearest_form_that_is_understood_is_suggested(text: str, nearest: str) -> None:
+def test_the_most_similar_form_is_suggested(text: str, nearest: str) -> None:
     with pytest.raises(InvalidWhen, match=f"; understood is, for example, '{nearest}'$"):
         parse_when(text)
 
 
-def test_what_resembles_nothing_gets_two_examples() -> None:
+def test_text_without_a_similar_form_gets_two_examples() -> None:
     with pytest.raises(InvalidWhen, match=r"'every 15 minutes' and 'weekdays at 18:30'$"):
         parse_when("sometimes")
 
@@ -204,20 +204,20 @@ def test_what_resembles_nothing_gets_two_examples() -> None:
 @pytest.mark.parametrize(
     "sentence", ["every day at 9:00", "weekdays at 18:30", "on the last day of the month", "daily"]
 )
-def test_a_sentence_in_the_place_of_another_rule_is_told_where_it_belongs(make: type[When], sentence: str) -> None:
+def test_a_sentence_given_as_another_rule_is_refused_with_the_right_option(make: type[When], sentence: str) -> None:
     with pytest.raises((InvalidWhen, InvalidDuration), match=r"@scheduler\.when\(\.\.\.\)"):
         make(sentence)
 
 
 @pytest.mark.parametrize("text", ["15 minutes", "15m", "1h 30m"])
-def test_an_interval_in_the_place_of_an_expression_is_told_how_to_be_one(text: str) -> None:
+def test_an_interval_given_as_an_expression_is_refused_with_an_expression(text: str) -> None:
     with pytest.raises(InvalidWhen, match=f"this is an interval; write 'every {text}'") as refused:
         parse_when(text)
     assert parse_when(str(refused.value).split("write ")[1].strip("'"))
 
 
 @pytest.mark.parametrize("text", ["*/5 * * * *", "@daily"])
-def test_a_cron_expression_in_the_place_of_an_interval_is_told_where_it_belongs(text: str) -> None:
+def test_a_cron_expression_given_as_an_interval_is_refused_with_the_right_option(text: str) -> None:
     with pytest.raises(InvalidDuration, match=r"cron expressions are for @scheduler\.when\(\.\.\.\)"):
         Every(text)
 
@@ -244,7 +244,7 @@ def test_a_cron_expression_in_the_place_of_an_interval_is_told_where_it_belongs(
         ("on the 1st of january at 9:00", "january", "begin with 'yearly on'"),
     ],
 )
-def test_what_may_be_meant_in_two_ways_is_refused(text: str, word: str, why: str) -> None:
+def test_an_ambiguous_sentence_is_refused(text: str, word: str, why: str) -> None:
     with pytest.raises(InvalidWhen, match=f"^'{word}' in .*{why}"):
         parse_when(text)
 
@@ -280,7 +280,9 @@ def test_what_may_be_meant_in_two_ways_is_refused(text: str, word: str, why: str
         ("yearly", "yearly on 1 january at 9:00", "2026-01-01T09:00"),
     ],
 )
-def test_what_no_sentence_says_is_refused_with_the_rule_that_is_possible(text: str, instead: str, first: str) -> None:
+def test_a_rule_that_no_sentence_can_express_is_refused_with_an_equivalent_rule(
+    text: str, instead: str, first: str
+) -> None:
     with pytest.raises(InvalidWhen) as refused:
         parse_when(text)
     assert f"'{instead}'" in str(refused.value)
@@ -290,7 +292,7 @@ def test_what_no_sentence_says_is_refused_with_the_rule_that_is_possible(text: s
 
 
 @pytest.mark.parametrize("text", ["every 2 weeks", "every fortnight", "every other week", "biweekly"])
-def test_an_interval_of_weeks_alone_is_told_in_days_and_not_that_it_takes_no_time_of_day(text: str) -> None:
+def test_an_interval_of_weeks_is_refused_with_the_interval_in_days(text: str) -> None:
     with pytest.raises(InvalidWhen, match="write 'every 14d'") as refused:
         parse_when(text)
     assert "time of day" not in str(refused.value)
@@ -298,12 +300,12 @@ def test_an_interval_of_weeks_alone_is_told_in_days_and_not_that_it_takes_no_tim
 
 
 @pytest.mark.parametrize(("given", "why"), [("at 25:00", "no time of day"), ("at 9:00 and 17:00", "several times")])
-def test_no_rule_is_suggested_for_a_time_that_cannot_be_one(given: str, why: str) -> None:
+def test_no_rule_is_suggested_for_an_invalid_time(given: str, why: str) -> None:
     with pytest.raises(InvalidWhen, match=why):
         parse_when(f"every 3 days {given}")
 
 
-def test_a_second_weekday_may_be_meant_in_two_ways() -> None:
+def test_a_second_weekday_is_ambiguous() -> None:
     with pytest.raises(InvalidWhen) as refused:
         parse_when("every second monday at 9:00")
     told = re.findall("'([^']*)'", str(refused.value))
@@ -312,7 +314,7 @@ def test_a_second_weekday_may_be_meant_in_two_ways() -> None:
 
 
 @pytest.mark.parametrize("given", ["14d at 9:00", "1d at 9:00", "9:00", "at 9:00"])
-def test_a_time_of_day_in_the_place_of_an_interval_is_told_where_it_belongs(given: str) -> None:
+def test_a_time_of_day_given_as_an_interval_is_refused_with_the_right_option(given: str) -> None:
     with pytest.raises(InvalidDuration, match=r"sentences and cron expressions are for @scheduler\.when\(\.\.\.\)"):
         Every(given)
 
@@ -320,7 +322,7 @@ def test_a_time_of_day_in_the_place_of_an_interval_is_told_where_it_belongs(give
 @pytest.mark.parametrize(
     "text", ["daily at", "daily at 9:00 and", "every 15 minutes and", "yearly on", "in UTC", "every in UTC"]
 )
-def test_a_sentence_that_breaks_off_is_refused(text: str) -> None:
+def test_an_incomplete_sentence_is_refused(text: str) -> None:
     with pytest.raises(InvalidWhen, match="ends where more is expected"):
         parse_when(text)
 
@@ -342,7 +344,7 @@ def test_a_sentence_that_breaks_off_is_refused(text: str) -> None:
         ("mondays " * TEXT_LONGEST, "too long"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_as_in_any_other_text(text: str, told: str) -> None:
+def test_an_impossible_rule_in_a_sentence_is_refused(text: str, told: str) -> None:
     with pytest.raises((InvalidWhen, InvalidDuration), match=told):
         parse_when(text)
 
@@ -360,7 +362,7 @@ broken = st.tuples(st.sampled_from(sorted(SENTENCES)), st.integers(0, 60), st.te
 
 @thorough
 @given(st.one_of(mixed, broken, st.text(max_size=60), st.text(max_size=40).map("every {}".format)))
-def test_no_text_raises_anything_but_what_is_promised(text: str) -> None:
+def test_no_text_raises_an_undocumented_error(text: str) -> None:
     try:
         rule = parse_when(text)
     except (InvalidWhen, InvalidDuration):
@@ -386,7 +388,7 @@ understood = st.one_of(
 
 @thorough
 @given(understood)
-def test_what_is_understood_explains_itself_and_reads_back_equal(sentence: str) -> None:
+def test_an_accepted_sentence_has_an_explanation_and_an_equal_text(sentence: str) -> None:
     rule = parse_when(sentence)
     assert rule.explain()
     assert rule.text.startswith(("cron ", "every "))
@@ -403,7 +405,7 @@ def test_no_cron_expression_begins_with_two_letters(letters: str, rest: str) -> 
         Cron(f"{letters}{rest} * * * *")
 
 
-def test_the_table_of_the_reference_holds() -> None:
+def test_the_table_of_the_reference_is_correct() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/schedules.md").read_text(encoding="utf-8")
     section = page.split("### English")[1].split("\n### ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]

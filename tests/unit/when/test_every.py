@@ -73,7 +73,7 @@ def by_hand(zone: str, around: date, interval: int) -> list[int]:
 
 @pytest.mark.parametrize("interval", PARTS)
 @pytest.mark.parametrize(("zone", "around"), TURNS, ids=[f"{zone}-{day}" for zone, day in TURNS])
-def test_an_interval_that_divides_a_day_follows_the_clock_through_any_turn(
+def test_an_interval_that_divides_a_day_follows_the_clock_through_clock_changes(
     zone: str, around: date, interval: str
 ) -> None:
     rule = Every(interval, tz=zone)
@@ -200,7 +200,7 @@ def test_an_interval_since_start_fires_at_its_start_and_never_before() -> None:
     assert rule.previous_before(start) is None
 
 
-def test_an_interval_since_start_keeps_real_time_over_a_turn() -> None:
+def test_an_interval_since_start_keeps_real_time_over_a_clock_change() -> None:
     start = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Berlin"))
     following = Every("1d", since="start", start=start, tz="Europe/Berlin").next_after(start)
     assert following is not None
@@ -220,7 +220,7 @@ def test_an_interval_since_start_without_a_start_takes_its_creation() -> None:
     assert bound.bind(key="report", created=0) == bound
 
 
-def test_an_interval_after_the_end_counts_from_whatever_end_it_is_given() -> None:
+def test_an_interval_after_the_end_counts_from_the_given_end() -> None:
     rule = Every("5m", after="end")
     assert rule.is_after_end
     assert rule.since is None
@@ -288,11 +288,11 @@ def test_a_millisecond_is_the_shortest_interval() -> None:
         (Every("1m", after="end"), "1 minute after the end of the run before"),
     ],
 )
-def test_an_interval_explains_itself(rule: Every, words: str) -> None:
+def test_an_interval_has_an_explanation(rule: Every, words: str) -> None:
     assert rule.explain() == words
 
 
-def test_the_far_ends_of_time_end_the_sequence() -> None:
+def test_the_limits_of_time_end_the_sequence() -> None:
     for rule in (Every("366000d", tz="Europe/Berlin"), Every("1d", tz="Asia/Tokyo"), Every("7h")):
         assert rule.next_after(datetime.max.replace(tzinfo=UTC)) is None
         assert rule.previous_before(datetime.min.replace(tzinfo=UTC)) is None
@@ -303,7 +303,7 @@ def test_the_far_ends_of_time_end_the_sequence() -> None:
 
 @pytest.mark.parametrize("tz", ["America/Los_Angeles", "Asia/Tokyo", "UTC"])
 @pytest.mark.parametrize("interval", ["1h", "1d", "2d", "7h"])
-def test_bounds_at_the_far_ends_of_time_are_taken(tz: str, interval: str) -> None:
+def test_bounds_at_the_limits_of_time_are_accepted(tz: str, interval: str) -> None:
     first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
     rule = Every(interval, tz=tz, start=first, end=last, calendar=Calendar("c", exclude=["mon"]))
     assert rule.next_after(first) is not None

@@ -34,7 +34,7 @@ rules = st.one_of(
 @given(
     rules, st.lists(starts, min_size=2, max_size=4), st.none() | st.integers(0, 10**6), st.none() | st.integers(1, 9)
 )
-def test_a_rule_of_a_known_family_is_the_one_that_its_text_is(
+def test_a_rule_of_a_known_family_is_equal_to_its_parsed_text(
     made: tuple[type[When], tuple[object, ...], dict[str, object]],
     starts: list[datetime],
     seconds: int | None,
@@ -66,7 +66,7 @@ def test_a_rule_of_a_known_family_is_the_one_that_its_text_is(
     assert seconds is not None or len(known._founders) == 1
 
 
-def test_what_cron_rules_of_a_family_search_by_is_made_once() -> None:
+def test_cron_rules_of_a_family_share_their_search_tables() -> None:
     known = Families()
 
     first, second = (known.rule(Cron("0 9 * * *", start=START + timedelta(hours=n)).text) for n in range(2))
@@ -90,7 +90,7 @@ def test_what_cron_rules_of_a_family_search_by_is_made_once() -> None:
         "once 2026-01-01T00:00:00Z; start=2026-01-02T00:00:00Z",
     ],
 )
-def test_what_is_no_rule_is_refused_in_a_family_too(text: str) -> None:
+def test_invalid_text_is_refused_in_a_family_too(text: str) -> None:
     known = Families()
     known.rule("every 1m; start=2026-01-01T00:00:00Z; end=2026-01-01T00:00:00Z")
 
@@ -100,12 +100,12 @@ def test_what_is_no_rule_is_refused_in_a_family_too(text: str) -> None:
         known.rule(text)
 
 
-def test_a_single_moment_has_no_start() -> None:
+def test_a_one_shot_has_no_start() -> None:
     with pytest.raises(InvalidWhen, match="'once 2026-11-16T18:00:00Z' is a single moment and cannot start at 1970-"):
         Once(START).starting_at(0)
 
 
-def test_founders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_families_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family, "_KNOWN_MAX", 3)
     known = Families()
 

@@ -57,13 +57,13 @@ def test_a_rule_without_jitter_delays_nothing() -> None:
     assert Every("1h").jitter_cap_us(0) == 0
 
 
-def test_fresh_jitter_is_left_to_the_plan_below_its_cap() -> None:
+def test_fresh_jitter_is_drawn_by_the_plan_below_its_maximum() -> None:
     rule = Every("1h", jitter="2h", jitter_mode="fresh")
     assert rule.jitter_us(0, "k") == 0
     assert rule.jitter_cap_us(0) == HOUR
 
 
-def test_the_last_fire_may_be_delayed_by_the_whole_jitter() -> None:
+def test_the_last_fire_can_be_delayed_by_the_whole_jitter() -> None:
     assert Once(datetime(2026, 1, 1, tzinfo=UTC), jitter="2h").jitter_cap_us(
         to_us(datetime(2026, 1, 1, tzinfo=UTC))
     ) == (2 * HOUR)

@@ -64,7 +64,7 @@ def test_1_0_the_five_fields(pattern: str, hits: str, misses: str) -> None:
         "@1 * * * *",
     ],
 )
-def test_1_0_what_is_out_of_range_or_malformed_is_refused(pattern: str) -> None:
+def test_1_0_malformed_and_out_of_range_values_are_refused(pattern: str) -> None:
     with pytest.raises(InvalidWhen):
         Cron(pattern)
 
@@ -162,7 +162,7 @@ def test_1_4_a_repeated_time_fires_once() -> None:
 # Where Evertick differs from the specification on purpose.
 
 
-def test_differs_ranges_may_wrap_around() -> None:
+def test_differs_ranges_can_wrap_around() -> None:
     check("0 0 28-2 * *", "2026-01-31 00:00, 2026-02-01 00:00", "2026-01-03 00:00")
 
 
@@ -175,7 +175,7 @@ def test_differs_a_leading_star_with_a_step_is_not_a_restriction_to_the_day_rule
     check("0 0 */2 * MON", "2026-01-05 00:00", "2026-01-03 00:00, 2026-01-12 00:00")
 
 
-def test_differs_nicknames_may_be_written_in_any_case() -> None:
+def test_differs_nicknames_can_have_any_case() -> None:
     assert Cron("@Daily") == Cron("@daily")
 
 

@@ -31,7 +31,7 @@ def test_a_delay_counts_from_the_creation() -> None:
     assert bound.bind(key="k", created=0) == bound
 
 
-def test_a_delay_that_is_not_bound_has_no_moment_and_says_why() -> None:
+def test_an_unbound_delay_has_no_moment_and_explains_why() -> None:
     rule = Once(after="10m")
     assert not rule.is_complete
     for ask in (rule.next_us, rule.previous_us):
@@ -41,7 +41,7 @@ def test_a_delay_that_is_not_bound_has_no_moment_and_says_why() -> None:
         rule.count_us(0, 1)
 
 
-def test_a_delay_of_nothing_is_the_creation_itself() -> None:
+def test_a_delay_of_zero_is_the_creation_time() -> None:
     assert Once(after=0).bind(key="k", created=US).next_us(US - 1) == US
 
 
@@ -53,7 +53,7 @@ def test_once_needs_a_moment_or_a_delay_but_not_both() -> None:
 
 
 @pytest.mark.parametrize("at", ["2026-01-01", 7, datetime(2026, 1, 1), datetime(9999, 1, 1, tzinfo=UTC)])
-def test_a_moment_that_cannot_be_is_refused(at: object) -> None:
+def test_an_invalid_moment_is_refused(at: object) -> None:
     with pytest.raises(InvalidWhen):
         Once(at)  # type: ignore[arg-type]
 
@@ -63,11 +63,11 @@ def test_a_delay_that_is_no_duration_is_refused() -> None:
         Once(after="later")
 
 
-def test_once_reads_back_from_its_text() -> None:
+def test_the_text_of_once_parses_to_an_equal_rule() -> None:
     for rule in (Once(MOMENT), Once(after="90s"), Once(MOMENT, tz="Asia/Tokyo", jitter="5s", calendar="c")):
         assert parse_when(rule.text) == rule
 
 
-def test_once_explains_itself() -> None:
+def test_once_has_an_explanation() -> None:
     assert Once(MOMENT).explain() == "once, at 2026-01-01T00:00:00Z"
     assert Once(after="90s").explain() == "once, 1 minute 30 seconds after its creation"

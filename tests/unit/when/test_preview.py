@@ -16,7 +16,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(1, 90), max_size=6), st.integers(0, 60), st.integers(0, 300))
-def test_moments_of_many_rules_come_merged_in_order(minutes: list[int], count: int, until: int) -> None:
+def test_moments_of_many_rules_are_merged_in_order(minutes: list[int], count: int, until: int) -> None:
     rules = {f"{number}": Every(timedelta(minutes=step)) for number, step in enumerate(minutes)}
     end = NOW + timedelta(minutes=until)
     every = sorted((at, key) for key, rule in rules.items() for at in rule.upcoming(NOW, 300))
@@ -33,7 +33,7 @@ def test_each_moment_is_in_the_zone_of_its_rule() -> None:
     assert first < second
 
 
-def test_a_rule_that_ends_leaves_the_others_going() -> None:
+def test_the_end_of_a_rule_does_not_end_the_others() -> None:
     rules = {"a": Once(NOW + timedelta(minutes=30)), "b": Every("1h"), "never": Once(NOW)}
     assert [key for _, key in upcoming_over(rules, NOW, count=3)] == ["a", "b", "b"]
 

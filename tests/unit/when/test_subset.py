@@ -48,7 +48,7 @@ def check(part: When, expected: list[int], first: int, last: int) -> None:
 
 @given(st.sampled_from(RULES), st.sampled_from(CALENDARS), st.integers(0, LIFE), st.integers(0, LIFE))
 @settings(max_examples=200, deadline=None)
-def test_a_rule_within_a_calendar_and_within_its_inverse_is_the_whole(
+def test_a_rule_within_a_calendar_and_its_inverse_has_all_moments(
     rule: When, calendar: Calendar, since: int, length: int
 ) -> None:
     first, last = START + since, START + since + length
@@ -60,7 +60,7 @@ def test_a_rule_within_a_calendar_and_within_its_inverse_is_the_whole(
 
 @given(st.sampled_from(RULES), st.sets(st.integers(0, 400)), st.integers(0, LIFE), st.integers(0, LIFE))
 @settings(max_examples=200, deadline=None)
-def test_a_rule_without_some_moments_has_the_others(rule: When, places: set[int], since: int, length: int) -> None:
+def test_a_rule_without_some_moments_keeps_the_others(rule: When, places: set[int], since: int, length: int) -> None:
     first, last = START + since, START + since + length
     whole = listed(rule, START, START + 2 * LIFE)
     left_out = {whole[place] for place in places if place < len(whole)}
@@ -71,7 +71,7 @@ def test_a_rule_without_some_moments_has_the_others(rule: When, places: set[int]
 
 @given(st.sampled_from(CALENDARS), st.integers(0, LIFE), st.integers(0, LIFE))
 @settings(max_examples=200, deadline=None)
-def test_an_open_stretch_begins_where_the_moment_before_is_closed(calendar: Calendar, since: int, length: int) -> None:
+def test_an_open_range_begins_after_a_closed_moment(calendar: Calendar, since: int, length: int) -> None:
     earliest, moment = START + since, START + since + length
     if not calendar.permits(moment):
         return
@@ -82,7 +82,7 @@ def test_an_open_stretch_begins_where_the_moment_before_is_closed(calendar: Cale
     assert calendar.open_until(opened, moment + 1) == moment + 1
 
 
-def test_the_delay_of_a_fire_does_not_depend_on_whether_its_neighbour_is_left_out() -> None:
+def test_the_jitter_of_a_fire_does_not_depend_on_left_out_neighbours() -> None:
     rule = Every("1h", jitter="3h").bind(key="k", created=START)
     part = Without(rule, [START + 2 * HOUR])
     assert part.next_us(START + HOUR) == START + 3 * HOUR
@@ -90,7 +90,7 @@ def test_the_delay_of_a_fire_does_not_depend_on_whether_its_neighbour_is_left_ou
 
 
 @pytest.mark.parametrize("calendar", CALENDARS, ids=lambda each: each.name)
-def test_years_are_passed_over_quickly_in_both_directions(calendar: Calendar) -> None:
+def test_closed_years_are_skipped_quickly_in_both_directions(calendar: Calendar) -> None:
     shut = calendar.inverse(START - 3650 * DAY, START)
     assert shut.next_open(START - 3650 * DAY) is None or shut.permits(shut.next_open(START - 3650 * DAY) or 0)
     assert shut.previous_open(START) is None or shut.permits(shut.previous_open(START) or 0)

@@ -50,7 +50,7 @@ rules = st.one_of(
 
 @thorough
 @given(rules)
-def test_the_text_of_any_rule_reads_back_as_an_equal_rule(rule: Every | Once | Cron) -> None:
+def test_the_text_of_any_rule_parses_to_an_equal_rule(rule: Every | Once | Cron) -> None:
     again = parse_when(rule.text)
     assert type(again) is type(rule)
     assert again == rule
@@ -61,7 +61,7 @@ def test_the_text_of_any_rule_reads_back_as_an_equal_rule(rule: Every | Once | C
 
 @thorough
 @given(rules)
-def test_a_bound_rule_reads_back_complete(rule: Every | Once | Cron) -> None:
+def test_a_bound_rule_parses_back_completely(rule: Every | Once | Cron) -> None:
     calendars = {name: Calendar(name) for name in ("business", "Feiertage-Köln", "a.b_c")}
     bound = rule.bind(key="k", created=10**15, tz="Asia/Tokyo", calendars=calendars)
     again = parse_when(bound.text, calendars)
@@ -86,7 +86,7 @@ def test_a_bound_rule_reads_back_complete(rule: Every | Once | Cron) -> None:
         ("once +10m", Once(after="10m")),
     ],
 )
-def test_people_may_write_a_rule_more_loosely(text: str, rule: Every) -> None:
+def test_the_parser_of_rules_accepts_loose_forms(text: str, rule: Every) -> None:
     assert parse_when(text) == rule
 
 
@@ -130,7 +130,7 @@ def test_text_that_is_too_long_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("text", [None, 7, b"every 1h", Every("1h")])
-def test_what_is_no_text_is_refused(text: object) -> None:
+def test_a_rule_that_is_no_text_is_refused(text: object) -> None:
     with pytest.raises(InvalidWhen, match="string"):
         parse_when(text)  # type: ignore[arg-type]
 
@@ -184,7 +184,7 @@ pieces = st.sampled_from(
 
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.one_of(st.text(max_size=60), st.lists(pieces, max_size=12).map(" ".join), st.lists(pieces).map("".join)))
-def test_no_text_raises_anything_but_what_is_promised(text: str) -> None:
+def test_no_text_raises_an_undocumented_error(text: str) -> None:
     try:
         rule = parse_when(text)
     except (InvalidWhen, InvalidDuration):

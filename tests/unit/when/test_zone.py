@@ -51,7 +51,7 @@ def test_every_change_that_a_zone_file_lists_is_found(letter: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin", "Africa/Casablanca", "Asia/Gaza", "Australia/Lord_Howe", "UTC"])
-def test_between_two_changes_the_offset_stays(name: str) -> None:
+def test_the_offset_is_constant_between_two_changes(name: str) -> None:
     zone = ZoneInfo(name)
     edges = iter([*changes(zone), None])
     following = next(edges)
@@ -66,7 +66,7 @@ def test_between_two_changes_the_offset_stays(name: str) -> None:
         assert offset_at(zone, at) == offset
 
 
-def test_no_two_changes_are_too_near_for_the_probing() -> None:
+def test_no_two_changes_are_too_close_for_the_search_step() -> None:
     for name in ZONES:
         known = changes(ZoneInfo(name))
         assert all(b.at - a.at > 6 * 86_400 for a, b in pairwise(known)), name
@@ -80,14 +80,14 @@ def test_spans_are_in_order_and_do_not_overlap(rule: str) -> None:
         assert all(span.start < span.end and span.offsets for span in found), name
 
 
-def test_literal_spans_leave_nothing_out() -> None:
+def test_literal_spans_are_complete() -> None:
     found = spans(ZoneInfo("Europe/Berlin"), "literal")
     assert all(a.end == b.start for a, b in pairwise(found))
     assert found[0].start < 0
     assert found[-1].end > END
 
 
-def test_the_day_that_samoa_left_out_is_one_change_of_a_day() -> None:
+def test_the_day_that_samoa_skipped_is_one_change_of_a_day() -> None:
     skipped = [change for change in changes(ZoneInfo("Pacific/Apia")) if change.after - change.before == 86_400]
     assert [datetime.fromtimestamp(change.at, UTC) for change in skipped] == [datetime(2011, 12, 30, 10, tzinfo=UTC)]
 
@@ -104,7 +104,7 @@ def test_zones_with_the_same_rules_share_a_fingerprint_and_others_do_not() -> No
     "name",
     ["", "Mars/Base", "../../etc/passwd", "/etc/passwd", "Europe", "a" * 10_000, "\0", "é", None, 5, "localtime"],
 )
-def test_what_is_no_zone_is_refused(name: object) -> None:
+def test_an_invalid_zone_is_refused(name: object) -> None:
     with pytest.raises(InvalidWhen) as refused:
         zone_named(name)  # type: ignore[arg-type]
     assert len(str(refused.value)) < 250
@@ -116,7 +116,7 @@ def test_zones_that_count_leap_seconds_or_depend_on_the_machine_are_refused(name
         zone_named(name)
 
 
-def test_a_zone_of_the_standard_library_is_taken_by_its_name() -> None:
+def test_a_zoneinfo_is_accepted_by_its_name() -> None:
     assert zone_named(ZoneInfo("Europe/Berlin")).key == "Europe/Berlin"
 
 

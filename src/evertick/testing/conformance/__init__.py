@@ -12,20 +12,20 @@ The author of a store derives one class and provides one fixture; pytest and pyt
         async def stores(self) -> AsyncIterator[Stores]:
             yield OurStores(...)                  # a fresh database for each test; close what was opened
 
-What the hook must do:
-- `open` is called once for most tests and again where a test needs two nodes or processes on one database. The fixture
-  closes every store that it opened; a test may have closed one before.
-- `pass_time` lets at least that much of the *store's* time pass. A store that is told its time (a `Clock`) is given a
-  `SettableClock`, and `pass_time` moves it. A store with a clock of its own, such as a database server, really waits:
-  the tests place moments relative to the store's `now`, never set the time, and ask for a tenth of a second at most,
-  except where `patience` is checked: set it to what `pass_time` may be asked to wait, and the few tests that need a day
-  to pass are skipped. They prove promises, so run the suite once more with a store that can be told its time.
+The hook:
+- `open` is called once in most tests, and again in tests of two nodes or processes on one database. The fixture
+  closes every store that it opened; a test may already have closed one.
+- `pass_time` lets at least that much of the *store's* time pass. A store with a settable clock gets a `SettableClock`,
+  which `pass_time` moves. A store with a clock of its own, such as a database server, really waits. The tests place
+  moments relative to the store's `now`, never set the time, and wait for a tenth of a second at most.
+- `patience` is the longest wait that `pass_time` accepts. The few tests that need a day are skipped then, so run the
+  suite once more with a settable clock, if the store can have one.
 
-A store that takes part in the transactions of others (`within`, `transaction`) passes `TransactionConformance`, too:
-one more class with the same fixture, and a fixture `users` that gives a `Users`. Any other raises `Refused` there.
+A store that can write in transactions of users (`within`, `transaction`) also passes `TransactionConformance`: one
+more class with the same fixture, and a fixture `users` that gives a `Users`. Other stores raise `Refused` there.
 
-The tests are arranged by promise, one file per group, and speak only to the protocol in `evertick.store.base`. After
-each test the whole ledger is checked against what must always hold (`check_ledger`).
+The tests use only the protocol in `evertick.store.base`; each file is one group of promises. After each test
+`check_ledger` checks the whole ledger.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-# Without it a failing assertion of these files would not say what it saw.
+# Without it, failing assertions in these files show no values.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 from evertick.testing.conformance.bench import (  # noqa: E402
@@ -54,17 +54,17 @@ from evertick.testing.conformance.claims import Claims  # noqa: E402
 from evertick.testing.conformance.dispatched import Dispatched  # noqa: E402
 from evertick.testing.conformance.duties import Duties  # noqa: E402
 from evertick.testing.conformance.every_node import EveryNode  # noqa: E402
-from evertick.testing.conformance.feed import Feed, FeedWithin  # noqa: E402
+from evertick.testing.conformance.feed import Feed, TransactionalFeed  # noqa: E402
 from evertick.testing.conformance.finishing import Finishing  # noqa: E402
 from evertick.testing.conformance.fires import Fires  # noqa: E402
 from evertick.testing.conformance.limits import Limits  # noqa: E402
-from evertick.testing.conformance.managing import Managing  # noqa: E402
 from evertick.testing.conformance.nodes import Nodes  # noqa: E402
-from evertick.testing.conformance.outbox import Outbox, OutboxWithin  # noqa: E402
-from evertick.testing.conformance.queries import Queries, Unreadable  # noqa: E402
-from evertick.testing.conformance.schedules import Occurrences, Schedules  # noqa: E402
+from evertick.testing.conformance.outbox import Outbox, TransactionalOutbox  # noqa: E402
+from evertick.testing.conformance.queries import Queries, UnreadableRows  # noqa: E402
+from evertick.testing.conformance.schedule_management import ScheduleManagement  # noqa: E402
+from evertick.testing.conformance.schedules import Overrides, Schedules  # noqa: E402
+from evertick.testing.conformance.transactions import TransactionalRuns, Users, UserTransaction  # noqa: E402
 from evertick.testing.conformance.upkeep import Upkeep  # noqa: E402
-from evertick.testing.conformance.within import Users, UserTransaction, Within  # noqa: E402
 
 __all__ = [
     "Bench",
@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 
-class _OnBench:
+class _BenchFixtures:
     """The fixtures of both suites."""
 
     pytestmark = pytest.mark.asyncio
@@ -94,16 +94,16 @@ class _OnBench:
 
     @pytest_asyncio.fixture
     async def bench(self, stores: Stores) -> AsyncIterator[Bench]:
-        """A store of this test; what must always hold is checked when the test is over."""
+        """The store of this test; its ledger is checked after the test."""
         bench = Bench(stores, await stores.open())
         yield bench
         await bench.check()
 
 
 class StoreConformance(
-    _OnBench,
+    _BenchFixtures,
     Schedules,
-    Occurrences,
+    Overrides,
     Fires,
     Claims,
     Limits,
@@ -116,14 +116,14 @@ class StoreConformance(
     Feed,
     Upkeep,
     Queries,
-    Managing,
-    Unreadable,
+    ScheduleManagement,
+    UnreadableRows,
 ):
-    """Derive from it, name it `Test...`, provide the fixture `stores`."""
+    """Derive a class `Test...` from it and provide the fixture `stores`."""
 
 
-class TransactionConformance(_OnBench, Within, OutboxWithin, FeedWithin):
-    """The same for transactions that the ledger shares with other tables. Provide the fixture `users`, too."""
+class TransactionConformance(_BenchFixtures, TransactionalRuns, TransactionalOutbox, TransactionalFeed):
+    """The same for transactions shared with other tables. Provide the fixture `users`, too."""
 
     @pytest.fixture
     def users(self, stores: Stores) -> Users:

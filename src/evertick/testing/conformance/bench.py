@@ -1,11 +1,7 @@
-"""What every test of the suite stands on: the hook, the builders, and a bench with the verbs of a test.
+"""The base of the conformance tests: the hook `Stores`, builders of test data, and `Bench`.
 
-The hook (`Stores`) is all that the author of a store provides. The builders make the smallest legal thing and take
-what a test is about as keyword arguments. The bench keeps what it has seen of every run, so that a test that only
-looks at one promise still notices when another is broken.
-
-`check_ledger` and `Sightings` hold what is true of every ledger, whatever was done to it: checked after each test,
-through what people can read.
+The author of a store provides only the hook. Builders make the smallest valid object; keyword arguments set what a test
+is about. After each test `check_ledger` and `RunHistory` check the rules that hold for every ledger.
 """
 
 from __future__ import annotations
@@ -68,7 +64,7 @@ __all__ = [
     "TASK",
     "TERMS",
     "Bench",
-    "Sightings",
+    "RunHistory",
     "Stores",
     "a_definition",
     "a_fire",
@@ -80,14 +76,14 @@ __all__ = [
     "us",
 ]
 
-# --- what always holds ------------------------------------------------------------------------------------------------
+# --- rules that always hold -------------------------------------------------------------------------------------------
 
 
 _NOMINAL = (Cause.FIRE, Cause.BACKFILL)
 
 
 def check_ledger(runs: Sequence[Run], gaps: Sequence[Gap]) -> None:
-    """Every run is in a state that can be, no nominal moment has two runs, every gap is a stretch."""
+    """Each run has a legal state, no moment has two runs, and each gap covers moments."""
     live = {run.id for run in runs if run.is_live}
     for run in runs:
         _check_run(run, live)
@@ -103,53 +99,55 @@ def check_ledger(runs: Sequence[Run], gaps: Sequence[Gap]) -> None:
 
 def _check_run(run: Run, live: set[str]) -> None:
     is_done = run.state is State.DONE
-    assert (run.verdict is not None) == is_done, f"a verdict belongs to what is done, and to nothing else: {run}"
-    assert (run.finished_at is not None) == is_done, f"an end belongs to what is done, and to nothing else: {run}"
+    assert (run.verdict is not None) == is_done, f"a run has a verdict if and only if it is done: {run}"
+    assert (run.finished_at is not None) == is_done, f"a run has finished_at if and only if it is done: {run}"
     if run.state is State.RUNNING:
-        assert run.node, f"running, and nobody runs it: {run}"
-        assert run.fence, f"running under no fence: {run}"
-        assert run.started_at, f"running, and never started: {run}"
-    assert (run.dispatched is not None) == (run.state is State.DISPATCHED), f"in other hands, or not: {run}"
+        assert run.node, f"running without a node: {run}"
+        assert run.fence, f"running without a fence: {run}"
+        assert run.started_at, f"running without started_at: {run}"
+    assert (run.dispatched is not None) == (run.state is State.DISPATCHED), (
+        f"a run has `dispatched` if and only if it is dispatched: {run}"
+    )
     if run.state is State.DISPATCHED:
-        assert run.fence, f"dispatched under no fence: {run}"
+        assert run.fence, f"dispatched without a fence: {run}"
     if run.state is State.BLOCKED and run.reason in (Reason.CONCURRENCY, Reason.RATE):
-        assert run.blocked_on, f"held back by a limit without a key: {run}"
+        assert run.blocked_on, f"blocked by a limit without its key: {run}"
     elif run.state is State.BLOCKED:
-        assert run.blocked_on in live, f"blocked on what is not live: {run}"
+        assert run.blocked_on in live, f"blocked on a run that is not live: {run}"
     if run.state is State.PARKED:
-        assert run.reason, f"parked for no reason: {run}"
-    assert 0 <= run.losses <= LOSSES_MAX, f"lost more often than a run may be: {run}"
+        assert run.reason, f"parked without a reason: {run}"
+    assert 0 <= run.losses <= LOSSES_MAX, f"more losses than allowed: {run}"
 
 
-class Sightings:
-    """Runs as they were last seen, and claims as they were given out."""
+class RunHistory:
+    """Checks each later state of a run, and each claim, against those seen before."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
         self._claims: set[tuple[str, int]] = set()
         self._fence = 0
 
-    def look(self, runs: Sequence[Run]) -> None:
+    def check_runs(self, runs: Sequence[Run]) -> None:
         for run in runs:
             before = self._runs.get(run.id)
             if before is not None:
                 _check_change(before, run)
             self._runs[run.id] = run
 
-    def claim(self, runs: Sequence[Claimed], fence: int) -> None:
-        """A greater fence is a later claim, across runs too; no (run, fence) is given out twice."""
+    def check_claim(self, runs: Sequence[Claimed], fence: int) -> None:
+        """Fences grow with each claim, across all runs, and no (run, fence) is claimed twice."""
         if not runs:
             return
         assert fence > self._fence, f"fence {fence} after {self._fence}"
         self._fence = fence
         for run in runs:
-            assert run.fence == fence, f"claimed under {fence}, but holds {run.fence}"
-            assert (run.id, fence) not in self._claims, f"given out twice: {run.id} under {fence}"
+            assert run.fence == fence, f"claimed with fence {fence}, but the run has {run.fence}"
+            assert (run.id, fence) not in self._claims, f"claimed twice: {run.id} with fence {fence}"
             self._claims.add((run.id, fence))
 
 
 def _reachable() -> dict[State, frozenset[State]]:
-    """Where a run may be at a later look: any number of legal transitions away."""
+    """The states that a run can have later: any number of legal transitions away."""
     reach = {state: {state, *TRANSITIONS[state]} for state in State}
     for _ in State:
         for state in State:
@@ -162,8 +160,8 @@ _REACHABLE = _reachable()
 
 def _check_change(before: Run, after: Run) -> None:
     assert after.state in _REACHABLE[before.state], f"{before.state} became {after.state}: {after}"
-    assert after.losses >= before.losses, f"a loss was forgotten: {after}"
-    assert after.attempts >= before.attempts, f"an attempt was forgotten: {after}"
+    assert after.losses >= before.losses, f"losses decreased: {after}"
+    assert after.attempts >= before.attempts, f"attempts decreased: {after}"
     for name in ("fire_at", "created_at", "cause", "task", "args", "schedule_key", "app"):
         assert getattr(after, name) == getattr(before, name), f"{name} of a run changed: {before} -> {after}"
     if before.state is State.DONE:
@@ -179,7 +177,7 @@ OTHER_APP = "other"
 TASK = "tidy"
 TERMS: Mapping[str, TaskTerms] = {TASK: TaskTerms()}
 
-# What a store that really waits has to wait for in the tests of leases and delays.
+# The waits of a store with a clock of its own, in tests of leases and delays.
 SHORT_LEASE = 50_000
 _SHORT = 60_000
 
@@ -187,13 +185,13 @@ _SHORT = 60_000
 class Stores(ABC):
     """The hook: how the suite gets stores, and how it lets time pass for them."""
 
-    # The longest stretch that `pass_time` can be asked for, in microseconds; a test that needs more is skipped. None:
-    # any stretch, because the store can be told its time.
+    # The longest wait that `pass_time` accepts, in microseconds; a test that needs more is skipped. None: no limit,
+    # for a store with a settable clock.
     patience: int | None = None
 
     @abstractmethod
     async def open(self) -> Store:
-        """Another store object, opened, on the database of this test. Whoever made the hook closes it."""
+        """Another opened store object on the database of this test. The fixture closes it."""
 
     @abstractmethod
     async def pass_time(self, us: int) -> None:
@@ -204,14 +202,14 @@ class Stores(ABC):
 
 
 def us(moment: datetime | None) -> int:
-    """What people read, as what stores pass along."""
-    assert moment is not None, "there should be a time here"
+    """A time as the store protocol has it, in microseconds."""
+    assert moment is not None, "the time is missing"
     return to_us(moment)
 
 
 # --- builders ----------------------------------------------------------------------------------------------------
 
-# Ids only have to differ and to come in order; stores of one test never meet those of another.
+# Ids only have to differ and to grow: each test has its own database.
 _ids = SettableClock()
 
 
@@ -220,12 +218,12 @@ def a_definition(**fields: Any) -> Definition:
 
 
 def a_run(**fields: Any) -> NewRun:
-    """A run by hand."""
+    """An enqueued run."""
     return NewRun(**{"id": _ids.new_id(), "task": TASK, "cause": Cause.ENQUEUE, **fields})
 
 
 def a_fire(schedule: StoredSchedule, **fields: Any) -> NewRun:
-    """The run of the moment that the schedule's cursor stands on."""
+    """The run of the moment at the schedule's cursor."""
     own = {
         "cause": Cause.FIRE,
         "task": schedule.definition.task,
@@ -244,7 +242,7 @@ def a_gap(first_at: int, last_at: int, **fields: Any) -> NewGap:
 
 
 def an_advance(schedule: StoredSchedule, *runs: NewRun, **fields: Any) -> Advance:
-    """A plan made from what was read of the schedule: these runs, and the cursor a minute on."""
+    """A plan from this reading of the schedule: the runs, and the cursor a minute later."""
     next_at = None if schedule.fire_at is None else schedule.fire_at + MINUTE
     own = {
         "schedule_id": schedule.id,
@@ -274,33 +272,32 @@ def an_outcome(held: Claimed | Owned, kind: str = "done", **fields: Any) -> Outc
 
 
 class Bench:
-    """One store, one app, and the verbs of a test; `stores` for a second store object on the same database."""
+    """One store and one app, with the actions of a test; `stores` opens a second store object on the same database."""
 
     def __init__(self, stores: Stores, store: Store) -> None:
         self.stores = stores
         self.store = store
-        self._sightings = Sightings()
+        self._history = RunHistory()
 
     async def now(self) -> int:
         return await self.store.now()
 
     @property
     def short(self) -> int:
-        """A period to be waited for. A store that really waits gets it over with; any other is given one that does not
-        end by itself while a slow machine comes to the next line."""
+        """A period that a test waits for. It is long for a settable clock, so that it cannot pass on a slow machine."""
         return _SHORT if self.stores.patience is not None else MINUTE
 
     async def pass_time(self, us: int) -> None:
         if self.stores.patience is not None and us > self.stores.patience:
-            pytest.skip(f"needs {us / SECOND:g} s to pass, which this store would really have to wait for")
+            pytest.skip(f"needs {us / SECOND:g} s to pass, which this store can only wait for")
         await self.stores.pass_time(us)
 
     async def check(self) -> None:
-        """What must hold at any moment, whatever a test has done."""
+        """Check the rules that hold after every test."""
         for app in (APP, OTHER_APP):
             found = await self.store.runs(app, RunFilter(limit=10_000))
             check_ledger(found, await self.store.gaps(app, RunFilter(limit=10_000)))
-            self._sightings.look(found)
+            self._history.check_runs(found)
 
     # schedules
 
@@ -314,7 +311,7 @@ class Bench:
         app: str = APP,
         **fields: Any,
     ) -> StoredSchedule:
-        """A schedule, due for ten minutes unless told otherwise."""
+        """A schedule, by default due since ten minutes."""
         if fire_at is None:
             fire_at = await self.now() - 10 * MINUTE
         change = Change(
@@ -334,7 +331,7 @@ class Bench:
         return found
 
     async def change(self, kind: str, schedule: StoredSchedule, settle: Advance | None = None, **fields: Any) -> bool:
-        """Edit, pause, resume or remove; the cursor stays unless `settle` says otherwise."""
+        """Edit, pause, resume or remove; the cursor stays unless `settle` moves it."""
         if settle is None:
             settle = an_advance(schedule, next_fire_at=schedule.fire_at, next_at=schedule.at)
         change = msgspec.convert({"key": schedule.key, "kind": kind}, Change)
@@ -351,7 +348,7 @@ class Bench:
         return await self.store.record_fires(APP, node, advances)
 
     async def fire(self, schedule: StoredSchedule, advance: Mapping[str, Any] | None = None, **fields: Any) -> str:
-        """Record the moment that the cursor stands on; answers the id of its run."""
+        """Record the moment at the cursor; returns the id of its run."""
         new = a_fire(schedule, **fields)
         assert (await self.record(an_advance(schedule, new, **(advance or {})))).taken == [True]
         return new.id
@@ -376,11 +373,11 @@ class Bench:
         app: str = APP,
     ) -> Claim:
         answer = await self.store.claim(app, node, queues, tasks, limit)
-        self._sightings.claim(answer.runs, answer.fence)
+        self._history.check_claim(answer.runs, answer.fence)
         return answer
 
     async def hold(self, node: str, run: str | None = None, *, terms: TaskTerms | None = None) -> Claimed:
-        """Claim this run (or a new one) and nothing else, as nothing else waits."""
+        """Claim this run, or a new one. No other run may be waiting."""
         if run is None:
             run = (await self.enqueue()).id
         answer = await self.claim(node, tasks=TERMS if terms is None else {TASK: terms})
@@ -411,7 +408,7 @@ class Bench:
 
     async def runs(self, *, app: str = APP, **wanted: Any) -> list[Run]:
         found = await self.store.runs(app, RunFilter(**wanted))
-        self._sightings.look(found)
+        self._history.check_runs(found)
         return found
 
     async def gaps(self, **wanted: Any) -> list[Gap]:
@@ -429,7 +426,7 @@ class Bench:
         declares: Mapping[str, str] | None = None,
         app: str = APP,
     ) -> str:
-        """A node that lives."""
+        """A live node."""
         node = _ids.new_token()
         await self.store.join(
             NodeJoin(
@@ -461,7 +458,7 @@ class Bench:
         until: int = EVER,
     ) -> Rehomed:
         answer = await self.store.rehome(app, node, queues, tasks, limit, until)
-        self._sightings.claim(answer.claimed, answer.fence)
+        self._history.check_claim(answer.claimed, answer.fence)
         return answer
 
     @asynccontextmanager

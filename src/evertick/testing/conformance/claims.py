@@ -1,4 +1,4 @@
-"""Promises about runs that wait: enqueueing them, claiming them, cancelling them."""
+"""Promises about waiting runs: enqueue, claim, cancel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Claims"]
 class Claims:
     # --- enqueue
 
-    async def test_an_enqueued_run_is_answered_as_it_will_be_read(self, bench: Bench) -> None:
+    async def test_enqueue_returns_the_run_as_it_is_stored(self, bench: Bench) -> None:
         before = await bench.now()
         run = await bench.enqueue(
             args=b'{"x":[1,null]}', queue="slow", priority=3, labels={"a": "b"}, caused_by="another", expires=HOUR
@@ -45,7 +45,7 @@ class Claims:
         assert before <= us(run.created_at) <= await bench.now()
         assert await bench.run(run.id) == run
 
-    async def test_an_enqueued_run_is_due_by_the_time_of_the_store(self, bench: Bench) -> None:
+    async def test_an_enqueued_run_is_due_by_the_clock_of_the_store(self, bench: Bench) -> None:
         before = await bench.now()
         at_once, later = await bench.store.enqueue(APP, [a_run(), a_run(delay=HOUR)])
         after = await bench.now()
@@ -53,7 +53,7 @@ class Claims:
         assert before + HOUR <= us(later.due_at) <= after + HOUR
         assert us(later.fire_at) == us(later.due_at)
 
-    async def test_the_same_id_sent_again_answers_the_run_that_is_there(self, bench: Bench) -> None:
+    async def test_an_enqueue_sent_again_returns_the_existing_run(self, bench: Bench) -> None:
         new = a_run()
         [first] = await bench.store.enqueue(APP, [new])
         [again] = await bench.store.enqueue(APP, [new])
@@ -61,7 +61,7 @@ class Claims:
         assert msgspec.structs.replace(again, is_new=True) == first
         assert len(await bench.runs()) == 1
 
-    async def test_the_same_id_sent_after_the_verdict_answers_the_finished_run(self, bench: Bench) -> None:
+    async def test_an_enqueue_sent_again_after_the_verdict_returns_the_finished_run(self, bench: Bench) -> None:
         node = await bench.node()
         new = a_run()
         await bench.store.enqueue(APP, [new])
@@ -70,7 +70,7 @@ class Claims:
         assert (again.is_new, again.verdict) == (False, Verdict.SUCCEEDED)
         assert (await bench.claim(node)).runs == []
 
-    async def test_the_unique_key_of_a_live_run_answers_that_run(self, bench: Bench) -> None:
+    async def test_enqueueing_the_unique_key_of_a_live_run_returns_that_run(self, bench: Bench) -> None:
         node = await bench.node()
         first = await bench.enqueue(unique_key="k")
         second = await bench.enqueue(unique_key="k")
@@ -80,7 +80,7 @@ class Claims:
         assert (third.id, third.is_new, third.state) == (first.id, False, State.RUNNING)
         assert (await bench.enqueue(unique_key="other")).is_new
 
-    async def test_a_run_that_waits_for_its_retry_still_holds_its_unique_key(self, bench: Bench) -> None:
+    async def test_a_run_that_waits_for_its_retry_keeps_its_unique_key(self, bench: Bench) -> None:
         node = await bench.node()
         first = await bench.enqueue(unique_key="k")
         await bench.end(node, await bench.hold(node, first.id), kind="retry", delay=HOUR)
@@ -95,19 +95,19 @@ class Claims:
         assert second.is_new
         assert second.id != first.id
 
-    async def test_one_unique_key_twice_in_a_batch_is_one_run(self, bench: Bench) -> None:
+    async def test_the_same_unique_key_twice_in_a_batch_is_one_run(self, bench: Bench) -> None:
         first, second = await bench.store.enqueue(APP, [a_run(unique_key="k"), a_run(unique_key="k")])
         assert (first.is_new, second.is_new) == (True, False)
         assert first.id == second.id
         assert len(await bench.runs()) == 1
 
-    async def test_answers_come_in_the_order_of_the_batch(self, bench: Bench) -> None:
+    async def test_answers_of_enqueue_are_in_the_order_of_the_batch(self, bench: Bench) -> None:
         known = await bench.enqueue(unique_key="k")
         batch = [a_run(), a_run(unique_key="k"), a_run()]
         answers = await bench.store.enqueue(APP, batch)
         assert [run.id for run in answers] == [batch[0].id, known.id, batch[2].id]
 
-    async def test_a_batch_is_enqueued_whole_or_not_at_all(self, bench: Bench) -> None:
+    async def test_a_batch_is_enqueued_completely_or_not_at_all(self, bench: Bench) -> None:
         # Half a surrogate pair is text in Python and in no database.
         batch = [a_run(), a_run(task="\ud800"), a_run()]
         with contextlib.suppress(Exception):
@@ -127,7 +127,7 @@ class Claims:
 
     # --- claim
 
-    async def test_a_claim_answers_what_its_owner_needs(self, bench: Bench) -> None:
+    async def test_a_claim_returns_the_fields_that_its_node_needs(self, bench: Bench) -> None:
         node = await bench.node()
         ago = await bench.now() - MINUTE
         run = await bench.enqueue(
@@ -153,7 +153,7 @@ class Claims:
         assert (run.state, run.node, run.fence) == (State.RUNNING, node, held.fence)
         assert us(run.started_at) == held.claimed_at
 
-    async def test_a_claimed_fire_knows_its_schedule(self, bench: Bench) -> None:
+    async def test_a_claimed_fire_names_its_schedule(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(args={"x": 1})
         held = await bench.hold(node, await bench.fire(schedule))
@@ -172,7 +172,7 @@ class Claims:
         claimed = [(await bench.claim(node, limit=1)).runs[0].id for _ in wanted]
         assert claimed == [made[key].id for key in wanted]
 
-    async def test_one_claim_takes_the_first_of_that_order(self, bench: Bench) -> None:
+    async def test_one_claim_takes_the_first_runs_of_that_order(self, bench: Bench) -> None:
         node = await bench.node()
         now = await bench.now()
         low = await bench.enqueue(fire_at=now - 99, due_at=now - 99)
@@ -196,13 +196,13 @@ class Claims:
         assert answer.runs == []
         assert answer.next_due_at == us(later.due_at)
 
-    async def test_a_run_is_claimed_when_the_time_of_the_store_has_come(self, bench: Bench) -> None:
+    async def test_a_run_is_claimed_when_it_is_due_by_the_clock_of_the_store(self, bench: Bench) -> None:
         node = await bench.node()
         run = await bench.enqueue(delay=SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
         assert [held.id for held in (await bench.claim(node)).runs] == [run.id]
 
-    async def test_other_queues_and_unknown_tasks_are_left_for_others(self, bench: Bench) -> None:
+    async def test_runs_of_other_queues_and_unknown_tasks_are_left_for_other_nodes(self, bench: Bench) -> None:
         node = await bench.node()
         slow = await bench.enqueue(queue="slow")
         unknown = await bench.enqueue(task="unknown")
@@ -215,7 +215,7 @@ class Claims:
         both = await bench.claim(node, queues=["default", "slow"], tasks={**TERMS, "unknown": TaskTerms()})
         assert {run.id for run in both.runs} == {slow.id, unknown.id}
 
-    async def test_a_node_may_know_thousands_of_tasks(self, bench: Bench) -> None:
+    async def test_a_node_can_know_thousands_of_tasks(self, bench: Bench) -> None:
         tasks = {f"task {number}": TaskTerms(timeout=number) for number in range(3000)}
         queues = tuple(f"queue {number}" for number in range(50))
         node = await bench.node(tasks=tasks, queues=queues)
@@ -293,14 +293,14 @@ class Claims:
             assert (await bench.claim(node)).runs == []
         assert (await bench.store.pulse(APP)).waiting == 1
 
-    async def test_a_node_that_was_judged_dead_gets_nothing(self, bench: Bench) -> None:
+    async def test_a_node_that_was_declared_dead_gets_nothing(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge() == [node]
         await bench.enqueue()
         assert (await bench.claim(node)).runs == []
 
-    async def test_next_due_at_says_that_more_is_waiting(self, bench: Bench) -> None:
+    async def test_next_due_at_shows_that_more_runs_are_waiting(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.enqueue(APP, [a_run() for _ in range(3)])
         answer = await bench.claim(node, limit=2)
@@ -320,7 +320,7 @@ class Claims:
         await bench.cancel(urgent.id)
         assert (await bench.claim(node)).next_due_at is None
 
-    async def test_a_run_too_old_to_start_ends_as_missed(self, bench: Bench) -> None:
+    async def test_an_expired_run_ends_as_missed(self, bench: Bench) -> None:
         node = await bench.node()
         ago = await bench.now() - MINUTE
         old = await bench.enqueue(fire_at=ago, due_at=ago, expires=SECOND)
@@ -330,7 +330,7 @@ class Claims:
         assert (run.state, run.verdict, run.reason) == (State.DONE, Verdict.MISSED, Reason.EXPIRED)
         assert (await bench.claim(node)).expired == []
 
-    async def test_runs_too_old_to_start_do_not_keep_the_others_from_starting(self, bench: Bench) -> None:
+    async def test_expired_runs_do_not_keep_others_from_starting(self, bench: Bench) -> None:
         node = await bench.node()
         ago = await bench.now() - MINUTE
         await bench.store.enqueue(APP, [a_run(fire_at=ago, due_at=ago, expires=SECOND, priority=9) for _ in range(5)])
@@ -348,7 +348,7 @@ class Claims:
 
     # --- cancel
 
-    async def test_what_is_not_running_is_cancelled_at_once(self, bench: Bench) -> None:
+    async def test_runs_that_are_not_running_are_cancelled_at_once(self, bench: Bench) -> None:
         node = await bench.node()
         parked = await bench.hold(node)
         await bench.end(node, parked, kind="park")
@@ -362,7 +362,7 @@ class Claims:
         assert await bench.state(running.id) is State.RUNNING
 
     @pytest.mark.parametrize("is_blocked_first", [False, True])
-    async def test_a_run_cancelled_with_what_it_was_blocked_on_does_not_wait_again(
+    async def test_a_run_cancelled_together_with_the_run_it_is_blocked_on_stays_cancelled(
         self, bench: Bench, is_blocked_first: bool
     ) -> None:
         waiting = await bench.fire(await bench.add())
@@ -371,7 +371,7 @@ class Claims:
         assert await bench.cancel(*ids) == ["ended", "ended"]
         assert [run.verdict for run in await bench.runs()] == [Verdict.CANCELLED] * 2
 
-    async def test_the_owner_of_a_running_run_hears_of_its_cancel(self, bench: Bench) -> None:
+    async def test_the_heartbeat_tells_the_node_of_a_running_run_about_its_cancel(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         assert await bench.cancel(held.id) == ["asked"]
@@ -385,14 +385,14 @@ class Claims:
         async with bench.heartbeat() as heartbeat:
             assert (await heartbeat.beat(node, HOUR)).cancels == []
 
-    async def test_a_cancel_that_comes_too_late_changes_nothing(self, bench: Bench) -> None:
+    async def test_a_cancel_after_the_verdict_changes_nothing(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         ended = await bench.end(node, held)
         assert await bench.cancel(held.id) == ["done"]
         assert await bench.run(held.id) == ended
 
-    async def test_answers_of_cancel_are_per_run(self, bench: Bench) -> None:
+    async def test_cancel_answers_for_each_run(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         waiting = await bench.enqueue()
@@ -400,21 +400,21 @@ class Claims:
         assert await bench.cancel(waiting.id, unknown, held.id) == ["ended", "unknown", "asked"]
         assert await bench.cancel(waiting.id, unknown, held.id) == ["done", "unknown", "asked"]
 
-    async def test_a_cancelled_run_has_the_reason_of_the_request_unless_its_owner_gives_one(self, bench: Bench) -> None:
+    async def test_a_cancelled_run_has_the_reason_of_the_request_unless_its_node_gives_one(self, bench: Bench) -> None:
         node = await bench.node()
         for given, kept in ((None, "not needed"), ("gave up", "gave up")):
             held = await bench.hold(node)
             await bench.cancel(held.id, reason="not needed")
             assert (await bench.end(node, held, verdict=Verdict.CANCELLED, reason=given)).reason == kept
 
-    async def test_a_job_that_ends_well_despite_a_cancel_has_succeeded(self, bench: Bench) -> None:
+    async def test_a_job_that_succeeds_despite_a_cancel_has_succeeded(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.cancel(held.id)
         assert (await bench.end(node, held)).verdict is Verdict.SUCCEEDED
 
     @pytest.mark.parametrize("kind", ["retry", "release", "park"])
-    async def test_a_run_that_was_to_be_cancelled_does_not_wait_again(self, bench: Bench, kind: str) -> None:
+    async def test_a_run_with_a_requested_cancel_ends_instead_of_waiting_again(self, bench: Bench, kind: str) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.cancel(held.id, reason="not needed")

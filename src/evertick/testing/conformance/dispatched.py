@@ -1,5 +1,5 @@
-"""Promises about dispatched runs: they belong to no node, are written about under their fence alone, and come back when
-nobody takes them or their worker falls silent."""
+"""Promises about dispatched runs: they belong to no node, only reports with their fence count, and they are released
+when no worker takes them or their worker is silent."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _PATIENT = DispatchTerms(to=CHANNEL, ack_timeout=HOUR, progress_timeout=HOUR)
 
 
 def a_dispatch(held: Claimed, dispatch: DispatchTerms = _PATIENT, **fields: Any) -> Outcome:
-    """What dispatches a run: the outcome with its message."""
+    """The outcome that dispatches a run, with its message."""
     message = NewMessage(
         id=a_run().id,
         channel=dispatch.to,
@@ -92,7 +92,7 @@ async def answer_to(bench: Bench, one: Report) -> ReportAnswer:
 async def check(
     bench: Bench, *, app: str = APP, limit: int = 100, windows: Mapping[str, ReportWindow] | None = None
 ) -> DispatchesChecked:
-    """By a node that has read all reports, unless `windows` says which."""
+    """Check as a node that has read all reports, or those of `windows`."""
     always = {CHANNEL: ReportWindow(0, await bench.now() + HOUR)}
     return await bench.store.check_dispatched(app, limit, always if windows is None else windows)
 
@@ -109,9 +109,9 @@ async def dispatched_run(bench: Bench, run: str) -> Run:
 
 
 class Dispatched:
-    # --- who did it
+    # --- queue and worker of a run
 
-    async def test_whose_hands_a_run_ended_in_is_known_with_its_end(self, bench: Bench) -> None:
+    async def test_a_finished_run_names_the_queue_and_the_worker_that_did_it(self, bench: Bench) -> None:
         node = await bench.node()
         known, at_once, nameless = [await dispatch(bench, node, queue="docker") for _ in range(3)]
         await report(bench, report_of(known, "taken", worker="w1"))
@@ -128,7 +128,7 @@ class Dispatched:
         found = [(await bench.run(held.id)).dispatched_to for held in (known, at_once, nameless)]
         assert found == [DispatchedTo(to=CHANNEL, queue="docker", worker=worker) for worker in ("w1", "w2", None)]
 
-    async def test_a_run_that_goes_to_another_worker_forgets_the_first(self, bench: Bench) -> None:
+    async def test_a_run_dispatched_again_names_only_its_new_worker(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
         await report(bench, report_of(held, "taken", worker="w1"), report_of(held, "release"))
@@ -138,12 +138,12 @@ class Dispatched:
         await report(bench, report_of(again, "finish", worker="w2"))
         assert (await bench.run(held.id)).dispatched_to == DispatchedTo(to=CHANNEL, worker="w2")
 
-    async def test_a_worker_whose_name_no_database_takes_is_heard(self, bench: Bench) -> None:
+    async def test_a_report_of_a_worker_whose_name_cannot_be_stored_is_accepted(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
         await report(bench, report_of(held, "finish", worker="w\x00\ud800"))
         assert (await bench.run(held.id)).dispatched_to == DispatchedTo(to=CHANNEL, worker="w\ufffd?")
 
-    async def test_a_run_that_was_done_here_was_in_no_other_hands(self, bench: Bench) -> None:
+    async def test_a_run_finished_by_a_node_names_no_queue(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await bench.finish(node, an_outcome(held, "done", verdict=Verdict.SUCCEEDED)) == ["done"]
@@ -174,15 +174,15 @@ class Dispatched:
         assert (claimed.caused_by, claimed.dispatches) == (held.id, held.fence)
 
     async def test_a_dispatch_of_a_lost_claim_writes_nothing(self, bench: Bench) -> None:
-        node, heir = await bench.node(), await bench.node()
+        node, successor = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
-        [again] = (await bench.rehome(heir)).claimed
+        [again] = (await bench.rehome(successor)).claimed
         assert await bench.finish(node, a_dispatch(held)) == ["lost"]
         assert await messages(bench) == []
         assert (await bench.run(held.id)).fence == again.fence
 
-    async def test_a_dispatch_whose_answer_was_lost_is_told_already_whatever_came_of_it(self, bench: Bench) -> None:
+    async def test_a_dispatch_sent_again_is_answered_with_already(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         outcome = a_dispatch(held)
@@ -192,7 +192,7 @@ class Dispatched:
         await report(bench, report_of(held, "finish"))
         assert await bench.finish(node, outcome) == ["already"]
 
-    async def test_a_cancel_that_was_asked_for_comes_before_a_dispatch(self, bench: Bench) -> None:
+    async def test_a_requested_cancel_wins_over_a_dispatch(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await bench.cancel(held.id) == ["asked"]
@@ -201,7 +201,7 @@ class Dispatched:
         assert (run.verdict, run.reason) == (Verdict.CANCELLED, "requested")
         assert await messages(bench) == []
 
-    async def test_many_dispatchs_and_other_outcomes_go_together(self, bench: Bench) -> None:
+    async def test_dispatches_and_other_outcomes_are_written_in_one_batch(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.enqueue(APP, [a_run() for _ in range(4)])
         first, second, third, fourth = (await bench.claim(node)).runs
@@ -213,7 +213,7 @@ class Dispatched:
         assert states == [State.DISPATCHED, State.DONE, State.WAITING, State.DISPATCHED]
         assert len(await messages(bench)) == 2
 
-    async def test_of_many_dispatchs_those_that_nobody_wants_or_holds_any_more_send_nothing(self, bench: Bench) -> None:
+    async def test_cancelled_and_lost_runs_of_a_dispatch_batch_send_no_message(self, bench: Bench) -> None:
         node = await bench.node()
         dispatched, cancelled, other, twice = [await bench.hold(node) for _ in range(4)]
         await bench.cancel(cancelled.id, reason="unwanted")
@@ -225,26 +225,26 @@ class Dispatched:
         assert (await bench.run(cancelled.id)).verdict is Verdict.CANCELLED
         assert (await bench.run(other.id)).state is State.RUNNING
 
-    async def test_a_dispatched_run_survives_the_death_of_whoever_dispatched_it_over(self, bench: Bench) -> None:
-        node, heir = await bench.node(), await bench.node()
+    async def test_a_dispatched_run_survives_the_death_of_the_node_that_dispatched_it(self, bench: Bench) -> None:
+        node, successor = await bench.node(), await bench.node()
         held = await dispatch(bench, node)
         await bench.store.leave(node)
-        rehomed = await bench.rehome(heir)
+        rehomed = await bench.rehome(successor)
         assert (rehomed.claimed, rehomed.released, rehomed.ended) == ([], [], [])
         assert (await dispatched_run(bench, held.id)).losses == 0
         assert await report(bench, report_of(held, "finish")) == ["done"]
 
-    async def test_what_was_dispatched_in_the_own_queue_of_a_node_outlives_it(self, bench: Bench) -> None:
-        node, heir = await bench.node(), await bench.node()
+    async def test_a_run_dispatched_from_the_own_queue_of_a_node_survives_its_death(self, bench: Bench) -> None:
+        node, successor = await bench.node(), await bench.node()
         run = await bench.enqueue(queue=f"@{node}")
         [held] = (await bench.claim(node, queues=(f"@{node}",))).runs
         await bench.finish(node, a_dispatch(held))
         await bench.store.leave(node)
-        assert (await bench.rehome(heir)).ended == []
+        assert (await bench.rehome(successor)).ended == []
         assert await report(bench, report_of(held, "finish")) == ["done"]
         assert (await bench.run(run.id)).verdict is Verdict.SUCCEEDED
 
-    async def test_whoever_dispatched_a_run_over_may_not_write_about_it_any_more(self, bench: Bench) -> None:
+    async def test_a_node_cannot_write_about_a_run_that_it_has_dispatched(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
         assert await bench.note(node, held, progress=0.5, lines=((1, "info", "hello"),)) == [held.id]
@@ -254,7 +254,7 @@ class Dispatched:
 
     # --- reports
 
-    async def test_a_worker_takes_a_run_speaks_of_it_and_ends_it(self, bench: Bench) -> None:
+    async def test_a_worker_takes_a_run_reports_progress_and_finishes_it(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
         assert await report(bench, report_of(held, "pushed")) == ["done"]
@@ -281,17 +281,17 @@ class Dispatched:
         )
         assert (ended.started_at, ended.dispatched) == (run.started_at, None)
 
-    async def test_reports_of_one_batch_are_taken_in_their_order(self, bench: Bench) -> None:
+    async def test_reports_of_a_batch_are_applied_in_order(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
-        words = [report_of(held, kind) for kind in ("pushed", "taken", "progress", "finish", "progress", "finish")]
-        assert await report(bench, *words) == ["done"] * 4 + ["already"] * 2
+        reports = [report_of(held, kind) for kind in ("pushed", "taken", "progress", "finish", "progress", "finish")]
+        assert await report(bench, *reports) == ["done"] * 4 + ["already"] * 2
         run = await bench.run(held.id)
         assert run.verdict is Verdict.SUCCEEDED
         assert run.started_at is not None
 
-    async def test_an_end_says_how_long_the_work_took(self, bench: Bench) -> None:
-        """As its worker saw it, also where all that it said is heard at one moment."""
+    async def test_a_finished_run_has_the_duration_that_its_worker_measured(self, bench: Bench) -> None:
+        """Also if all its reports arrive at one moment."""
         node, took = await bench.node(), bench.short // 3
         held = await dispatch(bench, node, retry_delay=0)
         await bench.pass_time(bench.short)
@@ -302,14 +302,14 @@ class Dispatched:
         assert took <= us(attempt.finished_at) - us(attempt.started_at) < took + SECOND
         again = await dispatch(bench, node, held.id)
         await report(bench, report_of(again, "taken"))
-        heard = await dispatched_run(bench, held.id)
+        taken = await dispatched_run(bench, held.id)
         await bench.pass_time(bench.short)
         await report(bench, report_of(again, "finish", took=took))
         run = await bench.run(held.id)
         assert took <= us(run.finished_at) - us(run.started_at) < took + SECOND
-        assert us(run.started_at) > us(heard.started_at)
+        assert us(run.started_at) > us(taken.started_at)
 
-    async def test_no_work_began_before_it_was_dispatched(self, bench: Bench) -> None:
+    async def test_a_run_never_starts_before_its_dispatch(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
         dispatched = (await dispatched_run(bench, held.id)).dispatched
@@ -317,7 +317,7 @@ class Dispatched:
         await report(bench, report_of(held, "finish", took=HOUR))
         assert (await bench.run(held.id)).started_at == dispatched.at
 
-    async def test_reports_about_many_runs_go_together(self, bench: Bench) -> None:
+    async def test_reports_about_many_runs_are_applied_in_one_batch(self, bench: Bench) -> None:
         node = await bench.node()
         runs = await bench.store.enqueue(APP, [a_run() for _ in range(5)])
         held = {each.id: each for each in (await bench.claim(node)).runs}
@@ -344,7 +344,7 @@ class Dispatched:
         ]
         assert (found[1].error, found[1].reason, found[2].reason) == ("no", "error", "nothing new")
 
-    async def test_whatever_a_worker_says_first_tells_that_it_has_the_run(self, bench: Bench) -> None:
+    async def test_the_first_report_of_a_worker_marks_the_run_as_taken(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, progress_timeout=MINUTE)
         assert await report(bench, report_of(held, "progress")) == ["done"]
@@ -352,7 +352,7 @@ class Dispatched:
         assert run.dispatched is not None
         assert None not in (run.dispatched.pushed_at, run.dispatched.taken_at)
         assert us(run.dispatched.until) == us(run.dispatched.taken_at) + MINUTE
-        # What the node that brought it says later is no news, and does not set the time to take it.
+        # A late `pushed` of the node changes nothing, and sets no time for taking it.
         assert await report(bench, report_of(held, "pushed"), report_of(held, "taken")) == ["already", "already"]
         assert (await dispatched_run(bench, held.id)).dispatched == run.dispatched
 
@@ -371,26 +371,28 @@ class Dispatched:
         assert await bench.store.log(APP, old.id) == []
         assert await report(bench, report_of(new, "finish"), report_of(old, "finish")) == ["done", "stale"]
 
-    async def test_a_report_about_what_is_not_dispatched_is_refused(self, bench: Bench) -> None:
+    async def test_a_report_about_a_run_that_is_not_dispatched_is_refused(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await report(bench, report_of(held, "finish")) == ["stale"]
         assert await bench.state(held.id) is State.RUNNING
 
-    async def test_apps_do_not_report_of_each_others_runs(self, bench: Bench) -> None:
+    async def test_a_report_from_another_app_is_refused(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
         [answer] = await bench.store.apply_reports(OTHER_APP, [report_of(held, "finish")])
         assert answer.answer == "stale"
         assert await bench.state(held.id) is State.DISPATCHED
 
     @pytest.mark.parametrize("kind", ["finish", "fail", "skip"])
-    async def test_an_end_that_is_reported_twice_is_known_already(self, bench: Bench, kind: str) -> None:
+    async def test_a_final_report_sent_again_is_answered_with_already(self, bench: Bench, kind: str) -> None:
         held = await dispatch(bench, await bench.node())
         assert await report(bench, report_of(held, kind)) == ["done"]
         assert await report(bench, report_of(held, kind), report_of(held, "progress")) == ["already", "already"]
 
     @pytest.mark.parametrize(("mode", "kind"), [("forget", "pushed"), ("ack", "taken"), ("ack", "progress")])
-    async def test_a_mode_says_when_a_run_has_succeeded(self, bench: Bench, mode: DispatchMode, kind: str) -> None:
+    async def test_the_dispatch_mode_decides_when_a_run_has_succeeded(
+        self, bench: Bench, mode: DispatchMode, kind: str
+    ) -> None:
         held = await dispatch(bench, await bench.node(), mode=mode)
         if mode == "ack":
             assert await report(bench, report_of(held, "pushed")) == ["done"]
@@ -402,7 +404,7 @@ class Dispatched:
         assert await report(bench, report_of(held, "fail", error="later")) == ["already"]
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
-    async def test_log_lines_come_with_reports_and_a_repeated_one_brings_them_once(self, bench: Bench) -> None:
+    async def test_log_lines_of_a_report_sent_again_are_stored_once(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
         lines = ((1, "info", "one"), (2, "warning", "two"))
         numbered = report_of(held, "progress", lines=lines, seq=0)
@@ -415,9 +417,7 @@ class Dispatched:
         assert {line.fence for line in found} == {held.fence}
 
     @pytest.mark.parametrize("is_numbered", [True, False], ids=["numbered", "unnumbered"])
-    async def test_a_worker_that_never_falls_silent_fills_no_ledger_and_its_last_words_stay(
-        self, bench: Bench, is_numbered: bool
-    ) -> None:
+    async def test_a_full_log_still_takes_the_lines_of_the_final_report(self, bench: Bench, is_numbered: bool) -> None:
         held = await dispatch(bench, await bench.node())
         each, times = 1_000, 12
         for first in range(0, each * times, each):
@@ -431,7 +431,7 @@ class Dispatched:
         assert "the log of this attempt is full" in found[LINES_MAX]
         assert found[LINES_MAX + 1 :] == ["no space left"]
 
-    async def test_long_lines_of_a_worker_are_bounded_by_their_size(self, bench: Bench) -> None:
+    async def test_the_log_of_an_attempt_is_limited_by_its_size(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
         for first in range(0, 200, 20):
             lines = tuple((number, "info", "x" * 10_000) for number in range(first, first + 20))
@@ -445,7 +445,7 @@ class Dispatched:
         assert "is full" in next(text for text in found if not text.startswith("x"))
         assert found[-1].startswith("y")
 
-    async def test_what_cannot_be_written_of_a_report_stops_no_other(self, bench: Bench) -> None:
+    async def test_a_report_that_cannot_be_written_does_not_stop_the_others_of_its_batch(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.enqueue(APP, [a_run(), a_run()])
         bad, good = (await bench.claim(node)).runs
@@ -459,7 +459,7 @@ class Dispatched:
 
     # --- failures
 
-    async def test_a_failure_is_tried_again_as_agreed_whoever_applies_it(self, bench: Bench) -> None:
+    async def test_a_failure_is_retried_after_the_delay_stored_with_the_dispatch(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), retry_delay=MINUTE)
         before = await bench.now()
         answer = await answer_to(bench, report_of(held, "fail", error="no", reason="broken"))
@@ -473,7 +473,7 @@ class Dispatched:
         assert earlier.started_at is not None
         assert await report(bench, report_of(held, "fail")) == ["already"]
 
-    async def test_a_failure_without_another_try_is_final(self, bench: Bench) -> None:
+    async def test_a_failure_without_a_retry_delay_is_final(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), retry_delay=None)
         assert (await answer_to(bench, report_of(held, "fail", error="no"))).verdict is Verdict.FAILED
         run = await bench.run(held.id)
@@ -489,7 +489,7 @@ class Dispatched:
             (None, SECOND, {"retry_delay": MINUTE, "asked_delay": HOUR}, MINUTE),
         ],
     )
-    async def test_a_worker_may_ask_for_another_try_or_rule_it_out(
+    async def test_a_worker_may_ask_for_a_retry_or_forbid_it(
         self, bench: Bench, retry: bool | None, after: int | None, agreed: dict[str, Any], delay: int | None
     ) -> None:
         held = await dispatch(bench, await bench.node(), **agreed)
@@ -502,25 +502,23 @@ class Dispatched:
             assert run.state is State.WAITING
             assert before + delay <= us(run.due_at) <= await bench.now() + delay
 
-    async def test_what_could_not_be_delivered_is_a_failed_attempt(self, bench: Bench) -> None:
+    async def test_a_message_that_cannot_be_delivered_is_a_failed_attempt(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), retry_delay=None)
         assert await report(bench, report_of(held, "undelivered", error="refused")) == ["done"]
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.error) == (Verdict.FAILED, "undelivered", "refused")
 
-    async def test_what_must_not_run_twice_is_not_dispatched_again_when_nobody_knows_whether_it_arrived(
-        self, bench: Bench
-    ) -> None:
+    async def test_an_at_most_once_run_is_not_dispatched_again_after_an_uncertain_delivery(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), terms=TaskTerms(at_most_once=True), retry_delay=0)
         assert (await answer_to(bench, report_of(held, "undelivered"))).verdict is Verdict.FAILED
 
-    async def test_what_was_delivered_after_all_is_not_undelivered(self, bench: Bench) -> None:
+    async def test_a_taken_run_cannot_be_reported_as_undelivered(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
         await report(bench, report_of(held, "taken"))
         assert await report(bench, report_of(held, "undelivered", error="timeout")) == ["already"]
         assert await bench.state(held.id) is State.DISPATCHED
 
-    async def test_a_worker_that_gives_a_run_back_has_spent_nothing(self, bench: Bench) -> None:
+    async def test_a_run_released_by_its_worker_spends_no_attempt(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
         answer = await answer_to(bench, report_of(held, "release", reason="shutdown"))
@@ -531,16 +529,16 @@ class Dispatched:
         assert again.fence > held.fence
         assert len(await messages(bench)) == 2
 
-    # --- those whose time is over
+    # --- timeouts
 
-    async def test_a_run_whose_message_waits_for_its_queue_has_no_time_that_could_be_over(self, bench: Bench) -> None:
+    async def test_no_timeout_starts_before_the_message_is_in_the_queue(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), ack_timeout=0, progress_timeout=0, timeout=0)
         await bench.pass_time(50_000)
         checked = await check(bench)
         assert (checked.released, checked.ended) == ([], [])
         assert await bench.state(held.id) is State.DISPATCHED
 
-    async def test_what_no_worker_takes_in_time_goes_back_and_is_no_loss(self, bench: Bench) -> None:
+    async def test_a_run_not_taken_within_ack_timeout_is_released_without_a_loss(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, ack_timeout=bench.short)
         await report(bench, report_of(held, "pushed"))
@@ -561,7 +559,7 @@ class Dispatched:
             dispatch_key(held.id, again.fence),
         ]
 
-    async def test_a_worker_that_falls_silent_loses_the_run(self, bench: Bench) -> None:
+    async def test_a_worker_that_reports_no_progress_loses_its_run(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
         await report(bench, report_of(held, "taken"))
         await bench.pass_time(bench.short // 2)
@@ -572,7 +570,7 @@ class Dispatched:
         assert (await check(bench)).released == [held.id]
         assert await report(bench, report_of(held, "progress"), report_of(held, "finish")) == ["stale", "stale"]
 
-    async def test_a_worker_that_goes_on_beyond_its_timeout_loses_the_run(self, bench: Bench) -> None:
+    async def test_a_worker_that_exceeds_the_timeout_loses_its_run(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=HOUR, timeout=10 * MINUTE)
         await report(bench, report_of(held, "taken"))
         run = await dispatched_run(bench, held.id)
@@ -586,7 +584,7 @@ class Dispatched:
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, "not_taken", 0)
 
-    async def test_what_nobody_takes_is_dispatched_anew_as_often_as_that_takes(self, bench: Bench) -> None:
+    async def test_a_run_that_is_never_taken_is_released_each_time_without_a_loss(self, bench: Bench) -> None:
         node = await bench.node()
         run = (await bench.enqueue()).id
         for _ in range(2 * LOSSES_MAX):
@@ -597,7 +595,7 @@ class Dispatched:
             assert await report(bench, report_of(held, "taken")) == ["stale"]
         assert (await bench.run(run)).losses == 0
 
-    async def test_what_was_lost_too_often_ends_as_lost(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_that_was_lost_too_often_ends_as_lost(self, bench: Bench) -> None:
         node = await bench.node()
         run = (await bench.enqueue()).id
         for count in range(1, LOSSES_MAX + 1):
@@ -610,7 +608,7 @@ class Dispatched:
         ended = await bench.run(run)
         assert (ended.verdict, ended.reason, ended.losses) == (Verdict.LOST, "no_progress", LOSSES_MAX)
 
-    async def test_tending_takes_no_more_than_it_is_asked_for_and_no_other_app(self, bench: Bench) -> None:
+    async def test_a_check_of_dispatched_runs_respects_its_limit_and_its_app(self, bench: Bench) -> None:
         node = await bench.node()
         held = [await dispatch(bench, node, ack_timeout=0) for _ in range(1)]
         for _ in range(2):
@@ -625,16 +623,16 @@ class Dispatched:
         assert len((await check(bench, limit=2)).released) == 2
         assert len((await check(bench, limit=2)).released) == 1
 
-    async def test_a_worker_whose_time_is_over_is_told_to_stop(self, bench: Bench) -> None:
+    async def test_a_worker_that_timed_out_gets_a_kill_message(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=0, kill=KILLS)
         await report(bench, report_of(held, "taken"))
         assert (await check(bench)).has_killed
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "no_progress"}
 
-    # --- who may call a worker silent
+    # --- nodes that may declare a worker silent
 
-    async def test_who_does_not_hear_the_workers_of_a_channel_judges_none_of_them(self, bench: Bench) -> None:
+    async def test_a_node_that_does_not_read_a_channel_declares_none_of_its_workers_silent(self, bench: Bench) -> None:
         node = await bench.node()
         untaken = await dispatch(bench, node, ack_timeout=0)
         silent = await dispatch(bench, node, progress_timeout=0)
@@ -650,16 +648,16 @@ class Dispatched:
         assert await report(bench, report_of(once, "finish")) == ["done"]
         assert {*(await check(bench)).released} == {untaken.id, silent.id}
 
-    async def test_those_of_a_channel_that_nobody_hears_are_in_nobodys_way(self, bench: Bench) -> None:
+    async def test_overdue_runs_of_an_unread_channel_do_not_delay_other_channels(self, bench: Bench) -> None:
         node = await bench.node()
-        unheard = [await dispatch(bench, node, to="away", ack_timeout=0) for _ in range(5)]
+        unread = [await dispatch(bench, node, to="away", ack_timeout=0) for _ in range(5)]
         late = await dispatch(bench, node, ack_timeout=0)
-        await report(bench, *(report_of(each, "pushed") for each in unheard))
+        await report(bench, *(report_of(each, "pushed") for each in unread))
         await report(bench, report_of(late, "pushed"))
         await bench.pass_time(bench.short)
         assert (await check(bench, limit=2)).released == [late.id]
 
-    async def test_a_run_that_was_not_heard_for_all_of_its_time_gets_it_again(self, bench: Bench) -> None:
+    async def test_a_run_whose_reports_were_not_read_gets_its_full_timeout_again(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, progress_timeout=bench.short)
         await report(bench, report_of(held, "taken"))
@@ -673,11 +671,11 @@ class Dispatched:
         async with bench.heartbeat() as heartbeat:
             await bench.pass_time(2 * bench.short)
             assert (await heartbeat.beat(node, HOUR)).has_dispatched
-        # The same stretch, heard on: now it is silent.
+        # The same window, read further: now the worker is silent.
         assert (await check(bench, windows={CHANNEL: ReportWindow(back, await bench.now())})).released == [held.id]
         assert (await bench.run(held.id)).losses == 1
 
-    async def test_a_word_after_the_outage_is_heard_as_any_other(self, bench: Bench) -> None:
+    async def test_reports_after_a_broker_outage_are_accepted(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
         await report(bench, report_of(held, "taken"))
         await bench.pass_time(2 * bench.short)
@@ -687,7 +685,7 @@ class Dispatched:
         assert await report(bench, report_of(held, "finish", result=b"7")) == ["done"]
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
-    async def test_nobody_is_silent_later_than_it_was_listened_to(self, bench: Bench) -> None:
+    async def test_a_timeout_after_the_last_read_of_the_channel_does_not_count(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), ack_timeout=bench.short)
         await report(bench, report_of(held, "pushed"))
         last = await bench.now()
@@ -697,7 +695,7 @@ class Dispatched:
         assert (await dispatched_run(bench, held.id)).dispatched == before
         assert (await check(bench, windows={CHANNEL: ReportWindow(0, await bench.now())})).released == [held.id]
 
-    async def test_the_timeout_of_a_run_is_judged_by_those_who_hear_its_worker(self, bench: Bench) -> None:
+    async def test_only_a_node_that_reads_the_channel_checks_the_timeout_of_a_run(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=None, timeout=-MINUTE)
         await report(bench, report_of(held, "taken"))
         await bench.pass_time(bench.short)
@@ -708,7 +706,7 @@ class Dispatched:
         assert run.dispatched is not None
         assert us(run.dispatched.until) == back + MINUTE
 
-    async def test_what_is_to_be_cancelled_is_for_anybody(self, bench: Bench) -> None:
+    async def test_any_node_may_carry_out_a_cancel(self, bench: Bench) -> None:
         node = await bench.node()
         unsent = await dispatch(bench, node, kill=KILLS)
         taken = await dispatch(bench, node, progress_timeout=bench.short, kill=KILLS)
@@ -728,12 +726,12 @@ class Dispatched:
         assert (await check(bench, windows={})).ended == [(taken.id, Verdict.CANCELLED)]
         assert await bench.state(overdue.id) is State.DISPATCHED
 
-    async def test_a_ledger_has_an_id_of_its_own(self, bench: Bench) -> None:
+    async def test_a_store_has_an_id(self, bench: Bench) -> None:
         assert re.fullmatch(r"[A-Za-z0-9_-]{16,64}", bench.store.id)
 
     # --- cancel
 
-    async def test_a_cancel_before_the_message_is_sent_ends_the_run_and_withdraws_it(self, bench: Bench) -> None:
+    async def test_a_cancel_before_the_message_is_sent_ends_the_run_and_drops_the_message(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, kill=KILLS)
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
@@ -745,7 +743,7 @@ class Dispatched:
         assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
         assert await messages(bench) == []
 
-    async def test_a_cancel_while_the_message_is_on_its_way_is_told_to_the_worker(self, bench: Bench) -> None:
+    async def test_a_cancel_while_the_message_is_being_sent_sends_a_kill_message(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node, kill=KILLS)
         await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())
@@ -754,7 +752,7 @@ class Dispatched:
         assert (checked.ended, checked.has_killed) == ([], True)
         assert (await dispatched_run(bench, held.id)).is_cancel_requested
 
-    async def test_a_cancelled_run_that_no_worker_has_ends_at_once_and_is_no_loss(self, bench: Bench) -> None:
+    async def test_a_cancelled_run_that_no_worker_has_taken_ends_at_once_without_a_loss(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), kill=KILLS)
         await report(bench, report_of(held, "pushed"))
         await bench.cancel(held.id, reason="unwanted")
@@ -762,14 +760,14 @@ class Dispatched:
         assert (checked.ended, checked.has_killed) == ([(held.id, Verdict.CANCELLED)], True)
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
-        # Its message may still be in the queue: whoever takes it finds that, and is not listened to.
+        # Its message may still be in the queue. Reports of a worker that takes it are refused.
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "unwanted"}
         assert await report(bench, report_of(held, "taken"), report_of(held, "finish")) == ["stale", "stale"]
 
-    @pytest.mark.parametrize("heard_until", ["never", "before", "since later"])
-    async def test_a_cancelled_run_that_somebody_unheard_may_have_gets_a_workers_time(
-        self, bench: Bench, heard_until: str
+    @pytest.mark.parametrize("read_until", ["never", "before", "since later"])
+    async def test_a_cancelled_run_that_a_worker_may_have_taken_gets_the_time_to_stop(
+        self, bench: Bench, read_until: str
     ) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short, kill=KILLS)
         await report(bench, report_of(held, "pushed"))
@@ -777,14 +775,14 @@ class Dispatched:
         await bench.pass_time(bench.short)
         await bench.cancel(held.id)
         later = await bench.now() + HOUR
-        hearings = {"before": ReportWindow(0, before), "since later": ReportWindow(later, later)}
-        windows = {CHANNEL: hearings[heard_until]} if heard_until in hearings else {}
+        known = {"before": ReportWindow(0, before), "since later": ReportWindow(later, later)}
+        windows = {CHANNEL: known[read_until]} if read_until in known else {}
         assert (await check(bench, windows=windows)).ended == []
         await bench.pass_time(2 * bench.short)
         assert (await check(bench, windows={})).ended == [(held.id, Verdict.CANCELLED)]
         assert (await bench.run(held.id)).losses == 0
 
-    async def test_a_worker_that_is_heard_of_after_the_cancel_has_its_time_to_stop(self, bench: Bench) -> None:
+    async def test_a_run_taken_after_its_cancel_gets_the_time_to_stop(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), kill=KILLS)
         await report(bench, report_of(held, "pushed"))
         await bench.cancel(held.id)
@@ -797,12 +795,12 @@ class Dispatched:
         assert (await check(bench)).ended == []
         assert (await answer_to(bench, report_of(held, "fail", reason="killed"))).verdict is Verdict.CANCELLED
 
-    async def test_a_cancelled_run_ends_by_its_workers_word(self, bench: Bench) -> None:
+    async def test_a_cancelled_run_ends_with_the_report_of_its_worker(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), kill=KILLS, retry_delay=0)
         await report(bench, report_of(held, "taken"))
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
         assert (await check(bench)).has_killed
-        # Told once, and given its time.
+        # The kill is sent once, and the worker gets time to stop.
         again = await check(bench)
         assert (again.ended, again.has_killed) == ([], False)
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
@@ -812,26 +810,26 @@ class Dispatched:
         assert (run.verdict, run.reason) == (Verdict.CANCELLED, "unwanted")
 
     @pytest.mark.parametrize("kind", ["finish", "skip", "release"])
-    async def test_a_worker_that_was_faster_than_its_cancel_has_the_last_word(self, bench: Bench, kind: str) -> None:
+    async def test_a_worker_that_finishes_before_its_cancel_decides_the_verdict(self, bench: Bench, kind: str) -> None:
         held = await dispatch(bench, await bench.node())
         await report(bench, report_of(held, "taken"))
         await bench.cancel(held.id)
         verdict = {"finish": Verdict.SUCCEEDED, "skip": Verdict.SKIPPED, "release": Verdict.CANCELLED}[kind]
         assert (await answer_to(bench, report_of(held, kind))).verdict is verdict
 
-    async def test_a_worker_that_does_not_stop_loses_the_cancelled_run(self, bench: Bench) -> None:
+    async def test_a_worker_that_does_not_stop_in_time_loses_the_cancelled_run(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=bench.short)
         await report(bench, report_of(held, "taken"))
         await bench.cancel(held.id)
         await check(bench)
         await bench.pass_time(bench.short // 2)
-        # That it still works does not give it more time.
+        # Progress does not extend that time.
         assert await report(bench, report_of(held, "progress", progress=0.9)) == ["done"]
         await bench.pass_time(bench.short)
         assert (await check(bench)).ended == [(held.id, Verdict.CANCELLED)]
         assert await report(bench, report_of(held, "finish")) == ["stale"]
 
-    async def test_a_cancel_that_is_asked_for_twice_gives_the_worker_no_less_time(self, bench: Bench) -> None:
+    async def test_a_cancel_sent_again_does_not_shorten_the_time_to_stop(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
         await report(bench, report_of(held, "taken"))
         await bench.cancel(held.id, reason="first")
@@ -858,7 +856,7 @@ class Dispatched:
         )
         assert await bench.state(newer.id) is State.WAITING
 
-    # --- its messages
+    # --- messages of a dispatch
 
     async def test_dropping_the_message_of_a_dispatched_run_cancels_it(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node())
@@ -867,7 +865,7 @@ class Dispatched:
         assert (await check(bench)).ended == [(held.id, Verdict.CANCELLED)]
         assert (await bench.run(held.id)).reason == "requested"
 
-    async def test_a_dead_message_is_not_sent_anew_for_a_run_that_is_over(self, bench: Bench) -> None:
+    async def test_a_dead_message_of_a_finished_run_cannot_be_retried(self, bench: Bench) -> None:
         node = await bench.node()
         await dispatch(bench, node, retry_delay=None)
         [claimed] = (await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())).messages
@@ -891,9 +889,11 @@ class Dispatched:
         assert found.caused_by == held.id
         assert await bench.store.messages(APP, MessageFilter(channel="other", key=key)) == []
 
-    # --- what counts as running
+    # --- dispatched runs count as running
 
-    async def test_a_dispatched_run_counts_for_its_concurrency_until_it_leaves_these_hands(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_counts_for_its_concurrency_limit_until_it_ends_or_is_released(
+        self, bench: Bench
+    ) -> None:
         terms = {TASK: TaskTerms(concurrency=make_concurrency(1, None, TASK, {}))}
         node = await bench.node(tasks=terms)
         await bench.store.enqueue(APP, [a_run() for _ in range(4)])
@@ -911,7 +911,7 @@ class Dispatched:
                 await report(bench, report_of(held, kind, **later))
         assert len((await bench.claim(node, tasks=terms)).runs) == 1
 
-    async def test_a_dispatched_run_has_its_unique_key(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_keeps_its_unique_key(self, bench: Bench) -> None:
         node = await bench.node()
         run = await bench.enqueue(unique_key="k")
         held = await dispatch(bench, node, run.id)
@@ -920,7 +920,7 @@ class Dispatched:
         await report(bench, report_of(held, "finish"))
         assert (await bench.enqueue(unique_key="k")).is_new
 
-    async def test_a_dispatched_run_is_live_for_overlap_and_frees_what_waits_for_its_end(self, bench: Bench) -> None:
+    async def test_a_dispatched_run_is_live_for_overlap_and_its_end_frees_the_blocked_run(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(overlap="queue")
         held = await dispatch(bench, node, await bench.fire(schedule))
@@ -946,7 +946,7 @@ class Dispatched:
         assert fire_at is not None
         assert before + MINUTE <= fire_at <= await bench.now() + MINUTE
 
-    async def test_a_removed_schedule_leaves_the_worker_of_its_run_alone(self, bench: Bench) -> None:
+    async def test_removing_a_schedule_does_not_stop_a_run_that_a_worker_has_taken(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add()
         held = await dispatch(bench, node, await bench.fire(schedule), kill=KILLS)
@@ -957,7 +957,9 @@ class Dispatched:
         assert await report(bench, report_of(held, "finish")) == ["done"]
 
     @pytest.mark.parametrize("is_pushed", [False, True])
-    async def test_a_removed_schedule_takes_along_what_no_worker_has(self, bench: Bench, is_pushed: bool) -> None:
+    async def test_removing_a_schedule_cancels_dispatched_runs_that_no_worker_has_taken(
+        self, bench: Bench, is_pushed: bool
+    ) -> None:
         node = await bench.node()
         schedule = await bench.add()
         held = await dispatch(bench, node, await bench.fire(schedule))
@@ -967,7 +969,7 @@ class Dispatched:
         run = await bench.run(held.id)
         assert (run.reason, run.losses) == ("removed", 0)
 
-    async def test_the_pulse_counts_dispatched_runs_and_people_find_them(self, bench: Bench) -> None:
+    async def test_the_pulse_and_the_run_filter_include_dispatched_runs(self, bench: Bench) -> None:
         node = await bench.node()
         held = await dispatch(bench, node)
         pulse = await bench.store.pulse(APP)
@@ -975,7 +977,7 @@ class Dispatched:
         assert [run.id for run in await bench.runs(states=(State.DISPATCHED,))] == [held.id]
 
     @pytest.mark.parametrize("end", ["finish", "silence"])
-    async def test_the_feed_tells_of_dispatchs_and_takings(
+    async def test_the_feed_has_events_for_dispatched_and_taken_runs(
         self, bench: Bench, end: Literal["finish", "silence"]
     ) -> None:
         await bench.store.keep_feed(APP, HOUR)

@@ -1,4 +1,4 @@
-"""Promises about duties: one living holder each, a term that only grows, and nothing to extend."""
+"""Promises about duties: each has at most one live holder, and its term only grows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Duties"]
 
 
 async def _hold(bench: Bench, node: str, *names: str, store: Store | None = None) -> dict[str, tuple[str | None, int]]:
-    """Who holds what, and under which term, after this node has asked."""
+    """The holder and the term of each duty after this node has asked."""
     held = await (store or bench.store).hold_duties(APP, node, names or ("tidy",))
     return {duty.name: (duty.node, duty.term) for duty in held.duties}
 
@@ -37,12 +37,12 @@ async def _prune(bench: Bench, *, before: int) -> None:
 class Duties:
     # --- taking
 
-    async def test_a_free_duty_is_taken_by_who_asks_first(self, bench: Bench) -> None:
+    async def test_a_free_duty_goes_to_the_node_that_asks_first(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         assert await _hold(bench, first) == {"tidy": (first, 1)}
         assert await _hold(bench, second) == {"tidy": (first, 1)}
 
-    async def test_asking_again_changes_nothing(self, bench: Bench) -> None:
+    async def test_asking_for_a_held_duty_again_changes_nothing(self, bench: Bench) -> None:
         node = await bench.node()
         await _hold(bench, node)
         since = (await _duty(bench)).since
@@ -50,19 +50,19 @@ class Duties:
         assert await _hold(bench, node) == {"tidy": (node, 1)}
         assert (await _duty(bench)).since == since
 
-    async def test_each_node_takes_what_it_asks_for_and_no_more(self, bench: Bench) -> None:
+    async def test_each_node_takes_only_the_duties_it_asks_for(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         assert await _hold(bench, first, "a", "b") == {"a": (first, 1), "b": (first, 1)}
         assert await _hold(bench, second, "b", "c") == {"b": (first, 1), "c": (second, 1)}
         assert [duty.name for duty in await bench.store.duties(APP)] == ["a", "b", "c"]
 
-    async def test_an_answer_carries_the_time_of_the_store(self, bench: Bench) -> None:
+    async def test_the_answer_about_duties_has_the_time_of_the_store(self, bench: Bench) -> None:
         node, before = await bench.node(), await bench.now()
         taken = await bench.store.hold_duties(APP, node, ["tidy"])
-        looked = await bench.store.hold_duties(APP, node, ["tidy"])
-        assert before <= taken.now <= looked.now <= await bench.now()
+        again = await bench.store.hold_duties(APP, node, ["tidy"])
+        assert before <= taken.now <= again.now <= await bench.now()
 
-    async def test_asking_for_nothing_takes_nothing(self, bench: Bench) -> None:
+    async def test_asking_for_no_duty_takes_none(self, bench: Bench) -> None:
         node = await bench.node()
         assert (await bench.store.hold_duties(APP, node, [])).duties == []
         assert await bench.store.duties(APP) == []
@@ -77,7 +77,7 @@ class Duties:
         assert await _hold(bench, dead) == {"tidy": (None, 1)}
         assert await _hold(bench, node) == {"tidy": (None, 1)}
 
-    async def test_no_two_of_many_who_ask_at_once_get_it(self, bench: Bench) -> None:
+    async def test_of_many_nodes_that_ask_at_once_one_gets_the_duty(self, bench: Bench) -> None:
         stores = [bench.store, await bench.stores.open(), await bench.stores.open()]
         nodes = [await bench.node() for _ in stores]
         for term in range(1, 6):
@@ -88,7 +88,7 @@ class Duties:
             assert holder in nodes
             await bench.store.resign_duties(APP, str(holder), {"tidy": term})
 
-    async def test_apps_have_duties_of_their_own(self, bench: Bench) -> None:
+    async def test_each_app_has_its_own_duties(self, bench: Bench) -> None:
         here, there = await bench.node(), await bench.node(app=OTHER_APP)
         assert await _hold(bench, here) == {"tidy": (here, 1)}
         [other] = (await bench.store.hold_duties(OTHER_APP, there, ["tidy"])).duties
@@ -97,22 +97,22 @@ class Duties:
 
     # --- losing
 
-    async def test_a_death_frees_the_duties_of_its_node(self, bench: Bench) -> None:
+    async def test_the_death_of_a_node_frees_its_duties(self, bench: Bench) -> None:
         first, second = await bench.node(lease=SHORT_LEASE), await bench.node()
         await _hold(bench, first)
         await bench.pass_time(2 * SHORT_LEASE)
-        assert await _hold(bench, second) == {"tidy": (first, 1)}, "a lease that ran out is only a reason to judge"
+        assert await _hold(bench, second) == {"tidy": (first, 1)}, "an expired lease alone does not free a duty"
         assert await bench.store.judge() == [first]
         assert await _hold(bench, second) == {"tidy": (second, 2)}
 
-    async def test_a_beat_tells_whether_a_duty_is_free(self, bench: Bench) -> None:
+    async def test_a_heartbeat_reports_whether_a_duty_is_free(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         async with bench.heartbeat() as heartbeat:
 
             async def is_free() -> bool:
                 return (await heartbeat.beat(second, DAY)).has_free_duties
 
-            assert not await is_free(), "there is none"
+            assert not await is_free(), "no duty exists"
             await _hold(bench, first)
             assert not await is_free()
             await bench.store.resign_duties(APP, first, {"tidy": 1})
@@ -129,14 +129,14 @@ class Duties:
         await bench.store.leave(first)
         assert await _hold(bench, second) == {"tidy": (second, 2)}
 
-    async def test_a_node_that_ends_itself_gives_up_its_duties(self, bench: Bench) -> None:
+    async def test_a_node_that_records_its_own_death_gives_up_its_duties(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first)
         async with bench.heartbeat() as heartbeat:
             await heartbeat.die(first)
         assert await _hold(bench, second) == {"tidy": (second, 2)}
 
-    async def test_the_heart_can_resign_all_duties_of_its_node(self, bench: Bench) -> None:
+    async def test_the_heartbeat_session_can_resign_all_duties_of_its_node(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first, "a", "b")
         await _hold(bench, second, "c")
@@ -144,7 +144,7 @@ class Duties:
             await heartbeat.resign(first)
         assert await _hold(bench, second, "a", "b", "c") == {"a": (second, 2), "b": (second, 2), "c": (second, 1)}
 
-    async def test_what_was_resigned_is_free_and_may_be_taken_again(self, bench: Bench) -> None:
+    async def test_a_resigned_duty_is_free_and_can_be_taken_again(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first, "a", "b")
         await bench.store.resign_duties(APP, first, {"a": 1})
@@ -153,7 +153,7 @@ class Duties:
         await bench.store.resign_duties(APP, second, {"a": 2})
         assert await _hold(bench, first, "a") == {"a": (first, 3)}
 
-    async def test_a_resignation_that_comes_late_frees_nothing(self, bench: Bench) -> None:
+    async def test_a_late_resignation_frees_no_duty(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first)
         await bench.store.resign_duties(APP, first, {"tidy": 1})
@@ -166,7 +166,7 @@ class Duties:
 
     # --- ticking
 
-    async def test_the_holder_says_what_it_did_and_when_it_will_again(self, bench: Bench) -> None:
+    async def test_the_holder_records_its_last_tick_its_error_and_its_next_tick(self, bench: Bench) -> None:
         node = await bench.node(name="web-1")
         await _hold(bench, node)
         duty = await _duty(bench)
@@ -182,7 +182,7 @@ class Duties:
         assert duty.error is not None
         assert duty.error.endswith("end")
 
-    async def test_what_is_to_come_can_be_said_without_having_acted(self, bench: Bench) -> None:
+    async def test_the_next_tick_can_be_recorded_without_a_tick(self, bench: Bench) -> None:
         node = await bench.node()
         await _hold(bench, node)
         assert await _tick(bench, node, 1, next_at=5, has_acted=False)
@@ -212,7 +212,7 @@ class Duties:
         await bench.store.leave(node)
         assert not await _tick(bench, node, 1)
 
-    async def test_a_new_holder_learns_when_the_one_before_meant_to_act(self, bench: Bench) -> None:
+    async def test_a_new_holder_sees_when_the_previous_holder_planned_its_next_tick(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await _hold(bench, first)
         await _tick(bench, first, 1, next_at=77, error="oh")
@@ -220,21 +220,21 @@ class Duties:
         [duty] = (await bench.store.hold_duties(APP, second, ["tidy"])).duties
         assert (duty.node, duty.term, duty.next_at, duty.error) == (second, 2, 77, "oh")
 
-    # --- forgetting
+    # --- pruning
 
-    async def test_a_duty_that_nobody_holds_any_more_is_forgotten(self, bench: Bench) -> None:
+    async def test_a_duty_without_a_holder_is_pruned_after_a_day(self, bench: Bench) -> None:
         node = await bench.node(lease=100 * DAY)
         await _hold(bench, node, "kept", "left")
         await bench.store.resign_duties(APP, node, {"left": 1})
         await _prune(bench, before=await bench.now() + SECOND)
-        assert [duty.name for duty in await bench.store.duties(APP)] == ["kept", "left"], "a day at least"
+        assert [duty.name for duty in await bench.store.duties(APP)] == ["kept", "left"], "kept for at least a day"
         await bench.pass_time(2 * DAY)
         await _prune(bench, before=await bench.now() - 3 * DAY)
         assert [duty.name for duty in await bench.store.duties(APP)] == ["kept", "left"]
         await _prune(bench, before=await bench.now() - DAY)
         assert [duty.name for duty in await bench.store.duties(APP)] == ["kept"]
 
-    async def test_the_term_of_a_forgotten_duty_does_not_come_again(self, bench: Bench) -> None:
+    async def test_the_term_of_a_pruned_duty_is_not_used_again(self, bench: Bench) -> None:
         node = await bench.node(lease=100 * DAY)
         for term in (1, 2, 3):
             await _hold(bench, node)

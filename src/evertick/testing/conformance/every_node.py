@@ -1,4 +1,4 @@
-"""Promises about schedules that run on every node: one run per node and moment, which nobody else ever has."""
+"""Promises about every-node schedules: one run per node and moment, which no other node ever gets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["EveryNode"]
 
 
 async def _for_all(bench: Bench, schedule: StoredSchedule, **fields: object) -> Advance:
-    """The moment of the cursor, for all that live."""
+    """The moment of the cursor, for every live node."""
     planned = an_advance(schedule, a_fire(schedule), **fields)
     return fan_out(planned, schedule.definition, await bench.store.nodes(APP))
 
@@ -36,7 +36,7 @@ async def _queues(bench: Bench) -> set[str]:
 
 
 class EveryNode:
-    async def test_a_moment_has_a_run_for_each_living_node_that_knows_the_task(self, bench: Bench) -> None:
+    async def test_a_moment_has_a_run_for_each_live_node_that_knows_the_task(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         await bench.dead_node()
         await bench.node(tasks={"mail": TaskTerms()})
@@ -49,14 +49,14 @@ class EveryNode:
             (Cause.EVERY_NODE, State.WAITING, runs[0].fire_at)
         }
 
-    async def test_a_moment_for_all_is_one_fire(self, bench: Bench) -> None:
+    async def test_a_moment_for_every_node_counts_as_one_fire(self, bench: Bench) -> None:
         for _ in range(3):
             await bench.node()
         schedule = await bench.add(mode="every-node")
         await bench.record(await _for_all(bench, schedule))
         assert (await bench.stored()).fires == 1
 
-    async def test_a_node_gets_what_is_in_its_own_queue_and_nobody_else_does(self, bench: Bench) -> None:
+    async def test_only_the_node_itself_claims_from_its_own_queue(self, bench: Bench) -> None:
         first, second = await bench.node(), await bench.node()
         schedule = await bench.add(mode="every-node")
         await bench.record(await _for_all(bench, schedule))
@@ -66,7 +66,7 @@ class EveryNode:
         [other] = (await bench.claim(second, queues=("default", own_queue(second)))).runs
         assert other.id != held.id
 
-    async def test_the_same_moment_recorded_again_makes_no_run(self, bench: Bench) -> None:
+    async def test_a_moment_for_every_node_recorded_again_makes_no_run(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(mode="every-node")
         advance = await _for_all(bench, schedule)
@@ -74,13 +74,13 @@ class EveryNode:
         assert (await bench.record(advance)).taken == [False]
         [held] = (await bench.claim(node, queues=(own_queue(node),))).runs
         await bench.end(node, held)
-        # Whoever passes the guard with it once more finds it in history.
+        # A second plan that passes the guard finds the moment in history.
         again = await bench.stored()
         same = an_advance(again, *advance.runs)
         assert (await bench.record(same)).left_out == [held.id]
         assert [run.id for run in await bench.runs()] == [held.id]
 
-    async def test_a_node_that_is_still_at_it_skips_the_moment_and_the_others_do_not(self, bench: Bench) -> None:
+    async def test_only_a_node_that_is_still_running_skips_the_moment(self, bench: Bench) -> None:
         busy, free = await bench.node(name="busy"), await bench.node(name="free")
         schedule = await bench.add(mode="every-node")
         await bench.record(await _for_all(bench, schedule))
@@ -96,7 +96,7 @@ class EveryNode:
         assert (gap.verdict, gap.reason, gap.count) == (Verdict.SKIPPED, "overlap on busy", 1)
         assert (await bench.stored()).fires == 2
 
-    async def test_a_moment_that_all_nodes_skip_is_no_fire(self, bench: Bench) -> None:
+    async def test_a_moment_that_all_nodes_skip_does_not_count_as_a_fire(self, bench: Bench) -> None:
         await bench.node(name="one")
         schedule = await bench.add(mode="every-node")
         await bench.record(await _for_all(bench, schedule))
@@ -104,14 +104,14 @@ class EveryNode:
         assert (await bench.stored()).fires == 1
         assert [gap.reason for gap in await bench.gaps()] == ["overlap on one"]
 
-    async def test_with_overlap_allow_a_node_has_several(self, bench: Bench) -> None:
+    async def test_with_overlap_allow_a_node_has_several_runs(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(mode="every-node", overlap="allow")
         await bench.record(await _for_all(bench, schedule))
         await bench.record(await _for_all(bench, await bench.stored()))
         assert len((await bench.claim(node, queues=(own_queue(node),))).runs) == 2
 
-    async def test_with_nobody_who_knows_the_task_the_moment_is_missed(self, bench: Bench) -> None:
+    async def test_a_moment_without_a_node_that_knows_the_task_is_missed(self, bench: Bench) -> None:
         await bench.node(tasks={"mail": TaskTerms()})
         schedule = await bench.add(mode="every-node")
         assert (await bench.record(await _for_all(bench, schedule))).taken == [True]
@@ -121,7 +121,7 @@ class EveryNode:
 
     # --- death
 
-    async def test_the_run_of_a_dead_node_ends_as_lost_and_is_never_taken_over(self, bench: Bench) -> None:
+    async def test_an_every_node_run_of_a_dead_node_ends_as_lost_and_is_never_reassigned(self, bench: Bench) -> None:
         dead, other = await bench.node(), await bench.node()
         schedule = await bench.add(mode="every-node")
         await bench.record(await _for_all(bench, schedule))
@@ -134,7 +134,7 @@ class EveryNode:
         assert await bench.finish(dead, an_outcome(held)) == ["lost"]
 
     @pytest.mark.parametrize("how", ["waiting", "parked", "held back"])
-    async def test_what_was_still_to_come_for_a_dead_node_ends_as_lost(self, bench: Bench, how: str) -> None:
+    async def test_queued_runs_of_a_dead_node_end_as_lost(self, bench: Bench, how: str) -> None:
         one = {TASK: TaskTerms(concurrency=Concurrency(of=Subject(task=TASK), most=1))}
         terms = one if how == "held back" else TERMS
         dead, other = await bench.node(tasks=terms), await bench.node(tasks=terms)
@@ -153,19 +153,19 @@ class EveryNode:
         assert {(run.state, run.reason) for run in await bench.runs()} == {(State.DONE, Reason.NODE_GONE)}
         assert (await bench.rehome(other, tasks=terms)).ended == []
 
-    async def test_what_waits_for_a_living_node_stays(self, bench: Bench) -> None:
+    async def test_runs_that_wait_for_a_live_node_stay(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         run = await bench.enqueue(queue=own_queue(node))
         assert (await bench.rehome(other)).ended == []
         assert await bench.state(run.id) is State.WAITING
 
-    async def test_a_dead_node_ends_nothing_of_others(self, bench: Bench) -> None:
+    async def test_a_dead_node_does_not_end_runs_of_another_dead_node(self, bench: Bench) -> None:
         dead, asking = await bench.dead_node(), await bench.dead_node()
         run = await bench.enqueue(queue=own_queue(dead))
         assert (await bench.rehome(asking)).ended == []
         assert await bench.state(run.id) is State.WAITING
 
-    async def test_what_is_for_one_node_alone_is_never_parked(self, bench: Bench) -> None:
+    async def test_a_run_in_the_own_queue_of_a_node_is_never_parked(self, bench: Bench) -> None:
         dead = await bench.dead_node()
         run = await bench.enqueue(queue=own_queue(dead), task="mail")
         common = await bench.enqueue(task="mail")
@@ -184,7 +184,7 @@ class EveryNode:
         [again] = (await bench.claim(node, queues=(own_queue(node),))).runs
         assert (again.id, again.attempts) == (held.id, 1)
 
-    async def test_a_deadline_that_passed_gives_the_run_back_to_its_own_node(self, bench: Bench) -> None:
+    async def test_an_overdue_run_in_the_own_queue_of_a_node_goes_back_to_that_node(self, bench: Bench) -> None:
         node, other = await bench.node(lease=24 * HOUR), await bench.node(lease=24 * HOUR)
         run = await bench.enqueue(queue=own_queue(node))
         terms = {TASK: TaskTerms(timeout=1)}
@@ -194,9 +194,9 @@ class EveryNode:
         assert await bench.state(run.id) is State.WAITING
         assert [held.id for held in (await bench.claim(node, queues=(own_queue(node),))).runs] == [run.id]
 
-    # --- by hand
+    # --- triggers
 
-    async def test_by_hand_those_that_are_at_it_are_left_out(self, bench: Bench) -> None:
+    async def test_a_trigger_leaves_out_nodes_that_are_still_running(self, bench: Bench) -> None:
         await bench.node(name="busy")
         schedule = await bench.add(mode="every-node")
         await bench.record(await _for_all(bench, schedule))
@@ -206,7 +206,7 @@ class EveryNode:
         assert [run.queue for run in await bench.runs() if run.cause is Cause.TRIGGER] == [own_queue(free)]
         assert await bench.gaps() == []
 
-    async def test_by_hand_with_all_of_them_at_it_nothing_is_written(self, bench: Bench) -> None:
+    async def test_a_trigger_while_all_nodes_are_running_writes_nothing(self, bench: Bench) -> None:
         await bench.node()
         schedule = await bench.add(mode="every-node")
         await bench.record(await _for_all(bench, schedule))
@@ -214,7 +214,7 @@ class EveryNode:
         assert (answer.taken, len(answer.duplicates)) == ([False], 1)
         assert [run.cause for run in await bench.runs()] == [Cause.EVERY_NODE]
 
-    async def test_moments_for_all_are_recorded_moments(self, bench: Bench) -> None:
+    async def test_moments_for_every_node_are_recorded_moments(self, bench: Bench) -> None:
         for _ in range(2):
             await bench.node()
         schedule = await bench.add(mode="every-node")
@@ -224,14 +224,14 @@ class EveryNode:
         found = await bench.store.recorded_moments(APP, schedule.id, first=moment, last=moment, limit=10)
         assert found == [moment]
 
-    async def test_the_mode_is_shown(self, bench: Bench) -> None:
+    async def test_a_listed_schedule_shows_its_mode(self, bench: Bench) -> None:
         await bench.add(mode="every-node")
         assert (await bench.schedule()).mode == "every-node"
         assert (await bench.stored()).definition == Definition(task=TASK, when="every 1m", mode="every-node")
 
     # --- ticks
 
-    async def test_a_beat_keeps_when_the_loops_of_its_node_step(self, bench: Bench) -> None:
+    async def test_a_heartbeat_stores_the_ticks_of_the_loops_of_its_node(self, bench: Bench) -> None:
         node = await bench.node()
         async with bench.heartbeat() as heartbeat:
             await heartbeat.beat(node, HOUR, {"fire": (MINUTE, 2 * MINUTE), "work": (None, None)})

@@ -1,4 +1,4 @@
-"""Promises about the feed: what happens is in it once, in an order that never changes behind a reader."""
+"""Promises about the feed: each event is in it once, in an order that never changes for a reader."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from evertick.testing.conformance.bench import (
     an_outcome,
     us,
 )
-from evertick.testing.conformance.within import Users
+from evertick.testing.conformance.transactions import Users
 
-__all__ = ["Feed", "FeedWithin", "read_feed"]
+__all__ = ["Feed", "TransactionalFeed", "read_feed"]
 
 _SETTLE_SECONDS = 30
 _KEPT = 7 * 24 * HOUR
 
 
 async def _settle(bench: Bench, app: str = APP) -> FeedState | None:
-    """Until all that is written can be read: other transactions in the same server may hold it up for a moment."""
+    """Wait until all committed events can be read: other transactions of the server may delay them briefly."""
     async with asyncio.timeout(_SETTLE_SECONDS):
         while (state := await bench.store.feed_state(app)) is not None and state.held_at is not None:
             pass
@@ -52,7 +52,7 @@ async def read_feed(bench: Bench, start: Cursor | None = None, *, limit: int = 1
 
 
 def _events(read: FeedRead, app: str = APP, *, start: Cursor | None = None) -> list[FeedEvent]:
-    """Singly; of the row that `start` points into, those behind it."""
+    """Each event; of the row that `start` points into, only those after it."""
     rows = [(Cursor(read.first.epoch, row.txid, row.seq), row) for row in read.rows]
     if start is not None and rows and msgspec.structs.replace(start, index=0) == rows[0][0]:
         rows[0] = (start, rows[0][1])
@@ -60,7 +60,7 @@ def _events(read: FeedRead, app: str = APP, *, start: Cursor | None = None) -> l
 
 
 async def _events_of(bench: Bench, act: Callable[[], Awaitable[object]]) -> list[FeedEvent]:
-    """The events of an act, and no others."""
+    """The events that `act` causes."""
     start = (await read_feed(bench, limit=0)).end
     await act()
     return _events(await read_feed(bench, start))
@@ -74,23 +74,23 @@ class Feed:
         assert await bench.store.feed(APP, start=None, since=None, kinds=None, limit=10) is None
         assert await bench.store.feed_state(APP) is None
         await bench.store.keep_feed(APP, _KEPT)
-        assert _events(await read_feed(bench)) == [], "what was before is not in it"
+        assert _events(await read_feed(bench)) == [], "events from before the feed was turned on"
 
-    async def test_every_node_obeys_at_once(self, bench: Bench) -> None:
+    async def test_turning_the_feed_on_applies_to_every_node_at_once(self, bench: Bench) -> None:
         other = await bench.stores.open()
         await other.enqueue(APP, [a_run()])
         await bench.store.keep_feed(APP, _KEPT)
         await other.enqueue(APP, [a_run()])
         assert [event.kind for event in _events(await read_feed(bench))] == ["run.recorded"]
 
-    async def test_the_feed_of_one_app_knows_nothing_of_another(self, bench: Bench) -> None:
+    async def test_each_app_has_its_own_feed(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         await bench.store.keep_feed(OTHER_APP, _KEPT)
         mine, other = await bench.enqueue(), await bench.enqueue(app=OTHER_APP)
         assert [event.run_id for event in _events(await read_feed(bench))] == [mine.id]
         assert [event.run_id for event in _events(await read_feed(bench, app=OTHER_APP))] == [other.id]
 
-    async def test_another_time_to_keep_leaves_cursors_as_they_are(self, bench: Bench) -> None:
+    async def test_changing_how_long_the_feed_is_kept_leaves_cursors_valid(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         before = await read_feed(bench)
         await bench.store.keep_feed(APP, HOUR)
@@ -100,7 +100,7 @@ class Feed:
         assert state is not None
         assert state.kept == HOUR
 
-    async def test_a_cursor_of_before_it_was_off_is_refused(self, bench: Bench) -> None:
+    async def test_a_cursor_from_before_the_feed_was_turned_off_is_refused(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         await bench.enqueue()
         old = (await read_feed(bench)).end
@@ -110,13 +110,13 @@ class Feed:
         await bench.store.keep_feed(APP, _KEPT)
         seen = await bench.enqueue()
         read = await read_feed(bench)
-        assert [event.run_id for event in _events(read)] == [seen.id], "what it kept before has gone with it"
+        assert [event.run_id for event in _events(read)] == [seen.id], "events from before the feed was turned off"
         with pytest.raises(CursorGone, match="another feed"):
             cursor_of(str(old), read.first, read.end, APP)
 
     # --- events
 
-    async def test_the_life_of_a_fire_is_told(self, bench: Bench) -> None:
+    async def test_the_feed_has_every_event_in_the_life_of_a_fire(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         schedule = await bench.add("nightly")
         node = await bench.node(name="mill")
@@ -151,14 +151,14 @@ class Feed:
         assert (finished.verdict, finished.reason, finished.attempts) == ("failed", "error", 2)
         assert [event.at for event in events] == sorted(event.at for event in events)
 
-    async def test_a_run_that_is_claimed_as_it_is_recorded_tells_its_node(self, bench: Bench) -> None:
+    async def test_the_event_of_a_run_recorded_as_claimed_names_its_node(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         schedule, node = await bench.add(), await bench.node()
         new = a_fire(schedule, is_claimed=True)
         events = await _events_of(bench, lambda: bench.record(an_advance(schedule, new), node=node))
         assert [(event.kind, event.run_id, event.node) for event in events] == [("run.recorded", new.id, node)]
 
-    async def test_what_is_refused_is_not_told(self, bench: Bench) -> None:
+    async def test_refused_writes_have_no_events(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         schedule, node = await bench.add(), await bench.node()
         held = await bench.hold(node)
@@ -174,7 +174,7 @@ class Feed:
 
         assert await _events_of(bench, act) == []
 
-    async def test_gaps_are_told(self, bench: Bench) -> None:
+    async def test_gaps_have_events(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         schedule = await bench.add("nightly")
         assert schedule.fire_at is not None
@@ -184,7 +184,7 @@ class Feed:
         assert (gap.kind, gap.schedule_key, gap.count) == ("gap.recorded", "nightly", 6)
         assert (gap.verdict, gap.reason, us(gap.first_at), us(gap.last_at)) == ("missed", "grace", first, last)
 
-    async def test_peoples_changes_are_told(self, bench: Bench) -> None:
+    async def test_changes_of_schedules_have_events(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         now = await bench.now()
         until = now + HOUR
@@ -202,14 +202,14 @@ class Feed:
         assert {event.schedule_key for event in events} == {"nightly"}
         assert (events[1].note, us(events[1].until)) == ("holidays", until)
 
-    async def test_a_pause_that_ends_by_itself_is_told(self, bench: Bench) -> None:
+    async def test_the_automatic_end_of_a_pause_has_an_event(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         now = await bench.now()
         schedule = await bench.pause(await bench.add(), pause=Pause(at=now, until=now))
         events = await _events_of(bench, lambda: bench.record(an_advance(schedule, ends_pause=True)))
         assert [(event.kind, event.schedule_key) for event in events] == [("schedule.resumed", "nightly")]
 
-    async def test_what_changes_none_or_all_is_told_all_or_none(self, bench: Bench) -> None:
+    async def test_a_refused_all_or_none_batch_has_no_events(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         schedule = await bench.add()
         good = an_advance(schedule, next_fire_at=schedule.fire_at, next_at=schedule.at)
@@ -221,19 +221,19 @@ class Feed:
         assert events == []
 
     @pytest.mark.parametrize("is_running", [False, True])
-    async def test_a_cancelled_run_is_told_when_it_ends(self, bench: Bench, is_running: bool) -> None:
+    async def test_a_cancelled_run_has_its_event_when_it_ends(self, bench: Bench, is_running: bool) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         run = await bench.enqueue()
         held = await bench.hold(node, run.id) if is_running else None
         events = await _events_of(bench, lambda: bench.cancel(run.id, reason="not needed"))
         if held is not None:
-            assert events == [], "it runs still"
+            assert events == [], "still running"
             events = await _events_of(bench, lambda: bench.end(node, held, verdict=Verdict.CANCELLED, attempts=0))
         [finished] = events
         assert (finished.kind, finished.verdict, finished.reason) == ("run.finished", "cancelled", "not needed")
 
-    async def test_a_run_that_is_too_old_to_start_is_told_as_missed(self, bench: Bench) -> None:
+    async def test_an_expired_run_has_an_event_as_missed(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         run = await bench.enqueue(expires=1)
@@ -243,7 +243,7 @@ class Feed:
             ("run.finished", run.id, "missed", "expired")
         ]
 
-    async def test_going_back_is_told(self, bench: Bench) -> None:
+    async def test_releasing_and_parking_a_run_have_events(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         held = await bench.hold(node)
@@ -253,7 +253,7 @@ class Feed:
         [parked] = await _events_of(bench, lambda: bench.finish(node, an_outcome(again, "park")))
         assert (parked.kind, parked.reason) == ("run.parked", "bad_arguments")
 
-    async def test_a_task_that_nobody_knows_is_told_as_parked(self, bench: Bench) -> None:
+    async def test_parking_a_run_of_an_unknown_task_has_an_event(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         run = await bench.enqueue(task="mail")
         events = await _events_of(bench, lambda: bench.store.park_unknown(APP, 10))
@@ -261,32 +261,32 @@ class Feed:
             ("run.parked", run.id, "unknown_task")
         ]
 
-    async def test_the_end_of_a_node_and_what_becomes_of_its_runs_is_told(self, bench: Bench) -> None:
+    async def test_the_death_of_a_node_and_the_recovery_of_its_runs_have_events(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         dead = await bench.node(name="old", lease=SHORT_LEASE)
         held = await bench.hold(dead)
         await bench.pass_time(2 * SHORT_LEASE)
         [died] = await _events_of(bench, bench.store.judge)
         assert (died.kind, died.node, died.node_name) == ("node.died", dead, "old")
-        heir = await bench.node(name="new")
-        released, started = await _events_of(bench, lambda: bench.rehome(heir))
+        successor = await bench.node(name="new")
+        released, started = await _events_of(bench, lambda: bench.rehome(successor))
         assert (released.kind, released.run_id, released.reason) == ("run.released", held.id, "node_died")
-        assert released.node == dead, "who has lost it"
-        assert (started.kind, started.run_id, started.node) == ("run.started", held.id, heir)
-        [left] = await _events_of(bench, lambda: bench.store.leave(heir))
-        assert (left.kind, left.node) == ("node.left", heir)
-        [released] = await _events_of(bench, self._rehoming_without_room(bench))
+        assert released.node == dead, "the node that lost it"
+        assert (started.kind, started.run_id, started.node) == ("run.started", held.id, successor)
+        [left] = await _events_of(bench, lambda: bench.store.leave(successor))
+        assert (left.kind, left.node) == ("node.left", successor)
+        [released] = await _events_of(bench, self._rehome_without_room(bench))
         assert (released.kind, released.run_id, released.reason) == ("run.released", held.id, "node_died")
-        assert released.node == heir
+        assert released.node == successor
 
-    def _rehoming_without_room(self, bench: Bench) -> Callable[[], Awaitable[object]]:
+    def _rehome_without_room(self, bench: Bench) -> Callable[[], Awaitable[object]]:
         async def rehome() -> None:
             other = await bench.node(app=OTHER_APP)
             await bench.rehome(other, limit=0)
 
         return rehome
 
-    async def test_a_node_tells_of_its_start_and_end_once(self, bench: Bench) -> None:
+    async def test_a_node_has_one_event_for_its_start_and_one_for_its_end(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         join = NodeJoin(
             id="n1", name="mill", app=APP, version="1", lease=HOUR, queues=("default",), tasks=TERMS, declares={}
@@ -301,16 +301,16 @@ class Feed:
 
         assert [event.kind for event in await _events_of(bench, act)] == ["node.joined", "node.left"]
 
-    async def test_a_node_that_ends_itself_has_died(self, bench: Bench) -> None:
+    async def test_a_node_that_records_its_own_death_has_a_died_event(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         async with bench.heartbeat() as heartbeat:
             events = await _events_of(bench, lambda: heartbeat.die(node))
         assert [(event.kind, event.node) for event in events] == [("node.died", node)]
 
-    # --- order and place
+    # --- order and position
 
-    async def test_many_facts_of_one_write_come_in_few_rows_and_singly(self, bench: Bench) -> None:
+    async def test_many_events_of_one_write_share_rows_and_are_read_one_by_one(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         runs = [a_run() for _ in range(ITEMS_MOST + 20)]
         await bench.store.enqueue(APP, runs)
@@ -325,7 +325,7 @@ class Feed:
         assert len(finished.rows) == 2
         assert sorted(event.run_id or "" for event in _events(finished)) == sorted(run.id for run in runs)
 
-    async def test_a_reader_goes_on_anywhere_without_loss_or_repetition(self, bench: Bench) -> None:
+    async def test_a_reader_resumes_at_any_event_without_loss_or_repetition(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         for count in (1, 3, 2):
             await bench.store.enqueue(APP, [a_run() for _ in range(count)])
@@ -337,7 +337,7 @@ class Feed:
             following = _events(await read_feed(bench, start), start=start)
             assert following == everything[place + 1 :]
 
-    async def test_what_comes_later_is_never_before_what_was_read(self, bench: Bench) -> None:
+    async def test_later_events_never_appear_before_events_already_read(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         seen: list[str | None] = []
         start = None
@@ -349,7 +349,7 @@ class Feed:
             start = read.end
         assert len(seen) == len(set(seen)) == 5
 
-    async def test_reading_filters_by_kind_and_time_and_takes_no_more_than_the_limit(self, bench: Bench) -> None:
+    async def test_the_feed_is_filtered_by_kind_and_time_up_to_the_limit(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         await bench.enqueue()
         await bench.pass_time(1000)
@@ -371,7 +371,7 @@ class Feed:
 
     # --- pruning
 
-    async def test_what_is_kept_no_longer_goes_and_its_cursors_are_refused(self, bench: Bench) -> None:
+    async def test_old_events_are_pruned_and_their_cursors_are_refused(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, MINUTE)
         await bench.enqueue()
         early = await read_feed(bench)
@@ -390,7 +390,7 @@ class Feed:
             assert caught.value.oldest == str(read.first)
         assert cursor_of(None, read.first, read.end, APP) == read.first
 
-    async def test_pruning_bites_no_more_than_its_limit(self, bench: Bench) -> None:
+    async def test_pruning_the_feed_deletes_no_more_rows_than_its_limit(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, MINUTE)
         for _ in range(3):
             await bench.enqueue()
@@ -399,7 +399,7 @@ class Feed:
         assert await bench.store.prune(APP, before=0, keep_per_schedule=1000, limit=2) == 2
         assert len((await read_feed(bench)).rows) == 1
 
-    async def test_what_is_left_of_a_feed_that_was_turned_off_goes(self, bench: Bench) -> None:
+    async def test_pruning_deletes_the_rows_of_a_feed_that_was_turned_off(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         await bench.enqueue()
         await bench.store.keep_feed(APP, None)
@@ -417,7 +417,7 @@ class Feed:
             cursor_of(str(ahead), read.first, read.end, APP)
         assert cursor_of(str(read.end), read.first, read.end, APP) == read.end
 
-    async def test_how_the_feed_is_can_be_asked(self, bench: Bench) -> None:
+    async def test_the_state_of_the_feed_can_be_read(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         before = await bench.now()
         await bench.enqueue()
@@ -427,10 +427,10 @@ class Feed:
         assert (state.kept, state.held_at) == (_KEPT, None)
 
 
-class FeedWithin:
-    """The feed in transactions of others."""
+class TransactionalFeed:
+    """The feed in transactions of users."""
 
-    async def test_what_a_users_transaction_does_is_told_by_its_commit_alone(self, bench: Bench, users: Users) -> None:
+    async def test_events_of_a_users_transaction_appear_only_with_its_commit(self, bench: Bench, users: Users) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         node = await bench.node()
         held = await bench.hold(node)

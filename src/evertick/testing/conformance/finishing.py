@@ -1,4 +1,4 @@
-"""Promises about runs that are held: only the newest claim may write, every outcome is written once."""
+"""Promises about running runs: only the newest claim may write, and each outcome is written once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDINGS: tuple[Ending, ...] = get_args(Ending)
 
 
 def expires_for(way: Ending) -> int | None:
-    """What the run must be recorded with (and due long before now) to be able to end this way."""
+    """The `expires` with which a long due run can end this way."""
     return SECOND if way == "expired at claim" else None
 
 
@@ -64,26 +64,24 @@ class Finishing:
     # --- finish
 
     @pytest.mark.parametrize(("kind", "is_freed"), [("done", False), ("retry", True), ("release", True)])
-    async def test_finishing_tells_whether_something_has_become_due_by_it(
-        self, bench: Bench, kind: str, is_freed: bool
-    ) -> None:
+    async def test_finish_reports_whether_a_run_has_become_due(self, bench: Bench, kind: str, is_freed: bool) -> None:
         node = await bench.node()
         finished = await bench.store.finish(APP, node, [an_outcome(await bench.hold(node), kind)])
         assert finished.freed is is_freed
 
-    async def test_finishing_tells_when_a_blocked_run_comes_free(self, bench: Bench) -> None:
+    async def test_finish_reports_that_a_blocked_run_was_freed(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node, await bench.fire(await bench.add()))
         await bench.fire(await bench.stored(), state=State.BLOCKED)
         assert (await bench.store.finish(APP, node, [an_outcome(held)])).freed
 
-    async def test_finishing_tells_when_a_schedule_counts_on_from_the_end(self, bench: Bench) -> None:
+    async def test_finish_reports_that_an_after_end_schedule_was_restarted(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node, await bench.fire(await bench.add(), {"after_end": MINUTE}))
         assert (await bench.store.finish(APP, node, [an_outcome(held)])).freed
 
     @pytest.mark.parametrize("verdict", list(Verdict))
-    async def test_a_finished_run_has_its_verdict_for_good(self, bench: Bench, verdict: Verdict) -> None:
+    async def test_a_finished_run_keeps_its_verdict(self, bench: Bench, verdict: Verdict) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         before = await bench.now()
@@ -94,7 +92,7 @@ class Finishing:
         assert (await bench.claim(node)).runs == []
         assert await bench.store.owned(APP, node) == []
 
-    async def test_result_error_and_phases_are_read_as_they_were_written(self, bench: Bench) -> None:
+    async def test_result_error_and_phases_are_stored_unchanged(self, bench: Bench) -> None:
         node = await bench.node()
         phases = (Phase(name="fetch", at=5, seconds=1.5), Phase(name="store", at=7, seconds=0.25, is_failed=True))
         run = await bench.end(
@@ -124,7 +122,7 @@ class Finishing:
         assert done.phases == second
         assert [each.phases for each in await bench.store.attempts(APP, held.id)] == [first]
 
-    async def test_phases_of_a_running_attempt_are_read_before_its_end(self, bench: Bench) -> None:
+    async def test_phases_of_a_running_attempt_can_be_read_before_its_end(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         phases = (Phase(name="fetch", at=5, seconds=1.5), Phase(name="store", at=7, seconds=None))
@@ -132,17 +130,17 @@ class Finishing:
         assert (await bench.run(held.id)).phases == phases
         assert await bench.note(node, held, progress=0.5) == []
         assert (await bench.run(held.id)).phases == phases
-        # An outcome that brings none of its own, as of a node that could not carry them, leaves those.
+        # An outcome without phases keeps the stored ones.
         assert (await bench.end(node, held)).phases == phases
 
-    @pytest.mark.parametrize("is_told", [True, False], ids=["with the release", "before it"])
-    async def test_an_attempt_that_was_given_back_keeps_its_phases(self, bench: Bench, is_told: bool) -> None:
+    @pytest.mark.parametrize("is_in_release", [True, False], ids=["with the release", "before it"])
+    async def test_a_released_attempt_keeps_its_phases(self, bench: Bench, is_in_release: bool) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         phases = (Phase(name="fetch", at=5, seconds=None),)
-        if not is_told:
+        if not is_in_release:
             await bench.note(node, held, phases=phases)
-        release = an_outcome(held, "release", reason=Reason.SHUTDOWN, phases=phases if is_told else ())
+        release = an_outcome(held, "release", reason=Reason.SHUTDOWN, phases=phases if is_in_release else ())
         assert await bench.finish(node, release) == ["done"]
         again = await bench.hold(node, held.id)
         assert await bench.finish(node, release) == ["already"]
@@ -152,14 +150,14 @@ class Finishing:
         done = await bench.end(node, again)
         assert (done.attempts, done.phases) == (1, ())
 
-    async def test_an_attempt_without_phases_that_was_given_back_leaves_nothing(self, bench: Bench) -> None:
+    async def test_a_released_attempt_without_phases_is_not_kept(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await bench.finish(node, an_outcome(held, "release", reason=Reason.SHUTDOWN)) == ["done"]
         assert await bench.store.attempts(APP, held.id) == []
 
-    async def test_what_a_job_says_is_written_even_if_no_database_can_hold_it(self, bench: Bench) -> None:
-        # The names of files, in the text of an error, hold halves of surrogate pairs; binary data holds zeros.
+    async def test_text_that_a_database_rejects_is_stored_with_replacements(self, bench: Bench) -> None:
+        # File names in error texts can have halves of surrogate pairs, binary data has zeros.
         odd = "no such file: \udcff \x00 end"
         node = await bench.node()
         held = await bench.hold(node)
@@ -167,12 +165,12 @@ class Finishing:
         [line] = await bench.store.log(APP, held.id)
         assert line.text.endswith("end")
         phase = Phase(name=odd, at=5, seconds=1.5, metadata={odd: [odd, {"deep": odd}]})
-        said: dict[str, Any] = {"error": odd, "reason": odd, "phases": (phase,)}
-        retried = await bench.end(node, held, kind="retry", **said)
+        fields: dict[str, Any] = {"error": odd, "reason": odd, "phases": (phase,)}
+        retried = await bench.end(node, held, kind="retry", **fields)
         assert retried.error is not None
         assert retried.error.endswith("end")
-        said["result"] = b'{"zero":"a\\u0000b"}'
-        run = await bench.end(node, await bench.hold(node, held.id), verdict=Verdict.FAILED, **said)
+        fields["result"] = b'{"zero":"a\\u0000b"}'
+        run = await bench.end(node, await bench.hold(node, held.id), verdict=Verdict.FAILED, **fields)
         assert run.result == {"zero": "a\x00b"}
         assert [phase.seconds for phase in run.phases] == [1.5]
         assert run.phases[0].name.endswith("end")
@@ -183,7 +181,7 @@ class Finishing:
         assert run.error.startswith("no such file: ")
         assert run.error.endswith("end")
 
-    async def test_a_finished_run_is_read_as_it_was_recorded(self, bench: Bench) -> None:
+    async def test_a_finished_run_keeps_the_fields_it_was_recorded_with(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(args={"x": 1})
         run_id = await bench.fire(schedule, priority=2, labels={"a": "b"}, caused_by="who", expires=HOUR)
@@ -202,7 +200,7 @@ class Finishing:
         ):
             assert getattr(done, name) == getattr(live, name), name
 
-    async def test_the_reason_a_run_was_recorded_with_stays_unless_another_is_given(self, bench: Bench) -> None:
+    async def test_an_outcome_without_a_reason_keeps_the_recorded_reason(self, bench: Bench) -> None:
         node = await bench.node()
         late = await bench.fire(await bench.add(), reason=Reason.LATE)
         assert (await bench.end(node, await bench.hold(node, late))).reason == Reason.LATE
@@ -229,7 +227,7 @@ class Finishing:
         assert await bench.store.attempts(APP, held.id) == []
 
     @pytest.mark.parametrize("kind", _KINDS)
-    async def test_the_same_outcome_sent_again_was_written_already(self, bench: Bench, kind: str) -> None:
+    async def test_an_outcome_sent_again_is_answered_with_already(self, bench: Bench, kind: str) -> None:
         node = await bench.node()
         outcome = an_outcome(await bench.hold(node), kind, delay=HOUR)
         assert await bench.finish(node, outcome) == ["done"]
@@ -239,7 +237,7 @@ class Finishing:
         assert await bench.run(outcome.id) == before
         assert await bench.store.attempts(APP, outcome.id) == tries
 
-    async def test_a_cancelled_retry_sent_again_was_written_already(self, bench: Bench) -> None:
+    async def test_a_cancelled_retry_sent_again_is_answered_with_already(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.cancel(held.id)
@@ -255,7 +253,7 @@ class Finishing:
         assert await bench.run(held.id) == first
 
     @pytest.mark.parametrize("kind", _KINDS)
-    async def test_an_outcome_after_the_run_was_rehomed_is_lost(self, bench: Bench, kind: str) -> None:
+    async def test_an_outcome_after_the_run_was_reassigned_is_lost(self, bench: Bench, kind: str) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
@@ -264,7 +262,7 @@ class Finishing:
         assert (await bench.end(other, taken)).verdict is Verdict.SUCCEEDED
         assert await bench.finish(node, an_outcome(held, kind)) == ["lost"]
 
-    async def test_an_outcome_after_the_run_was_put_back_by_others_is_lost(self, bench: Bench) -> None:
+    async def test_an_outcome_after_another_node_released_the_run_is_lost(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
@@ -273,7 +271,7 @@ class Finishing:
         assert await bench.state(held.id) is State.WAITING
 
     @pytest.mark.parametrize("is_cancelled", [False, True])
-    async def test_an_outcome_after_the_run_was_ended_by_others_is_lost(self, bench: Bench, is_cancelled: bool) -> None:
+    async def test_an_outcome_after_another_node_ended_the_run_is_lost(self, bench: Bench, is_cancelled: bool) -> None:
         node = await bench.node()
         held = await bench.hold(node, terms=TaskTerms(at_most_once=not is_cancelled))
         if is_cancelled:
@@ -295,12 +293,12 @@ class Finishing:
         run = await bench.run(first.id)
         assert (run.state, run.fence) == (State.RUNNING, second.fence)
 
-    async def test_an_outcome_of_a_run_that_is_not_there_is_lost(self, bench: Bench) -> None:
+    async def test_an_outcome_of_an_unknown_run_is_lost(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         assert await bench.finish(node, an_outcome(held, id=a_run().id)) == ["lost"]
 
-    async def test_answers_of_finish_are_per_run(self, bench: Bench) -> None:
+    async def test_finish_answers_for_each_run(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.enqueue(APP, [a_run() for _ in range(5)])
         first, second, third, fourth, fifth = (await bench.claim(node)).runs
@@ -327,8 +325,8 @@ class Finishing:
         first, bad, last = (await bench.claim(node)).runs
         outcomes = [
             an_outcome(first, result=b"1"),
-            # No text at all.
-            an_outcome(bad, result=b"\xff", error="what it was"),
+            # Not UTF-8.
+            an_outcome(bad, result=b"\xff", error="original error"),
             an_outcome(last, kind, delay=HOUR),
         ]
         assert await bench.finish(node, *outcomes) == ["done", "done", "done"]
@@ -341,18 +339,18 @@ class Finishing:
         assert run.error.endswith("what it was")
         assert await bench.finish(node, *outcomes) == ["already", "already", "already"]
 
-    async def test_an_outcome_that_cannot_be_written_in_any_way_is_answered_as_lost(self, bench: Bench) -> None:
+    async def test_an_outcome_that_cannot_be_written_even_without_its_result_is_lost(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.enqueue(APP, [a_run() for _ in range(2)])
         bad, good = (await bench.claim(node)).runs
-        # More than any column of numbers holds.
+        # More than any integer column holds.
         assert await bench.finish(node, an_outcome(bad, attempts=2**70), an_outcome(good)) == ["lost", "done"]
         assert await bench.state(bad.id) is State.RUNNING
         assert await bench.state(good.id) is State.DONE
 
     # --- retry, release, park
 
-    async def test_a_retry_waits_for_its_delay_and_spends_the_attempt(self, bench: Bench) -> None:
+    async def test_a_retry_waits_for_its_delay_and_spends_an_attempt(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         before = await bench.now()
@@ -363,7 +361,7 @@ class Finishing:
         answer = await bench.claim(node)
         assert (answer.runs, answer.next_due_at) == ([], us(run.due_at))
 
-    async def test_a_retry_is_claimed_with_its_attempts_when_its_delay_is_over(self, bench: Bench) -> None:
+    async def test_a_retry_is_claimed_after_its_delay_with_its_attempts(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.end(node, held, kind="retry", delay=SHORT_LEASE)
@@ -371,7 +369,7 @@ class Finishing:
         again = await bench.hold(node, held.id)
         assert (again.attempts, again.losses, again.args) == (1, 0, held.args)
 
-    async def test_earlier_tries_are_kept_with_what_was_wrong(self, bench: Bench) -> None:
+    async def test_earlier_attempts_are_kept_with_their_errors(self, bench: Bench) -> None:
         node = await bench.node()
         run = await bench.enqueue()
         fences = []
@@ -395,7 +393,7 @@ class Finishing:
         waits = await bench.end(node, await bench.hold(node, run.id), kind="retry", delay=2 * HOUR)
         assert waits.expires_at is None or waits.expires_at > waits.due_at
 
-    async def test_a_release_spends_nothing(self, bench: Bench) -> None:
+    async def test_a_release_spends_no_attempt(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         before = await bench.run(held.id)
@@ -414,7 +412,7 @@ class Finishing:
         await bench.end(node, await bench.hold(node, held.id), kind="release")
         assert (await bench.hold(node, held.id)).attempts == 1
 
-    async def test_a_parked_run_is_out_of_the_way_and_spends_nothing(self, bench: Bench) -> None:
+    async def test_a_parked_run_is_not_claimed_and_spends_no_attempt(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         run = await bench.end(
@@ -428,7 +426,7 @@ class Finishing:
 
     # --- owned
 
-    async def test_owned_is_what_the_node_holds_and_no_more(self, bench: Bench) -> None:
+    async def test_owned_lists_only_the_runs_that_the_node_holds(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         first, ended = await bench.hold(node), await bench.hold(node)
         await bench.hold(other)
@@ -447,7 +445,7 @@ class Finishing:
         run = await bench.run(held.id)
         assert (run.progress, run.progress_text) == (0.5, "half")
 
-    async def test_a_note_without_progress_leaves_it_as_it_was(self, bench: Bench) -> None:
+    async def test_a_note_without_progress_keeps_the_progress(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.note(node, held, progress=0.5, progress_text="half")
@@ -455,7 +453,7 @@ class Finishing:
         run = await bench.run(held.id)
         assert (run.progress, run.progress_text) == (0.5, "half")
 
-    async def test_log_lines_are_read_in_order_also_after_the_end(self, bench: Bench) -> None:
+    async def test_log_lines_are_in_order_also_after_the_end_of_the_run(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         at = await bench.now()
@@ -489,7 +487,7 @@ class Finishing:
         log = await bench.store.log(APP, first.id)
         assert [(line.text, line.fence) for line in log] == [("first", first.fence), ("second", second.fence)]
 
-    async def test_a_note_about_what_is_not_held_any_more_is_answered_and_not_written(self, bench: Bench) -> None:
+    async def test_a_note_about_a_run_that_the_node_does_not_hold_is_not_written(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         mine, gone = await bench.hold(node), await bench.hold(node)
         await bench.end(node, gone, verdict=Verdict.FAILED)
@@ -509,7 +507,7 @@ class Finishing:
         await bench.store.enqueue(APP, [a_run() for _ in range(3)])
         bad, good, gone = (await bench.claim(node)).runs
         await bench.end(node, gone, verdict=Verdict.FAILED)
-        # More than any column of numbers holds.
+        # More than any integer column holds.
         first_lines = {bad.id: 2**70, good.id: 0, gone.id: 0}
         notes = [
             Note(id=run.id, fence=run.fence, seq=first_lines[run.id], lines=((5, "info", "said"),))
@@ -519,7 +517,7 @@ class Finishing:
         assert [line.text for line in await bench.store.log(APP, good.id)] == ["said"]
         assert await bench.store.log(APP, bad.id) == []
 
-    async def test_a_note_after_the_run_was_rehomed_is_not_written(self, bench: Bench) -> None:
+    async def test_a_note_after_the_run_was_reassigned_is_not_written(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
@@ -527,7 +525,7 @@ class Finishing:
         assert await bench.note(node, held, progress=0.5) == [held.id]
         assert (await bench.run(held.id)).progress is None
 
-    async def test_a_run_without_log_or_tries_reads_as_empty(self, bench: Bench) -> None:
+    async def test_a_run_without_log_or_attempts_has_empty_lists(self, bench: Bench) -> None:
         run = await bench.enqueue(fire_at=await bench.now() - MINUTE, due_at=await bench.now())
         for wanted in (run.id, a_run().id):
             assert await bench.store.log(APP, wanted) == []

@@ -1,4 +1,4 @@
-"""Promises about recording: what is due, the guards of a plan, one run per nominal moment, cursors after an end."""
+"""Promises about recording fires: due schedules, the guards of a plan, one run per moment, after-end cursors."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ __all__ = ["Fires"]
 _MANY = 1000
 
 
-async def _a_line(bench: Bench, schedule: StoredSchedule, count: int) -> list[str]:
-    """Runs that wait for each other, those of earlier moments behind those of later ones."""
-    line = []
+async def _a_queue(bench: Bench, schedule: StoredSchedule, count: int) -> list[str]:
+    """Runs that are blocked on each other, in descending order of their moments."""
+    queue = []
     for number in range(count):
         moment = (schedule.fire_at or 0) - number * MINUTE
         run = a_fire(schedule, cause=Cause.RERUN, fire_at=moment, state=State.BLOCKED)
         stays = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
         assert (await bench.record(an_advance(schedule, run, **stays))).taken == [True]
-        line.append(run.id)
-    return line
+        queue.append(run.id)
+    return queue
 
 
 class Fires:
     # --- due
 
-    async def test_due_schedules_come_longest_due_first(self, bench: Bench) -> None:
+    async def test_due_schedules_are_read_longest_due_first(self, bench: Bench) -> None:
         now = await bench.now()
         for key, ago in (("middle", 20), ("newest", 10), ("oldest", 30)):
             await bench.add(key, fire_at=now - ago)
@@ -53,16 +53,16 @@ class Fires:
         assert [found.at for found in due.schedules] == [now - 30, now - 20, now - 10]
         assert due.now >= now
 
-    async def test_no_more_than_the_limit_is_read_and_the_longest_due_win(self, bench: Bench) -> None:
+    async def test_the_limit_selects_the_longest_due_schedules(self, bench: Bench) -> None:
         now = await bench.now()
         for ago in (10, 30, 20):
             await bench.add(f"s{ago}", fire_at=now - ago)
         due = await bench.store.due_schedules(APP, 2)
         assert [found.at for found in due.schedules] == [now - 30, now - 20]
 
-    async def test_a_look_goes_on_where_another_has_ended(self, bench: Bench) -> None:
+    async def test_a_scan_continues_where_the_previous_one_ended(self, bench: Bench) -> None:
         now = await bench.now()
-        # Several at one moment, and one before it that comes too late for this look.
+        # Several at one moment; earlier ones are added after the scan has passed them.
         ids = sorted([(await bench.add(f"s{number}", fire_at=now - 20)).id for number in range(4)])
         last = await bench.add("last", fire_at=now - 10)
         pages = []
@@ -75,7 +75,7 @@ class Fires:
             await bench.add(f"before{len(pages)}", fire_at=now - 30)
         assert pages == [ids[:2], ids[2:], [last.id], []]
 
-    async def test_a_look_goes_on_past_what_it_has_seen_and_was_moved(self, bench: Bench) -> None:
+    async def test_a_scan_continues_past_a_schedule_that_was_advanced(self, bench: Bench) -> None:
         now = await bench.now()
         moved, kept = [await bench.add(key, fire_at=now - 20) for key in ("moved", "kept")]
         [seen] = (await bench.store.due_schedules(APP, 1)).schedules
@@ -85,7 +85,7 @@ class Fires:
         found = (await bench.store.due_schedules(APP, 10, seen.place)).schedules
         assert [(each.id, each.at) for each in found] == [(kept.id, now - 20), (moved.id, now - 10)]
 
-    async def test_a_schedule_is_due_by_when_to_look_at_it_not_by_its_moment(self, bench: Bench) -> None:
+    async def test_a_schedule_is_due_by_next_due_at_not_by_its_moment(self, bench: Bench) -> None:
         now = await bench.now()
         await bench.add("jittered", fire_at=now - HOUR, at=now + HOUR)
         early = await bench.add("early", fire_at=now + HOUR, at=now - 1)
@@ -93,7 +93,7 @@ class Fires:
         assert [found.id for found in due.schedules] == [early.id]
         assert due.next_at == now + HOUR
 
-    async def test_next_at_tells_when_the_next_schedule_becomes_due(self, bench: Bench) -> None:
+    async def test_next_at_is_when_the_next_schedule_becomes_due(self, bench: Bench) -> None:
         now = await bench.now()
         assert (await bench.store.due_schedules(APP, 10)).next_at is None
         await bench.add("later", fire_at=now + 2 * HOUR)
@@ -103,13 +103,13 @@ class Fires:
         assert len(due.schedules) == 1
         assert due.next_at == now + HOUR
 
-    async def test_a_schedule_becomes_due_when_the_time_of_the_store_has_come(self, bench: Bench) -> None:
+    async def test_a_schedule_becomes_due_by_the_clock_of_the_store(self, bench: Bench) -> None:
         schedule = await bench.add(fire_at=await bench.now() + SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
         due = await bench.store.due_schedules(APP, 10)
         assert [found.id for found in due.schedules] == [schedule.id]
 
-    async def test_a_due_row_says_what_a_plan_is_made_from(self, bench: Bench) -> None:
+    async def test_a_due_row_has_the_inputs_of_a_plan(self, bench: Bench) -> None:
         await bench.fire(await bench.add(args={"name": "Ä"}))
         stored = await bench.stored()
         [due] = (await bench.store.due_schedules(APP, 10)).schedules
@@ -118,7 +118,7 @@ class Fires:
         assert msgspec.json.decode(due.definition, type=Definition) == stored.definition
         assert (due.pause, due.occurrences) == (None, ())
 
-    async def test_a_due_row_tells_of_a_pause_and_of_decisions(self, bench: Bench) -> None:
+    async def test_a_due_row_has_the_pause_and_the_overrides(self, bench: Bench) -> None:
         schedule = await bench.add()
         pause = Pause(at=1, note="until later", until=2)
         settle = an_advance(schedule, next_fire_at=1, next_at=2, occurrences=(Occurrence(fire_at=7, kind="skip"),))
@@ -128,7 +128,7 @@ class Fires:
         assert (due.version, due.pause, due.occurrences) == (stored.version, pause, stored.occurrences)
         assert due.occurrences
 
-    async def test_what_is_read_of_a_schedule_says_whether_runs_are_live_and_blocked(self, bench: Bench) -> None:
+    async def test_a_due_row_shows_whether_runs_are_live_or_blocked(self, bench: Bench) -> None:
         async def live() -> int:
             [due] = (await bench.store.due_schedules(APP, 10)).schedules
             assert (await bench.stored()).live == due.live
@@ -158,7 +158,7 @@ class Fires:
         due = await bench.store.due_schedules(APP, 10)
         assert [found.live for found in due.schedules] == [1, 5]
 
-    async def test_a_schedule_is_stuck_while_nothing_of_it_is_live_but_parked_runs_and_what_waits_for_them(
+    async def test_a_schedule_is_stuck_while_its_only_live_runs_are_parked_or_blocked_on_parked_ones(
         self, bench: Bench
     ) -> None:
         async def live() -> int:
@@ -182,7 +182,7 @@ class Fires:
         await bench.cancel(parked.id)
         assert await live() == 0
 
-    async def test_a_run_takes_the_place_of_parked_ones_only_while_they_are_parked(self, bench: Bench) -> None:
+    async def test_a_fire_replaces_parked_runs_only_while_they_are_parked(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.add()
         parked = await bench.hold(node, await bench.fire(await bench.stored()))
@@ -207,7 +207,7 @@ class Fires:
 
     # --- guards
 
-    async def test_a_taken_plan_writes_its_runs_and_gaps_and_moves_the_cursor(self, bench: Bench) -> None:
+    async def test_an_accepted_plan_writes_its_runs_and_gaps_and_moves_the_cursor(self, bench: Bench) -> None:
         schedule = await bench.add(labels={"team": "a"})
         fire_at = schedule.fire_at
         assert fire_at is not None
@@ -252,7 +252,7 @@ class Fires:
         assert (stored.fire_at, stored.at, stored.fingerprint) == (1, 2, "f")
         assert stored.version == schedule.version
 
-    async def test_of_many_plans_each_that_is_taken_has_its_own_gaps(self, bench: Bench) -> None:
+    async def test_each_accepted_plan_of_a_batch_writes_its_own_gaps(self, bench: Bench) -> None:
         schedules = [await bench.add(f"s{number}") for number in range(5)]
         plans = [
             an_advance(each, a_fire(each), gaps=tuple(a_gap(number, number + place) for place in range(number)))
@@ -273,7 +273,9 @@ class Fires:
         [{"version": 99}, {"fire_at": 1}, {"fire_at": None}, {"at": 1}, {"at": None}, {"live": 1}, {"schedule_id": -1}],
         ids=lambda stale: "-".join(f"{name} {value}" for name, value in stale.items()),
     )
-    async def test_a_plan_made_from_anything_else_is_refused_whole(self, bench: Bench, stale: dict[str, Any]) -> None:
+    async def test_a_plan_made_from_outdated_inputs_is_refused_completely(
+        self, bench: Bench, stale: dict[str, Any]
+    ) -> None:
         schedule = await bench.add()
         answer = await bench.record(an_advance(schedule, a_fire(schedule), gaps=(a_gap(1, 2),), **stale))
         assert answer.taken == [False]
@@ -281,7 +283,7 @@ class Fires:
         assert await bench.runs() == []
         assert await bench.gaps() == []
 
-    async def test_a_plan_guarded_by_live_runs_is_taken_while_they_are_the_same(self, bench: Bench) -> None:
+    async def test_a_plan_guarded_by_live_runs_is_accepted_while_they_are_unchanged(self, bench: Bench) -> None:
         schedule = await bench.add()
         await bench.fire(schedule, {"live": 0})
         await bench.fire(await bench.stored(), {"live": 1}, state=State.BLOCKED)
@@ -290,11 +292,11 @@ class Fires:
             assert (await bench.record(an_advance(schedule, live=other))).taken == [False]
         assert (await bench.record(an_advance(schedule, live=3))).taken == [True]
 
-    async def test_a_plan_that_does_not_ask_is_taken_whatever_is_live(self, bench: Bench) -> None:
+    async def test_a_plan_without_a_guard_on_live_runs_is_accepted_with_any(self, bench: Bench) -> None:
         await bench.fire(await bench.add())
         assert (await bench.record(an_advance(await bench.stored(), live=None))).taken == [True]
 
-    async def test_a_cursor_of_none_is_guarded_too(self, bench: Bench) -> None:
+    async def test_an_ended_cursor_is_guarded_too(self, bench: Bench) -> None:
         await bench.fire(await bench.add(), {"next_fire_at": None, "next_at": None})
         ended = await bench.stored()
         by_hand = a_fire(ended, cause=Cause.TRIGGER, fire_at=None, due_at=None)
@@ -302,7 +304,7 @@ class Fires:
         assert (await bench.record(an_advance(ended, by_hand))).taken == [True]
         assert (await bench.run(by_hand.id)).cause is Cause.TRIGGER
 
-    async def test_a_plan_is_refused_if_a_run_by_hand_came_after_it_was_made(self, bench: Bench) -> None:
+    async def test_a_plan_is_refused_if_a_manual_run_was_recorded_after_it_was_made(self, bench: Bench) -> None:
         schedule = await bench.add()
         by_hand = a_fire(schedule, cause=Cause.TRIGGER, fire_at=None, due_at=None)
         stays = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
@@ -310,7 +312,7 @@ class Fires:
         assert (await bench.record(an_advance(schedule, a_fire(schedule), live=0))).taken == [False]
         assert [run.id for run in await bench.runs()] == [by_hand.id]
 
-    async def test_a_stamp_is_of_the_row_that_was_read(self, bench: Bench) -> None:
+    async def test_a_stamp_identifies_the_row_that_was_read(self, bench: Bench) -> None:
         schedule = await bench.add()
         [due] = (await bench.store.due_schedules(APP, 10)).schedules
         assert due.stamp == schedule.stamp
@@ -318,12 +320,12 @@ class Fires:
         written = await bench.stored()
         assert schedule.stamp is None or written.stamp != schedule.stamp
 
-    async def test_what_is_written_of_a_plan_does_not_depend_on_its_stamp(self, bench: Bench) -> None:
+    async def test_a_plan_is_written_the_same_with_and_without_its_stamp(self, bench: Bench) -> None:
         node = await bench.node()
         fields = {"queue": "q", "priority": 3, "labels": {"a": "b"}, "reason": Reason.LATE, "expires": HOUR}
         claims: list[dict[str, Any]] = [{}, {"is_claimed": True, "timeout": HOUR, "at_most_once": True}]
         moment = await bench.now() - MINUTE
-        told = []
+        written_rows = []
         for number, claim in enumerate(claims):
             for stamp in (True, False):
                 schedule = await bench.add(f"{number} {stamp}", fire_at=moment, at=moment + 1)
@@ -334,7 +336,7 @@ class Fires:
                 assert (recorded.taken, recorded.fence > 0) == ([True], bool(claim))
                 written, cursor = await bench.run(run.id), await bench.stored(schedule.key)
                 assert written.schedule_key == schedule.key
-                told.append(
+                written_rows.append(
                     (
                         msgspec.structs.replace(
                             written, id="", schedule_key="", created_at=None, started_at=None, fence=None
@@ -342,8 +344,8 @@ class Fires:
                         msgspec.structs.replace(cursor, id=0, key="", stamp=None),
                     )
                 )
-        assert told[0] == told[1]
-        assert told[2] == told[3]
+        assert written_rows[0] == written_rows[1]
+        assert written_rows[2] == written_rows[3]
 
     async def test_the_same_plan_sent_again_is_refused(self, bench: Bench) -> None:
         schedule = await bench.add()
@@ -384,18 +386,18 @@ class Fires:
         stored = await bench.stored("bad")
         assert answer.taken[0] == (stored.fire_at != bad.fire_at)
 
-    async def test_of_two_plans_for_one_schedule_in_a_batch_the_first_is_taken(self, bench: Bench) -> None:
+    async def test_of_two_plans_for_one_schedule_in_a_batch_the_first_is_accepted(self, bench: Bench) -> None:
         schedule = await bench.add()
         plans = [an_advance(schedule, a_fire(schedule)) for _ in range(2)]
         assert (await bench.record(*plans)).taken == [True, False]
         assert [run.id for run in await bench.runs()] == [plans[0].runs[0].id]
 
-    async def test_an_empty_batch_is_answered(self, bench: Bench) -> None:
+    async def test_an_empty_batch_of_plans_gets_an_answer(self, bench: Bench) -> None:
         answer = await bench.record()
         assert (answer.taken, answer.fence) == ([], 0)
         assert await bench.store.change_schedules(APP, []) == []
 
-    async def test_a_thousand_plans_are_one_batch(self, bench: Bench) -> None:
+    async def test_a_thousand_plans_fit_in_one_batch(self, bench: Bench) -> None:
         now = await bench.now()
         adds = [
             Change(key=f"s{number:04}", kind="add", definition=a_definition(), fire_at=now - 1, at=now - 1)
@@ -418,12 +420,12 @@ class Fires:
 
     # --- one run per moment
 
-    async def test_an_id_that_is_there_already_gets_no_second_run(self, bench: Bench) -> None:
-        there = await bench.enqueue()
+    async def test_an_existing_id_gets_no_second_run(self, bench: Bench) -> None:
+        existing = await bench.enqueue()
         schedule = await bench.add()
-        plan = an_advance(schedule, a_fire(schedule, id=there.id, cause=Cause.TRIGGER, fire_at=None, due_at=None))
+        plan = an_advance(schedule, a_fire(schedule, id=existing.id, cause=Cause.TRIGGER, fire_at=None, due_at=None))
         assert (await bench.record(plan)).taken == [True]
-        assert await bench.runs() == [there]
+        assert await bench.runs() == [existing]
 
     async def test_a_trigger_sent_again_is_one_run(self, bench: Bench) -> None:
         schedule = await bench.add()
@@ -441,7 +443,7 @@ class Fires:
             await bench.hold(node, await bench.fire(schedule))
             schedule = await bench.stored()
         by_hand = a_fire(schedule, cause=Cause.TRIGGER, fire_at=None, due_at=None, state=State.BLOCKED)
-        # The cursor stays where it is, so its guard cannot tell that this was written before.
+        # The cursor does not move, so its guard does not notice that this was written before.
         stay = an_advance(schedule, by_hand, next_fire_at=schedule.fire_at, next_at=schedule.at, replaces_live=True)
         await bench.record(stay)
         if state is State.RUNNING:
@@ -459,7 +461,7 @@ class Fires:
         assert len(await bench.runs(schedule_key="second")) == 1
         assert (await bench.enqueue(unique_key="k")).id == there.id
 
-    async def test_a_moment_that_is_live_already_gets_no_second_run(self, bench: Bench) -> None:
+    async def test_a_moment_with_a_live_run_gets_no_second_run(self, bench: Bench) -> None:
         schedule = await bench.add()
         first = await bench.fire(schedule)
         again = await bench.stored()
@@ -468,7 +470,7 @@ class Fires:
         assert [run.id for run in await bench.runs()] == [first]
 
     @pytest.mark.parametrize("cause", [Cause.FIRE, Cause.BACKFILL])
-    async def test_a_moment_that_is_in_history_gets_no_second_run(self, bench: Bench, cause: Cause) -> None:
+    async def test_a_moment_with_a_finished_run_gets_no_second_run(self, bench: Bench, cause: Cause) -> None:
         node = await bench.node()
         schedule = await bench.add()
         first = await bench.hold(node, await bench.fire(schedule))
@@ -494,7 +496,7 @@ class Fires:
         await bench.record(an_advance(first, a_fire(first)), an_advance(second, a_fire(second)))
         assert len(await bench.runs()) == 2
 
-    async def test_a_trigger_at_a_nominal_moment_does_not_take_its_place(self, bench: Bench) -> None:
+    async def test_a_trigger_at_a_nominal_moment_does_not_replace_its_fire(self, bench: Bench) -> None:
         schedule = await bench.add()
         by_hand = a_fire(schedule, cause=Cause.TRIGGER)
         stay = an_advance(schedule, by_hand, next_fire_at=schedule.fire_at, next_at=schedule.at)
@@ -512,7 +514,7 @@ class Fires:
         assert (await bench.record(an_advance(again, made_up))).taken == [True]
         assert (await bench.run(made_up.id)).cause is Cause.BACKFILL
 
-    async def test_fires_that_became_runs_are_counted(self, bench: Bench) -> None:
+    async def test_a_schedule_counts_its_fires_that_became_runs(self, bench: Bench) -> None:
         schedule = await bench.add()
         assert schedule.fire_at is not None
         runs = [a_fire(schedule, fire_at=schedule.fire_at + number) for number in range(3)]
@@ -528,7 +530,7 @@ class Fires:
 
     # --- the fused claim
 
-    async def test_runs_recorded_as_claimed_run_on_the_node_under_one_fence(self, bench: Bench) -> None:
+    async def test_runs_recorded_as_claimed_run_on_their_node_under_one_fence(self, bench: Bench) -> None:
         node = await bench.node()
         first, second = await bench.add("first"), await bench.add("second")
         runs = [a_fire(first, is_claimed=True), a_fire(second, is_claimed=True)]
@@ -558,7 +560,7 @@ class Fires:
         later = await bench.hold(node)
         assert earlier.fence < recorded.fence < later.fence
 
-    async def test_claimed_and_waiting_runs_may_be_recorded_together(self, bench: Bench) -> None:
+    async def test_claimed_and_waiting_runs_can_be_recorded_together(self, bench: Bench) -> None:
         node = await bench.node()
         first, second = await bench.add("first"), await bench.add("second")
         here, there = a_fire(first, is_claimed=True), a_fire(second)
@@ -582,7 +584,7 @@ class Fires:
         await bench.record(an_advance(schedule, a_fire(schedule, is_claimed=True), version=99), node=node)
         assert await bench.store.owned(APP, node) == []
 
-    async def test_a_run_that_is_there_already_is_not_claimed_by_recording_it_again(self, bench: Bench) -> None:
+    async def test_an_existing_run_is_not_claimed_by_recording_it_again(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add()
         await bench.end(node, await bench.hold(node, await bench.fire(schedule)))
@@ -592,7 +594,7 @@ class Fires:
         assert (answer.taken, answer.fence, answer.left_out) == ([True], 0, [second.id])
         assert await bench.store.owned(APP, node) == []
 
-    async def test_recording_tells_which_run_of_a_batch_was_left_out(self, bench: Bench) -> None:
+    async def test_recording_reports_which_run_of_a_batch_was_left_out(self, bench: Bench) -> None:
         node = await bench.node()
         schedule, other = await bench.add(), await bench.add("other")
         await bench.end(node, await bench.hold(node, await bench.fire(schedule)))
@@ -602,7 +604,7 @@ class Fires:
         assert (answer.taken, answer.left_out) == ([True, True], [double.id])
         assert [run.id for run in await bench.store.owned(APP, node)] == [new.id]
 
-    async def test_a_fused_run_that_must_not_run_twice_is_lost_with_its_node(self, bench: Bench) -> None:
+    async def test_an_at_most_once_run_recorded_as_claimed_is_lost_with_its_node(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add()
         new = a_fire(schedule, is_claimed=True, at_most_once=True)
@@ -610,9 +612,9 @@ class Fires:
         await bench.store.leave(node)
         assert (await bench.rehome(await bench.node())).ended == [(new.id, Verdict.LOST)]
 
-    # --- blocked, replaced
+    # --- blocked and replaced runs
 
-    async def test_a_blocked_run_is_blocked_on_the_newest_live_one(self, bench: Bench) -> None:
+    async def test_a_blocked_run_is_blocked_on_the_newest_live_run(self, bench: Bench) -> None:
         schedule = await bench.add()
         await bench.fire(schedule)
         newest = await bench.fire(await bench.stored())
@@ -620,17 +622,17 @@ class Fires:
         run = await bench.run(blocked)
         assert (run.state, run.blocked_on) == (State.BLOCKED, newest)
 
-    async def test_blocked_runs_stand_in_line_whatever_their_moments(self, bench: Bench) -> None:
+    async def test_blocked_runs_are_queued_in_the_order_they_were_recorded(self, bench: Bench) -> None:
         schedule = await bench.add()
-        first, *behind = await _a_line(bench, schedule, 4)
+        first, *behind = await _a_queue(bench, schedule, 4)
         assert [(await bench.run(run)).blocked_on for run in behind] == [first, *behind[:-1]]
         node = await bench.node()
         for run in (first, *behind):
             await bench.end(node, await bench.hold(node, run))
 
-    async def test_whoever_stands_behind_a_run_that_leaves_the_line_keeps_waiting(self, bench: Bench) -> None:
+    async def test_a_run_queued_behind_a_cancelled_run_stays_blocked(self, bench: Bench) -> None:
         schedule = await bench.add()
-        first, second, third, fourth = await _a_line(bench, schedule, 4)
+        first, second, third, fourth = await _a_queue(bench, schedule, 4)
         node = await bench.node()
         held = await bench.hold(node, first)
         assert await bench.cancel(second, third) == ["ended", "ended"]
@@ -639,11 +641,9 @@ class Fires:
         await bench.end(node, held)
         await bench.hold(node, fourth)
 
-    async def test_when_the_first_of_a_line_and_the_one_behind_it_end_together_the_next_is_free(
-        self, bench: Bench
-    ) -> None:
+    async def test_when_the_first_two_blocked_runs_end_together_the_third_is_freed(self, bench: Bench) -> None:
         schedule = await bench.add()
-        first, second, third = await _a_line(bench, schedule, 3)
+        first, second, third = await _a_queue(bench, schedule, 3)
         assert await bench.cancel(second, first) == ["ended", "ended"]
         run = await bench.run(third)
         assert (run.state, run.blocked_on) == (State.WAITING, None)
@@ -655,7 +655,7 @@ class Fires:
         answer = await bench.claim(node)
         assert (answer.runs, answer.next_due_at) == ([], None)
 
-    async def test_a_run_with_nothing_left_to_be_blocked_on_waits(self, bench: Bench) -> None:
+    async def test_a_blocked_run_recorded_after_the_last_live_run_ended_waits(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.end(node, await bench.hold(node, await bench.fire(await bench.add())))
         await bench.fire(await bench.add("neighbour"))
@@ -663,18 +663,20 @@ class Fires:
         assert (run.state, run.blocked_on) == (State.WAITING, None)
 
     @pytest.mark.parametrize("way", ENDINGS)
-    async def test_what_was_blocked_on_a_run_is_freed_by_its_verdict(self, bench: Bench, way: Ending) -> None:
+    async def test_a_blocked_run_is_freed_by_the_verdict_of_the_run_before_it(self, bench: Bench, way: Ending) -> None:
         first = await bench.fire(await bench.add(), expires=expires_for(way))
         blocked = await bench.fire(await bench.stored(), state=State.BLOCKED)
         assert await bench.state(blocked) is State.BLOCKED
         await end_waiting_run(bench, first, way)
         run = await bench.run(blocked)
         assert run.blocked_on is None
-        # Whoever ended it may have claimed what it freed in the same write.
+        # The node that ended it may have claimed the freed run in the same write.
         assert run.state in (State.WAITING, State.RUNNING)
 
     @pytest.mark.parametrize("kind", ["retry", "release", "park"])
-    async def test_what_was_blocked_on_a_run_stays_so_until_its_verdict(self, bench: Bench, kind: str) -> None:
+    async def test_a_blocked_run_stays_blocked_until_the_verdict_of_the_run_before_it(
+        self, bench: Bench, kind: str
+    ) -> None:
         node = await bench.node()
         held = await bench.hold(node, await bench.fire(await bench.add()))
         blocked = await bench.fire(await bench.stored(), state=State.BLOCKED)
@@ -682,7 +684,7 @@ class Fires:
         run = await bench.run(blocked)
         assert (run.state, run.blocked_on) == (State.BLOCKED, held.id)
 
-    async def test_replace_ends_what_waits_and_asks_what_runs(self, bench: Bench) -> None:
+    async def test_replace_cancels_waiting_runs_and_asks_running_ones_to_cancel(self, bench: Bench) -> None:
         node = await bench.node()
         running = await bench.hold(node, await bench.fire(await bench.add()))
         waiting = await bench.fire(await bench.stored())
@@ -702,7 +704,7 @@ class Fires:
         await bench.end(node, running, verdict=Verdict.CANCELLED)
         assert await bench.state(newest) is State.WAITING
 
-    async def test_replace_of_what_only_waits_leaves_nothing_to_be_blocked_on(self, bench: Bench) -> None:
+    async def test_replacing_a_waiting_run_does_not_block_the_new_one(self, bench: Bench) -> None:
         waiting = await bench.fire(await bench.add())
         newest = await bench.fire(await bench.stored(), {"replaces_live": True}, state=State.BLOCKED)
         assert (await bench.run(waiting)).verdict is Verdict.CANCELLED
@@ -748,7 +750,7 @@ class Fires:
         await bench.end(node, first)
         assert (await bench.stored()).at is not None
 
-    async def test_an_after_end_plan_with_nothing_live_counts_from_now(self, bench: Bench) -> None:
+    async def test_an_after_end_plan_without_live_runs_counts_from_now(self, bench: Bench) -> None:
         schedule = await bench.add()
         before = await bench.now()
         plan = an_advance(schedule, gaps=(a_gap(1, 2),), after_end=HOUR, next_fire_at=None, next_at=None)
@@ -766,7 +768,7 @@ class Fires:
         after = await bench.stored()
         assert (after.fire_at, after.at, after.version) == (before.fire_at, before.at, before.version)
 
-    async def test_a_verdict_does_not_move_the_cursor_that_an_edit_has_set(self, bench: Bench) -> None:
+    async def test_a_verdict_does_not_move_a_cursor_that_an_edit_has_set(self, bench: Bench) -> None:
         node = await bench.node()
         after_end = {"after_end": HOUR, "next_fire_at": None, "next_at": None}
         held = await bench.hold(node, await bench.fire(await bench.add(), after_end))
@@ -795,7 +797,7 @@ class Fires:
 
     # --- failed plans
 
-    async def test_a_failed_plan_is_noted_and_changes_nothing_but_when_to_look_again(self, bench: Bench) -> None:
+    async def test_a_failed_plan_stores_its_error_and_moves_only_next_due_at(self, bench: Bench) -> None:
         before = await bench.add()
         plan = an_advance(before, next_fire_at=None, next_at=99, error="no such zone", fingerprint="other")
         assert (await bench.record(plan)).taken == [True]
@@ -805,7 +807,7 @@ class Fires:
         assert after.fingerprint == before.fingerprint
         assert (await bench.schedule()).error == "no such zone"
 
-    async def test_failures_are_counted_in_a_row(self, bench: Bench) -> None:
+    async def test_failed_plans_are_counted_in_a_row(self, bench: Bench) -> None:
         await bench.add()
         for number in (1, 2):
             stored = await bench.stored()

@@ -1,4 +1,4 @@
-"""Promises about limits and unique keys: never more than may be, nobody forgotten, nobody else held up."""
+"""Promises about limits and unique keys: never exceeded, no run left blocked, no other run delayed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _order = itertools.count()
 
 
 async def enqueue(bench: Bench, count: int, **fields: Any) -> list[str]:
-    """Runs that have long been due, each a little less than the one before."""
+    """Runs that are long due, in the order of their due time."""
     ago = await bench.now() - MINUTE
     moments = [ago + next(_order) for _ in range(count)]
     runs = [a_run(**{"fire_at": moment, "due_at": moment, **fields}) for moment in moments]
@@ -64,7 +64,7 @@ async def states(bench: Bench, runs: list[str]) -> list[State]:
 
 
 async def taken_by_new_node(bench: Bench, tasks: Mapping[str, TaskTerms]) -> list[str]:
-    """What a node that joins now claims at once: as long as it is told that there is more."""
+    """The runs that a new node claims at once, in as many claims as the answers ask for."""
     node = await bench.node(tasks=tasks)
     taken: list[str] = []
     for _ in range(50):
@@ -72,14 +72,14 @@ async def taken_by_new_node(bench: Bench, tasks: Mapping[str, TaskTerms]) -> lis
         taken += [run.id for run in answer.runs]
         if answer.next_due_at is None or answer.next_due_at > answer.now:
             return taken
-    raise AssertionError("fifty claims, and still there is more")
+    raise AssertionError("fifty claims, and more runs are waiting")
 
 
 class Limits:
-    # --- how many at once
+    # --- concurrency
 
     @pytest.mark.parametrize("terms", [at_once(1, "of-{x}"), per(1, HOUR, "of-{x}")], ids=["concurrency", "rate"])
-    async def test_a_key_with_characters_that_databases_refuse_is_a_key_like_any_other(
+    async def test_a_limit_key_may_contain_characters_that_databases_reject(
         self, bench: Bench, terms: TaskTerms
     ) -> None:
         tasks = {TASK: terms, FREE: TaskTerms()}
@@ -87,18 +87,18 @@ class Limits:
         odd = [b'{"x":"a\\u0000b"}', b'{"x":"a\\u0000b"}', b'{"x":"a\\ufffdb"}', b'{"x":"ab"}']
         first, again, *others = [(await enqueue(bench, 1, args=args))[0] for args in odd]
         [free] = await enqueue(bench, 1, task=FREE)
-        # Neither does it stop the others, nor is it one with a key that reads the same.
+        # It does not stop the others, and is not equal to a key that looks the same.
         assert sorted(await claimed(bench, node, tasks)) == sorted([first, *others, free])
         assert await bench.state(again) is State.BLOCKED
 
-    async def test_no_more_of_a_task_run_at_once_than_may(self, bench: Bench) -> None:
+    async def test_no_more_runs_of_a_task_than_its_concurrency_limit_run_at_once(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(2)}
         runs = await enqueue(bench, 5)
         assert await claimed(bench, node, tasks) == runs[:2]
         assert await claimed(bench, node, tasks) == []
         assert await states(bench, runs) == [State.RUNNING] * 2 + [State.BLOCKED] * 3
 
-    async def test_a_run_that_a_limit_holds_back_says_what_it_waits_for(self, bench: Bench) -> None:
+    async def test_a_run_blocked_by_a_limit_names_the_limit(self, bench: Bench) -> None:
         node = await bench.node()
         first, second = await enqueue(bench, 2, args=b'{"who":"ann"}')
         assert await claimed(bench, node, {TASK: at_once(1, "c-{who}")}) == [first]
@@ -107,7 +107,7 @@ class Limits:
         assert (await bench.run(first)).blocked_on is None
         assert (await bench.store.pulse(APP)).blocked == 1
 
-    async def test_a_limit_holds_for_all_nodes_together(self, bench: Bench) -> None:
+    async def test_a_concurrency_limit_covers_all_nodes_together(self, bench: Bench) -> None:
         nodes, tasks = [await bench.node() for _ in range(3)], {TASK: at_once(2)}
         await enqueue(bench, 9)
         other = await bench.stores.open()
@@ -116,7 +116,7 @@ class Limits:
         )
         assert sum(len(claim.runs) for claim in claims) == 2
 
-    async def test_a_limit_is_one_of_its_app(self, bench: Bench) -> None:
+    async def test_each_app_has_its_own_limits(self, bench: Bench) -> None:
         tasks = {TASK: at_once(1)}
         await enqueue(bench, 1)
         assert len(await claimed(bench, await bench.node(), tasks)) == 1
@@ -125,7 +125,7 @@ class Limits:
         assert len((await bench.claim(theirs, tasks=tasks, app=OTHER_APP)).runs) == 1
 
     @pytest.mark.parametrize("kind", ["done", "retry", "release", "park"])
-    async def test_whatever_ends_a_claim_lets_the_next_through(self, bench: Bench, kind: str) -> None:
+    async def test_every_end_of_a_claim_frees_its_place_in_the_limit(self, bench: Bench, kind: str) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1)}
         runs = await enqueue(bench, 3)
         [held] = (await bench.claim(node, tasks=tasks)).runs
@@ -134,7 +134,7 @@ class Limits:
         assert await claimed(bench, node, tasks) == [runs[1]]
 
     @pytest.mark.parametrize("is_final", [True, False])
-    async def test_the_death_of_a_node_lets_the_next_through(self, bench: Bench, is_final: bool) -> None:
+    async def test_the_death_of_a_node_frees_its_places_in_a_limit(self, bench: Bench, is_final: bool) -> None:
         dying, node = await bench.node(), await bench.node()
         tasks = {TASK: at_once(1, at_most_once=is_final)}
         runs = await enqueue(bench, 2)
@@ -145,7 +145,7 @@ class Limits:
         assert rehomed.freed
         assert await claimed(bench, node, tasks) == runs[1:]
 
-    async def test_runs_of_the_dead_go_through_a_claim_again(self, bench: Bench) -> None:
+    async def test_limited_runs_of_a_dead_node_are_released_and_claimed_again(self, bench: Bench) -> None:
         dying, node = await bench.node(), await bench.node()
         tasks = {TASK: at_once(2), FREE: TaskTerms()}
         runs = await enqueue(bench, 2)
@@ -158,7 +158,7 @@ class Limits:
         assert await claimed(bench, node, {TASK: at_once(1)}) == runs[:1]
 
     @pytest.mark.parametrize("way", ["cancelled", "expired", "removed", "replaced", "parked"])
-    async def test_one_that_was_let_through_and_is_not_claimed_leaves_its_place_to_the_next(
+    async def test_an_unblocked_run_that_is_never_claimed_passes_its_place_to_the_next_run(
         self, bench: Bench, way: str
     ) -> None:
         node, tasks = await bench.node(lease=SHORT_LEASE if way == "parked" else HOUR), {TASK: at_once(1)}
@@ -192,7 +192,7 @@ class Limits:
                 assert await bench.state(second) is State.PARKED
         assert await bench.state(third) is State.WAITING
 
-    async def test_a_run_that_is_held_back_can_be_cancelled_and_lets_nobody_through(self, bench: Bench) -> None:
+    async def test_cancelling_a_blocked_run_unblocks_no_other_run(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1)}
         runs = await enqueue(bench, 3)
         await claimed(bench, node, tasks)
@@ -200,7 +200,7 @@ class Limits:
         assert (await bench.run(runs[1])).verdict is Verdict.CANCELLED
         assert await bench.state(runs[2]) is State.BLOCKED
 
-    async def test_a_run_that_expires_while_it_is_held_back_ends_when_its_turn_comes(self, bench: Bench) -> None:
+    async def test_a_run_that_expires_while_it_is_blocked_ends_when_it_would_be_claimed(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1)}
         [running] = await enqueue(bench, 1)
         [held] = (await bench.claim(node, tasks=tasks)).runs
@@ -214,7 +214,7 @@ class Limits:
         assert (answer.expired, [run.id for run in answer.runs]) == (old, fresh)
         assert running == held.id
 
-    async def test_removing_a_schedule_cancels_what_a_limit_holds_back(self, bench: Bench) -> None:
+    async def test_removing_a_schedule_cancels_its_runs_that_a_limit_blocks(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1)}
         await enqueue(bench, 1, priority=9)
         schedule = await bench.add()
@@ -223,14 +223,14 @@ class Limits:
         assert await bench.change("remove", await bench.stored())
         assert (await bench.run(held)).verdict is Verdict.CANCELLED
 
-    async def test_a_raised_limit_is_filled_up(self, bench: Bench) -> None:
+    async def test_a_raised_limit_is_used_up_by_the_next_claim(self, bench: Bench) -> None:
         node = await bench.node()
         runs = await enqueue(bench, 9)
         [held] = (await bench.claim(node, tasks={TASK: at_once(1)})).runs
         await bench.finish(node, an_outcome(held))
         assert sorted(await claimed(bench, node, {TASK: at_once(5)})) == sorted(runs[1:6])
 
-    async def test_a_raised_limit_is_filled_up_over_several_small_nodes(self, bench: Bench) -> None:
+    async def test_a_raised_limit_is_used_up_by_claims_of_several_small_nodes(self, bench: Bench) -> None:
         nodes = [await bench.node() for _ in range(4)]
         runs = await enqueue(bench, 9)
         [held] = (await bench.claim(nodes[0], tasks={TASK: at_once(1)})).runs
@@ -238,7 +238,7 @@ class Limits:
         taken = [run for node in nodes for run in await claimed(bench, node, {TASK: at_once(3)}, limit=1)]
         assert taken == runs[1:4]
 
-    async def test_a_lowered_limit_lets_nobody_in_until_it_is_met(self, bench: Bench) -> None:
+    async def test_a_lowered_limit_starts_no_run_until_enough_have_ended(self, bench: Bench) -> None:
         node = await bench.node()
         runs = await enqueue(bench, 4)
         held = (await bench.claim(node, tasks={TASK: at_once(3)})).runs
@@ -248,7 +248,7 @@ class Limits:
         await bench.finish(node, an_outcome(held[2]))
         assert await claimed(bench, node, {TASK: at_once(1)}) == runs[3:]
 
-    async def test_what_a_removed_limit_held_back_runs(self, bench: Bench) -> None:
+    async def test_runs_that_a_removed_limit_blocked_are_claimed(self, bench: Bench) -> None:
         node = await bench.node()
         runs = await enqueue(bench, 4)
         [held] = (await bench.claim(node, tasks={TASK: at_once(1)})).runs
@@ -259,7 +259,7 @@ class Limits:
         assert taken == runs[1:]
 
     @pytest.mark.parametrize("terms", [at_once(5, "new"), per(100, HOUR)], ids=["another key", "a rate instead"])
-    async def test_what_a_changed_limit_held_back_runs(self, bench: Bench, terms: TaskTerms) -> None:
+    async def test_runs_that_a_changed_limit_blocked_are_claimed(self, bench: Bench, terms: TaskTerms) -> None:
         node = await bench.node()
         runs = await enqueue(bench, 4)
         [held] = (await bench.claim(node, tasks={TASK: at_once(1)})).runs
@@ -269,13 +269,15 @@ class Limits:
             taken += await claimed(bench, node, {TASK: terms}, limit=1)
         assert taken == runs[1:]
 
-    async def test_a_limited_task_at_the_head_of_the_queue_holds_up_nobody_behind_it(self, bench: Bench) -> None:
+    async def test_a_limited_task_at_the_head_of_the_queue_does_not_delay_the_runs_behind_it(
+        self, bench: Bench
+    ) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1), FREE: TaskTerms()}
         ahead = await enqueue(bench, 30, priority=9)
         behind = await enqueue(bench, 3, task=FREE)
         assert await claimed(bench, node, tasks, limit=4) == [ahead[0], *behind]
 
-    async def test_what_is_let_through_comes_by_priority_then_by_how_long_it_is_due(self, bench: Bench) -> None:
+    async def test_blocked_runs_are_freed_by_priority_then_longest_due_first(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1)}
         now = await bench.now()
         [first] = await enqueue(bench, 1, priority=99)
@@ -290,13 +292,13 @@ class Limits:
             await bench.finish(node, an_outcome(held))
         assert taken == [first, made[5, 30], made[5, 1], made[0, 20], made[0, 10]]
 
-    async def test_a_key_made_of_arguments_limits_each_of_them_apart(self, bench: Bench) -> None:
+    async def test_a_limit_key_made_of_arguments_limits_each_value_separately(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1, "c-{who}")}
         ann = await enqueue(bench, 2, args=b'{"who":"ann"}')
         bob = await enqueue(bench, 2, args=b'{"who":"bob"}')
         seven = await enqueue(bench, 1, args=b'{"who":7}')
-        nobody = await enqueue(bench, 2)
-        assert await claimed(bench, node, tasks) == [ann[0], bob[0], seven[0], nobody[0]]
+        without = await enqueue(bench, 2)
+        assert await claimed(bench, node, tasks) == [ann[0], bob[0], seven[0], without[0]]
 
     async def test_the_arguments_of_a_schedule_make_the_key_of_its_runs(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1, "c-{who}")}
@@ -306,7 +308,7 @@ class Limits:
         assert await claimed(bench, node, tasks) == [fired]
         assert await bench.state(by_hand[0]) is State.BLOCKED
 
-    async def test_tasks_that_write_the_same_text_share_the_limit(self, bench: Bench) -> None:
+    async def test_tasks_with_the_same_limit_key_share_the_limit(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(2, "db"), FREE: at_once(2, "db", FREE)}
         one, other = await enqueue(bench, 2), await enqueue(bench, 2, task=FREE)
         held = (await bench.claim(node, tasks=tasks)).runs
@@ -314,12 +316,12 @@ class Limits:
         await bench.finish(node, an_outcome(held[0]))
         assert await claimed(bench, node, tasks) == other[:1]
 
-    async def test_a_task_and_a_text_of_the_same_name_are_two_limits(self, bench: Bench) -> None:
+    async def test_a_limit_of_a_task_and_a_limit_key_of_the_same_name_are_two_limits(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1), FREE: at_once(1, TASK, FREE)}
         runs = [*await enqueue(bench, 1), *await enqueue(bench, 1, task=FREE)]
         assert await claimed(bench, node, tasks) == runs
 
-    async def test_one_that_no_living_node_can_take_does_not_hold_up_those_of_its_key(self, bench: Bench) -> None:
+    async def test_a_run_that_no_live_node_can_take_does_not_block_others_of_its_limit_key(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1, "db")}
         [running] = (await bench.claim(node, tasks=tasks)).runs if await enqueue(bench, 1) else []
         everything = {**tasks, FREE: at_once(1, "db", FREE)}
@@ -330,8 +332,8 @@ class Limits:
         assert await claimed(bench, node, tasks) == mine
         assert await states(bench, foreign) == [State.WAITING] * 2
 
-    async def test_overlap_looks_past_a_limit(self, bench: Bench) -> None:
-        """Held back by a limit a run is live, and stands where it would if it waited: one more may be queued on it."""
+    async def test_a_run_blocked_by_a_limit_is_live_for_overlap(self, bench: Bench) -> None:
+        """It counts as waiting does: with overlap `queue` one more run may be blocked on it."""
         node, tasks = await bench.node(), {TASK: at_once(1)}
         await enqueue(bench, 1, priority=9)
         await bench.fire(await bench.add(overlap="queue"))
@@ -344,7 +346,7 @@ class Limits:
         [due] = [row for row in (await bench.store.due_schedules(APP, 10)).schedules if row.id == stored.id]
         assert due.live == 3
 
-    async def test_a_bounded_claim_says_that_more_is_waiting(self, bench: Bench) -> None:
+    async def test_a_claim_that_passes_over_many_limited_runs_reports_that_more_is_waiting(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: at_once(1), FREE: TaskTerms()}
         await enqueue(bench, 1_500, priority=9)
         [free] = await enqueue(bench, 1, task=FREE)
@@ -358,7 +360,7 @@ class Limits:
             assert answer.next_due_at <= answer.now
         assert len(taken) == 2
 
-    async def test_upkeep_lets_nobody_through_who_has_to_wait(self, bench: Bench) -> None:
+    async def test_maintenance_does_not_unblock_runs_that_a_limit_blocks(self, bench: Bench) -> None:
         node = await bench.node()
         await enqueue(bench, 2)
         await claimed(bench, node, {TASK: at_once(1)})
@@ -368,9 +370,9 @@ class Limits:
         assert (await bench.store.pulse(APP)).blocked == 2
         assert await bench.state(late[1]) is State.BLOCKED
 
-    # --- how many in a period
+    # --- rates
 
-    async def test_no_more_start_in_a_period_than_may(self, bench: Bench) -> None:
+    async def test_no_more_runs_than_the_rate_start_in_a_period(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: per(3, HOUR)}
         runs = await enqueue(bench, 5)
         held = (await bench.claim(node, tasks=tasks)).runs
@@ -381,7 +383,7 @@ class Limits:
         blocked = await bench.run(runs[3])
         assert (blocked.state, blocked.reason, blocked.blocked_on) == (State.BLOCKED, Reason.RATE, TASK)
 
-    async def test_a_claim_says_when_the_next_start_is_free(self, bench: Bench) -> None:
+    async def test_a_claim_reports_when_the_rate_allows_the_next_start(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: per(2, HOUR)}
         await enqueue(bench, 1)
         first = await bench.claim(node, tasks=tasks)
@@ -392,7 +394,7 @@ class Limits:
         assert second.next_due_at == first.now + HOUR
         assert (await bench.claim(node, tasks=tasks)).next_due_at == first.now + HOUR
 
-    async def test_when_a_start_is_free_again_the_next_runs(self, bench: Bench) -> None:
+    async def test_the_next_run_starts_as_soon_as_the_rate_allows_it(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: per(2, bench.short)}
         runs = await enqueue(bench, 5)
         taken: list[tuple[str, int]] = []
@@ -405,7 +407,7 @@ class Limits:
         assert [run for run, _ in taken] == runs
         assert all(taken[n + 2][1] - taken[n][1] >= bench.short for n in range(3))
 
-    async def test_every_claim_counts_also_that_of_a_retry(self, bench: Bench) -> None:
+    async def test_every_claim_counts_for_a_rate_also_that_of_a_retry(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: per(2, HOUR)}
         [run] = await enqueue(bench, 1)
         for _ in range(2):
@@ -414,7 +416,7 @@ class Limits:
         assert await claimed(bench, node, tasks) == []
         assert (await bench.run(run)).reason == Reason.RATE
 
-    async def test_a_rate_holds_for_all_nodes_together(self, bench: Bench) -> None:
+    async def test_a_rate_covers_all_nodes_together(self, bench: Bench) -> None:
         nodes, tasks = [await bench.node() for _ in range(3)], {TASK: per(4, HOUR)}
         await enqueue(bench, 9)
         other = await bench.stores.open()
@@ -423,14 +425,14 @@ class Limits:
         )
         assert sum(len(claim.runs) for claim in claims) == 4
 
-    async def test_a_rate_by_key_counts_each_of_them_apart(self, bench: Bench) -> None:
+    async def test_a_rate_by_key_counts_each_key_separately(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: per(1, HOUR, "c-{who}")}
         ann = await enqueue(bench, 2, args=b'{"who":"ann"}')
         bob = await enqueue(bench, 2, args=b'{"who":"bob"}')
         assert await claimed(bench, node, tasks) == [ann[0], bob[0]]
 
-    async def test_a_large_rate_is_never_passed_and_used_up(self, bench: Bench) -> None:
-        """Above a thousand per period starts are gathered, which may cost a thousandth of it and never give more."""
+    async def test_a_large_rate_is_used_up_and_never_exceeded(self, bench: Bench) -> None:
+        """Above a thousand per period starts are grouped: at most a thousandth of the rate is lost, none is added."""
         node, tasks = await bench.node(), {TASK: per(1_200, HOUR)}
         await enqueue(bench, 1_300)
         taken = 0
@@ -441,18 +443,18 @@ class Limits:
         assert answer.next_due_at is not None
         assert HOUR * 0.99 < answer.next_due_at - answer.now <= HOUR
 
-    async def test_a_cancelled_run_that_was_let_through_leaves_its_start_to_the_next(self, bench: Bench) -> None:
+    async def test_a_cancelled_run_that_was_unblocked_passes_its_start_to_the_next_run(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: per(1, bench.short)}
         runs = await enqueue(bench, 3)
         assert await claimed(bench, node, tasks) == runs[:1]
         await bench.pass_time(bench.short)
-        # A claim that has no slots left after another task lets through what it does not take.
+        # A claim whose slots go to another task unblocks a run that it does not take.
         free = await enqueue(bench, 1, task=FREE, priority=9)
         assert await claimed(bench, node, {**tasks, FREE: TaskTerms()}, limit=1) == free
         assert await bench.cancel(runs[1]) == ["ended"]
         assert await claimed(bench, node, tasks) == runs[2:]
 
-    async def test_a_rate_and_a_concurrency_hold_together(self, bench: Bench) -> None:
+    async def test_a_rate_and_a_concurrency_limit_apply_together(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: both(2, 3, HOUR)}
         runs = await enqueue(bench, 6)
         held = (await bench.claim(node, tasks=tasks)).runs
@@ -463,7 +465,7 @@ class Limits:
         assert reasons <= {Reason.RATE, Reason.CONCURRENCY}
         assert (await bench.store.pulse(APP)).blocked == 3
 
-    async def test_a_rate_and_a_concurrency_forget_nobody(self, bench: Bench) -> None:
+    async def test_with_a_rate_and_a_concurrency_limit_every_run_ends(self, bench: Bench) -> None:
         node, tasks = await bench.node(), {TASK: both(2, 3, bench.short)}
         runs, ended = await enqueue(bench, 10), 0
         for _ in range(200):
@@ -476,9 +478,7 @@ class Limits:
             await bench.pass_time(bench.short // 3)
         assert await states(bench, runs) == [State.DONE] * 10
 
-    async def test_one_held_back_by_a_second_limit_does_not_hold_up_others_whom_it_does_not_concern(
-        self, bench: Bench
-    ) -> None:
+    async def test_a_run_blocked_by_its_second_limit_does_not_delay_runs_outside_that_limit(self, bench: Bench) -> None:
         node = await bench.node()
         tasks = {TASK: at_once(1, "c-{who}", rate=per(1, bench.short).rate)}
         ann = await enqueue(bench, 3, args=b'{"who":"ann"}')
@@ -486,14 +486,14 @@ class Limits:
         [held] = (await bench.claim(node, tasks=tasks)).runs
         assert held.id == ann[0]
         await bench.pass_time(bench.short)
-        # Ann's next may start by the rate and not beside the one that runs; Bob's may.
+        # The rate allows one start. Ann's is blocked by her running run, Bob's is not.
         assert await claimed(bench, node, tasks) == bob
         await bench.pass_time(bench.short)
         assert await claimed(bench, node, tasks) == []
         await bench.finish(node, an_outcome(held))
         assert await claimed(bench, node, tasks) == ann[1:2]
 
-    async def test_two_limits_by_key_forget_nobody(self, bench: Bench) -> None:
+    async def test_with_two_limits_by_key_every_run_ends(self, bench: Bench) -> None:
         node = await bench.node()
         tasks = {TASK: at_once(1, "c-{who}", rate=per(1, bench.short, "r-{where}").rate)}
         runs = [
@@ -509,10 +509,10 @@ class Limits:
             await bench.pass_time(bench.short // 3)
         assert set(await states(bench, runs)) == {State.DONE}
 
-    # --- terms that change with a deployment
+    # --- limits that change with a deployment
 
     @pytest.mark.parametrize("new", [per(100, MINUTE), TaskTerms(), at_once(9)], ids=["raised", "removed", "another"])
-    async def test_what_a_rate_held_back_does_not_wait_for_a_period_that_no_node_has_any_more(
+    async def test_runs_blocked_by_a_rate_do_not_wait_after_a_deployment_changes_it(
         self, bench: Bench, new: TaskTerms
     ) -> None:
         runs = await enqueue(bench, 5)
@@ -523,7 +523,7 @@ class Limits:
         assert sorted(await taken_by_new_node(bench, {TASK: new})) == sorted(runs[1:])
 
     @pytest.mark.parametrize("new", [at_once(5), TaskTerms(), per(9, HOUR)], ids=["raised", "removed", "another"])
-    async def test_a_raised_concurrency_does_not_wait_for_the_end_of_those_that_run(
+    async def test_a_raised_concurrency_limit_applies_before_running_runs_end(
         self, bench: Bench, new: TaskTerms
     ) -> None:
         runs = await enqueue(bench, 5)
@@ -531,9 +531,7 @@ class Limits:
         assert await claimed(bench, old, {TASK: at_once(1)}) == runs[:1]
         assert sorted(await taken_by_new_node(bench, {TASK: new})) == sorted(runs[1:])
 
-    async def test_a_node_without_the_limit_takes_in_one_claim_what_one_that_has_it_would_hold_back_again(
-        self, bench: Bench
-    ) -> None:
+    async def test_a_node_without_the_limit_claims_all_blocked_runs_in_one_claim(self, bench: Bench) -> None:
         old = await bench.node(tasks={TASK: at_once(1)})
         runs = await enqueue(bench, 5)
         assert await claimed(bench, old, {TASK: at_once(1)}) == runs[:1]
@@ -541,14 +539,14 @@ class Limits:
         assert await claimed(bench, young, {TASK: TaskTerms()}) == runs[1:]
         assert await claimed(bench, old, {TASK: at_once(1)}) == []
 
-    async def test_a_raised_limit_lets_no_more_through_than_it_says(self, bench: Bench) -> None:
+    async def test_a_raised_limit_is_not_exceeded(self, bench: Bench) -> None:
         runs = await enqueue(bench, 9)
         old = await bench.node(tasks={TASK: at_once(1)})
         assert await claimed(bench, old, {TASK: at_once(1)}) == runs[:1]
         assert await taken_by_new_node(bench, {TASK: at_once(3)}) == runs[1:3]
         assert await states(bench, runs[3:]) == [State.BLOCKED] * 6
 
-    async def test_a_rate_that_is_raised_a_little_is_looked_at_when_the_new_one_is_free(self, bench: Bench) -> None:
+    async def test_after_a_small_raise_of_a_rate_the_next_start_follows_the_new_rate(self, bench: Bench) -> None:
         runs = await enqueue(bench, 3)
         old = await bench.node(tasks={TASK: per(1, HOUR)})
         first = await bench.claim(old, tasks={TASK: per(1, HOUR)})
@@ -557,7 +555,7 @@ class Limits:
         answer = await bench.claim(await bench.node(tasks=new), tasks=new)
         assert (answer.runs, answer.next_due_at) == ([], first.now + 10 * MINUTE)
 
-    async def test_a_node_with_the_limits_of_those_before_it_leaves_what_is_held_back_alone(self, bench: Bench) -> None:
+    async def test_a_node_with_unchanged_limits_leaves_blocked_runs_blocked(self, bench: Bench) -> None:
         tasks = {TASK: at_once(1), FREE: per(1, HOUR, task=FREE)}
         runs = [*await enqueue(bench, 2), *await enqueue(bench, 2, task=FREE)]
         first = await bench.claim(await bench.node(tasks=tasks), tasks=tasks)
@@ -565,22 +563,22 @@ class Limits:
         assert (len(first.runs), answer.runs, answer.next_due_at) == (2, [], first.now + HOUR)
         assert await states(bench, runs) == [State.RUNNING, State.BLOCKED] * 2
 
-    @pytest.mark.parametrize("way", ["leaves", "is judged", "forgets the task", "brings other limits"])
-    async def test_what_a_node_held_back_under_limits_that_it_has_no_more_is_looked_at_by_the_others(
+    @pytest.mark.parametrize("way", ["leaves", "is declared dead", "loses the task", "has other limits"])
+    async def test_runs_blocked_under_limits_that_no_node_has_now_are_claimed_by_other_nodes(
         self, bench: Bench, way: str
     ) -> None:
-        """The usual order of a deployment: the new one is there before the old one goes."""
+        """The usual order of a deployment: the new node joins before the old one leaves."""
         tight, wide = {TASK: per(1, HOUR)}, {TASK: per(100, MINUTE)}
         living = await bench.node(tasks=wide)
-        dying = await bench.node(tasks=tight, lease=SHORT_LEASE if way == "is judged" else HOUR)
+        dying = await bench.node(tasks=tight, lease=SHORT_LEASE if way == "is declared dead" else HOUR)
         assert await claimed(bench, living, wide) == []
         runs = await enqueue(bench, 3)
         [held] = (await bench.claim(dying, tasks=tight)).runs
         await bench.finish(dying, an_outcome(held))
         if way == "leaves":
             await bench.store.leave(dying)
-        elif way in ("forgets the task", "brings other limits"):
-            known = {} if way == "forgets the task" else {TASK: per(2, HOUR)}
+        elif way in ("loses the task", "has other limits"):
+            known = {} if way == "loses the task" else {TASK: per(2, HOUR)}
             await bench.store.join(
                 NodeJoin(
                     id=dying,
@@ -598,7 +596,7 @@ class Limits:
             assert dying in await bench.store.judge()
         assert await claimed(bench, living, wide) == runs[1:]
 
-    async def test_a_raised_limit_of_many_keys_is_come_round_in_several_claims(self, bench: Bench) -> None:
+    async def test_a_raised_limit_with_many_keys_is_used_up_in_several_claims(self, bench: Bench) -> None:
         old, new = {TASK: per(1, HOUR, "c-{who}")}, {TASK: per(5, MINUTE, "c-{who}")}
         node = await bench.node(tasks=old)
         for who in range(150):
@@ -610,20 +608,20 @@ class Limits:
 
     # --- unique keys
 
-    async def test_a_key_until_the_start_is_free_from_the_first_claim_on(self, bench: Bench) -> None:
+    async def test_a_unique_key_until_start_is_free_after_the_first_claim(self, bench: Bench) -> None:
         node = await bench.node()
         first = await bench.enqueue(unique_key="k", unique_until="start")
         assert (await bench.enqueue(unique_key="k")).id == first.id
         held = await bench.hold(node, first.id)
         second = await bench.enqueue(unique_key="k", unique_until="start")
         assert second.is_new
-        # It never comes back: a retry neither takes the key from the second, nor fails because of it.
+        # A retry of the first run neither takes the key back nor fails because of it.
         assert await bench.finish(node, an_outcome(held, "retry", delay=HOUR)) == ["done"]
         assert (await bench.enqueue(unique_key="k")).id == second.id
         await bench.hold(node, second.id)
         assert (await bench.enqueue(unique_key="k")).is_new
 
-    async def test_a_key_for_a_period_is_taken_whether_its_run_is_live_or_not(self, bench: Bench) -> None:
+    async def test_a_unique_key_for_a_period_is_taken_also_after_the_end_of_its_run(self, bench: Bench) -> None:
         node = await bench.node()
         first = await bench.enqueue(unique_key="k", unique_for=HOUR)
         assert (await bench.enqueue(unique_key="k", unique_for=HOUR)).id == first.id
@@ -632,20 +630,20 @@ class Limits:
         assert (again.id, again.is_new, again.state) == (first.id, False, State.DONE)
         assert (await bench.enqueue(unique_key="other", unique_for=HOUR)).is_new
 
-    async def test_a_key_for_a_period_is_free_when_the_period_is_over(self, bench: Bench) -> None:
+    async def test_a_unique_key_for_a_period_is_free_after_the_period(self, bench: Bench) -> None:
         first = await bench.enqueue(unique_key="k", unique_for=bench.short)
         await bench.pass_time(bench.short)
         second = await bench.enqueue(unique_key="k", unique_for=HOUR)
         assert (second.is_new, (await bench.run(first.id)).state) == (True, State.WAITING)
         assert (await bench.enqueue(unique_key="k")).id == second.id
 
-    async def test_a_key_of_a_live_run_is_taken_for_a_period_too(self, bench: Bench) -> None:
+    async def test_the_unique_key_of_a_live_run_also_stops_an_enqueue_with_a_period(self, bench: Bench) -> None:
         first = await bench.enqueue(unique_key="k")
         assert (await bench.enqueue(unique_key="k", unique_for=HOUR)).id == first.id
         await bench.cancel(first.id)
         assert (await bench.enqueue(unique_key="k", unique_for=HOUR)).is_new
 
-    async def test_the_same_id_sent_again_is_no_duplicate_of_itself(self, bench: Bench) -> None:
+    async def test_an_enqueue_sent_again_is_no_duplicate_of_itself(self, bench: Bench) -> None:
         new = a_run(unique_key="k", unique_for=bench.short)
         await bench.store.enqueue(APP, [new])
         await bench.pass_time(bench.short)
@@ -654,7 +652,7 @@ class Limits:
         assert (again.id, again.is_new) == (new.id, False)
         assert other.is_new
 
-    async def test_a_fire_whose_key_is_taken_becomes_a_gap(self, bench: Bench) -> None:
+    async def test_a_fire_whose_unique_key_is_taken_becomes_a_gap(self, bench: Bench) -> None:
         await bench.enqueue(unique_key="k")
         schedule = await bench.add()
         new = a_fire(schedule, unique_key="k")
@@ -667,7 +665,7 @@ class Limits:
         stored = await bench.stored()
         assert (stored.fires, stored.fire_at) == (0, (schedule.fire_at or 0) + MINUTE)
 
-    async def test_a_fire_whose_key_is_taken_replaces_nobody(self, bench: Bench) -> None:
+    async def test_a_fire_whose_unique_key_is_taken_replaces_no_run(self, bench: Bench) -> None:
         schedule = await bench.add(overlap="replace")
         live = await bench.fire(schedule, unique_key="k")
         stored = await bench.stored()
@@ -676,7 +674,7 @@ class Limits:
         assert await bench.state(live) is State.WAITING
 
     @pytest.mark.parametrize("cause", [Cause.TRIGGER, Cause.RERUN])
-    async def test_a_run_by_hand_whose_key_is_taken_changes_nothing(self, bench: Bench, cause: Cause) -> None:
+    async def test_a_manual_run_whose_unique_key_is_taken_changes_nothing(self, bench: Bench, cause: Cause) -> None:
         await bench.enqueue(unique_key="k")
         schedule = await bench.add()
         new = a_run(cause=cause, schedule_id=schedule.id, version=1, fire_at=1, due_at=1, unique_key="k")
@@ -685,7 +683,7 @@ class Limits:
         assert await bench.stored() == schedule
         assert await bench.gaps() == []
 
-    async def test_a_run_by_hand_sent_again_is_no_duplicate_of_itself(self, bench: Bench) -> None:
+    async def test_a_manual_run_sent_again_is_no_duplicate_of_itself(self, bench: Bench) -> None:
         schedule = await bench.add()
         new = a_run(cause=Cause.TRIGGER, schedule_id=schedule.id, version=1, fire_at=1, due_at=1, unique_key="k")
         stays = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
@@ -693,13 +691,13 @@ class Limits:
             assert (await bench.record(an_advance(schedule, new, **stays))).taken == [True]
         assert len(await bench.runs()) == 1
 
-    async def test_old_starts_and_keys_are_pruned(self, bench: Bench) -> None:
+    async def test_old_starts_of_rates_and_old_unique_keys_are_pruned(self, bench: Bench) -> None:
         node = await bench.node()
         await enqueue(bench, 3)
         await claimed(bench, node, {TASK: per(3, HOUR)})
         await bench.enqueue(unique_key="k", unique_for=HOUR)
         assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) == 0
         await bench.pass_time(HOUR)
-        # Three starts of one moment are one row or three, as the store likes.
+        # A store may keep three starts of one moment in one row or in three.
         assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) in (2, 4)
         assert await bench.store.prune(APP, before=0, keep_per_schedule=10, limit=100) == 0

@@ -1,4 +1,4 @@
-"""Promises about nodes: they live by their beat, die once, and what they held is settled by those who live."""
+"""Promises about nodes: a heartbeat extends the lease, a node dies once, and live nodes recover its runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def _listed(bench: Bench, node: str) -> Node:
 class Nodes:
     # --- join, leave, list
 
-    async def test_a_node_is_listed_as_it_joined(self, bench: Bench) -> None:
+    async def test_a_node_is_listed_with_the_fields_it_joined_with(self, bench: Bench) -> None:
         before = await bench.now()
         joined = await bench.store.join(
             NodeJoin(
@@ -62,7 +62,7 @@ class Nodes:
         assert us(node.lease_until) == joined + HOUR
         assert (node.died_at, node.running) == (None, 0)
 
-    async def test_a_listed_node_says_how_much_it_runs(self, bench: Bench) -> None:
+    async def test_a_listed_node_shows_how_many_runs_it_has(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.hold(node)
@@ -70,7 +70,7 @@ class Nodes:
         await bench.end(node, held)
         assert (await _listed(bench, node)).running == 1
 
-    async def test_a_node_that_leaves_is_written_down_as_dead(self, bench: Bench) -> None:
+    async def test_a_node_that_leaves_is_recorded_as_dead(self, bench: Bench) -> None:
         node = await bench.node()
         before = await bench.now()
         await bench.store.leave(node)
@@ -81,13 +81,13 @@ class Nodes:
         await bench.store.leave(node)
         assert us((await _listed(bench, node)).died_at) == died_at
 
-    async def test_joining_again_because_the_answer_was_lost_is_harmless(self, bench: Bench) -> None:
+    async def test_a_join_sent_again_is_harmless(self, bench: Bench) -> None:
         join = NodeJoin(id="n1", name="web", app=APP, version="1", lease=HOUR, queues=(), tasks=TERMS, declares={})
         for _ in range(2):
             await bench.store.join(join)
         assert [node.died_at for node in await bench.store.nodes(APP)] == [None]
 
-    async def test_a_node_that_joins_again_says_anew_what_it_knows(self, bench: Bench) -> None:
+    async def test_a_node_that_joins_again_replaces_its_tasks_queues_and_declarations(self, bench: Bench) -> None:
         node = await bench.node(tasks={TASK: TaskTerms(), "old": TaskTerms()}, declares={"nightly": "1", "old": "1"})
         mine, old = await bench.enqueue(), await bench.enqueue(task="old")
         await bench.hold(node, mine.id)
@@ -105,7 +105,7 @@ class Nodes:
         found = await _listed(bench, node)
         assert (set(found.tasks), found.declares) == ({TASK, "new"}, {"nightly": "2", "new": "1"})
         assert list(found.queues) == ["default", "slow"]
-        # What it holds stays its own; what it does not know any more waits for others.
+        # It keeps the runs it holds. Runs of tasks that it does not know any more wait for other nodes.
         assert [owned.id for owned in await bench.store.owned(APP, node)] == [mine.id]
         assert await bench.store.park_unknown(APP, 10) == 1
         [parked] = await bench.store.runs(APP, RunFilter(ids=(old.id,)))
@@ -129,9 +129,9 @@ class Nodes:
         await bench.store.leave("never joined")
         assert await bench.store.nodes(APP) == []
 
-    # --- beat
+    # --- heartbeats
 
-    async def test_a_beat_extends_the_lease_from_the_time_of_the_store(self, bench: Bench) -> None:
+    async def test_a_heartbeat_extends_the_lease_by_the_clock_of_the_store(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE)
         before = await bench.now()
         async with bench.heartbeat() as heartbeat:
@@ -145,7 +145,7 @@ class Nodes:
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge() == []
 
-    async def test_a_beat_tells_whether_there_is_anything_to_look_after(self, bench: Bench) -> None:
+    async def test_a_heartbeat_reports_whether_there_are_runs_to_recover(self, bench: Bench) -> None:
         node = await bench.node()
         async with bench.heartbeat() as heartbeat:
             assert not (await heartbeat.beat(node, HOUR)).has_charges
@@ -158,7 +158,7 @@ class Nodes:
             await bench.enqueue(queue=own_queue("gone"))
             assert (await heartbeat.beat(node, HOUR)).has_charges
 
-    async def test_a_beat_tells_of_leases_that_have_run_out_until_they_are_judged(self, bench: Bench) -> None:
+    async def test_a_heartbeat_reports_expired_leases_until_the_nodes_are_declared_dead(self, bench: Bench) -> None:
         node, silent = await bench.node(), await bench.node(lease=SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
         async with bench.heartbeat() as heartbeat:
@@ -166,19 +166,19 @@ class Nodes:
             assert await bench.store.judge() == [silent]
             assert not (await heartbeat.beat(node, HOUR)).has_charges
 
-    async def test_a_late_beat_still_counts_while_nobody_has_judged(self, bench: Bench) -> None:
+    async def test_a_late_heartbeat_counts_until_the_node_is_declared_dead(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE)
         await bench.pass_time(2 * SHORT_LEASE)
         async with bench.heartbeat() as heartbeat:
             assert (await heartbeat.beat(node, HOUR)).is_alive
         assert await bench.store.judge() == []
 
-    @pytest.mark.parametrize("death", ["judged", "left", "by its own hand"])
-    async def test_a_dead_node_hears_of_it_and_never_returns(self, bench: Bench, death: str) -> None:
+    @pytest.mark.parametrize("death", ["declared dead", "left", "recorded its own death"])
+    async def test_a_dead_node_learns_of_its_death_and_never_returns(self, bench: Bench, death: str) -> None:
         node = await bench.node(lease=SHORT_LEASE)
         async with bench.heartbeat() as heartbeat:
             match death:
-                case "judged":
+                case "declared dead":
                     await bench.pass_time(2 * SHORT_LEASE)
                     assert await bench.store.judge() == [node]
                 case "left":
@@ -197,14 +197,14 @@ class Nodes:
             assert not (await heartbeat.beat("never joined", HOUR)).is_alive
         assert await bench.store.nodes(APP) == []
 
-    async def test_the_runs_of_a_node_that_died_by_its_own_hand_are_rehomed(self, bench: Bench) -> None:
+    async def test_the_runs_of_a_node_that_recorded_its_own_death_are_reassigned(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         async with bench.heartbeat() as heartbeat:
             await heartbeat.die(node)
         assert [run.id for run in (await bench.rehome(other)).claimed] == [held.id]
 
-    async def test_a_beat_has_a_line_of_its_own_in_its_own_thread(self, bench: Bench) -> None:
+    async def test_a_heartbeat_session_works_in_a_thread_and_event_loop_of_its_own(self, bench: Bench) -> None:
         node = await bench.node()
 
         async def beats() -> list[bool]:
@@ -216,19 +216,19 @@ class Nodes:
 
         assert await asyncio.to_thread(asyncio.run, beats()) == [True, True, True]
 
-    async def test_intents_may_come_from_any_event_loop(self, bench: Bench) -> None:
+    async def test_a_store_can_be_called_from_any_event_loop(self, bench: Bench) -> None:
         run = a_run()
         await asyncio.to_thread(asyncio.run, bench.store.enqueue(APP, [run]))
         assert await bench.state(run.id) is State.WAITING
 
-    # --- judge
+    # --- deaths
 
-    async def test_a_node_within_its_lease_is_never_judged(self, bench: Bench) -> None:
+    async def test_a_node_within_its_lease_is_never_declared_dead(self, bench: Bench) -> None:
         await bench.node(lease=MINUTE)
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge() == []
 
-    async def test_a_node_whose_lease_ran_out_is_written_down_once(self, bench: Bench) -> None:
+    async def test_a_node_whose_lease_expired_is_declared_dead_once(self, bench: Bench) -> None:
         alive = await bench.node()
         dead = {await bench.node(lease=SHORT_LEASE) for _ in range(3)}
         await bench.pass_time(2 * SHORT_LEASE)
@@ -239,29 +239,29 @@ class Nodes:
             assert us((await _listed(bench, node)).died_at) >= before
         assert (await _listed(bench, alive)).died_at is None
 
-    async def test_of_two_judges_one_writes_the_death_down(self, bench: Bench) -> None:
+    async def test_two_concurrent_checks_declare_a_node_dead_once(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE)
         second = await bench.stores.open()
         await bench.pass_time(2 * SHORT_LEASE)
         answers = await asyncio.gather(*(store.judge() for store in (bench.store, second) * 3))
         assert [found for answer in answers for found in answer] == [node]
 
-    async def test_nodes_of_every_app_are_judged(self, bench: Bench) -> None:
+    async def test_expired_nodes_of_every_app_are_declared_dead(self, bench: Bench) -> None:
         node = await bench.node(lease=SHORT_LEASE, app=OTHER_APP)
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge() == [node]
 
-    async def test_nobody_is_judged_later_than_the_asker_may(self, bench: Bench) -> None:
-        """A question that was under way for long finds leases run out of nodes that are well."""
+    async def test_no_node_is_declared_dead_after_the_deadline_of_the_check(self, bench: Bench) -> None:
+        """A check that is delayed would find expired leases of healthy nodes."""
         node = await bench.node(lease=SHORT_LEASE)
         asked_at = await bench.now()
         await bench.pass_time(2 * SHORT_LEASE)
         assert await bench.store.judge(asked_at + SHORT_LEASE) == []
         assert await bench.store.judge(await bench.now() + SHORT_LEASE) == [node]
 
-    # --- rehome
+    # --- recovery
 
-    async def test_the_run_of_a_dead_node_is_claimed_at_once_by_who_asks(self, bench: Bench) -> None:
+    async def test_the_run_of_a_dead_node_is_claimed_at_once_by_the_node_that_recovers_it(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
@@ -279,7 +279,7 @@ class Nodes:
         assert await bench.store.owned(APP, node) == []
 
     @pytest.mark.parametrize("room", [1, 0], ids=["taken at once", "released"])
-    async def test_a_lost_attempt_keeps_the_phases_that_had_reached_the_store(self, bench: Bench, room: int) -> None:
+    async def test_a_lost_attempt_keeps_its_stored_phases(self, bench: Bench, room: int) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         phases = (
@@ -295,7 +295,7 @@ class Nodes:
         if not room:
             await bench.hold(other, held.id)
         assert (await bench.run(held.id)).phases == ()
-        # It is no word of its node, which must hear that its claim is lost.
+        # The stored attempt is no outcome of the node, so the node learns that its claim is lost.
         assert await bench.finish(node, an_outcome(held)) == ["lost"]
 
     async def test_a_run_that_ends_as_lost_keeps_its_phases(self, bench: Bench) -> None:
@@ -309,14 +309,14 @@ class Nodes:
         assert (run.verdict, run.phases) == (Verdict.LOST, phases)
         assert await bench.store.attempts(APP, held.id) == []
 
-    async def test_the_run_of_a_living_node_is_never_taken(self, bench: Bench) -> None:
+    async def test_the_run_of_a_live_node_is_never_reassigned(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         answer = await bench.rehome(other)
         assert (answer.claimed, answer.released, answer.ended) == ([], [], [])
         assert (await bench.end(node, held)).losses == 0
 
-    async def test_a_lease_that_ran_out_is_not_yet_a_death(self, bench: Bench) -> None:
+    async def test_an_expired_lease_alone_is_not_a_death(self, bench: Bench) -> None:
         node, other = await bench.node(lease=SHORT_LEASE), await bench.node()
         held = await bench.hold(node)
         await bench.pass_time(2 * SHORT_LEASE)
@@ -324,7 +324,7 @@ class Nodes:
         assert await bench.store.judge() == [node]
         assert [run.id for run in (await bench.rehome(other)).claimed] == [held.id]
 
-    async def test_a_run_is_rehomed_once(self, bench: Bench) -> None:
+    async def test_a_run_of_a_dead_node_is_reassigned_once(self, bench: Bench) -> None:
         node, others = await bench.node(), [await bench.node() for _ in range(4)]
         second = await bench.stores.open()
         await bench.store.enqueue(APP, [a_run() for _ in range(8)])
@@ -340,7 +340,7 @@ class Nodes:
         assert sorted(taken) == sorted(run.id for run in held)
         assert [run.losses for run in await bench.runs()] == [1] * 8
 
-    async def test_what_is_over_the_limit_goes_back_to_waiting(self, bench: Bench) -> None:
+    async def test_recovered_runs_above_the_limit_go_back_to_waiting(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         await bench.store.enqueue(APP, [a_run() for _ in range(3)])
         await bench.claim(node)
@@ -351,7 +351,7 @@ class Nodes:
         assert len(again.runs) == 2
         assert [run.losses for run in (*answer.claimed, *again.runs)] == [1, 1, 1]
 
-    async def test_what_the_node_cannot_run_goes_back_to_waiting(self, bench: Bench) -> None:
+    async def test_recovered_runs_that_the_node_cannot_run_go_back_to_waiting(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         terms = {**TERMS, "mail": TaskTerms()}
         unknown, slow = await bench.enqueue(task="mail"), await bench.enqueue(queue="slow")
@@ -363,14 +363,14 @@ class Nodes:
             run = await bench.run(wanted.id)
             assert (run.state, run.node, run.losses) == (State.WAITING, None, 1)
 
-    async def test_a_dead_node_takes_nothing_over(self, bench: Bench) -> None:
+    async def test_a_dead_node_recovers_no_runs(self, bench: Bench) -> None:
         node, dead = await bench.node(), await bench.dead_node()
         held = await bench.hold(node)
         await bench.store.leave(node)
         assert (await bench.rehome(dead)).claimed == []
         assert (await bench.run(held.id)).node != dead
 
-    async def test_the_run_of_a_node_that_is_not_there_any_more_is_rehomed(self, bench: Bench) -> None:
+    async def test_the_run_of_a_pruned_node_is_reassigned(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
@@ -393,7 +393,7 @@ class Nodes:
         ended = await bench.run(run.id)
         assert (ended.verdict, ended.reason, ended.losses) == (Verdict.LOST, Reason.NODE_DIED, LOSSES_MAX)
 
-    async def test_losses_are_counted_across_waiting_too(self, bench: Bench) -> None:
+    async def test_losses_are_counted_also_when_the_run_waited_in_between(self, bench: Bench) -> None:
         run = await bench.enqueue()
         for losses in range(LOSSES_MAX):
             node = await bench.node()
@@ -403,7 +403,7 @@ class Nodes:
             await bench.rehome(await bench.node(), limit=0)
         assert (await bench.run(run.id)).verdict is Verdict.LOST
 
-    async def test_a_run_that_must_not_run_twice_ends_as_lost(self, bench: Bench) -> None:
+    async def test_an_at_most_once_run_of_a_dead_node_ends_as_lost(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         once = TaskTerms(at_most_once=True)
         held = await bench.hold(node, terms=once)
@@ -414,13 +414,15 @@ class Nodes:
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.LOST, Reason.NODE_DIED, 1)
 
-    async def test_a_run_that_must_not_run_twice_ends_as_lost_whoever_asks(self, bench: Bench) -> None:
+    async def test_an_at_most_once_run_ends_as_lost_also_if_the_recovering_node_cannot_run_it(
+        self, bench: Bench
+    ) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node, terms=TaskTerms(at_most_once=True))
         await bench.store.leave(node)
         assert (await bench.rehome(other, tasks={}, queues=[], limit=0)).ended == [(held.id, Verdict.LOST)]
 
-    async def test_a_run_that_was_to_be_cancelled_ends_as_cancelled(self, bench: Bench) -> None:
+    async def test_a_run_of_a_dead_node_with_a_requested_cancel_ends_as_cancelled(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await bench.hold(node)
         assert await bench.cancel(held.id, reason="not needed") == ["asked"]
@@ -430,7 +432,7 @@ class Nodes:
         assert answer.ended == [(held.id, Verdict.CANCELLED)]
         assert (await bench.run(held.id)).verdict is Verdict.CANCELLED
 
-    async def test_a_run_long_past_its_deadline_is_taken_though_its_owner_lives(self, bench: Bench) -> None:
+    async def test_a_run_long_past_its_deadline_is_reassigned_although_its_node_is_alive(self, bench: Bench) -> None:
         node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
         terms = TaskTerms(timeout=SECOND)
         held = await bench.hold(node, terms=terms)
@@ -441,7 +443,7 @@ class Nodes:
         assert (taken.id, taken.losses) == (held.id, 1)
         assert await bench.store.owned(APP, node) == []
 
-    async def test_a_run_past_its_deadline_is_not_taken_by_its_own_node_nor_later_than_the_asker_may(
+    async def test_an_overdue_run_is_not_reassigned_to_its_own_node_or_after_the_deadline_of_the_check(
         self, bench: Bench
     ) -> None:
         node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
@@ -454,7 +456,7 @@ class Nodes:
             assert (answer.claimed, answer.released, answer.ended) == ([], [], [])
         assert [run.id for run in (await bench.rehome(other, tasks={TASK: terms})).claimed] == [held.id]
 
-    async def test_a_run_without_a_deadline_may_take_its_time(self, bench: Bench) -> None:
+    async def test_a_run_without_a_timeout_is_never_overdue(self, bench: Bench) -> None:
         node, other = await bench.node(lease=9 * DAY), await bench.node(lease=9 * DAY)
         await bench.hold(node)
         await bench.pass_time(DAY)

@@ -1,5 +1,4 @@
-"""Promises about the outbox: a message is there with what causes it, is held by one node at a time, and is known by its
-key."""
+"""Promises about the outbox: written with its cause, sent by one node at a time, unique by key."""
 
 from __future__ import annotations
 
@@ -23,15 +22,15 @@ from evertick.testing.conformance.bench import (
     an_outcome,
     us,
 )
-from evertick.testing.conformance.within import Users
+from evertick.testing.conformance.transactions import Users
 
-__all__ = ["Outbox", "OutboxWithin", "a_message"]
+__all__ = ["Outbox", "TransactionalOutbox", "a_message"]
 
 CHANNEL = "mail"
 
 
 def a_message(**fields: Any) -> NewMessage:
-    """The smallest one; its key is its id unless a test chooses one."""
+    """The smallest message; its key is its id unless a test sets one."""
     id_ = fields.pop("id", None) or a_run().id
     return NewMessage(**{"id": id_, "channel": CHANNEL, "key": id_, "body": b'{"n":1}', **fields})
 
@@ -57,7 +56,7 @@ async def claim(
 
 
 async def hold(bench: Bench, node: str, new: NewMessage | None = None) -> ClaimedMessage:
-    """Send a message and claim it, and nothing else, as nothing else waits."""
+    """Send a message and claim it. No other message may be waiting."""
     new = new or a_message()
     await bench.store.send(APP, [new])
     [held] = (await claim(bench, node)).messages
@@ -68,7 +67,7 @@ async def hold(bench: Bench, node: str, new: NewMessage | None = None) -> Claime
 class Outbox:
     # --- sending
 
-    async def test_a_message_waits_as_it_was_written(self, bench: Bench) -> None:
+    async def test_a_sent_message_waits_with_the_fields_it_was_written_with(self, bench: Bench) -> None:
         before = await bench.now()
         new = a_message(key="invoice-7", body=b'{"to":["a","b"]}', headers={"x": "y"}, caused_by="run")
         [message] = await bench.store.send(APP, [new])
@@ -78,13 +77,13 @@ class Outbox:
         assert before <= us(message.due_at) <= await bench.now()
         assert msgspec.structs.replace(await one(bench, new.id), is_new=True) == message
 
-    async def test_a_message_sent_twice_is_one_message(self, bench: Bench) -> None:
+    async def test_the_same_message_sent_twice_is_one_message(self, bench: Bench) -> None:
         new = a_message()
         [first], [again] = await bench.store.send(APP, [new]), await bench.store.send(APP, [new])
         assert (first.is_new, again.is_new, again.id) == (True, False, new.id)
         assert len(await found(bench)) == 1
 
-    async def test_a_known_key_answers_the_message_there_is(self, bench: Bench) -> None:
+    async def test_sending_a_known_key_returns_the_existing_message(self, bench: Bench) -> None:
         first, other, elsewhere = a_message(key="k"), a_message(key="other"), a_message(key="k", channel="chat")
         await bench.store.send(APP, [first])
         answers = await bench.store.send(APP, [a_message(key="k"), other, elsewhere])
@@ -94,7 +93,7 @@ class Outbox:
             (elsewhere.id, True),
         ]
 
-    async def test_of_two_with_one_key_in_a_batch_the_first_is_sent(self, bench: Bench) -> None:
+    async def test_of_two_messages_with_one_key_in_a_batch_the_first_is_kept(self, bench: Bench) -> None:
         first, second = a_message(key="k"), a_message(key="k")
         answers = await bench.store.send(APP, [first, second])
         assert [(each.id, each.is_new) for each in answers] == [(first.id, True), (first.id, False)]
@@ -149,19 +148,21 @@ class Outbox:
         assert (await claim(bench, await bench.dead_node())).messages == []
         assert (await claim(bench, "never joined")).messages == []
 
-    async def test_a_message_of_a_dead_node_is_taken_and_has_spent_an_attempt(self, bench: Bench) -> None:
-        node, heir = await bench.node(), await bench.node()
+    async def test_a_message_of_a_dead_node_is_reassigned_and_has_spent_an_attempt(self, bench: Bench) -> None:
+        node, successor = await bench.node(), await bench.node()
         held = await hold(bench, node)
-        assert (await claim(bench, heir)).messages == []
+        assert (await claim(bench, successor)).messages == []
         await bench.store.leave(node)
-        [again] = (await claim(bench, heir)).messages
+        [again] = (await claim(bench, successor)).messages
         assert (again.id, again.key, again.attempts) == (held.id, held.key, 1)
         assert again.fence > held.fence
         assert "died" in (again.error or "")
         assert await bench.store.settle_messages(APP, node, [settled(held, "sent")]) == ["lost"]
         assert (await one(bench, held.id)).state is MessageState.SENDING
 
-    async def test_a_claim_whose_answer_was_lost_is_taken_again_for_nothing(self, bench: Bench) -> None:
+    async def test_a_message_whose_claim_was_not_answered_is_claimed_again_without_an_attempt(
+        self, bench: Bench
+    ) -> None:
         node = await bench.node()
         held = await hold(bench, node)
         assert (await claim(bench, node, held=(held.id,))).messages == []
@@ -197,7 +198,7 @@ class Outbox:
         [again] = await bench.store.send(APP, [a_message(key="forgotten")])
         assert again.is_new
 
-    async def test_pruning_leaves_what_is_not_settled(self, bench: Bench) -> None:
+    async def test_pruning_leaves_messages_that_are_not_settled(self, bench: Bench) -> None:
         await hold(bench, await bench.node())
         await bench.store.send(APP, [a_message()])
         assert await bench.store.prune(APP, before=await bench.now(), keep_per_schedule=10, limit=100) == 0
@@ -218,14 +219,14 @@ class Outbox:
         [again] = (await claim(bench, node)).messages
         assert (again.key, again.attempts, again.body) == (held.key, 1, held.body)
 
-    async def test_a_release_spends_nothing(self, bench: Bench) -> None:
+    async def test_a_released_message_spends_no_attempt(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
         held = await hold(bench, node)
         assert await bench.store.settle_messages(APP, node, [settled(held, "release")]) == ["done"]
         [again] = (await claim(bench, other)).messages
         assert (again.id, again.attempts) == (held.id, 0)
 
-    async def test_a_dead_message_stays_as_it_is_and_keeps_its_key(self, bench: Bench) -> None:
+    async def test_a_dead_message_keeps_its_body_and_its_key(self, bench: Bench) -> None:
         node = await bench.node()
         held = await hold(bench, node, a_message(key="k"))
         await bench.store.settle_messages(APP, node, [settled(held, "dead", error="gone")])
@@ -237,14 +238,14 @@ class Outbox:
         assert (again.id, again.is_new, again.state) == (held.id, False, MessageState.DEAD)
 
     @pytest.mark.parametrize("kind", ["sent", "retry", "dead", "release"])
-    async def test_what_was_settled_by_this_very_claim_is_already_settled(self, bench: Bench, kind: str) -> None:
+    async def test_a_settlement_sent_again_is_answered_with_already(self, bench: Bench, kind: str) -> None:
         node = await bench.node()
         outcome = settled(await hold(bench, node), kind)
         answers = [await bench.store.settle_messages(APP, node, [outcome]) for _ in range(2)]
         assert answers == [["done"], ["already"]]
         assert (await one(bench, outcome.id)).attempts == (0 if kind == "release" else 1)
 
-    async def test_each_of_a_batch_is_answered_for_itself(self, bench: Bench) -> None:
+    async def test_each_message_of_a_batch_gets_its_own_answer(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.send(APP, [a_message() for _ in range(3)])
         first, second, third = (await claim(bench, node)).messages
@@ -256,9 +257,9 @@ class Outbox:
         assert await bench.store.settle_messages(APP, await bench.node(), [settled(second, "sent")]) == ["lost"]
         assert (await one(bench, second.id)).state is MessageState.SENDING
 
-    # --- people
+    # --- commands of operators
 
-    async def test_a_dead_message_begins_anew_when_somebody_wants_it(self, bench: Bench) -> None:
+    async def test_a_dead_message_can_be_retried_with_all_its_attempts(self, bench: Bench) -> None:
         node = await bench.node()
         held = await hold(bench, node)
         await bench.store.settle_messages(APP, node, [settled(held, "dead", attempts=5, error="gone")])
@@ -268,13 +269,13 @@ class Outbox:
         [again] = (await claim(bench, node)).messages
         assert (again.id, again.body) == (held.id, b'{"n":1}')
 
-    async def test_a_message_that_waits_for_its_retry_can_be_made_due(self, bench: Bench) -> None:
+    async def test_a_message_that_waits_for_its_retry_can_be_sent_now(self, bench: Bench) -> None:
         new = a_message(delay=HOUR)
         await bench.store.send(APP, [new])
         assert await bench.store.retry_messages(APP, [new.id]) == [new.id]
         assert [each.id for each in (await claim(bench, await bench.node())).messages] == [new.id]
 
-    async def test_what_was_tried_in_vain_can_be_hastened_by_its_channel(self, bench: Bench) -> None:
+    async def test_failed_messages_of_a_channel_can_be_made_due_now(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.send(APP, [a_message() for _ in range(3)])
         tried = (await claim(bench, node)).messages
@@ -285,7 +286,7 @@ class Outbox:
         again = (await claim(bench, node)).messages
         assert sorted((each.id, each.attempts) for each in again) == sorted((each.id, 1) for each in tried)
 
-    async def test_only_what_waits_for_another_try_is_hastened(self, bench: Bench) -> None:
+    async def test_only_messages_that_wait_for_a_retry_are_made_due_now(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.store.send(APP, [a_message() for _ in range(3)])
         dead, sent, sending = (await claim(bench, node)).messages
@@ -297,7 +298,7 @@ class Outbox:
         assert await bench.store.hasten_messages(OTHER_APP, "chat", 10) == 0
         assert await bench.store.hasten_messages(APP, "chat", 10) == 1
 
-    async def test_what_is_on_its_way_or_sent_is_neither_retried_nor_dropped(self, bench: Bench) -> None:
+    async def test_a_message_being_sent_or_sent_is_neither_retried_nor_dropped(self, bench: Bench) -> None:
         node = await bench.node()
         sent = await hold(bench, node)
         await bench.store.settle_messages(APP, node, [settled(sent, "sent")])
@@ -305,7 +306,7 @@ class Outbox:
         for act in (bench.store.retry_messages, bench.store.drop_messages):
             assert await act(APP, [sent.id, sending.id]) == []
 
-    async def test_a_dropped_message_is_gone_with_its_key(self, bench: Bench) -> None:
+    async def test_dropping_a_message_frees_its_key(self, bench: Bench) -> None:
         new = a_message(key="k")
         await bench.store.send(APP, [new])
         assert await bench.store.drop_messages(APP, [new.id]) == [new.id]
@@ -325,7 +326,7 @@ class Outbox:
         assert [each.id for each in await found(bench, ids=(first.id, "no id at all"))] == [first.id]
         assert [each.id for each in await found(bench, id_prefix=first.id)] == [first.id]
 
-    async def test_channels_tell_how_they_stand(self, bench: Bench) -> None:
+    async def test_channels_count_their_messages_by_state(self, bench: Bench) -> None:
         assert await bench.store.channels(APP) == []
         node = await bench.node()
         await bench.store.send(APP, [a_message(channel=name) for name in ("mail", "mail", "mail", "chat", "done")])
@@ -342,13 +343,13 @@ class Outbox:
             channel="mail", waiting=1, sending=1, dead=1, oldest_due_at=None
         )
 
-    async def test_a_channel_tells_since_when_it_cannot_deliver(self, bench: Bench) -> None:
+    async def test_a_channel_shows_since_when_it_cannot_deliver(self, bench: Bench) -> None:
         node, first = await bench.node(), a_message()
         await bench.store.send(APP, [first, a_message(channel="chat", delay=HOUR)])
         created = us((await found(bench, ids=(first.id,)))[0].created_at)
         await bench.pass_time(1_000)
         await bench.store.send(APP, [a_message()])
-        # Neither what waits for its time, nor what is tried for the first time.
+        # Messages with a delay and first attempts do not count.
         assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, None]
         claimed = (await claim(bench, node)).messages
         assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, None]
@@ -356,7 +357,7 @@ class Outbox:
         await bench.store.settle_messages(APP, node, retries)
         chat, mail = await bench.store.channels(APP)
         assert (chat.oldest_failing_at, mail.oldest_failing_at) == (None, created)
-        # However often, and while it is tried.
+        # It counts after each retry, and while it is sent again.
         await bench.store.retry_messages(APP, [first.id])
         [again] = (await claim(bench, node)).messages
         assert [each.oldest_failing_at for each in await bench.store.channels(APP)] == [None, created]
@@ -364,13 +365,13 @@ class Outbox:
         [_, mail] = await bench.store.channels(APP)
         assert mail.oldest_failing_at is not None
         assert mail.oldest_failing_at > created
-        # One that is given a fresh start has not failed yet.
+        # A dead message that is retried has not failed yet.
         await bench.store.retry_messages(APP, [first.id])
         [_, mail] = await bench.store.channels(APP)
         assert mail.oldest_failing_at is not None
         assert mail.oldest_failing_at > created
 
-    async def test_a_node_tells_which_channels_it_sends(self, bench: Bench) -> None:
+    async def test_a_node_lists_the_channels_it_sends(self, bench: Bench) -> None:
         join = NodeJoin(
             id=a_run().id,
             name="n",
@@ -386,7 +387,7 @@ class Outbox:
         [node] = await bench.store.nodes(APP)
         assert (node.channels, node.leaves) == (("chat", "mail"), {})
 
-    async def test_a_node_tells_which_tasks_it_leaves_to_others_and_may_say_otherwise(self, bench: Bench) -> None:
+    async def test_a_node_lists_the_tasks_it_leaves_to_others_and_may_change_them(self, bench: Bench) -> None:
         node, left = await bench.node(), {"build": "redis", "Größe": "nats"}
         join = NodeJoin(
             id=node, name="n", app=APP, version="1", lease=HOUR, queues=("default",), tasks={}, declares={}, leaves=left
@@ -396,9 +397,9 @@ class Outbox:
         await bench.store.join(msgspec.structs.replace(join, leaves={}))
         assert [each.leaves for each in await bench.store.nodes(APP)] == [{}]
 
-    # --- in the transaction that causes it
+    # --- messages in the transaction of their cause
 
-    async def test_a_run_has_failed_if_its_messages_cannot_be_written_with_its_end(self, bench: Bench) -> None:
+    async def test_a_run_fails_if_the_messages_of_its_outcome_cannot_be_written(self, bench: Bench) -> None:
         node = await bench.node()
         run = await bench.end(node, await bench.hold(node), result=b"\xff", messages=(a_message(),))
         assert run.verdict is Verdict.FAILED
@@ -406,7 +407,7 @@ class Outbox:
         assert "messages" in run.error
         assert await found(bench) == []
 
-    async def test_messages_of_an_outcome_are_there_if_it_is_taken(self, bench: Bench) -> None:
+    async def test_messages_of_an_outcome_are_written_if_it_is_accepted(self, bench: Bench) -> None:
         node = await bench.node()
         held, new = await bench.hold(node), a_message()
         assert await bench.finish(node, an_outcome(held, messages=(new,))) == ["done"]
@@ -416,21 +417,21 @@ class Outbox:
         assert len(await found(bench)) == 1
 
     @pytest.mark.parametrize("kind", ["retry", "release", "park"])
-    async def test_messages_go_with_every_kind_of_outcome(self, bench: Bench, kind: str) -> None:
+    async def test_every_kind_of_outcome_can_carry_messages(self, bench: Bench, kind: str) -> None:
         node = await bench.node()
         held, new = await bench.hold(node), a_message()
         assert await bench.finish(node, an_outcome(held, kind, messages=(new,))) == ["done"]
         assert [each.id for each in await found(bench)] == [new.id]
 
-    async def test_a_lost_outcome_sends_nothing(self, bench: Bench) -> None:
-        node, heir = await bench.node(), await bench.node()
+    async def test_a_lost_outcome_sends_no_messages(self, bench: Bench) -> None:
+        node, successor = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
-        await bench.rehome(heir)
+        await bench.rehome(successor)
         assert await bench.finish(node, an_outcome(held, messages=(a_message(),))) == ["lost"]
         assert await found(bench) == []
 
-    async def test_a_retry_that_a_cancel_came_before_sends_nothing(self, bench: Bench) -> None:
+    async def test_a_retry_that_a_cancel_overrides_sends_no_messages(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.cancel(held.id)
@@ -438,7 +439,7 @@ class Outbox:
         assert (await bench.run(held.id)).verdict is Verdict.CANCELLED
         assert await found(bench) == []
 
-    async def test_of_a_batch_of_outcomes_those_that_are_taken_send(self, bench: Bench) -> None:
+    async def test_only_accepted_outcomes_of_a_batch_send_their_messages(self, bench: Bench) -> None:
         node = await bench.node()
         runs = [await bench.hold(node) for _ in range(3)]
         news = [a_message(key="same"), a_message(), a_message(key="same")]
@@ -447,7 +448,7 @@ class Outbox:
         assert await bench.finish(node, *outcomes) == ["done", "already", "done"]
         assert [each.key for each in await found(bench)] == ["same"]
 
-    async def test_messages_of_a_plan_are_there_if_it_is_taken(self, bench: Bench) -> None:
+    async def test_messages_of_a_plan_are_written_if_it_is_accepted(self, bench: Bench) -> None:
         schedule, new = await bench.add(), a_message()
         advance = an_advance(schedule, messages=(new,))
         assert (await bench.record(advance)).taken == [True]
@@ -456,7 +457,7 @@ class Outbox:
         assert (await bench.record(again)).taken == [False]
         assert len(await found(bench)) == 1
 
-    async def test_messages_of_a_change_are_there_if_it_is_taken(self, bench: Bench) -> None:
+    async def test_messages_of_a_change_are_written_if_it_is_accepted(self, bench: Bench) -> None:
         added, edited, settled = a_message(), a_message(), a_message()
         add = Change(key="k", kind="add", definition=a_definition(), fire_at=0, at=0, messages=(added,))
         assert await bench.store.change_schedules(APP, [add]) == [True]
@@ -467,7 +468,7 @@ class Outbox:
         assert not await bench.change("edit", stored, settle, messages=(a_message(),))
         assert {each.id for each in await found(bench)} == {added.id, edited.id, settled.id}
 
-    async def test_of_changes_that_are_all_or_none_nothing_is_sent_if_one_is_refused(self, bench: Bench) -> None:
+    async def test_an_all_or_none_batch_of_changes_sends_no_messages_if_one_is_refused(self, bench: Bench) -> None:
         stored = await bench.add()
         stale = an_advance(msgspec.structs.replace(stored, version=stored.version + 1))
         changes = [
@@ -478,8 +479,8 @@ class Outbox:
         assert await found(bench) == []
 
 
-class OutboxWithin:
-    async def test_a_message_is_there_with_the_users_commit_and_not_before(self, bench: Bench, users: Users) -> None:
+class TransactionalOutbox:
+    async def test_a_message_exists_after_the_users_commit_and_not_before(self, bench: Bench, users: Users) -> None:
         user, new = await users.begin(), a_message(headers={"a": "b"}, delay=MINUTE)
         [message] = await bench.store.within(user.connection).send(APP, [new])
         assert (message.id, message.is_new, message.body) == (new.id, True, {"n": 1})
@@ -487,14 +488,14 @@ class OutboxWithin:
         await user.commit()
         assert [each.id for each in await found(bench)] == [new.id]
 
-    async def test_a_message_goes_with_the_users_rollback(self, bench: Bench, users: Users) -> None:
+    async def test_a_rollback_of_the_user_removes_the_message(self, bench: Bench, users: Users) -> None:
         user = await users.begin()
         await bench.store.within(user.connection).send(APP, [a_message(key="k")])
         await user.rollback()
         assert await found(bench) == []
         assert (await bench.store.send(APP, [a_message(key="k")]))[0].is_new
 
-    async def test_within_a_transaction_a_known_key_answers_the_message_there_is(
+    async def test_within_a_transaction_sending_a_known_key_returns_the_existing_message(
         self, bench: Bench, users: Users
     ) -> None:
         first = a_message(key="k")
@@ -504,7 +505,7 @@ class OutboxWithin:
         await user.commit()
         assert (known.id, known.is_new) == (first.id, False)
 
-    async def test_messages_of_a_finish_go_with_the_users_transaction(self, bench: Bench, users: Users) -> None:
+    async def test_messages_of_a_finish_are_part_of_the_users_transaction(self, bench: Bench, users: Users) -> None:
         node = await bench.node()
         held, new = await bench.hold(node), a_message()
         undone = await users.begin()
@@ -516,7 +517,7 @@ class OutboxWithin:
         await user.commit()
         assert [each.id for each in await found(bench)] == [new.id]
 
-    async def test_messages_of_the_transaction_of_a_job_are_there_with_its_commit(self, bench: Bench) -> None:
+    async def test_messages_of_a_job_transaction_exist_after_its_commit(self, bench: Bench) -> None:
         node = await bench.node()
         held, new = await bench.hold(node), a_message()
         transaction = bench.store.transaction(seconds=60, is_plain=False)

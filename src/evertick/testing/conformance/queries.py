@@ -1,4 +1,4 @@
-"""Promises about what people read: filters, order and limits of runs, gaps and schedules."""
+"""Promises about lists: filters, order and limits of runs, gaps and schedules; and rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from evertick.testing.conformance.bench import (
 )
 from evertick.testing.conformance.outbox import a_message, claim, one
 
-__all__ = ["Queries", "Unreadable"]
+__all__ = ["Queries", "UnreadableRows"]
 
 
 async def _five_runs(bench: Bench) -> list[Run]:
-    """Runs by hand, oldest first, a minute apart, due long ago."""
+    """Enqueued runs, oldest first, a minute apart, long due."""
     start = await bench.now() - HOUR
     return [
         await bench.enqueue(fire_at=start + number * MINUTE, due_at=start + number * MINUTE, labels={"n": str(number)})
@@ -43,12 +43,12 @@ async def _five_runs(bench: Bench) -> list[Run]:
 class Queries:
     # --- runs
 
-    async def test_runs_come_newest_first_up_to_the_limit(self, bench: Bench) -> None:
+    async def test_runs_are_listed_newest_first_up_to_the_limit(self, bench: Bench) -> None:
         made = [run.id for run in await _five_runs(bench)]
         assert [run.id for run in await bench.runs()] == made[::-1]
         assert [run.id for run in await bench.runs(limit=2)] == made[:2:-1]
 
-    async def test_runs_come_oldest_first_if_asked_for(self, bench: Bench) -> None:
+    async def test_runs_are_listed_oldest_first_on_request(self, bench: Bench) -> None:
         node = await bench.node()
         made = [run.id for run in await _five_runs(bench)]
         for held in (await bench.claim(node, limit=2)).runs:
@@ -56,7 +56,7 @@ class Queries:
         assert [run.id for run in await bench.runs(is_oldest_first=True)] == made
         assert [run.id for run in await bench.runs(is_oldest_first=True, limit=3)] == made[:3]
 
-    async def test_live_and_finished_runs_are_read_in_one_order(self, bench: Bench) -> None:
+    async def test_live_and_finished_runs_are_listed_in_one_order(self, bench: Bench) -> None:
         node = await bench.node()
         made = await _five_runs(bench)
         for held in (await bench.claim(node)).runs:
@@ -71,7 +71,7 @@ class Queries:
         assert [run.id for run in found] == [made[3], made[1]]
         assert await bench.runs(ids=()) == []
 
-    async def test_runs_are_found_by_how_their_ids_begin(self, bench: Bench) -> None:
+    async def test_runs_are_found_by_a_prefix_of_their_id(self, bench: Bench) -> None:
         ids = [f"019b76da-a8{digits}-7000-8000-000000000000" for digits in ("7f", "70", "80")]
         live, ended, _ = [await bench.enqueue(id=id_) for id_ in ids]
         await bench.cancel(ended.id)
@@ -112,7 +112,7 @@ class Queries:
         assert await found(verdicts=(Verdict.LOST,)) == set()
         assert await found(states=(State.RUNNING,), verdicts=(Verdict.FAILED,)) == set()
 
-    async def test_runs_are_found_by_all_of_the_labels(self, bench: Bench) -> None:
+    async def test_runs_are_found_only_if_all_labels_match(self, bench: Bench) -> None:
         both = await bench.enqueue(labels={"a": "1", "b": "2"})
         await bench.enqueue(labels={"a": "1"})
         await bench.enqueue(labels={"a": "2", "b": "1"})
@@ -124,19 +124,19 @@ class Queries:
         node = await bench.node()
         alone, other, repeated = [await bench.end(node, await bench.hold(node)) for _ in range(3)]
         rerun = await bench.enqueue(cause=Cause.RERUN, fire_at=us(repeated.fire_at), caused_by=repeated.id)
-        # Something else that a run is the cause of is no rerun of it.
+        # Only cause RERUN makes a rerun, `caused_by` alone does not.
         child = await bench.enqueue(fire_at=us(other.fire_at), caused_by=other.id)
 
         async def found(**wanted: Any) -> set[str]:
             return {run.id for run in await bench.runs(**wanted)}
 
-        for _ in range(2):  # while the rerun is live, and when it has ended
+        for _ in range(2):  # While the rerun is live, and after its end.
             assert await found(was_rerun=True) == {repeated.id}
             assert await found(was_rerun=False) == {alone.id, other.id, rerun.id, child.id}
             assert await found(was_rerun=False, ids=(repeated.id, alone.id)) == {alone.id}
             await bench.cancel(rerun.id)
 
-    async def test_a_rerun_is_told_apart_from_the_run_of_its_moment(self, bench: Bench) -> None:
+    async def test_a_rerun_of_a_moment_is_a_second_run_beside_the_first(self, bench: Bench) -> None:
         schedule = await bench.add()
         fired = await bench.fire(schedule)
         moment = us((await bench.run(fired)).fire_at)
@@ -146,7 +146,7 @@ class Queries:
         assert (recorded.taken, recorded.left_out) == ([True], [])
         assert [run.id for run in await bench.runs(schedule_key=schedule.key)] == [rerun.id, fired]
 
-    async def test_runs_are_bounded_by_their_moment_both_ends_included(self, bench: Bench) -> None:
+    async def test_runs_are_filtered_by_moment_with_both_ends_included(self, bench: Bench) -> None:
         made = await _five_runs(bench)
         since, until = us(made[1].fire_at), us(made[3].fire_at)
         found = await bench.runs(since=since, until=until)
@@ -155,14 +155,14 @@ class Queries:
         assert len(await bench.runs(since=until)) == 2
         assert len(await bench.runs(until=since)) == 2
 
-    async def test_filters_hold_together(self, bench: Bench) -> None:
+    async def test_several_filters_apply_together(self, bench: Bench) -> None:
         made = await _five_runs(bench)
         found = await bench.runs(since=us(made[1].fire_at), labels={"n": "2"}, states=(State.WAITING,), limit=1)
         assert [run.id for run in found] == [made[2].id]
 
     # --- gaps
 
-    async def test_gaps_that_touch_the_time_are_found_newest_first(self, bench: Bench) -> None:
+    async def test_gaps_that_overlap_the_time_range_are_listed_newest_first(self, bench: Bench) -> None:
         schedule = await bench.add(fire_at=1000 * SECOND)
         stretches = [(100, 200), (300, 400), (500, 600)]
         await bench.record(an_advance(schedule, gaps=tuple(a_gap(first, last) for first, last in stretches)))
@@ -191,13 +191,13 @@ class Queries:
         [{"ids": ("x",)}, {"states": (State.WAITING,)}, {"labels": {"a": "b"}}, {"was_rerun": False}],
         ids=lambda wanted: next(iter(wanted)),
     )
-    async def test_filters_that_only_runs_have_match_no_gap(self, bench: Bench, wanted: dict[str, Any]) -> None:
+    async def test_filters_that_apply_only_to_runs_match_no_gap(self, bench: Bench, wanted: dict[str, Any]) -> None:
         await bench.record(an_advance(await bench.add(), gaps=(a_gap(1, 2),)))
         assert await bench.gaps(**wanted) == []
 
     # --- schedules
 
-    async def test_a_schedule_is_read_by_people_as_it_was_written(self, bench: Bench) -> None:
+    async def test_a_listed_schedule_has_the_fields_it_was_written_with(self, bench: Bench) -> None:
         now = await bench.now()
         await bench.add(
             fire_at=now + HOUR,
@@ -225,13 +225,13 @@ class Queries:
         assert (schedule.last_verdict, schedule.last_reason) == (None, None)
         assert (schedule.counts, schedule.error) == ({}, None)
 
-    async def test_a_paused_schedule_says_since_when_why_and_until_when(self, bench: Bench) -> None:
+    async def test_a_paused_schedule_shows_the_start_note_and_end_of_its_pause(self, bench: Bench) -> None:
         await bench.pause(await bench.add(), pause=Pause(at=5, note="holiday", until=99))
         schedule = await bench.schedule()
         assert schedule.is_paused
         assert (us(schedule.paused_at), schedule.pause_note, us(schedule.paused_until)) == (5, "holiday", 99)
 
-    async def test_schedules_come_by_key_in_pages(self, bench: Bench) -> None:
+    async def test_schedules_are_listed_by_key_in_pages(self, bench: Bench) -> None:
         for key in ("delta", "alpha", "charlie", "bravo"):
             await bench.add(key)
 
@@ -245,7 +245,7 @@ class Queries:
         assert await found(keys=("delta", "alpha", "no such")) == ["alpha", "delta"]
         assert await found(keys=()) == []
 
-    async def test_schedules_come_in_the_order_in_which_they_are_due(self, bench: Bench) -> None:
+    async def test_schedules_can_be_listed_in_due_order(self, bench: Bench) -> None:
         start = await bench.now()
         for key, minutes in (("late", 30), ("early", 10), ("middle", 20)):
             await bench.add(key, fire_at=start + minutes * MINUTE, at=start + minutes * MINUTE)
@@ -292,7 +292,7 @@ class Queries:
         assert (schedule.fires, us(schedule.last_fire_at)) == (5, stored.fire_at)
         assert not (await bench.schedule(with_counts=False)).counts
 
-    async def test_the_run_of_an_earlier_moment_is_not_the_last_one(self, bench: Bench) -> None:
+    async def test_a_run_of_an_earlier_moment_is_not_the_last_run(self, bench: Bench) -> None:
         schedule = await bench.add()
         newest = await bench.fire(schedule)
         again = await bench.stored()
@@ -314,10 +314,10 @@ class Queries:
         assert (schedule.is_declared, set(schedule.overrides)) == (True, {"priority", "args"})
 
 
-# --- what cannot be read ----------------------------------------------------------------------------------------------
+# --- unreadable rows -------------------------------------------------------------------------------------------------
 
 
-# What the next release may write.
+# A format that only a later release may write.
 _NEWER = a_run().format + 1
 _LIMITED = {TASK: TaskTerms(concurrency=Concurrency(most=9, of=Subject(task=TASK)))}
 
@@ -325,31 +325,31 @@ both_ways = pytest.mark.parametrize("tasks", [TERMS, _LIMITED], ids=["free", "li
 
 
 class _Cause(StrEnum):
-    """One that no release knows, in a row that says that all do."""
+    """A cause that no release knows, in a row whose format all releases read."""
 
-    UNHEARD_OF = "unheard-of"
+    UNKNOWN = "unheard-of"
 
 
-class Unreadable:
+class UnreadableRows:
     # --- runs
 
     @both_ways
-    async def test_a_run_in_a_newer_format_is_left_to_newer_nodes(
+    async def test_a_run_in_a_newer_format_is_left_for_newer_nodes(
         self, bench: Bench, tasks: Mapping[str, TaskTerms]
     ) -> None:
         node = await bench.node(tasks=tasks)
-        # In front of all others, and too old to start: not even that is ours to judge.
+        # First in the queue and expired: an older node must not even end it as expired.
         newer = await bench.enqueue(format=_NEWER, priority=9, expires=1)
         assert (newer.state, newer.reason) == (State.WAITING, Reason.NEWER_FORMAT)
         readable = await bench.enqueue()
         answer = await bench.claim(node, tasks=tasks, limit=1)
         assert ([run.id for run in answer.runs], answer.expired) == ([readable.id], [])
-        # Or the node would ask for it again and again.
+        # Otherwise the node would ask for it again and again.
         assert (await bench.claim(node, tasks=tasks)).next_due_at is None
         assert await bench.run(newer.id) == newer
         assert await bench.cancel(newer.id) == ["ended"]
 
-    async def test_what_a_newer_node_leaves_behind_waits_for_another_of_its_kind(self, bench: Bench) -> None:
+    async def test_a_run_in_a_newer_format_of_a_dead_node_waits_for_a_newer_node(self, bench: Bench) -> None:
         schedule = await bench.add()
         newer, older = await bench.node(), await bench.node()
         fire = a_fire(schedule, is_claimed=True, format=_NEWER)
@@ -361,11 +361,11 @@ class Unreadable:
         assert (await bench.run(fire.id)).reason == Reason.NEWER_FORMAT
 
     @both_ways
-    async def test_a_run_that_makes_no_sense_is_parked_and_stops_nobody(
+    async def test_an_unreadable_run_is_parked_and_does_not_stop_other_runs(
         self, bench: Bench, tasks: Mapping[str, TaskTerms]
     ) -> None:
         node = await bench.node(tasks=tasks)
-        odd = await bench.enqueue(cause=_Cause.UNHEARD_OF, priority=9)
+        odd = await bench.enqueue(cause=_Cause.UNKNOWN, priority=9)
         others = [await bench.enqueue() for _ in range(3)]
         answer = await bench.claim(node, tasks=tasks)
         assert [run.id for run in answer.runs] == [run.id for run in others]
@@ -376,10 +376,10 @@ class Unreadable:
         assert [held.id for held in await bench.store.owned(APP, node)] == sorted(run.id for run in others)
         assert await bench.cancel(odd.id) == ["ended"]
 
-    async def test_a_run_that_makes_no_sense_is_parked_by_whoever_rehomes_it(self, bench: Bench) -> None:
+    async def test_an_unreadable_run_of_a_dead_node_is_parked_when_it_would_be_reassigned(self, bench: Bench) -> None:
         dying, living = await bench.node(), await bench.node()
         schedule = await bench.add()
-        odd = a_fire(schedule, is_claimed=True, cause=_Cause.UNHEARD_OF)
+        odd = a_fire(schedule, is_claimed=True, cause=_Cause.UNKNOWN)
         await bench.record(an_advance(schedule, odd), node=dying)
         held = await bench.hold(dying)
         await bench.store.leave(dying)
@@ -389,7 +389,7 @@ class Unreadable:
 
     # --- messages
 
-    async def test_a_message_in_a_newer_format_is_left_to_newer_nodes(self, bench: Bench) -> None:
+    async def test_a_message_in_a_newer_format_is_left_for_newer_nodes(self, bench: Bench) -> None:
         node = await bench.node()
         newer, readable = a_message(format=_NEWER), a_message()
         await bench.store.send(APP, [newer, readable])
@@ -398,7 +398,7 @@ class Unreadable:
         assert answer.next_due_at is None
         assert (await one(bench, newer.id)).state is MessageState.WAITING
 
-    async def test_a_message_that_makes_no_sense_is_dead_and_stops_nobody(self, bench: Bench) -> None:
+    async def test_an_unreadable_message_is_dead_and_does_not_stop_other_messages(self, bench: Bench) -> None:
         node = await bench.node()
         headers: Any = {"text": ["where", "a", "list", "is"]}
         odd, readable = a_message(headers=headers), a_message()

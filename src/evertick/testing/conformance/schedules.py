@@ -1,4 +1,4 @@
-"""Promises about what people write: schedules, their versions, their declarations, calendars, and apps kept apart."""
+"""Promises about schedules: versions, declarations, calendars, overrides, and the separation of apps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from evertick.testing.conformance.bench import (
     us,
 )
 
-__all__ = ["Occurrences", "Schedules"]
+__all__ = ["Overrides", "Schedules"]
 
-# No code that passes this suite will ever read it.
+# A format that no store reads.
 _UNREADABLE = 1_000_000
 
 
@@ -37,7 +37,7 @@ def _declared(**fields: object) -> DeclaredBy:
 class Schedules:
     # --- add
 
-    async def test_a_schedule_is_read_as_it_was_added(self, bench: Bench) -> None:
+    async def test_a_schedule_has_the_fields_it_was_added_with(self, bench: Bench) -> None:
         now = await bench.now()
         definition = a_definition(
             args={"depth": 3, "names": ["a", "ö"], "deep": {"x": None}},
@@ -84,7 +84,7 @@ class Schedules:
         assert await bench.store.change_schedules(APP, [change]) == [False]
         assert await bench.stored() == before
 
-    async def test_of_two_adds_of_one_key_in_a_batch_the_first_is_taken(self, bench: Bench) -> None:
+    async def test_of_two_adds_of_one_key_in_a_batch_the_first_is_accepted(self, bench: Bench) -> None:
         adds = [
             Change(key="nightly", kind="add", definition=a_definition(priority=number), fire_at=1, at=1)
             for number in (1, 2)
@@ -92,7 +92,7 @@ class Schedules:
         assert await bench.store.change_schedules(APP, adds) == [True, False]
         assert (await bench.stored()).definition.priority == 1
 
-    async def test_what_one_store_object_wrote_the_next_one_reads(self, bench: Bench) -> None:
+    async def test_a_new_store_object_reads_schedules_written_by_another(self, bench: Bench) -> None:
         added = await bench.add()
         second = await bench.stores.open()
         assert await second.stored_schedules(APP, keys=["nightly"]) == [added]
@@ -131,7 +131,7 @@ class Schedules:
         assert not await bench.change("edit", before, settle, definition=a_definition(priority=9))
         assert await bench.stored() == before
 
-    async def test_a_change_to_a_key_that_is_not_there_is_refused(self, bench: Bench) -> None:
+    async def test_a_change_to_an_unknown_key_is_refused(self, bench: Bench) -> None:
         schedule = await bench.add()
         change = Change(key="no such", kind="edit", settle=an_advance(schedule), definition=a_definition(priority=9))
         assert await bench.store.change_schedules(APP, [change]) == [False]
@@ -182,7 +182,7 @@ class Schedules:
         assert b'"day":1' in claimed[early].replace(b" ", b"")
         assert b'"day":2' in claimed[late].replace(b" ", b"")
 
-    async def test_arguments_of_its_own_win_over_those_of_the_schedule(self, bench: Bench) -> None:
+    async def test_the_own_arguments_of_a_run_win_over_those_of_its_schedule(self, bench: Bench) -> None:
         schedule = await bench.add(args={"day": 1})
         run = await bench.fire(schedule, args=b'{"day":9}')
         assert (await bench.run(run)).args == {"day": 9}
@@ -207,13 +207,13 @@ class Schedules:
         assert (resumed.fire_at, resumed.at) == (7, 8)
         assert resumed.definition == added.definition
 
-    async def test_runs_recorded_before_a_pause_go_on(self, bench: Bench) -> None:
+    async def test_runs_recorded_before_a_pause_continue(self, bench: Bench) -> None:
         node = await bench.node()
         run = await bench.fire(await bench.add())
         await bench.pause(await bench.stored(), pause=Pause(at=5))
         assert (await bench.hold(node, run)).schedule_key == "nightly"
 
-    async def test_a_schedule_whose_pause_has_an_end_is_due_then(self, bench: Bench) -> None:
+    async def test_a_schedule_with_a_timed_pause_is_due_at_its_end(self, bench: Bench) -> None:
         now = await bench.now()
         added = await bench.add()
         settle = an_advance(added, next_at=now - 1)
@@ -244,7 +244,7 @@ class Schedules:
         assert (await bench.record(an_advance(schedule, a_fire(schedule)))).taken == [False]
         assert await bench.runs() == []
 
-    async def test_remove_cancels_what_has_not_started_and_leaves_the_rest(self, bench: Bench) -> None:
+    async def test_removing_a_schedule_cancels_runs_that_have_not_started(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add(args={"kept": 1})
         finished = await bench.hold(node, await bench.fire(schedule))
@@ -275,7 +275,7 @@ class Schedules:
 
     # --- declared, formats
 
-    async def test_a_declaration_is_kept_until_another_one_is_written(self, bench: Bench) -> None:
+    async def test_a_declaration_is_kept_until_it_is_replaced(self, bench: Bench) -> None:
         declared = _declared(priority=3)
         added = await bench.add(declared=declared, priority=3)
         assert added.declared == declared
@@ -286,26 +286,26 @@ class Schedules:
         assert await bench.change("edit", edited, definition=a_definition(priority=5), declared=newer)
         assert (await bench.stored()).declared == newer
 
-    async def test_declared_schedules_are_those_that_code_declares_or_declared(self, bench: Bench) -> None:
+    async def test_declared_schedules_include_those_that_code_no_longer_declares(self, bench: Bench) -> None:
         await bench.add("by hand")
         declared = await bench.add("in code", declared=_declared())
         assert await bench.store.declared_schedules(APP) == [declared]
         undeclared = await bench.pause(declared, pause=Pause(at=5, is_undeclared=True))
         assert await bench.store.declared_schedules(APP) == [undeclared]
 
-    async def test_a_schedule_in_a_format_this_code_cannot_read_is_left_alone(self, bench: Bench) -> None:
+    async def test_a_schedule_in_an_unreadable_format_is_left_alone(self, bench: Bench) -> None:
         readable = await bench.add("readable")
         newer = Change(key="newer", kind="add", definition=a_definition(format=_UNREADABLE), fire_at=1, at=1)
         assert await bench.store.change_schedules(APP, [newer]) == [True]
         assert await bench.store.stored_schedules(APP, keys=["readable", "newer"]) == [readable]
-        # One that nobody here can plan would be read by every tick, and in front of all others.
+        # Otherwise every tick would read a schedule that it cannot plan, before all others.
         [due] = (await bench.store.due_schedules(APP, 10)).schedules
         assert due.id == readable.id
         assert (await bench.store.due_schedules(APP, 1)).schedules == [due]
 
-    # --- what a cursor was computed with
+    # --- fingerprints of cursors
 
-    async def test_each_fingerprint_in_use_is_told_with_a_schedule_that_has_it(self, bench: Bench) -> None:
+    async def test_each_fingerprint_in_use_is_listed_with_a_schedule_that_has_it(self, bench: Bench) -> None:
         for key, fingerprint in (("one", "summer"), ("two", "summer"), ("three", "winter")):
             schedule = await bench.add(key)
             await bench.record(an_advance(schedule, fingerprint=fingerprint))
@@ -315,7 +315,7 @@ class Schedules:
         assert sample.fingerprint == "summer"
         assert await bench.store.fingerprints(OTHER_APP) == {}
 
-    async def test_schedules_are_found_by_what_their_cursor_was_computed_with(self, bench: Bench) -> None:
+    async def test_schedules_are_found_by_the_fingerprint_of_their_cursor(self, bench: Bench) -> None:
         schedules = [await bench.add(key) for key in ("one", "two", "three", "other")]
         for schedule in schedules[:3]:
             await bench.record(an_advance(schedule, fingerprint="summer"))
@@ -339,9 +339,9 @@ class Schedules:
             await bench.store.put_calendar(APP, "holidays", "1", b"first")
         assert await bench.store.calendars(APP) == {"holidays": b"first"}
 
-    # --- many changes at once
+    # --- batches of changes
 
-    async def test_changes_of_every_kind_and_calendars_are_made_together(self, bench: Bench) -> None:
+    async def test_changes_of_every_kind_and_calendars_are_written_in_one_batch(self, bench: Bench) -> None:
         edited, paused, removed = [await bench.add(key) for key in ("edited", "paused", "removed")]
         resumed = await bench.pause(await bench.add("resumed"), pause=Pause(at=await bench.now(), note="by hand"))
         changes = [
@@ -372,7 +372,7 @@ class Schedules:
         assert await bench.store.calendars(APP) == {"a": b"a", "b": b"b"}
 
     @pytest.mark.parametrize("refused", ["add", "edit", "remove"])
-    async def test_of_changes_that_are_all_or_none_nothing_is_written_if_one_is_refused(
+    async def test_an_all_or_none_batch_of_changes_writes_nothing_if_one_is_refused(
         self, bench: Bench, refused: str
     ) -> None:
         edited, removed = await bench.add("edited"), await bench.add("removed")
@@ -450,7 +450,7 @@ class Schedules:
         pulse = await bench.store.pulse(OTHER_APP)
         assert (pulse.waiting, pulse.running, pulse.schedules, pulse.oldest_due_at) == (0, 0, 0, None)
 
-    async def test_no_app_takes_or_ends_the_runs_of_another(self, bench: Bench) -> None:
+    async def test_no_app_claims_or_ends_the_runs_of_another(self, bench: Bench) -> None:
         node = await bench.node()
         stranger = await bench.node(app=OTHER_APP)
         held = await bench.hold(node)
@@ -470,11 +470,11 @@ class Schedules:
         assert (run.state, run.node, run.progress) == (State.RUNNING, node, None)
         assert await bench.state(waiting.id) is State.WAITING
 
-    async def test_upkeep_of_one_app_leaves_another_alone(self, bench: Bench) -> None:
+    async def test_maintenance_of_one_app_leaves_another_alone(self, bench: Bench) -> None:
         node = await bench.node()
         done = await bench.hold(node)
         await bench.end(node, done)
-        unknown = await bench.enqueue(task="nobody knows this")
+        unknown = await bench.enqueue(task="unknown")
         assert await bench.store.park_unknown(OTHER_APP, 10) == 0
         await bench.store.prune(OTHER_APP, before=await bench.now() + HOUR, keep_per_schedule=100, limit=100)
         assert await bench.state(unknown.id) is State.WAITING
@@ -493,7 +493,7 @@ class Schedules:
         assert mine.id != theirs.id
         assert theirs.is_new
 
-    async def test_names_are_data_never_part_of_a_statement(self, bench: Bench) -> None:
+    async def test_names_are_never_part_of_a_statement(self, bench: Bench) -> None:
         odd = 'o\'; DROP TABLE "runs" -- %s $1 ? {x} \\ ü 漢'
         schedule = await bench.add(odd, task=odd, labels={odd: odd}, queue=odd, args={odd: odd})
         new: NewRun = a_fire(schedule, queue=odd, labels={odd: odd}, unique_key=odd, reason=odd)
@@ -513,7 +513,7 @@ class Schedules:
         assert await bench.finish(odd, an_outcome(held, error=odd, reason=odd)) == ["done"]
         assert (await bench.run(new.id)).error == odd
 
-    async def test_times_that_people_read_are_those_that_were_written(self, bench: Bench) -> None:
+    async def test_times_are_read_exactly_as_they_were_written(self, bench: Bench) -> None:
         odd = 1_234_567_890_123_457
         schedule = await bench.add(fire_at=odd)
         assert us((await bench.schedule()).next_fire_at) == odd
@@ -523,19 +523,19 @@ class Schedules:
         assert (us(by_hand[0].fire_at), us(by_hand[0].due_at)) == (odd + 1, odd + 2)
 
 
-# --- single moments ---------------------------------------------------------------------------------------------------
+# --- overrides --------------------------------------------------------------------------------------------------------
 
 
 def _skip(fire_at: int, note: str = "") -> Occurrence:
     return Occurrence(fire_at=fire_at, kind="skip", note=note)
 
 
-class Occurrences:
-    async def test_a_new_schedule_has_no_decisions(self, bench: Bench) -> None:
+class Overrides:
+    async def test_a_new_schedule_has_no_overrides(self, bench: Bench) -> None:
         assert (await bench.add()).occurrences == ()
         assert (await bench.schedule()).occurrences == ()
 
-    async def test_decisions_are_read_as_they_were_written_and_raise_the_version(self, bench: Bench) -> None:
+    async def test_overrides_are_stored_and_raise_the_version(self, bench: Bench) -> None:
         before = await bench.add()
         now = await bench.now()
         moved = Occurrence(fire_at=now + HOUR, kind="move", to=now + MINUTE, note="ö")
@@ -546,7 +546,7 @@ class Occurrences:
         assert after.version > before.version
         assert after.definition == before.definition
 
-    async def test_an_advance_that_says_nothing_of_decisions_leaves_them_and_the_version(self, bench: Bench) -> None:
+    async def test_a_plan_without_overrides_leaves_them_and_the_version_as_they_are(self, bench: Bench) -> None:
         first = await bench.add()
         await bench.record(an_advance(first, occurrences=(_skip(1),)))
         before = await bench.stored()
@@ -554,7 +554,7 @@ class Occurrences:
         after = await bench.stored()
         assert (after.occurrences, after.version) == (before.occurrences, before.version)
 
-    async def test_the_last_decision_can_be_taken_away(self, bench: Bench) -> None:
+    async def test_the_last_override_can_be_deleted(self, bench: Bench) -> None:
         first = await bench.add()
         await bench.record(an_advance(first, occurrences=(_skip(1),)))
         before = await bench.stored()
@@ -563,20 +563,20 @@ class Occurrences:
         assert after.occurrences == ()
         assert after.version > before.version
 
-    async def test_a_plan_made_before_a_decision_is_not_taken(self, bench: Bench) -> None:
+    async def test_a_plan_made_before_an_override_is_refused(self, bench: Bench) -> None:
         before = await bench.add()
         cursor = {"next_fire_at": before.fire_at, "next_at": before.at}
         assert (await bench.record(an_advance(before, occurrences=(_skip(1),), **cursor))).taken == [True]
         assert (await bench.record(an_advance(before, a_fire(before)))).taken == [False]
         assert await bench.runs() == []
 
-    async def test_what_is_not_taken_decides_nothing(self, bench: Bench) -> None:
+    async def test_a_refused_plan_writes_no_overrides(self, bench: Bench) -> None:
         before = await bench.add()
         stale = an_advance(before, version=before.version + 1, occurrences=(_skip(1),))
         assert (await bench.record(stale)).taken == [False]
         assert await bench.stored() == before
 
-    async def test_a_change_of_people_keeps_or_replaces_decisions(self, bench: Bench) -> None:
+    async def test_an_edit_keeps_or_replaces_overrides(self, bench: Bench) -> None:
         first = await bench.add()
         await bench.record(an_advance(first, occurrences=(_skip(1), _skip(2))))
         before = await bench.stored()
@@ -589,7 +589,7 @@ class Occurrences:
         assert after.occurrences == (_skip(2),)
         assert after.version > kept.version > before.version
 
-    async def test_people_read_what_is_still_to_come_of_decisions(self, bench: Bench) -> None:
+    async def test_a_listed_schedule_shows_its_overrides_that_are_still_to_come(self, bench: Bench) -> None:
         before = await bench.add()
         now = await bench.now()
         moved = Occurrence(fire_at=now + HOUR, kind="move", to=now + MINUTE, note="plane")
@@ -599,16 +599,16 @@ class Occurrences:
         assert (us(skip.fire_at), skip.kind, skip.to, skip.note) == (now, "skip", None, "why")
         assert (us(move.fire_at), move.kind, us(move.to), move.note) == (now + HOUR, "move", now + MINUTE, "plane")
 
-    async def test_decisions_go_with_their_schedule(self, bench: Bench) -> None:
+    async def test_removing_a_schedule_deletes_its_overrides(self, bench: Bench) -> None:
         before = await bench.add()
         await bench.record(an_advance(before, occurrences=(_skip(1),)))
         assert await bench.change("remove", await bench.stored())
         assert (await bench.add()).occurrences == ()
         assert [each.key for each in await bench.store.stored_schedules(APP, keys=["nightly"])] == ["nightly"]
 
-    # --- a run before its time that is taken back
+    # --- early runs that are undone
 
-    async def test_a_run_that_is_taken_back_ends_and_its_moment_can_have_another(self, bench: Bench) -> None:
+    async def test_an_undone_early_run_ends_and_its_moment_can_run_again(self, bench: Bench) -> None:
         schedule = await bench.add(fire_at=await bench.now() + HOUR)
         early = await bench.fire(schedule)
         before = await bench.stored()
@@ -622,7 +622,7 @@ class Occurrences:
         assert await bench.state(again) is State.WAITING
         assert (await bench.stored()).fires == 1
 
-    async def test_a_run_that_has_begun_is_not_taken_back(self, bench: Bench) -> None:
+    async def test_an_early_run_that_has_started_cannot_be_undone(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add()
         early = await bench.fire(schedule)
@@ -635,7 +635,7 @@ class Occurrences:
         assert (await bench.record(an_advance(before, takes_back=early))).taken == [False]
         assert await bench.stored() == msgspec.structs.replace(before, live=0)
 
-    async def test_a_run_that_was_lost_is_not_taken_back(self, bench: Bench) -> None:
+    async def test_an_early_run_that_was_lost_cannot_be_undone(self, bench: Bench) -> None:
         node = await bench.node()
         early = await bench.fire(await bench.add())
         await bench.hold(node, early)
@@ -644,7 +644,7 @@ class Occurrences:
         assert len((await bench.rehome(other, tasks={})).released) == 1
         assert (await bench.record(an_advance(await bench.stored(), takes_back=early))).taken == [False]
 
-    async def test_a_run_that_was_put_back_untried_can_be_taken_back(self, bench: Bench) -> None:
+    async def test_an_early_run_that_was_released_unstarted_can_be_undone(self, bench: Bench) -> None:
         node = await bench.node()
         early = await bench.fire(await bench.add())
         held = await bench.hold(node, early)
@@ -652,23 +652,23 @@ class Occurrences:
         assert (await bench.record(an_advance(await bench.stored(), takes_back=early))).taken == [True]
         assert await bench.finish(node, an_outcome(held, "release")) == ["already"]
 
-    async def test_only_a_fire_of_the_schedule_itself_is_taken_back(self, bench: Bench) -> None:
+    async def test_only_a_fire_of_the_schedule_itself_can_be_undone(self, bench: Bench) -> None:
         schedule, other = await bench.add(), await bench.add("other")
         theirs = await bench.fire(other)
         by_hand = await bench.fire(schedule, cause=Cause.TRIGGER)
         before = await bench.stored()
-        for run in (theirs, by_hand, "nobody"):
+        for run in (theirs, by_hand, "unknown"):
             assert (await bench.record(an_advance(before, takes_back=run))).taken == [False]
         assert await bench.stored() == before
 
-    async def test_what_the_guard_does_not_let_through_takes_nothing_back(self, bench: Bench) -> None:
+    async def test_a_refused_plan_undoes_no_early_run(self, bench: Bench) -> None:
         schedule = await bench.add()
         early = await bench.fire(schedule)
         assert (await bench.record(an_advance(schedule, takes_back=early))).taken == [False]
         assert await bench.state(early) is State.WAITING
 
     @pytest.mark.parametrize("period", [None, HOUR])
-    async def test_the_unique_key_of_what_is_taken_back_is_free(self, bench: Bench, period: int | None) -> None:
+    async def test_the_unique_key_of_an_undone_run_is_free(self, bench: Bench, period: int | None) -> None:
         schedule = await bench.add(unique="one", unique_for=period)
         early = await bench.fire(schedule, unique_key="one", unique_for=period)
         before = await bench.stored()
@@ -677,7 +677,7 @@ class Occurrences:
         again = await bench.fire(await bench.stored(), unique_key="one", unique_for=period)
         assert await bench.state(again) is State.WAITING
 
-    async def test_what_was_blocked_on_a_run_that_is_taken_back_is_free(self, bench: Bench) -> None:
+    async def test_a_run_blocked_on_an_undone_run_is_freed(self, bench: Bench) -> None:
         early = await bench.fire(await bench.add())
         behind = await bench.fire(await bench.stored(), state=State.BLOCKED)
         assert (await bench.record(an_advance(await bench.stored(), takes_back=early))).taken == [True]

@@ -1,4 +1,4 @@
-"""Promises about what keeps a store tidy: parking, freeing, pruning, and the pulse."""
+"""Promises about the maintenance of a store: parking, freeing, pruning, and the pulse."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _ALL = 1_000_000
 
 
 async def _prune_all(bench: Bench, *, before: int, keep_per_schedule: int = _ALL) -> None:
-    """Bite until nothing is left to bite."""
+    """Prune until nothing is left to delete."""
     for _ in range(100):
         if await bench.store.prune(APP, before=before, keep_per_schedule=keep_per_schedule, limit=100) == 0:
             return
-    raise AssertionError("prune never comes to an end")
+    raise AssertionError("prune never ends")
 
 
 class Upkeep:
     # --- park, free
 
-    async def test_a_due_run_that_no_living_node_knows_is_parked(self, bench: Bench) -> None:
+    async def test_a_due_run_of_a_task_that_no_live_node_knows_is_parked(self, bench: Bench) -> None:
         await bench.node()
         unknown, known = await bench.enqueue(task="mail"), await bench.enqueue()
         later = await bench.enqueue(task="mail", delay=HOUR)
@@ -47,20 +47,20 @@ class Upkeep:
         assert await bench.state(known.id) is State.WAITING
         assert await bench.state(later.id) is State.WAITING
 
-    async def test_what_a_dead_node_knew_nobody_knows(self, bench: Bench) -> None:
+    async def test_a_task_that_only_a_dead_node_knew_is_unknown(self, bench: Bench) -> None:
         await bench.dead_node()
         run = await bench.enqueue()
         assert await bench.store.park_unknown(APP, 10) == 1
         assert await bench.state(run.id) is State.PARKED
 
-    async def test_parking_bites_no_more_than_its_limit(self, bench: Bench) -> None:
+    async def test_parking_handles_no_more_runs_than_its_limit(self, bench: Bench) -> None:
         await bench.store.enqueue(APP, [a_run() for _ in range(3)])
         assert await bench.store.park_unknown(APP, 2) == 2
         assert (await bench.store.pulse(APP)).parked == 2
         assert await bench.store.park_unknown(APP, 2) == 1
         assert await bench.store.park_unknown(APP, 2) == 0
 
-    async def test_a_node_that_joins_frees_what_it_can_run(self, bench: Bench) -> None:
+    async def test_a_node_that_joins_frees_parked_runs_that_it_can_run(self, bench: Bench) -> None:
         mine, other = await bench.enqueue(), await bench.enqueue(task="mail")
         await bench.store.park_unknown(APP, 10)
         node = await bench.node()
@@ -68,7 +68,7 @@ class Upkeep:
         assert await bench.state(other.id) is State.PARKED
         assert (await bench.hold(node, mine.id)).attempts == 0
 
-    async def test_a_freed_run_is_not_marked_as_unknown_any_more(self, bench: Bench) -> None:
+    async def test_a_freed_run_loses_the_reason_it_was_parked_for(self, bench: Bench) -> None:
         run = await bench.enqueue()
         await bench.store.park_unknown(APP, 10)
         node = await bench.node()
@@ -87,14 +87,14 @@ class Upkeep:
             await bench.store.park_unknown(APP, 10)
         assert (await bench.end(node, await bench.hold(node, late))).reason == Reason.LATE
 
-    async def test_what_is_known_again_is_freed_by_upkeep_too(self, bench: Bench) -> None:
+    async def test_maintenance_frees_a_parked_run_whose_task_is_known_again(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.end(node, held, kind="park", reason=Reason.UNKNOWN_TASK)
         await bench.store.park_unknown(APP, 10)
         assert await bench.state(held.id) is State.WAITING
 
-    async def test_arguments_that_did_not_fit_wait_for_another_signature(self, bench: Bench) -> None:
+    async def test_a_run_parked_for_bad_arguments_waits_for_a_changed_task(self, bench: Bench) -> None:
         node = await bench.node(tasks={TASK: TaskTerms(hash="old")})
         held = await bench.hold(node)
         await bench.end(node, held, kind="park", reason=Reason.BAD_ARGUMENTS, task_hash="old")
@@ -107,7 +107,7 @@ class Upkeep:
 
     # --- prune
 
-    async def test_history_older_than_asked_for_goes_with_all_that_hangs_on_it(self, bench: Bench) -> None:
+    async def test_old_history_is_pruned_with_its_attempts_and_logs(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await bench.note(node, held, lines=((1, "info", "a line"),))
@@ -119,7 +119,7 @@ class Upkeep:
         assert await bench.store.attempts(APP, held.id) == []
         assert await bench.store.log(APP, held.id) == []
 
-    async def test_newer_history_stays(self, bench: Bench) -> None:
+    async def test_newer_history_is_not_pruned(self, bench: Bench) -> None:
         node = await bench.node()
         schedule = await bench.add()
         await bench.record(an_advance(schedule, gaps=(a_gap(await bench.now() - 2, await bench.now() - 1),)))
@@ -129,7 +129,7 @@ class Upkeep:
         assert [run.id for run in await bench.runs()] == [held.id]
         assert len(await bench.gaps()) == 1
 
-    async def test_what_is_live_is_never_pruned(self, bench: Bench) -> None:
+    async def test_live_runs_are_never_pruned(self, bench: Bench) -> None:
         node = await bench.node()
         parked = await bench.hold(node)
         await bench.end(node, parked, kind="park")
@@ -141,7 +141,7 @@ class Upkeep:
             [State.PARKED, State.RUNNING, State.BLOCKED, State.WAITING]
         )
 
-    async def test_old_gaps_go(self, bench: Bench) -> None:
+    async def test_old_gaps_are_pruned(self, bench: Bench) -> None:
         schedule = await bench.add()
         assert schedule.fire_at is not None
         await bench.record(an_advance(schedule, gaps=(a_gap(schedule.fire_at - MINUTE, schedule.fire_at),)))
@@ -153,15 +153,15 @@ class Upkeep:
         await _prune_all(bench, before=await bench.now() - HOUR)
         assert [node.id for node in await bench.store.nodes(APP)] == [dead]
 
-    async def test_nodes_that_are_long_dead_go(self, bench: Bench) -> None:
+    async def test_long_dead_nodes_are_pruned(self, bench: Bench) -> None:
         alive = await bench.node(lease=99 * DAY)
         await bench.dead_node()
-        # Nobody says how long a store keeps them; longer than this helps no one.
+        # The protocol does not say how long a store keeps them; 30 days is longer than needed.
         await bench.pass_time(30 * DAY)
         await _prune_all(bench, before=await bench.now() + HOUR)
         assert [node.id for node in await bench.store.nodes(APP)] == [alive]
 
-    async def test_each_schedule_keeps_its_newest_runs_only(self, bench: Bench) -> None:
+    async def test_pruning_keeps_only_the_newest_runs_of_each_schedule(self, bench: Bench) -> None:
         node = await bench.node()
         ids = []
         await bench.add("few")
@@ -174,7 +174,7 @@ class Upkeep:
         assert {run.id for run in await bench.runs(schedule_key="many")} == set(ids[2:])
         assert len(await bench.runs(schedule_key="few")) == 1
 
-    async def test_a_bite_is_no_larger_than_its_limit(self, bench: Bench) -> None:
+    async def test_pruning_deletes_no_more_runs_than_its_limit(self, bench: Bench) -> None:
         node = await bench.node()
         for _ in range(5):
             await bench.end(node, await bench.hold(node))
@@ -182,7 +182,7 @@ class Upkeep:
         assert await bench.store.prune(APP, before=future, keep_per_schedule=_ALL, limit=2) == 2
         assert len(await bench.runs()) == 3
 
-    async def test_a_schedule_with_moments_to_come_is_never_pruned(self, bench: Bench) -> None:
+    async def test_a_schedule_with_future_fires_is_never_pruned(self, bench: Bench) -> None:
         node = await bench.node()
         waiting = await bench.add("to come")
         await bench.pause(await bench.add("paused"), pause=Pause(at=5))
@@ -195,7 +195,7 @@ class Upkeep:
         for key in ("paused", "live", "after end"):
             assert (await bench.stored(key)).key == key
 
-    async def test_a_schedule_that_has_fired_for_the_last_time_goes_with_its_history(self, bench: Bench) -> None:
+    async def test_an_ended_schedule_is_pruned_with_its_history(self, bench: Bench) -> None:
         node = await bench.node()
         run = await bench.fire(await bench.add(), {"next_fire_at": None, "next_at": None})
         await bench.end(node, await bench.hold(node, run))
@@ -216,7 +216,7 @@ class Upkeep:
 
     # --- pulse
 
-    async def test_the_pulse_counts_what_is_live(self, bench: Bench) -> None:
+    async def test_the_pulse_counts_live_runs_by_state(self, bench: Bench) -> None:
         pulse = await bench.store.pulse(APP)
         assert (pulse.waiting, pulse.running, pulse.parked, pulse.blocked, pulse.schedules) == (0, 0, 0, 0, 0)
         assert pulse.oldest_due_at is None
@@ -234,7 +234,7 @@ class Upkeep:
         assert pulse.schedules == 1
         assert pulse.oldest_due_at == us(oldest.due_at)
 
-    async def test_the_pulse_counts_what_failed_lately_by_schedule_or_task(self, bench: Bench) -> None:
+    async def test_the_pulse_counts_recent_failures_by_schedule_or_task(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.end(node, await bench.hold(node))
         assert (await bench.store.pulse(APP)).failed == {}
@@ -255,12 +255,12 @@ class Upkeep:
         ("verdict", "failed"),
         [(Verdict.SUCCEEDED, {}), (Verdict.FAILED, {TASK: 1}), (Verdict.CANCELLED, {TASK: 1}), (Verdict.LOST, {})],
     )
-    async def test_the_pulse_counts_a_rerun_for_what_it_repeats_if_it_was_tried(
+    async def test_the_pulse_counts_a_rerun_that_ran_instead_of_the_run_it_repeats(
         self, bench: Bench, verdict: Verdict, failed: dict[str, int]
     ) -> None:
         node = await bench.node()
         dead = await bench.end(node, await bench.hold(node), verdict=Verdict.FAILED)
-        # Something else that it is the cause of is no rerun of it.
+        # Only cause RERUN makes a rerun, `caused_by` alone does not.
         await bench.enqueue(fire_at=us(dead.fire_at), caused_by=dead.id, due_at=await bench.now() + HOUR)
         assert (await bench.store.pulse(APP)).failed == {TASK: 1}
         rerun = await bench.enqueue(cause=Cause.RERUN, fire_at=us(dead.fire_at), caused_by=dead.id)
@@ -272,7 +272,7 @@ class Upkeep:
         pulse = await bench.store.pulse(APP)
         assert (pulse.failed, pulse.lost) == (failed, {TASK: 1} if verdict is Verdict.LOST else {})
 
-    async def test_the_apps_of_a_store_are_told_by_name_whatever_they_have(self, bench: Bench) -> None:
+    async def test_a_store_lists_every_app_that_has_rows(self, bench: Bench) -> None:
         assert await bench.store.apps() == []
         await bench.enqueue(app=OTHER_APP)
         assert await bench.store.apps() == [OTHER_APP]
@@ -283,12 +283,12 @@ class Upkeep:
         assert await bench.store.apps() == sorted([APP, OTHER_APP, "a-third"])
         assert await bench.store.apps(limit=1) == sorted([APP, OTHER_APP, "a-third"])[:1]
 
-    async def test_the_time_of_the_store_goes_on(self, bench: Bench) -> None:
+    async def test_the_clock_of_the_store_advances(self, bench: Bench) -> None:
         before = await bench.now()
         await bench.pass_time(1000)
         assert await bench.now() >= before + 1000
 
-    async def test_waiting_for_a_change_ends_with_its_time(self, bench: Bench) -> None:
+    async def test_waiting_for_a_change_ends_with_its_timeout(self, bench: Bench) -> None:
         assert await bench.store.changed(APP, 0.001) in (None, "runs", "anything")
 
     async def test_a_store_works_after_another_object_on_it_was_closed(self, bench: Bench) -> None:

@@ -1,6 +1,6 @@
 """Promises about transactions that the ledger shares with other tables: both are written, or neither.
 
-Besides `Stores` the author of a store provides `Users`: transactions of somebody else on the same database.
+Besides `Stores` the author of a store provides `Users`: transactions of a user on the same database.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from evertick.model import Claimed, State, Verdict
 from evertick.store.base import JobTransaction
 from evertick.testing.conformance.bench import APP, MINUTE, OTHER_APP, Bench, a_run, an_outcome
 
-__all__ = ["UserTransaction", "Users", "Within"]
+__all__ = ["TransactionalRuns", "UserTransaction", "Users"]
 
 
 class UserTransaction(ABC):
-    """An open transaction of a user, that may write."""
+    """An open transaction of a user that can write."""
 
-    # What the user hands to Evertick.
+    # The connection that the user passes to Evertick.
     connection: Any
 
     @abstractmethod
@@ -32,7 +32,7 @@ class UserTransaction(ABC):
 
 
 class Users(ABC):
-    """The hook: how the suite gets transactions that are not the store's own. Whoever made it closes them."""
+    """The hook for transactions that are not the store's own. The fixture closes them."""
 
     @abstractmethod
     async def begin(self) -> UserTransaction:
@@ -40,13 +40,13 @@ class Users(ABC):
 
     @abstractmethod
     async def begin_elsewhere(self) -> UserTransaction:
-        """One on a connection to another database, which has no tables of Evertick."""
+        """A transaction on another database, without tables of Evertick."""
 
 
-class Within:
+class TransactionalRuns:
     # --- enqueue
 
-    async def test_a_run_is_there_with_the_users_commit_and_not_before(self, bench: Bench, users: Users) -> None:
+    async def test_a_run_exists_after_the_users_commit_and_not_before(self, bench: Bench, users: Users) -> None:
         user, new = await users.begin(), a_run(args=b'{"n":1}')
         [run] = await bench.store.within(user.connection).enqueue(APP, [new])
         assert (run.id, run.is_new, run.state, run.args) == (new.id, True, State.WAITING, {"n": 1})
@@ -54,7 +54,7 @@ class Within:
         await user.commit()
         assert [(run.id, run.state) for run in await bench.runs()] == [(new.id, State.WAITING)]
 
-    async def test_a_run_goes_with_the_users_rollback(self, bench: Bench, users: Users) -> None:
+    async def test_a_rollback_of_the_user_removes_the_run(self, bench: Bench, users: Users) -> None:
         user = await users.begin()
         await bench.store.within(user.connection).enqueue(APP, [a_run(), a_run()])
         await user.rollback()
@@ -69,7 +69,9 @@ class Within:
         [known] = await bench.store.enqueue(APP, [new])
         assert (known.id, known.is_new) == (new.id, False)
 
-    async def test_within_a_transaction_a_unique_key_answers_the_live_run(self, bench: Bench, users: Users) -> None:
+    async def test_within_a_transaction_a_taken_unique_key_returns_the_live_run(
+        self, bench: Bench, users: Users
+    ) -> None:
         live = await bench.enqueue(unique_key="one")
         user = await users.begin()
         within = bench.store.within(user.connection)
@@ -94,7 +96,7 @@ class Within:
 
     # --- finish
 
-    async def test_a_run_ends_with_the_users_commit_and_not_before(self, bench: Bench, users: Users) -> None:
+    async def test_a_run_is_finished_by_the_users_commit_and_not_before(self, bench: Bench, users: Users) -> None:
         node = await bench.node()
         held, user = await bench.hold(node), await users.begin()
         outcome = an_outcome(held, result=b'{"rows":2}')
@@ -105,7 +107,7 @@ class Within:
         assert (run.state, run.verdict, run.result) == (State.DONE, Verdict.SUCCEEDED, {"rows": 2})
         assert await bench.store.owned(APP, node) == []
 
-    async def test_a_finish_that_is_rolled_back_leaves_the_run_to_its_holder(self, bench: Bench, users: Users) -> None:
+    async def test_a_finish_that_is_rolled_back_leaves_the_run_running(self, bench: Bench, users: Users) -> None:
         node = await bench.node()
         held, user = await bench.hold(node), await users.begin()
         await bench.store.within(user.connection).finish(APP, node, an_outcome(held))
@@ -113,7 +115,9 @@ class Within:
         assert await bench.state(held.id) is State.RUNNING
         assert await bench.finish(node, an_outcome(held, "retry")) == ["done"]
 
-    async def test_what_comes_after_a_finish_of_ones_own_changes_nothing(self, bench: Bench, users: Users) -> None:
+    async def test_outcomes_after_a_finish_within_a_transaction_change_nothing(
+        self, bench: Bench, users: Users
+    ) -> None:
         node = await bench.node()
         held, user = await bench.hold(node), await users.begin()
         await bench.store.within(user.connection).finish(APP, node, an_outcome(held))
@@ -123,17 +127,17 @@ class Within:
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
     async def test_a_lost_claim_finishes_nothing_within_a_transaction(self, bench: Bench, users: Users) -> None:
-        node, heir = await bench.node(), await bench.node()
+        node, successor = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
-        assert [run.id for run in (await bench.rehome(heir)).claimed] == [held.id]
+        assert [run.id for run in (await bench.rehome(successor)).claimed] == [held.id]
         user = await users.begin()
         assert await bench.store.within(user.connection).finish(APP, node, an_outcome(held)) == "lost"
         await user.commit()
         run = await bench.run(held.id)
-        assert (run.state, run.node) == (State.RUNNING, heir)
+        assert (run.state, run.node) == (State.RUNNING, successor)
 
-    async def test_a_finish_within_a_transaction_frees_what_waited_for_it(self, bench: Bench, users: Users) -> None:
+    async def test_a_finish_within_a_transaction_frees_the_blocked_run(self, bench: Bench, users: Users) -> None:
         node = await bench.node()
         held = await bench.hold(node, await bench.fire(await bench.add()))
         blocked = await bench.fire(await bench.stored(), state=State.BLOCKED)
@@ -164,7 +168,9 @@ class Within:
         await user.commit()
         assert (await bench.enqueue(unique_key="one")).is_new
 
-    async def test_what_a_job_says_after_it_has_ended_its_run_is_kept(self, bench: Bench, users: Users) -> None:
+    async def test_log_lines_written_after_the_job_has_finished_its_run_are_kept(
+        self, bench: Bench, users: Users
+    ) -> None:
         node = await bench.node()
         held, user = await bench.hold(node), await users.begin()
         await bench.store.within(user.connection).finish(APP, node, an_outcome(held))
@@ -179,7 +185,7 @@ class Within:
         assert await transaction.begin(APP, node, held.id, held.fence) is not None
         return transaction
 
-    async def test_the_transaction_of_a_job_ends_its_run(self, bench: Bench) -> None:
+    async def test_the_commit_of_a_job_transaction_finishes_its_run(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         transaction = await self.begun(bench, node, held)
@@ -187,23 +193,23 @@ class Within:
         assert await transaction.commit(APP, node, an_outcome(held))
         assert (await bench.run(held.id)).verdict is Verdict.SUCCEEDED
 
-    async def test_the_transaction_of_a_job_that_is_rolled_back_ends_nothing(self, bench: Bench) -> None:
+    async def test_a_job_transaction_that_is_rolled_back_finishes_nothing(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         await (await self.begun(bench, node, held)).rollback()
         assert await bench.state(held.id) is State.RUNNING
         assert await bench.finish(node, an_outcome(held)) == ["done"]
 
-    async def test_a_lost_claim_gets_no_transaction(self, bench: Bench) -> None:
-        node, heir = await bench.node(), await bench.node()
+    async def test_a_lost_claim_gets_no_job_transaction(self, bench: Bench) -> None:
+        node, successor = await bench.node(), await bench.node()
         held = await bench.hold(node)
         await bench.store.leave(node)
-        await bench.rehome(heir)
+        await bench.rehome(successor)
         transaction = bench.store.transaction(seconds=60, is_plain=False)
         assert await transaction.begin(APP, node, held.id, held.fence) is None
-        assert await bench.enqueue()  # nothing was left locked
+        assert await bench.enqueue()  # no lock is left
 
-    async def test_the_transaction_of_a_job_keeps_a_result_that_was_written_in_it(self, bench: Bench) -> None:
+    async def test_a_job_transaction_keeps_a_result_that_was_written_in_it(self, bench: Bench) -> None:
         node = await bench.node()
         held = await bench.hold(node)
         transaction = bench.store.transaction(seconds=60, is_plain=False)

@@ -1,4 +1,4 @@
-"""Promises behind what people do with many moments at once: backfilling, pausing what fails, forgetting calendars."""
+"""Promises about managing schedules: backfills, schedules that keep failing, and calendars in use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from evertick.testing.conformance.bench import (
     an_advance,
 )
 
-__all__ = ["Managing"]
+__all__ = ["ScheduleManagement"]
 
 _ALL = 1_000
 
 
 async def _fires(bench: Bench, node: str, *verdicts: Verdict, key: str = "nightly", **fields: Any) -> StoredSchedule:
-    """One fire after another, each ended like this."""
+    """Record and finish one fire for each verdict."""
     for verdict in verdicts:
         schedule = await bench.stored(key)
         assert schedule.fire_at is not None
@@ -36,10 +36,10 @@ async def _fires(bench: Bench, node: str, *verdicts: Verdict, key: str = "nightl
     return await bench.stored(key)
 
 
-class Managing:
+class ScheduleManagement:
     # --- moments that have a run
 
-    async def test_moments_with_a_run_are_told_live_or_done(self, bench: Bench) -> None:
+    async def test_recorded_moments_include_live_and_finished_runs(self, bench: Bench) -> None:
         schedule, node = await bench.add(), await bench.node()
         first = schedule.fire_at
         assert first is not None
@@ -75,9 +75,9 @@ class Managing:
         assert len(await bench.gaps()) == 1
         assert [run.id for run in await bench.runs()] == [first.id]
 
-    # --- what fails in a row
+    # --- failures in a row
 
-    async def test_a_schedule_is_failing_when_its_newest_fires_have_all_failed(self, bench: Bench) -> None:
+    async def test_a_schedule_is_failing_when_its_newest_fires_all_failed(self, bench: Bench) -> None:
         node = await bench.node()
         before = await bench.add(pause_after=2)
         schedule = await _fires(bench, node, Verdict.SUCCEEDED, Verdict.FAILED)
@@ -93,7 +93,9 @@ class Managing:
         assert await bench.store.failing(APP) == []
 
     @pytest.mark.parametrize("verdict", [Verdict.SKIPPED, Verdict.CANCELLED, Verdict.MISSED])
-    async def test_other_verdicts_neither_count_nor_reset(self, bench: Bench, verdict: Verdict) -> None:
+    async def test_other_verdicts_neither_count_as_failures_nor_reset_the_count(
+        self, bench: Bench, verdict: Verdict
+    ) -> None:
         node = await bench.node()
         await bench.add(pause_after=2)
         await _fires(bench, node, Verdict.FAILED, verdict)
@@ -101,14 +103,14 @@ class Managing:
         await _fires(bench, node, Verdict.FAILED, verdict)
         assert [failing.count for failing in await bench.store.failing(APP)] == [2]
 
-    async def test_only_fires_count(self, bench: Bench) -> None:
+    async def test_only_fires_count_as_failures_in_a_row(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.add(pause_after=2)
         for cause in (Cause.TRIGGER, Cause.RERUN, Cause.BACKFILL):
             await _fires(bench, node, Verdict.FAILED, Verdict.FAILED, cause=cause)
         assert await bench.store.failing(APP) == []
 
-    async def test_only_those_asked_for_that_ask_for_it_and_are_not_paused_are_told(self, bench: Bench) -> None:
+    async def test_only_selected_active_schedules_with_pause_after_are_listed_as_failing(self, bench: Bench) -> None:
         node = await bench.node()
         for key, fields in {"one": {"pause_after": 1}, "two": {"pause_after": 1}, "never": {}}.items():
             await bench.add(key, **fields)  # type: ignore[arg-type]
@@ -124,7 +126,7 @@ class Managing:
         await bench.pause(await bench.stored("two"), pause=Pause(at=1))
         assert [failing.key for failing in await bench.store.failing(APP)] == ["one"]
 
-    async def test_the_count_begins_anew_with_a_changed_definition(self, bench: Bench) -> None:
+    async def test_a_changed_definition_resets_the_failure_count(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.add(pause_after=2)
         schedule = await _fires(bench, node, Verdict.FAILED)
@@ -134,7 +136,7 @@ class Managing:
         await _fires(bench, node, Verdict.FAILED)
         assert len(await bench.store.failing(APP)) == 1
 
-    async def test_an_edit_that_leaves_the_definition_as_it_was_does_not_reset_the_count(self, bench: Bench) -> None:
+    async def test_an_edit_without_a_change_does_not_reset_the_failure_count(self, bench: Bench) -> None:
         node = await bench.node()
         await bench.add(pause_after=2)
         schedule = await _fires(bench, node, Verdict.FAILED)
@@ -143,7 +145,7 @@ class Managing:
         assert len(await bench.store.failing(APP)) == 1
 
     @pytest.mark.parametrize("ends_by_itself", [False, True])
-    async def test_the_count_begins_anew_when_a_pause_ends(self, bench: Bench, ends_by_itself: bool) -> None:
+    async def test_the_end_of_a_pause_resets_the_failure_count(self, bench: Bench, ends_by_itself: bool) -> None:
         node = await bench.node()
         await bench.add(pause_after=2)
         schedule = await bench.pause(await _fires(bench, node, Verdict.FAILED), pause=Pause(at=1))
@@ -159,7 +161,7 @@ class Managing:
 
     # --- calendars
 
-    async def test_who_uses_a_calendar_is_told_by_its_whole_name(self, bench: Bench) -> None:
+    async def test_the_users_of_a_calendar_are_found_by_its_whole_name(self, bench: Bench) -> None:
         await bench.add("last", when="cron 0 9 * * *; tz=UTC; calendar=biz")
         await bench.add("first", when="cron 0 9 * * *; calendar=biz; tz=UTC")
         await bench.add("blackout", blackout="biz")
