@@ -44,7 +44,7 @@ def filled(markdown: str) -> str:
 
 
 def _command(path: str) -> str:
-    """What `--help` prints: the usage, the text without its examples, the options."""
+    """The usage, the description without its examples, and the options."""
     command: click.Command = cli
     for name in path.split():
         assert isinstance(command, click.Group)

@@ -83,6 +83,6 @@ def files(page: Path) -> list[Block]:
 
 
 def shell_lines(page: Path) -> list[str]:
-    """What a page tells its reader to type, without comments."""
+    """The lines of the `sh` blocks of a page, without comments."""
     typed = [line for block in blocks(page) if block.language == "sh" for line in block.text.splitlines()]
     return [line.partition(" #")[0].strip() for line in typed]
