@@ -1,1 +1,1 @@
-"""The engine: a few loops over one runner, which see the store and the drivers only through their protocols."""
+"""The engine: loops over one runner, which use the store and the drivers only through their protocols."""

@@ -1,1 +1,1 @@
-"""Small texts: what is shown, and what is hidden."""
+"""Text helpers: redaction, suggestions, sizes, error lines, log levels."""

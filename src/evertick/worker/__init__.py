@@ -1,1 +1,1 @@
-"""The reference worker: takes dispatched runs from a broker, does them, and reports. It has no database of its own."""
+"""The reference worker: takes dispatched runs from a broker, executes them and reports. It needs no database."""
