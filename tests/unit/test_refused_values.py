@@ -387,7 +387,7 @@ def test_bytes_of_a_process_that_are_no_utf_8_are_refused(tmp_path: Path) -> Non
 def assert_is_refused(code: int, errors: str) -> None:
     assert code == 2
     assert "\\udce9" in errors
-    assert "is no UTF-8 text, or has control characters; write it as plain text" in errors
+    assert "is not UTF-8 text, or has control characters; write it as plain text" in errors
     assert len(errors.splitlines()) == 1
 
 
