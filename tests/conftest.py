@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from long_tests import GROUPS, is_time_over
-from servers.postgres import DSN_VARIABLE, shared_postgres
+from servers.postgres import DSN_VARIABLE, known_types, shared_postgres
 from servers.schemas import Schemas, in_schema, new_schema
 
 # What has no zone of its own is told by the clock of the machine.
@@ -90,7 +90,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> P
 @pytest.fixture(scope="session")
 def postgres_dsn(shared_folder: Path) -> Iterator[str]:
     """One server for all workers of a run."""
-    with shared_postgres(shared_folder / "postgres") as dsn:
+    with shared_postgres(shared_folder / "postgres") as dsn, known_types():
         yield dsn
 
 

@@ -457,7 +457,7 @@ async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind:
                 return what
 
             node = node_on(bench, url, lease="1s")
-            job = node.job("build", queue_of(bench, progress_timeout="2s"), on_lost="fail")
+            job = node.job("build", queue_of(bench, progress_timeout="1s"), on_lost="fail")
             async with node:
                 bench.worker()
                 runs = [await job.enqueue(what=what) for what in may_end]
@@ -470,7 +470,7 @@ async def test_an_outage_of_the_broker_is_no_loss_of_its_workers(own: str, kind:
                     for run in taken
                     if run.dispatched is not None and run.dispatched.until is not None
                 )
-                while from_us(await (await node.runtime.store()).now()) < last + timedelta(seconds=3):
+                while from_us(await (await node.runtime.store()).now()) < last + timedelta(seconds=2):
                     await asyncio.sleep(0.01)
                 assert [(await node.get_run(run.id)).state for run in runs] == [State.DISPATCHED] * 2
                 server.start()
@@ -634,7 +634,7 @@ async def test_waiting_messages_are_sent_as_soon_as_the_broker_is_back(own: str,
                 async def waits_for_long() -> datetime:
                     while True:
                         for each in await node.messages():
-                            if each.attempts >= 4 and each.state is MessageState.WAITING:
+                            if each.attempts >= 3 and each.state is MessageState.WAITING:
                                 return each.due_at
                         await asyncio.sleep(0.01)
 

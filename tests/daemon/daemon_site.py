@@ -29,6 +29,14 @@ pidfile = "state/evertick.pid"
 [log]
 file = "evertick.log"
 """
+# A daemon looks at its files once a second; here more often, because tests wait for it.
+LOOK_SECONDS = 0.1
+LOOKING = f"""
+from evertick.daemon import daemon
+daemon._LOOK_SECONDS = {LOOK_SECONDS}
+from evertick.cli import main
+main()
+"""
 # However slow the machine is, this long something may take.
 PATIENCE_SECONDS = 60
 
@@ -75,7 +83,7 @@ class Site:
 
     def start(self, *flags: str, command: str = "daemon", **more: str) -> subprocess.Popen[str]:
         process = preloaded.popen(
-            [sys.executable, "-m", "evertick", command, *flags],
+            [sys.executable, "-c", LOOKING, command, *flags],
             cwd=self.folder,
             env=environment(**more),
             stdin=subprocess.DEVNULL,
@@ -118,6 +126,6 @@ class Site:
 
 def _is_evertick(pid: int) -> bool:
     try:
-        return bool(re.search(rb"evertick\0daemon|preloaded", Path(f"/proc/{pid}/cmdline").read_bytes()))
+        return bool(re.search(rb"evertick|preloaded", Path(f"/proc/{pid}/cmdline").read_bytes()))
     except OSError:
         return False

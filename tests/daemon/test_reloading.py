@@ -7,9 +7,8 @@ import signal
 import subprocess
 
 import pytest
-from daemon_site import CONFIGURATION, Site, until
+from daemon_site import CONFIGURATION, LOOK_SECONDS, Site, until
 
-from evertick.daemon import daemon
 from servers.broker import redis_server
 
 JOB = """
@@ -196,7 +195,7 @@ def test_where_only_a_signal_reloads_a_change_waits_for_it(site: Site) -> None:
     process = site.started()
     site.config.write_text(site.config.read_text() + JOB.format(name="backup"))
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(2 * daemon._LOOK_SECONDS)  # time in which a daemon that looks at its files would have seen it
+        process.wait(5 * LOOK_SECONDS)  # a daemon that looks at its files would have seen it
     assert "configuration reloaded" not in site.logged()
     process.send_signal(signal.SIGUSR1)
     site.until_logged("SIGUSR1: reloading the configuration")

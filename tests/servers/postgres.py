@@ -17,9 +17,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit, urlunsplit
 
 from evertick.driver.shell import keeper
@@ -30,6 +33,7 @@ __all__ = [
     "dsn_with",
     "free_port",
     "keep",
+    "known_types",
     "other_user",
     "own_server",
     "postgres_server",
@@ -56,6 +60,8 @@ _SETTINGS = {
 }
 # Where Debian and its descendants put each major version.
 _SYSTEM = Path("/usr/lib/postgresql")
+# Of what users define.
+_FIRST_OWN_OID = 16_384
 _START_SECONDS = 30
 _STOP_SECONDS = 15
 
@@ -104,6 +110,26 @@ def _publish(folder: Path, dsn: str) -> None:
 def _wait_for_others(folder: Path) -> None:
     with (folder / "use").open("w") as use:
         fcntl.flock(use, fcntl.LOCK_EX)
+
+
+@contextmanager
+def known_types() -> Iterator[None]:
+    """asyncpg asks the server about arrays on every connection, which takes it longer than all else that a node asks at
+    its start. With this it asks once: types that come with PostgreSQL are the same on all connections."""
+    import asyncpg  # this file is also used by an interpreter without it
+
+    introspect, found = asyncpg.Connection._introspect_types, dict[int, Any]()
+
+    async def remembered(self: Any, oids: Sequence[int], timeout: float | None) -> Any:
+        if any(oid >= _FIRST_OWN_OID for oid in oids):
+            return await introspect(self, oids, timeout)
+        for oid in set(oids) - set(found):
+            found[oid], _ = await introspect(self, [oid], timeout)
+        # A named statement: no anonymous one has to be prepared again for it.
+        return [row for oid in oids for row in found[oid]], SimpleNamespace(name="remembered")
+
+    with mock.patch.object(asyncpg.Connection, "_introspect_types", remembered):
+        yield
 
 
 def dsn_with(dsn: str, *, user: str | None = None, database: str | None = None) -> str:
