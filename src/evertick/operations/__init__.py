@@ -1,4 +1,4 @@
-"""Everything that people and programs can ask of the ledger or change in it: one typed function each, context first."""
+"""Every query and change of the ledger, for people and programs: one typed function each, with the context first."""
 
 from evertick.operations import (
     apply,

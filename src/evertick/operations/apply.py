@@ -1,7 +1,7 @@
-"""The changes that all declarations together make in the ledger: planned first, then written in one step.
+"""Applies all declarations to the ledger: first a plan, then one write.
 
-A node that starts brings the ledger in line with what it declares by itself. This is for people who want to see the
-plan first, and for schedules that are declared no more, which a node only pauses.
+A node that starts stores its declarations without a plan, and only pauses schedules that are no longer declared. This
+is for people who want to see the plan first, or to remove such schedules.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The changes, one plan for each schedule, by key."""
 
     adds: tuple[ChangePlan, ...] = ()
-    # Also those that a changed calendar moves, and those that are resumed.
+    # Including schedules that a changed calendar moves, and schedules that are resumed.
     changes: tuple[ChangePlan, ...] = ()
     pauses: tuple[ChangePlan, ...] = ()
     removes: tuple[ChangePlan, ...] = ()
-    # Keys of those that are as they are declared.
+    # Keys of schedules that are stored as declared.
     unchanged: tuple[str, ...] = ()
-    # Keys of those that a configuration of these nodes declared and does no more; they stay unless they are pruned.
+    # Keys that the configuration of these nodes no longer declares; they stay unless they are pruned.
     left: tuple[str, ...] = ()
-    # By key, those of them that live nodes declare all the same, and the names of these nodes: one for each of them.
-    # A node may go by the same file and not have read it yet, or by another file.
+    # Those of them that live nodes still declare: by key, one name per node. A node may not have read the changed file
+    # yet, or may use another file.
     living: dict[str, tuple[str, ...]] = {}
-    # By key, the options that were changed by hand since it was declared: they stay so, unless they are taken back.
+    # By key, the options that were changed by hand since the declaration; they stay unless they are taken back.
     edited: dict[str, tuple[str, ...]] = {}
-    # Names of the calendars that are new or changed.
+    # Names of new and changed calendars.
     calendars: tuple[str, ...] = ()
-    # The changes themselves.
+    # The changes to write.
     together: ScheduleBatch = ScheduleBatch()
 
     @property
@@ -95,14 +95,14 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
             )
             if count
         ]
-        # Where rules that fire too often to be listed are compared, so many are at least meant.
+        # Rules that fire too often are compared in part only.
         least = "" if all(_is_counted(plan) for plan in self.plans) else "at least "
         changed = f"; fires: {least}{', '.join(fires)}" if fires else ""
         return f"schedules: {', '.join(counts) or 'none'}{changed}"
 
 
 def _added(plan: ChangePlan) -> int:
-    """Where nothing fired before, each is new: they are counted, however few of them are listed."""
+    """The added fires. Without earlier fires all are new, and counted even if the list is cut."""
     return len(plan.adds) if plan.fires_old else plan.fires_new
 
 
@@ -129,12 +129,10 @@ async def plan_declared(
 ) -> DeclaredPlan:
     """The plan. Nothing is written.
 
-    `declarations` in place of those that are here, and `tz` in place of the zone of rules that name none.
-    `disabled`: keys that are known and not declared for now. `dropped`: those that the node with the id `own_node`
-    has declared and is about to declare no more; they are paused unless another live node declares them.
-    `calendars`: those to be kept besides the ones that the rules bring. With `prune`, what a configuration of the
-    same nodes has declared and does no more is removed; with `take_back`, changes by hand are
-    taken back.
+    `declarations`: instead of those of the context. `tz`: for rules that name no zone. `disabled`: keys of disabled
+    jobs. `dropped`: keys that the node `own_node` declared and will no longer declare; they are paused unless another
+    live node declares them. `calendars`: stored besides those of the rules. `prune`: remove schedules that the
+    configuration of the same nodes no longer declares. `take_back`: undo changes made by hand.
     """
     declared = context.declarations if declarations is None else declarations
     planning = _Planning(
@@ -152,7 +150,7 @@ async def plan_declared(
 
 
 async def apply_declared(context: Context, plan: DeclaredPlan, *, tz: str | None = None) -> None:
-    """Make the changes of a plan, all of them or none. `tz` as it was planned with."""
+    """Write the changes of a plan, all or none. `tz`: as in the plan."""
     if plan.is_empty:
         return
     zone, limits = tz or context.settings.tz, context.settings.schedule_limits
@@ -161,22 +159,22 @@ async def apply_declared(context: Context, plan: DeclaredPlan, *, tz: str | None
     context.wake_fires()
 
 
-class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger as it stands, as far as it matters."""
+class _LedgerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The relevant part of the ledger."""
 
     now: int
-    # As they are kept, and as they would be.
+    # The stored calendars, and those after the change.
     before: dict[str, Calendar]
     after: dict[str, Calendar]
-    # By key, what is declared; and what was, and is no more.
+    # The stored schedules that are declared, by key; and those that are no longer declared.
     stored: dict[str, StoredSchedule]
-    gone: list[StoredSchedule]
-    # By key of what is declared no more, the names of the live nodes that declare it all the same.
+    undeclared: list[StoredSchedule]
+    # By key of an undeclared schedule, the names of live nodes that still declare it.
     living: dict[str, tuple[str, ...]]
-    # All that go by a calendar that changes.
+    # The schedules that use a changed calendar.
     users: list[StoredSchedule]
 
-    def looked(self, stored: StoredSchedule) -> ScheduleSnapshot:
+    def snapshot(self, stored: StoredSchedule) -> ScheduleSnapshot:
         return looked_at(stored, self.before, self.now)
 
 
@@ -194,23 +192,23 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
     async def plan(self, store: Store, more: Mapping[str, Calendar], prune: bool) -> DeclaredPlan:
-        found = await self._find(store, more)
-        halted = [each for each in found.gone if each.pause is None and self._halts(each.key, found)]
-        others = [each for each in found.gone if each.key not in self.disabled]
+        state = await self._read(store, more)
+        halted = [each for each in state.undeclared if each.pause is None and self._halts(each.key, state)]
+        others = [each for each in state.undeclared if each.key not in self.disabled]
         removed = others if prune else []
-        added = [each for key, each in sorted(self.declarations.items()) if key not in found.stored]
-        edits = await self._edits(found, {each.key for each in [*halted, *removed]})
-        edited = {each.key: each for each in [*found.stored.values(), *found.users] if each.key in edits}
-        new = [each for name, each in found.after.items() if found.before.get(name) != each]
+        added = [each for key, each in sorted(self.declarations.items()) if key not in state.stored]
+        edits = await self._edits(state, {each.key for each in [*halted, *removed]})
+        edited = {each.key: each for each in [*state.stored.values(), *state.users] if each.key in edits}
+        new = [each for name, each in state.after.items() if state.before.get(name) != each]
         return DeclaredPlan(
-            adds=tuple(await in_turns(added, lambda each: self._plan_add(each, found))),
-            changes=tuple(await in_turns(edits.values(), lambda edit: self._plan_edit(edited[edit.key], edit, found))),
-            pauses=tuple(plan_stop(found.looked(each), "pause", None, self.last) for each in halted),
-            removes=tuple(self._plan_prune(found.looked(each)) for each in removed),
-            unchanged=tuple(sorted(found.stored.keys() - edits.keys())),
+            adds=tuple(await in_turns(added, lambda each: self._plan_add(each, state))),
+            changes=tuple(await in_turns(edits.values(), lambda edit: self._plan_edit(edited[edit.key], edit, state))),
+            pauses=tuple(plan_stop(state.snapshot(each), "pause", None, self.last) for each in halted),
+            removes=tuple(self._plan_prune(state.snapshot(each)) for each in removed),
+            unchanged=tuple(sorted(state.stored.keys() - edits.keys())),
             left=() if prune else tuple(each.key for each in others),
-            living={each.key: found.living[each.key] for each in others if each.key in found.living},
-            edited=await self._overridden([each for key, each in sorted(found.stored.items()) if key not in edits]),
+            living={each.key: state.living[each.key] for each in others if each.key in state.living},
+            edited=await self._overridden([each for key, each in sorted(state.stored.items()) if key not in edits]),
             calendars=tuple(sorted(each.name for each in new)),
             together=ScheduleBatch(
                 additions=tuple(addition_of(each, self.declarer) for each in added),
@@ -222,8 +220,8 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             ),
         )
 
-    def _halts(self, key: str, found: _Found) -> bool:
-        return key not in found.living if key in self.dropped else key in self.disabled
+    def _halts(self, key: str, state: _LedgerState) -> bool:
+        return key not in state.living if key in self.dropped else key in self.disabled
 
     def _halt(self, key: str) -> Halt:
         if key not in self.disabled:
@@ -231,19 +229,19 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         note = f"disabled in the configuration of {self.declarer}; enable it there to resume it"
         return Halt(key=key, note=note, is_disabled=True)
 
-    async def _find(self, store: Store, more: Mapping[str, Calendar]) -> _Found:
+    async def _read(self, store: Store, more: Mapping[str, Calendar]) -> _LedgerState:
         before = await load_calendars(store, self.app)
         after = before | self._calendars(more)
         changed = [name for name, each in after.items() if before.get(name) != each]
         keys = list(self.declarations)
         stored = await store.stored_schedules(self.app, keys=keys) if keys else []
-        gone, now = await self._gone(store), await store.now()
-        return _Found(
+        undeclared, now = await self._undeclared(store), await store.now()
+        return _LedgerState(
             before=before,
             after=after,
             stored={each.key: each for each in stored},
-            gone=gone,
-            living=await self._living(store, gone, now),
+            undeclared=undeclared,
+            living=await self._living(store, undeclared, now),
             users=await self._users(store, changed),
             now=now,
         )
@@ -254,8 +252,8 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return dict(more) | {each.name: each for each in given if each is not None}
 
-    async def _gone(self, store: Store) -> list[StoredSchedule]:
-        """Those that a configuration has declared and does no more. Never those of code, or made by hand."""
+    async def _undeclared(self, store: Store) -> list[StoredSchedule]:
+        """Schedules that a configuration no longer declares. Never schedules of code or made by hand."""
         found = [
             each
             for each in await store.declared_schedules(self.app)
@@ -266,27 +264,29 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return sorted(found, key=lambda each: each.key)
 
-    async def _living(self, store: Store, gone: Sequence[StoredSchedule], now: int) -> dict[str, tuple[str, ...]]:
-        nodes = await store.nodes(self.app) if gone else []
-        # One that was killed stands there until another node sees to it, for ever if there is none: its lease tells.
+    async def _living(self, store: Store, undeclared: Sequence[StoredSchedule], now: int) -> dict[str, tuple[str, ...]]:
+        nodes = await store.nodes(self.app) if undeclared else []
+        # Without other nodes, a killed node is never declared dead; its expired lease shows it.
         living = [
             node
             for node in nodes
             if node.died_at is None and to_us(node.lease_until) >= now and node.id != self.own_node
         ]
-        names = {each.key: tuple(sorted(node.name for node in living if each.key in node.declares)) for each in gone}
-        return {key: those for key, those in names.items() if those}
+        names = {
+            each.key: tuple(sorted(node.name for node in living if each.key in node.declares)) for each in undeclared
+        }
+        return {key: nodes for key, nodes in names.items() if nodes}
 
     async def _users(self, store: Store, changed: Sequence[str]) -> list[StoredSchedule]:
         keys = {key for name in changed for key in await store.calendar_users(self.app, name, limit=_USERS_MOST)}
         return await store.stored_schedules(self.app, keys=sorted(keys)) if keys else []
 
-    async def _edits(self, found: _Found, leaving: Collection[str]) -> dict[str, Edit]:
-        """By key, those that are declared otherwise than stored; and the users of a calendar that changes."""
-        stored = [found.stored[key] for key in sorted(found.stored)]
+    async def _edits(self, state: _LedgerState, leaving: Collection[str]) -> dict[str, Edit]:
+        """By key, the schedules that are stored differently than declared, and the users of a changed calendar."""
+        stored = [state.stored[key] for key in sorted(state.stored)]
         declared = await in_turns(stored, lambda each: self._edit(self.declarations[each.key], each))
         edits = {edit.key: edit for edit in declared if edit is not None}
-        for each in found.users:
+        for each in state.users:
             if each.key not in edits and each.key not in leaving:
                 edits[each.key] = Edit(key=each.key, definition=each.definition)
         return edits
@@ -298,7 +298,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     def _edit(self, declaration: Declaration, found: StoredSchedule) -> Edit | None:
         resumes = found.pause is not None and found.pause.is_undeclared
         is_taken_back = self.takes_back and bool(overrides_of(found))
-        is_same = not is_otherwise(declaration, found) and self._is_ours(declaration, found)
+        is_same = not is_otherwise(declaration, found) and self._has_declared(declaration, found)
         if is_same and not resumes and not is_taken_back:
             return None
         return Edit(
@@ -309,28 +309,28 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
             resumes=resumes,
         )
 
-    def _is_ours(self, declaration: Declaration, found: StoredSchedule) -> bool:
-        """Whether it stands as one of this source and of these nodes, who may remove it one day."""
-        by = found.declared
-        return by is not None and (by.node_name, by.source) == (self.declarer, declaration.source)
+    def _has_declared(self, declaration: Declaration, found: StoredSchedule) -> bool:
+        """Whether the schedule is stored as declared by this source and these nodes, which may remove it later."""
+        declarer = found.declared
+        return declarer is not None and (declarer.node_name, declarer.source) == (self.declarer, declaration.source)
 
-    def _plan_add(self, declaration: Declaration, found: _Found) -> ChangePlan:
-        key, definition, now = declaration.key, declaration.definition, found.now
+    def _plan_add(self, declaration: Declaration, state: _LedgerState) -> ChangePlan:
+        key, definition, now = declaration.key, declaration.definition, state.now
         check_rule(definition, declaration.rule)
-        rule = declaration.rule.bind(key=key, created=now, tz=self.tz, calendars=found.after)
-        blackout = blackout_named(definition.blackout, key, rule, found.after)
+        rule = declaration.rule.bind(key=key, created=now, tz=self.tz, calendars=state.after)
+        blackout = blackout_named(definition.blackout, key, rule, state.after)
         new = Side(rule=rule, left=rule.bounds.max_fires, blackout=blackout)
         notes = notes_of_rule(rule, definition)
         return plan_change(key, "add", Side(rule=None), new, since=now, until=now + self.last, notes=notes)
 
-    def _plan_edit(self, stored: StoredSchedule, edit: Edit, found: _Found) -> ChangePlan:
-        now, calendars = found.looked(stored), found.after
+    def _plan_edit(self, stored: StoredSchedule, edit: Edit, state: _LedgerState) -> ChangePlan:
+        now, calendars = state.snapshot(stored), state.after
         if edit.rule is None:
             return plan_edit(now, "calendar", rule_of(stored, calendars), stored.definition, self.last, calendars)
         rule = edit.rule.bind(key=stored.key, created=now.time, tz=self.tz, calendars=calendars)
         if not edit.resumes:
             return plan_edit(now, "update", rule, edit.definition, self.last, calendars)
-        # While it is paused nothing fires.
+        # A paused schedule has no fires.
         paused = msgspec.structs.replace(now, rule=None, stored=msgspec.structs.replace(stored, pause=None))
         plan = plan_edit(paused, "update", rule, edit.definition, self.last, calendars)
         return msgspec.structs.replace(plan, when_old="paused, since it was not declared")
@@ -338,15 +338,8 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     def _plan_prune(self, now: ScheduleSnapshot) -> ChangePlan:
         pause = now.stored.pause
         if now.rule is None or pause is None or pause.until is not None:
-            return _pruned(plan_stop(now, "remove", None, self.last))
-        # A pause without an end leaves no fires that could go.
-        silent = msgspec.structs.replace(now, rule=None, stored=msgspec.structs.replace(now.stored, pause=None))
-        plan = _pruned(plan_stop(silent, "remove", None, self.last))
+            return plan_stop(now, "remove", None, self.last, is_prune=True)
+        # A schedule that is paused without an end has no fires to remove.
+        paused = msgspec.structs.replace(now, rule=None, stored=msgspec.structs.replace(now.stored, pause=None))
+        plan = plan_stop(paused, "remove", None, self.last, is_prune=True)
         return msgspec.structs.replace(plan, when_old=f"{now.rule.text}, paused")
-
-
-def _pruned(plan: ChangePlan) -> ChangePlan:
-    """Without the advice that such a schedule cannot be removed by hand: this is the way."""
-    return msgspec.structs.replace(
-        plan, notes=tuple(note for note in plan.notes if "removing it is refused" not in note)
-    )

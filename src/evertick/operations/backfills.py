@@ -1,11 +1,10 @@
-"""Making up for the past: runs for moments of a schedule that got none.
+"""Backfills: runs for past moments of a schedule that have none.
 
-A backfill is driven by its caller, one guarded write after another; nothing about it is stored but its runs. So if the
-caller dies, what is made is made, and asking again goes on where it stopped: a moment that has a run is left out by the
-ledger's own key, (schedule, moment), which also keeps two callers from making the same run.
+The caller drives a backfill, one guarded write after another. Only its runs are stored, so a second call continues
+after a crash. The unique key (schedule, moment) leaves out moments that have a run, also if two callers race.
 
-The guard is that of every fire: version, cursor and, where runs are made one at a time, the live runs must be as they
-were read. The cursor, `fires` and what the schedule owes stay as they are.
+The guard is that of a fire: version, cursor and, for runs one at a time, the live runs must be unchanged since they
+were read. The cursor, `fires` and owed moments stay as they are.
 """
 
 from __future__ import annotations
@@ -45,28 +44,28 @@ __all__ = [
 
 BackfillOverlap = Literal["allow"]
 
-# Moments of one call, unless the caller says otherwise: a typing error in a date must not make a million runs.
+# Moments of one call by default: a typing error in a date must not make a million runs.
 BACKFILL_MOST = 10_000
 _COUNT_MOST = 10**9
-# Runs that one transaction makes, and runs that one look asks about.
+# Runs that one transaction makes, and runs that one poll reads.
 _BATCH = 100
-_LOOKED_AT = 500
+_POLLED_MOST = 500
 _PAGE = 10_000
-# How often to look whether a run has ended: soon at first, for a backfill is as fast as its jobs and these looks.
-_LOOK_FIRST_SECONDS, _LOOK_MOST_SECONDS = 0.002, 1.0
-# A round is lost only to another writer's success; beyond this something else is wrong.
+# The interval of polls for ended runs: short at first, because it limits the speed of a backfill.
+_POLL_FIRST_SECONDS, _POLL_MOST_SECONDS = 0.002, 1.0
+# A write fails only if another writer succeeded; after this many, something else is wrong.
 _ROUNDS_MAX = 50
-_LIVE_LOOKED_AT = 1_000
+_LIVE_MOST = 1_000
 
 
 class BackfillStep(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a backfill has come. The last one has `is_over`, and is what awaiting a backfill answers."""
+    """The progress of a backfill. The last step has `is_over`; awaiting a backfill returns it."""
 
     key: str
-    # Moments of the rule in the stretch, and those of them that had a run already.
+    # Moments of the rule in the range, and those of them that already had a run.
     moments: int
     left_out: int
-    # Runs made by this call; of these, not ended yet, ended, and ended as failed or lost.
+    # Runs made by this call; of these, the live, the ended, and the failed or lost ones.
     made: int = 0
     live: int = 0
     done: int = 0
@@ -78,14 +77,14 @@ class BackfillStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def to_make(self) -> int:
-        """Runs that are still to be made."""
+        """The number of runs that are not made yet."""
         return self.moments - self.left_out - self.made
 
 
 class Backfill:
-    """A backfill that was asked for: `await` it to its end, or go through its steps with `async for`.
+    """A backfill: `await` it to its end, or iterate over its steps with `async for`.
 
-    It begins with that, and goes on only as long: leaving the loop ends it, and keeps the runs that were made.
+    It starts then. Leaving the loop ends it, and keeps the runs that were made.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Backfill:
     ) -> None:
         self._steps, self._on_step = steps, on_step
         self._owner = owner
-        # Not the frame itself, which would keep alive all that the caller has.
+        # Not the frame, which would keep the variables of the caller alive.
         self._code, self._instruction = frame.f_code, frame.f_lasti
         self._is_begun = False
 
@@ -109,12 +108,12 @@ class Backfill:
         return self.to_the_end().__await__()
 
     async def to_the_end(self, on_step: Callable[[BackfillStep], None] | None = None) -> BackfillStep:
-        """The last step; `on_step` is called with each."""
-        last, hearers = None, [each for each in (self._on_step, on_step) if each is not None]
+        """The last step. `on_step` is called with each step."""
+        last, listeners = None, [each for each in (self._on_step, on_step) if each is not None]
         async for step in self:
             last = step
-            for hear in hearers:
-                hear(step)
+            for listener in listeners:
+                listener(step)
         assert last is not None, "a backfill has a last step"
         return last
 
@@ -123,8 +122,8 @@ class Backfill:
             tell_unawaited(self._owner, "backfill", self._code, self._instruction)
 
 
-class _Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of a backfill, checked. Times in microseconds."""
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    """The checked arguments of a backfill. Times in microseconds."""
 
     key: str
     first: int
@@ -151,13 +150,17 @@ def backfill(
 ) -> Backfill:
     """Make runs for the moments from `start` to `end` that have none: `await` it, or `async for step in` it.
 
-    One at a time and in order, each when the one before has ended and nothing else of the schedule is live or due;
-    with overlap="allow" all at once. `pace` is the least time between two of them. Works while it is paused.
-    `on_step` is called with each step where it is awaited, and in `sync`, there on the event loop's thread.
+    One at a time and in order, each when the one before has ended and no other run of the schedule is live or due; with
+    overlap="allow" all at once. `pace` is the least time between two runs. Works while the schedule is paused.
+    `on_step` is called with each step if it is awaited, and in `sync`, on the thread of the event loop.
     """
     if overlap not in (None, "allow"):
-        raise InvalidInput(f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)")
-    wish = _Wish(
+        raise InvalidInput(
+            f"overlap: {shown(overlap)} must be None (one at a time) or 'allow' (side by side)",
+            setting="overlap",
+            value=shown(overlap),
+        )
+    request = _Request(
         key=check_key(key),
         first=to_us(start),
         last=to_us(end),
@@ -167,99 +170,99 @@ def backfill(
         is_dry_run=dry_run,
         limit=check_limit(limit),
     )
-    if wish.last < wish.first:
-        raise InvalidInput(f"end {moment_text(wish.last)} is before start {moment_text(wish.first)}; swap them")
+    if request.last < request.first:
+        raise InvalidInput(
+            f"end {moment_text(request.last)} is before start {moment_text(request.first)}",
+            setting="end",
+            fix="swap them",
+        )
     frame = sys._getframe(2)
-    return Backfill(lambda: _backfill(source, wish), source, frame, on_step)
+    return Backfill(lambda: _backfill(source, request), source, frame, on_step)
 
 
-async def _backfill(source: ContextSource, wish: _Wish) -> AsyncIterator[BackfillStep]:
+async def _backfill(source: ContextSource, request: _Request) -> AsyncIterator[BackfillStep]:
     context = await source.context()
-    stored, rule = await _backfilled(context, wish)
-    moments = _moments(wish, rule)
-    recorded = await _recorded(context, stored.id, wish.first, wish.last, set(moments))
+    stored, rule = await _schedule_and_rule(context, request)
+    moments = _moments(request, rule)
+    recorded = await _moments_with_runs(context, stored.id, request.first, request.last, set(moments))
     todo = deque(moment for moment in moments if moment not in recorded)
-    made = _Made(BackfillStep(key=wish.key, moments=len(moments), left_out=len(moments) - len(todo)))
-    encoded = None if wish.args is None else context.encode_arguments(stored.definition.task, wish.args)
-    if not wish.is_dry_run:
-        async for step in _make_all(context, wish, stored.definition.when, todo, made, encoded):
+    tracker = _RunTracker(BackfillStep(key=request.key, moments=len(moments), left_out=len(moments) - len(todo)))
+    encoded = None if request.args is None else context.encode_arguments(stored.definition.task, request.args)
+    if not request.is_dry_run:
+        async for step in _make_all(context, request, stored.definition.when, todo, tracker, encoded):
             yield step
-    yield made.step(is_dry_run=wish.is_dry_run, is_over=True)
+    yield tracker.step(is_dry_run=request.is_dry_run, is_over=True)
 
 
 async def _make_all(
-    context: Context, wish: _Wish, when: str, todo: deque[int], made: _Made, args: bytes | None
+    context: Context, request: _Request, when: str, todo: deque[int], tracker: _RunTracker, args: bytes | None
 ) -> AsyncIterator[BackfillStep]:
-    maker = Backfiller(context.store, context.app, context.clock, key=wish.key, when=when)
-    look = _Looking()
+    maker = Backfiller(context.store, context.app, context.clock, key=request.key, when=when)
+    poll = _Poll()
     while todo:
-        chunk = [todo[place] for place in range(min(len(todo), 1 if wish.is_alone or wish.pace else _BATCH))]
+        chunk = [todo[place] for place in range(min(len(todo), 1 if request.is_alone or request.pace else _BATCH))]
         began = context.clock.elapsed()
-        backfilled = await maker.make(chunk, args=args, is_alone=wish.is_alone)
-        # Those that wait are the last ones: they wait for each other, or all for the same.
+        backfilled = await maker.make(chunk, args=args, is_alone=request.is_alone)
+        # The waiting moments are the last of the chunk.
         settled = [todo.popleft() for _ in chunk if todo[0] not in backfilled.waiting]
         if settled:
-            made.add(settled, backfilled.runs)
+            tracker.add(settled, backfilled.runs)
             context.wake_runs()
-            look.begin_anew()
-            yield made.step()
-        if wish.is_alone:
-            async for step in _until_ended(context, made):
+            poll.reset()
+            yield tracker.step()
+        if request.is_alone:
+            async for step in _until_ended(context, tracker):
                 yield step
         if not settled:
-            await look.rest()
-        elif todo and wish.pace and backfilled.runs:
-            await asyncio.sleep(max(wish.pace / 1e6 - (context.clock.elapsed() - began), 0))
-        if await made.look(context.store, context.app):
-            yield made.step()
-    async for step in _until_ended(context, made):
+            await poll.sleep()
+        elif todo and request.pace and backfilled.runs:
+            await asyncio.sleep(max(request.pace / 1e6 - (context.clock.elapsed() - began), 0))
+        if await tracker.poll(context.store, context.app):
+            yield tracker.step()
+    async for step in _until_ended(context, tracker):
         yield step
 
 
-async def _until_ended(context: Context, made: _Made) -> AsyncIterator[BackfillStep]:
-    """Until none of the runs is live any more."""
-    look = _Looking()
-    while made.live:
-        if await made.look(context.store, context.app):
-            look.begin_anew()
-            yield made.step()
+async def _until_ended(context: Context, tracker: _RunTracker) -> AsyncIterator[BackfillStep]:
+    """Wait until all runs have ended."""
+    poll = _Poll()
+    while tracker.live:
+        if await tracker.poll(context.store, context.app):
+            poll.reset()
+            yield tracker.step()
         else:
-            await look.rest()
+            await poll.sleep()
 
 
-async def _backfilled(context: Context, wish: _Wish) -> tuple[StoredSchedule, When]:
-    """The schedule and its rule, if it can be backfilled with this wish."""
-    stored = await stored_schedule(context, wish.key)
+async def _schedule_and_rule(context: Context, request: _Request) -> tuple[StoredSchedule, When]:
+    """The schedule and its rule. Refuses a schedule that cannot be backfilled."""
+    stored = await stored_schedule(context, request.key)
     now, kept = await context.store.now(), context.settings.retention
-    if wish.last > now:
+    if request.last > now:
         raise InvalidInput(
-            f"end: {moment_text(wish.last)} is still to come",
+            f"end: {moment_text(request.last)} is in the future",
             setting="end",
-            fix="backfill is for the past, give now at the latest",
+            fix="pass a past moment, or now",
         )
-    if wish.first < now - kept:
+    if request.first < now - kept:
         raise InvalidInput(
-            f"start: {moment_text(wish.first)} is longer ago than history is kept ({duration_text(kept)}): runs "
-            "would be forgotten at once, and made again next time",
+            f"start: {moment_text(request.first)} is older than the retention of history ({duration_text(kept)}), so "
+            "its runs would be deleted at once",
             setting="start",
-            fix="begin later, or raise retention",
+            fix="start later, or raise retention",
         )
     if stored.definition.mode == "every-node":
-        raise Refused(
-            f"{wish.key!r} runs on every node, and those of the past are gone, so there is nothing to backfill; "
-            "trigger it instead"
-        )
+        problem = f"{request.key!r} runs on every node, and the nodes of the past are gone, so it cannot be backfilled"
+        raise Refused(problem, setting="key", fix="trigger it instead")
     rule = rule_of(stored, await load_calendars(context.store, context.app))
     if rule.is_after_end:
-        raise Refused(
-            f"{wish.key!r} counts from the end of its runs, so that it has no fixed moments to backfill; "
-            "trigger it instead"
-        )
+        problem = f"{request.key!r} counts from the end of its runs, so it has no fixed moments to backfill"
+        raise Refused(problem, setting="key", fix="trigger it instead")
     return stored, rule
 
 
-async def _recorded(context: Context, schedule: int, first: int, last: int, wanted: set[int]) -> set[int]:
-    """Those of the moments that have a run. In pages: an earlier rule may have left many others there."""
+async def _moments_with_runs(context: Context, schedule: int, first: int, last: int, wanted: set[int]) -> set[int]:
+    """The moments that have a run. Read in pages, because runs of an earlier rule may be in the range, too."""
     found: set[int] = set()
     while True:
         page = await context.store.recorded_moments(context.app, schedule, first=first, last=last, limit=_PAGE)
@@ -270,17 +273,14 @@ async def _recorded(context: Context, schedule: int, first: int, last: int, want
 
 
 class Backfilled(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs that were made, and the moments that have to wait.
-
-    Of neither are moments that have a run already.
-    """
+    """The runs that were made, and the moments that have to wait. Moments that already have a run are in neither."""
 
     runs: tuple[str, ...] = ()
     waiting: tuple[int, ...] = ()
 
 
 class Backfiller:
-    """Makes runs for moments of one schedule, whose rule is `when`."""
+    """Makes runs for moments of a schedule with the rule `when`."""
 
     def __init__(self, store: Store, app: str, clock: Clock, *, key: str, when: str) -> None:
         self._store = store
@@ -290,10 +290,10 @@ class Backfiller:
         self._when = when
 
     async def make(self, moments: Sequence[int], *, args: bytes | None, is_alone: bool) -> Backfilled:
-        """Runs for these moments, or which of them have to wait.
+        """Make runs for these moments; some may have to wait.
 
-        `is_alone`: only where nothing of the schedule is live or due; where its overlap is "allow", only where no other
-        backfill of it is live. In any case one whose unique key is taken waits.
+        `is_alone`: wait while a run of the schedule is live or due; with overlap "allow", only while another backfill
+        of it is live. A run whose unique key is taken always waits.
         """
         for _ in range(_ROUNDS_MAX):
             stored, now = await self._schedule(), await self._store.now()
@@ -319,21 +319,23 @@ class Backfiller:
                     runs=tuple(run.id for run in runs if run.id not in left_out),
                     waiting=tuple(moment for moment, run in zip(moments, runs, strict=True) if run.id in duplicates),
                 )
-        raise StoreUnavailable(f"{self._key!r} changed {_ROUNDS_MAX} times while it was backfilled; try again")
+        problem = f"{self._key!r} changed {_ROUNDS_MAX} times while it was backfilled"
+        raise StoreUnavailable(problem, fix="try again")
 
     async def _schedule(self) -> StoredSchedule:
         found = await self._store.stored_schedules(self._app, keys=[self._key])
         if not found:
             raise NotFound(f"the schedule {self._key!r} was removed while it was backfilled")
         if found[0].definition.when != self._when:
-            raise Refused(f"the rule of {self._key!r} was changed while it was backfilled; ask again for the new one")
+            problem = f"the rule of {self._key!r} was changed while it was backfilled"
+            raise Refused(problem, setting="key", fix="start again with the new rule")
         return found[0]
 
     async def _is_occupied(self, stored: StoredSchedule, now: int) -> bool:
         if stored.definition.overlap == "allow":
-            live = RunFilter(schedule_key=stored.key, states=LIVE_STATES, limit=_LIVE_LOOKED_AT)
+            live = RunFilter(schedule_key=stored.key, states=LIVE_STATES, limit=_LIVE_MOST)
             return any(run.cause is Cause.BACKFILL for run in await self._store.runs(self._app, live))
-        # A fire that is due goes first: made now, our run would have it skipped.
+        # A due fire goes first: overlap would skip it if this run was made now.
         is_due = stored.pause is None and stored.at is not None and stored.at <= now
         return stored.live != 0 or is_due
 
@@ -344,7 +346,7 @@ class Backfiller:
             task=definition.task,
             cause=Cause.BACKFILL,
             fire_at=moment,
-            # Due from now on, or it would expire before it could start.
+            # Due now, else it would expire before it starts.
             due_at=now,
             schedule_id=stored.id,
             version=stored.version,
@@ -359,8 +361,8 @@ class Backfiller:
         )
 
 
-class _Made:
-    """The runs of a backfill, and how they fare."""
+class _RunTracker:
+    """The runs of a backfill, and their outcomes."""
 
     def __init__(self, first: BackfillStep) -> None:
         self._step = first
@@ -371,7 +373,7 @@ class _Made:
         return len(self._live)
 
     def add(self, moments: list[int], runs: tuple[str, ...]) -> None:
-        # The others have got a run from another caller meanwhile.
+        # The other moments got a run from another caller meanwhile.
         self._live.extend(runs)
         self._step = msgspec.structs.replace(
             self._step,
@@ -380,9 +382,9 @@ class _Made:
             fire_at=from_us(moments[-1]) if runs else self._step.fire_at,
         )
 
-    async def look(self, store: Store, app: str) -> bool:
-        """Look at some of the live runs, the others next time; True if any has ended."""
-        ids = [self._live.popleft() for _ in range(min(len(self._live), _LOOKED_AT))]
+    async def poll(self, store: Store, app: str) -> bool:
+        """Read some of the live runs, the others next time. True if one has ended."""
+        ids = [self._live.popleft() for _ in range(min(len(self._live), _POLLED_MOST))]
         found = {run.id: run for run in await store.runs(app, RunFilter(ids=tuple(ids), limit=len(ids)))} if ids else {}
         ended = [run_id for run_id in ids if not _is_live(found.get(run_id))]
         self._live.extend(run_id for run_id in ids if _is_live(found.get(run_id)))
@@ -398,37 +400,45 @@ class _Made:
         return msgspec.structs.replace(self._step, live=len(self._live), is_dry_run=is_dry_run, is_over=is_over)
 
 
-class _Looking:
-    """How long to wait before the next look: longer each time nothing has happened."""
+class _Poll:
+    """The interval of polls, which grows while nothing changes."""
 
     def __init__(self) -> None:
-        self._seconds = _LOOK_FIRST_SECONDS
+        self._seconds = _POLL_FIRST_SECONDS
 
-    def begin_anew(self) -> None:
-        self._seconds = _LOOK_FIRST_SECONDS
+    def reset(self) -> None:
+        self._seconds = _POLL_FIRST_SECONDS
 
-    async def rest(self) -> None:
+    async def sleep(self) -> None:
         await asyncio.sleep(self._seconds)
-        self._seconds = min(self._seconds * 1.5, _LOOK_MOST_SECONDS)
+        self._seconds = min(self._seconds * 1.5, _POLL_MOST_SECONDS)
 
 
 def _is_live(run: Run | None) -> bool:
-    """One that history has forgotten already has ended, too."""
+    """None: it has ended, and was pruned."""
     return run is not None and run.is_live
 
 
-def _moments(wish: _Wish, rule: When) -> list[int]:
-    count = rule.count_us(wish.first, wish.last, _COUNT_MOST)
-    if count > wish.limit:
+def _moments(request: _Request, rule: When) -> list[int]:
+    count = rule.count_us(request.first, request.last, _COUNT_MOST)
+    if count > request.limit:
         raise InvalidInput(
-            f"{wish.key!r} has {count:,} moments from {moment_text(wish.first)} to {moment_text(wish.last)}, and at "
-            f"most {wish.limit:,} are backfilled at once; choose a shorter stretch, or raise limit"
+            f"{request.key!r} has {count:,} moments from {moment_text(request.first)} to {moment_text(request.last)}, "
+            f"more than the limit of {request.limit:,}",
+            setting="limit",
+            value=str(request.limit),
+            fix="choose a shorter range, or raise limit",
         )
-    found, at = list[int](), rule.next_us(wish.first - 1)
-    while at is not None and at <= wish.last:
-        # Counting is a lower bound where a calendar has very many stretches; the limit holds all the same.
-        if len(found) == wish.limit:
-            raise InvalidInput(f"{wish.key!r} has more than {wish.limit:,} moments there; choose a shorter stretch")
+    found, at = list[int](), rule.next_us(request.first - 1)
+    while at is not None and at <= request.last:
+        # With a calendar of very many ranges, the count above is a lower bound.
+        if len(found) == request.limit:
+            raise InvalidInput(
+                f"{request.key!r} has more than {request.limit:,} moments in this range",
+                setting="limit",
+                value=str(request.limit),
+                fix="choose a shorter range, or raise limit",
+            )
         found.append(at)
         at = rule.next_us(at)
     return found

@@ -1,7 +1,6 @@
-"""Pausing and resuming many schedules at once, by their labels.
+"""Pauses and resumes many schedules at once, by their labels.
 
-Each schedule is changed by itself, guarded like any other change: a call that is cut off has changed some of them, and
-the next call changes the rest.
+Each schedule is changed in a transaction of its own. After an interrupted call, the next call changes the rest.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from evertick.errors import InvalidInput, NotFound
 from evertick.model import Pause
 from evertick.operations.context import Context, check_note, checked
 from evertick.store.base import ScheduleFilter, StoredSchedule
+from evertick.text.values import shown
 from evertick.when import to_us
 from evertick.when.moment import moment_text
 
 __all__ = ["OnChange", "pause_many", "resume_many"]
 
-# Hears the key of each schedule that was changed, and how many were until then.
+# Gets the key of each changed schedule, and the number of schedules changed so far.
 OnChange = Callable[[str, int], None]
 
 _PAGE = 1_000
@@ -35,10 +35,15 @@ async def pause_many(
     everything: bool = False,
     on_change: OnChange | None = None,
 ) -> list[str]:
-    """Pause all schedules with these labels that are not paused; answers their keys."""
+    """Pause all active schedules with these labels. Returns their keys."""
     chosen, until_us = _chosen(labels, everything), None if until is None else to_us(until)
     if until_us is not None and until_us <= await context.store.now():
-        raise InvalidInput(f"until: {moment_text(until_us)} has passed; give a later moment, or none")
+        raise InvalidInput(
+            f"until: {moment_text(until_us)} has passed",
+            setting="until",
+            value=moment_text(until_us),
+            fix="pass a later moment, or none",
+        )
     editor = context.editor()
 
     async def pause(key: str) -> bool:
@@ -57,9 +62,9 @@ async def resume_many(
     everything: bool = False,
     on_change: OnChange | None = None,
 ) -> list[str]:
-    """Resume all schedules with these labels that were paused by hand; answers their keys.
+    """Resume all schedules with these labels that were paused by hand. Returns their keys.
 
-    What is paused because no code declares it any more stays so.
+    A schedule that is paused because it is no longer declared stays paused.
     """
     chosen, editor = _chosen(labels, everything), context.editor()
 
@@ -82,7 +87,7 @@ async def _change_each(
         async for key in _keys(context, labels, is_paused):
             try:
                 is_changed = await change(key)
-            except NotFound:  # removed since it was listed
+            except NotFound:  # removed meanwhile
                 continue
             if is_changed:
                 changed.append(key)
@@ -109,9 +114,14 @@ async def _keys(context: Context, labels: dict[str, str], is_paused: bool) -> As
 def _chosen(labels: Mapping[str, str] | None, everything: bool) -> dict[str, str]:
     chosen = check_labels(labels or {})
     if not chosen and everything is not True:
-        raise InvalidInput("labels: none is given, which means every schedule; name one, or write everything=True")
+        raise InvalidInput(
+            "labels: none is given, which means every schedule",
+            setting="labels",
+            fix="pass a label, or everything=True",
+        )
     if chosen and everything:
-        raise InvalidInput(f"everything=True beside labels={chosen!r}: leave out one of them")
+        problem = f"everything=True excludes labels={shown(chosen)}"
+        raise InvalidInput(problem, setting="everything", fix="leave out one of them")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Named calendars: kept in the store, shared by the schedules of an app."""
+"""Named calendars, which the schedules of an app share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ _ZONES_ASKED = 1_000
 
 def check_calendar(calendar: object) -> None:
     if not isinstance(calendar, Calendar):
-        raise InvalidInput(f"calendar: {shown(calendar)} is no Calendar")
+        raise InvalidInput(
+            f"calendar: {shown(calendar)} is not a Calendar",
+            setting="calendar",
+            value=shown(calendar),
+            fix="pass Calendar(name, ...)",
+        )
 
 
 def _check_name(name: object) -> None:
@@ -38,7 +43,7 @@ def _check_name(name: object) -> None:
 
 @checked(calendar=check_calendar)
 async def set_calendar(context: Context, calendar: Calendar) -> None:
-    """Define or change a named calendar. Schedules that use it go by it from now on."""
+    """Define or change a named calendar. The schedules that use it follow it from now on."""
     await context.editor().put_calendar(calendar)
     context.wake_fires()
 
@@ -65,9 +70,9 @@ async def calendar_users(context: Context, name: str) -> list[str]:
 
 
 async def calendar_zones(context: Context, name: str) -> list[ZoneInfo]:
-    """The zones of the rules that use a calendar, by name; of many users the first are asked."""
+    """The zones of the rules that use a calendar, by name; of many rules, only the first are read."""
     users = await calendar_users(context, name)
-    if not users:  # no keys would mean all schedules
+    if not users:  # for `survey`, no keys means all schedules
         return []
     found = {}
     async for each in survey(context.store, context.app, keys=users[:_ZONES_ASKED]):
@@ -78,12 +83,17 @@ async def calendar_zones(context: Context, name: str) -> list[ZoneInfo]:
 
 @checked(name=_check_name)
 async def remove_calendar(context: Context, name: str) -> None:
-    """Forget a calendar. Refused while a schedule uses it."""
+    """Remove a calendar. Refused while a schedule uses it."""
     await calendar(context, name)
     if await context.store.remove_calendar(context.app, name):
         return
     users = await context.store.calendar_users(context.app, name, limit=_USERS_SHOWN + 1)
     if not users:
-        raise NotFound(f"there is no calendar {name!r} in app {context.app!r} any more; it was removed meanwhile")
-    shown = ", ".join(map(repr, users[:_USERS_SHOWN])) + (" and others" if len(users) > _USERS_SHOWN else "")
-    raise Refused(f"calendar {name!r} is used by {shown}; change or remove these first")
+        raise NotFound(f"calendar {name!r} of app {context.app!r} was removed meanwhile")
+    named = ", ".join(map(repr, users[:_USERS_SHOWN])) + (" and others" if len(users) > _USERS_SHOWN else "")
+    raise Refused(
+        f"calendar {name!r} is used by {named}",
+        setting="calendar",
+        value=name,
+        fix="change or remove these schedules first",
+    )

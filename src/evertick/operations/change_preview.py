@@ -1,4 +1,4 @@
-"""The effect of a change, before it is made. Nothing here writes."""
+"""Previews the effect of a change. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ _VALUE_SHOWN = 200
 
 
 def checked_days(days: Any) -> int:
-    """In microseconds."""
+    """The days in microseconds."""
     if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= DAYS_MAX:
-        raise InvalidInput(f"days: {shown(days)} must be a whole number from 1 to {DAYS_MAX}")
+        problem = f"days: {shown(days)} must be a whole number from 1 to {DAYS_MAX}"
+        raise InvalidInput(problem, setting="days", value=shown(days))
     return days * DAY
 
 
 class ScheduleSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands; `rule` None: the stored one cannot be read, for the reason in `error`."""
+    """A stored schedule. `rule` None: the rule cannot be parsed, for the reason in `error`."""
 
     time: int
     stored: StoredSchedule
@@ -74,14 +75,19 @@ async def preview_change(
 ) -> ChangePlan:
     """The fires of the next days that a change would add, remove and move. Nothing is written.
 
-    What `update` takes; besides, another `calendar` or zone for the rule it has (`when_new` of the answer is the
-    rule to give to `update`); or `pause`, perhaps `until` a moment; or `remove`.
+    Takes the arguments of `update`, another `calendar` or zone for the current rule (`when_new` of the answer is the
+    rule for `update`), `pause` with an optional `until`, or `remove`.
     """
     is_edit = when is not None or calendar is not None or tz is not None or bool(policies)
     if pause + remove + is_edit > 1:
-        raise InvalidInput("pause, remove and an update are different changes; preview one at a time")
+        raise InvalidInput("pause, remove and an update are different changes", fix="preview one at a time")
     if until is not None and not pause:
-        raise InvalidInput(f"until: {shown(until)} goes with pause=True")
+        raise InvalidInput(
+            f"until: {shown(until)} goes with pause=True",
+            setting="until",
+            value=shown(until),
+            fix="pass pause=True, or leave out until",
+        )
     now, last = await _looked_up(context, key), checked_days(days)
     if pause or remove:
         return plan_stop(now, "pause" if pause else "remove", until, last)
@@ -96,7 +102,7 @@ async def preview_calendar(context: Context, calendar: Calendar, *, days: int = 
     last = checked_days(days)
     plans = []
     for key in await context.store.calendar_users(context.app, calendar.name, limit=_USERS_MOST):
-        # One that was removed meanwhile has no fires to speak of.
+        # The schedule may be removed meanwhile.
         with contextlib.suppress(NotFound):
             now = await _looked_up(context, key)
             calendars = {**now.calendars, calendar.name: calendar}
@@ -125,7 +131,7 @@ def _updated(
 
 
 def _bound(context: Context, now: ScheduleSnapshot, wanted: When | None, calendars: dict[str, Calendar]) -> When:
-    """The rule as the change would store it; that of the schedule stays anchored where it was."""
+    """The rule as the change would store it. An unchanged rule keeps its anchor."""
     created = now.stored.created_at if wanted is None else now.time
     rule = parse_when(now.stored.definition.when, calendars) if wanted is None else wanted
     return rule.bind(key=now.stored.key, created=created, tz=context.settings.tz, calendars=calendars)
@@ -149,7 +155,7 @@ def looked_at(stored: StoredSchedule, calendars: dict[str, Calendar], time: int)
 def _rule_wanted(
     now: ScheduleSnapshot, when: When | str | None, calendar: Calendar | str | None, tz: str | None
 ) -> When | None:
-    """The rule that was given, or the one there is with another calendar or zone."""
+    """The given rule, or the current one with another calendar or zone."""
     if calendar is None and tz is None:
         return None if when is None else rule_given(when)
     options = {} if tz is None else {"tz": zone_named(tz).key}
@@ -168,7 +174,7 @@ def plan_edit(
     old, stored = _side(now, now.rule, now.stored.definition, now.calendars), now.stored
     new = _side(now, rule, definition, calendars)
     if old.only is not None and rule.is_after_end:
-        # Every edit restarts the count; only the end of a run that is live would do so later.
+        # An edit restarts the interval; a live run would restart it at its end.
         new = msgspec.structs.replace(new, only=rule.next_us(now.time))
     before, after = stored.definition, msgspec.structs.replace(definition, when=rule.text)
     options = tuple(
@@ -180,11 +186,19 @@ def plan_edit(
     return plan_change(stored.key, kind, old, new, since=now.time, until=now.time + last, options=options, notes=notes)
 
 
-def plan_stop(now: ScheduleSnapshot, kind: Kind, until: datetime | None, last: int) -> ChangePlan:
+def plan_stop(
+    now: ScheduleSnapshot, kind: Kind, until: datetime | None, last: int, *, is_prune: bool = False
+) -> ChangePlan:
+    """A pause or a removal. `is_prune`: the removal of a schedule that is no longer declared."""
     old = _side(now, now.rule, now.stored.definition, now.calendars)
     end = None if until is None else to_us(until)
     if end is not None and end <= now.time:
-        raise InvalidInput(f"until: {moment_text(end)} has passed; give a later moment, or none")
+        raise InvalidInput(
+            f"until: {moment_text(end)} has passed",
+            setting="until",
+            value=moment_text(end),
+            fix="pass a later moment, or none",
+        )
     if end is None:
         new = Side(rule=None)
     else:
@@ -192,9 +206,10 @@ def plan_stop(now: ScheduleSnapshot, kind: Kind, until: datetime | None, last: i
             old, begins=end, occurrences=tuple(each for each in old.occurrences if (each.to or each.fire_at) >= end)
         )
     notes = _notes(now)
-    if kind == "remove" and now.stored.declared is not None:
-        who = "code" if now.stored.declared.source == "code" else "the configuration"
-        notes += (f"{who} declares it ({now.stored.declared.node_name}), so removing it is refused: pause it instead",)
+    if kind == "remove" and now.stored.declared is not None and not is_prune:
+        declarer = "code" if now.stored.declared.source == "code" else "the configuration"
+        node = now.stored.declared.node_name
+        notes += (f"{declarer} declares it ({node}), so removing it is refused: pause it instead",)
     return plan_change(now.stored.key, kind, old, new, since=now.time, until=now.time + last, notes=notes)
 
 
@@ -214,7 +229,7 @@ def _side(now: ScheduleSnapshot, rule: When | None, definition: Definition, cale
 
 
 def _is_kept(rule: When, moment: int, now: int) -> bool:
-    """A decision about a moment that the rule does not have any more goes with it."""
+    """Whether the rule still has the moment of an override."""
     return moment <= now or (not rule.is_after_end and rule.next_us(moment - 1) == moment)
 
 
@@ -239,7 +254,7 @@ def notes_of_rule(rule: When, definition: Definition) -> tuple[str, ...]:
     if definition.mode == "every-node":
         notes.append("each fire runs on every live node that knows its task, and is listed once")
     if definition.blackout is not None and definition.blackout_fate != "drop":
-        notes.append(f"what blackout {definition.blackout!r} holds back is made up for when it ends, and is not listed")
+        notes.append(f"moments in blackout {definition.blackout!r} run when it ends, and are not listed")
     return tuple(notes)
 
 

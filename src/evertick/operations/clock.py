@@ -1,4 +1,4 @@
-"""Repairs the times that a wrong clock has written to the ledger."""
+"""Repairs times that a wrong clock has written to the ledger."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ClockRepair(msgspec.Struct, frozen=True, kw_only=True):
     # By the store's clock.
     at: datetime
     is_repaired: bool
-    # The first and last time at which rows say that they were written, and which is still to come.
+    # The first and last write time in the future.
     wrong_from: datetime | None
     wrong_to: datetime | None
     schedules: tuple[Astray, ...]
-    # Rows by kind. Without a repair, at most as many as the store counts.
+    # Rows by kind; in a dry run, at most as many as the store counts.
     rows: dict[str, int]
 
     @property
@@ -42,8 +42,8 @@ async def repair_clock(
 ) -> ClockRepair:
     """Restart cursors that are far ahead, and make runs due that wait for a wrong time. Nodes may be running.
 
-    Schedules come first, because rows show which of them count from a wrong time. After an interruption, call it again.
-    `app`: another app of the database.
+    Schedules come first, because the rows show which of them count from a wrong time. After an interruption, call it
+    again. `app`: another app of the database.
     """
     context = context if app is None else context.for_app(app)
     repairer = ClockRepairer(context.store, context.app, context.clock, context.settings.tz)

@@ -1,4 +1,4 @@
-"""The ledger that an operation works on, who asks for it, and the node of this process, if there is one."""
+"""The context of an operation: the store, the caller, and the engine of this process, if it has one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CHECKS: dict[Callable[..., Any], Callable[..., None]] = {}
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """The one who asks: a program by its code, or a person. `name` is the login of a person."""
+    """The caller: code, or a user with a login `name`."""
 
     kind: Literal["code", "user"] = "code"
     name: str = ""
@@ -62,13 +62,13 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
         try:
             name = getpass.getuser()
-        except (OSError, KeyError):  # an id without an account, as in containers
+        except (OSError, KeyError):  # a user id without an account, as in containers
             name = f"uid {os.getuid()}"
         return cls(kind="user", name=name, origin="cli")
 
 
 class EngineLink(Protocol):
-    """The engine of this process, as far as operations need it."""
+    """The engine of this process, for operations."""
 
     def wake_fires(self) -> None: ...
     def wake_runs(self) -> None: ...
@@ -78,7 +78,7 @@ class EngineLink(Protocol):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """The opened store of an app, and the definitions that are known here."""
+    """The open store of an app, and the definitions of this process."""
 
     store: Store
     settings: Settings
@@ -88,10 +88,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     declarations: Declarations
     duties: Duties
     hooks: Hooks
-    # None: no engine runs here. A node without slots has none, though it is started.
+    # None: this process runs no engine. A started node without slots has none either.
     engine: EngineLink | None = None
     is_started: bool = False
-    # Errors of a configuration that was read again and rejected.
+    # Errors of a reloaded configuration that was rejected.
     configuration_problems: tuple[str, ...] = ()
 
     @property
@@ -114,14 +114,14 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(given)
 
     def check_arguments(self, task: str, args: Mapping[str, Any]) -> None:
-        """Arguments for a task of ours must fit it; those of a task that other nodes know are theirs to judge."""
+        """Check arguments against the signature of a known task. Other nodes check those of their own tasks."""
         if task in self.tasks:
             check_kept_arguments(self.tasks[task], args)
             return
         try:
             encode_data(args)
         except (TypeError, ValueError) as error:
-            raise InvalidArguments(f"{task}: arguments must be JSON-like data; {error}") from None
+            raise InvalidArguments(f"{task}: arguments must be JSON-like data: {error}", setting="args") from None
 
     def wake_fires(self) -> None:
         if self.engine is not None:
@@ -142,13 +142,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextSource(Owner, Protocol):
-    """Makes contexts when they are needed: for operations that open the store only once they are awaited."""
+    """Makes a context on demand, for operations that open the store when they are awaited."""
 
     async def context(self) -> Context: ...
 
 
 def checked(**checks: Callable[[Any], object]) -> Callable[[F], F]:
-    """Check arguments of an operation by name when it is called, even before a store is opened for it."""
+    """Check arguments of an operation by name when it is called, before the store is opened."""
 
     def decorate(function: F) -> F:
         parameters = inspect.signature(function).parameters
@@ -174,7 +174,7 @@ def checked(**checks: Callable[[Any], object]) -> Callable[[F], F]:
 
 def refuse_wrong_call(function: Callable[..., Coroutine[Any, Any, Any]], *args: object, **kwargs: object) -> None:
     """Refuse arguments of an operation that do not fit its signature or fail its checks. Needs no store."""
-    # Python compares them with the signature when it makes the coroutine.
+    # Python checks the signature when it creates the coroutine.
     inspect.unwrap(function)(None, *args, **kwargs).close()
     if (check := _CHECKS.get(function)) is not None:
         check(None, *args, **kwargs)
@@ -191,21 +191,28 @@ def run_id_of(run: Any) -> str:
     if isinstance(run, Run):
         return run.id
     if not isinstance(run, str):
-        raise InvalidInput(f"run: {shown(run)} is neither a run nor the id of one")
+        raise InvalidInput(
+            f"run: {shown(run)} is not a run", setting="run", value=shown(run), fix="pass a Run or the id of one"
+        )
     return check_key(run, what="run")
 
 
 def check_note(note: Any) -> str:
     if not isinstance(note, str):
-        raise InvalidInput(f"note: {shown(note)} is not text")
+        raise _invalid_note(f"{shown(note)} is not text", note, "pass a str")
     if has_control(note, in_lines=True):
-        raise InvalidInput(f"note: {shown(note)} must not hold control characters or surrogates; write plain text")
+        raise _invalid_note(f"{shown(note)} has control characters or surrogates", note, "write plain text")
     if len(note) > _NOTE_LONGEST:
-        raise InvalidInput(f"note: {shown(note)} is too long; write at most {_NOTE_LONGEST:,} characters")
+        raise _invalid_note(f"{shown(note)} is too long", note, f"write at most {_NOTE_LONGEST:,} characters")
     return note
+
+
+def _invalid_note(problem: str, note: object, fix: str) -> InvalidInput:
+    return InvalidInput(f"note: {problem}", setting="note", value=shown(note), fix=fix)
 
 
 def check_limit(limit: Any) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= _LIMIT_MAX:
-        raise InvalidInput(f"limit: {shown(limit)} must be a whole number from 1 to {_LIMIT_MAX}")
+        problem = f"limit: {shown(limit)} must be a whole number from 1 to {_LIMIT_MAX}"
+        raise InvalidInput(problem, setting="limit", value=shown(limit))
     return limit

@@ -1,4 +1,4 @@
-"""The health of an app as the doctor computes it, the time of its store, and the apps that share the database."""
+"""The health and the findings of an app, the time of its store, and the apps of the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["AppStatus", "app_status", "apps", "findings", "snapshot", "store_tim
 
 
 class AppStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of an app, and its findings that are more than a note, the worst first."""
+    """The figures of an app, and its warnings and errors, the worst first."""
 
     health: AppHealth
     problems: list[Finding]
@@ -27,19 +27,19 @@ class AppStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @checked(limit=check_limit)
 async def apps(context: Context, *, limit: int = 100) -> list[str]:
-    """The apps on this database that have a schedule, a node or a run, by name."""
+    """The apps of this database with a schedule, a node or a run, by name."""
     return await context.store.apps(limit=limit)
 
 
 async def store_time(context: Context) -> datetime:
-    """The time by the clock of the store."""
+    """The time of the store's clock."""
     return from_us(await context.store.now())
 
 
 async def app_status(
     context: Context, thresholds: Thresholds, *, killed: Mapping[str, int] | None = None, seconds_most: float
 ) -> AppStatus:
-    """The health of the app, for monitors. Schedules are looked at one by one for at most `seconds_most`.
+    """The health of the app, for monitors. Schedules are checked one by one for at most `seconds_most`.
 
     `killed`, here and below: the process id by node id, for nodes whose process is gone from this machine.
     """
@@ -49,10 +49,10 @@ async def app_status(
 
 
 async def snapshot(context: Context, *, killed: Mapping[str, int] | None = None) -> Frame:
-    """Running work, the next fires, the last results, the nodes and the problems: a frame of `evertick top`."""
+    """A frame of `evertick top`: running jobs, the next fires, the last results, the nodes and the problems."""
     return await frame_of(context.store, context.app, killed or {})
 
 
 async def findings(context: Context, *, killed: Mapping[str, int] | None = None) -> list[Finding]:
-    """The findings of the doctor about the app: each says what is wrong, and how to fix it."""
+    """The findings of the doctor about the app: problems and how to fix them."""
     return await examine(context.store, context.app, from_us(context.clock.now_us()), killed=killed)

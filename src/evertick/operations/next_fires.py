@@ -1,4 +1,4 @@
-"""The fires to come as people read them: moments that a blackout makes one run of are one row, and runs are counted."""
+"""The next fires for people: the moments of a blackout that become one run are one row, and runs are counted."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from evertick.when.moment import LATEST
 
 __all__ = ["Ahead", "first_fires", "planned_fires"]
 
-# A schedule whose moments are all dropped has no end of them.
+# The limit for moments without a run: a schedule may drop all of its moments.
 _IDLE_MOST = 100
 
 
 class Ahead(Planned, frozen=True, kw_only=True):
-    """A fire to come, or a stretch of moments that comes to one run or to none."""
+    """A future fire, or a range of moments that become one run or none."""
 
-    # How many moments it stands for: `fire_at` is the newest of those that are held, the first of those dropped.
+    # The number of moments. `fire_at` is the newest of held ones, and the first of dropped ones.
     moments: int = 1
 
 
 async def planned_fires(
     context: Context, schedules: Sequence[Schedule], *, count: int, until: datetime | None = None
 ) -> list[Ahead]:
-    """The next so many fires of these schedules, and what does not run between them."""
+    """The next `count` fires of these schedules, and the moments between them that do not run."""
     expected = await expected_of(context, schedules)
     since, latest = await context.store.now(), LATEST if until is None else to_us(until)
     tasks = {each.key: each.task for each in schedules}
@@ -62,23 +62,23 @@ def _ahead(each: Foreseen, expected: Expected, task: str) -> Ahead:
 
 
 async def first_fires(context: Context, schedules: Sequence[Schedule]) -> dict[str, datetime | None]:
-    """When the first of each will run, perhaps in the past (then it is overdue); None: what is near does not run.
+    """When each schedule runs next; a past time is overdue. None: no near moment runs.
 
-    The cursor itself tells that of most schedules; not of those with a blackout or a decision about single moments.
+    This is the cursor, except for schedules with a blackout or with overrides.
     """
     firsts = {each.key: each.next_fire_at for each in schedules}
-    unlike = [each for each in schedules if each.blackout is not None or each.occurrences]
-    if not unlike:
+    special = [each for each in schedules if each.blackout is not None or each.occurrences]
+    if not special:
         return firsts
-    expected = await _readable(context, unlike)
-    for schedule in unlike:
+    expected = await _readable(context, special)
+    for schedule in special:
         if schedule.key in expected:
             firsts[schedule.key] = _first(expected[schedule.key], schedule.next_fire_at)
     return firsts
 
 
 async def _readable(context: Context, schedules: Sequence[Schedule]) -> dict[str, Expected]:
-    """Those whose rule can be read; of the others the cursor is all that is known."""
+    """The inputs of the schedules whose rule can be parsed."""
     try:
         return await expected_of(context, schedules)
     except EvertickError:
@@ -92,10 +92,10 @@ async def _readable(context: Context, schedules: Sequence[Schedule]) -> dict[str
 
 
 def _first(expected: Expected, cursor: datetime | None) -> datetime | None:
-    if cursor is None:  # nothing is left of it but what was moved
+    if cursor is None:  # only moved moments are left
         moved = [each.to for each in expected.occurrences if each.to is not None]
         return from_us(min(moved)) if moved else None
-    if expected.rule.is_after_end:  # it has this one moment, and no others yet
+    if expected.rule.is_after_end:  # only this moment is known
         opens = None if expected.blackout is None else expected.blackout.next_open(to_us(cursor))
         return cursor if expected.blackout is None else None if opens is None else from_us(opens)
     found = _counted(upcoming_fires([expected], to_us(cursor) - 1, LATEST, is_folded=True), 1)

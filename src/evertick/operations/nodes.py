@@ -1,4 +1,4 @@
-"""The nodes of an app: who is there, who does what, and how this one is."""
+"""The nodes of an app, their duties and loops, and the health of this node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEXT_DUE = ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, l
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The node and the queue behind it."""
+    """The health of this node and of the run queue."""
 
     is_healthy: bool
     engine: EngineHealth | None
@@ -28,15 +28,14 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     parked: int
     # Dispatched to an external queue.
     dispatched: int
-    # How long the oldest due run has been waiting for a slot, or the oldest due schedule for being recorded; 0 when
-    # nothing is due.
+    # How long the oldest due run waits for a slot, or the oldest due schedule to be recorded; 0 if nothing is due.
     oldest_due_seconds: float
-    # Errors of its configuration, which was read again and rejected: what it had before holds.
+    # Errors of a reloaded configuration that was rejected.
     configuration_problems: tuple[str, ...] = ()
 
 
 def is_healthy(engine: EngineLink | None, settings: Settings, *, is_started: bool) -> bool:
-    """Whether the engine here runs and all its loops come back. A node without slots has none."""
+    """Whether the engine runs and all its loops respond. A node without slots has no engine."""
     if settings.concurrency == 0:
         return is_started
     return engine is not None and engine.health().is_healthy
@@ -47,26 +46,28 @@ def _check_kind(kind: object) -> None:
 
 
 async def nodes(context: Context) -> list[Node]:
-    """The nodes of this app, living and lately dead."""
+    """The nodes of this app: live ones, and those that ended in the last day."""
     return await context.store.nodes(context.app)
 
 
 async def duties(context: Context) -> list[Duty]:
-    """The duties of this app: who holds each, under which term, when it acted and will again."""
+    """The duties of this app: the holder of each, its term, its last and its next tick."""
     return await context.store.duties(context.app)
 
 
 @checked(kind=_check_kind, limit=check_limit)
 async def ha(context: Context, *, kind: HaKind | None = None, limit: int = 100) -> HaTable:
-    """Every background loop, duty and schedule with its mode, who holds it, its last and next tick, and what N
-    nodes do with it. `kind` shows only "loop", "duty" or "schedule"; `limit` is for the schedules."""
+    """Every background loop, duty and schedule: its mode, holders, last and next tick, and how it runs on N nodes.
+
+    `kind` shows only "loop", "duty" or "schedule"; `limit` is for the schedules.
+    """
     kinds = HA_KINDS if kind is None else (kind,)
     declared = [work.name for work in context.duties.works]
     return await ha_table(context.store, context.app, kinds=kinds, limit=limit, declared_duties=declared)
 
 
 async def health(context: Context) -> Health:
-    """The engine here and the queue behind it."""
+    """The health of the engine of this process, and of the run queue."""
     pulse = await context.store.pulse(context.app)
     due = await context.store.schedules(context.app, _NEXT_DUE)
     since = due_since(pulse, due)

@@ -1,4 +1,4 @@
-"""The outbox: sending and listing messages, and retrying or dropping those that were given up."""
+"""The outbox: sends and lists messages, and retries or drops dead ones."""
 
 from __future__ import annotations
 
@@ -31,18 +31,29 @@ def _id_of(message: Any) -> str:
     if isinstance(message, Message):
         return message.id
     if not isinstance(message, str):
-        raise InvalidInput(f"message: {shown(message)} is neither a message nor the id of one")
+        raise InvalidInput(
+            f"message: {shown(message)} is not a message",
+            setting="message",
+            value=shown(message),
+            fix="pass a Message or the id of one",
+        )
     return check_key(message, what="message")
 
 
 def _checked_states(states: Sequence[MessageState | str]) -> tuple[MessageState, ...]:
     if isinstance(states, str):
-        raise InvalidInput(f"states: {shown(states)} is one text; pass a list, e.g. states=[{shown(states)}]")
+        raise InvalidInput(
+            f"states: {shown(states)} is one text",
+            setting="states",
+            value=shown(states),
+            fix=f"pass a list, e.g. states=[{shown(states)}]",
+        )
     try:
         return tuple(MessageState(state) for state in states)
     except ValueError:
         known = ", ".join(repr(state.value) for state in MessageState)
-        raise InvalidInput(f"states: {shown(list(states))} must be among {known}") from None
+        problem = f"states: {shown(list(states))} must be among {known}"
+        raise InvalidInput(problem, setting="states", value=shown(list(states))) from None
 
 
 def _check_channel(channel: object) -> None:
@@ -62,12 +73,12 @@ async def send(
     """Put a message into the outbox; a node with a sender for its channel delivers it, at least once.
 
     key: the idempotency key, the same at every try; default: the id of the message. While the outbox knows the key,
-    sending it again answers the message there is, `is_new=False`. connection: yours, to the database of the ledger,
-    in a transaction: the message is sent with your commit, and a rollback leaves nothing of it.
+    sending it again returns the existing message, with `is_new=False`. connection: a connection of the caller to the
+    database of the ledger. The message is part of its transaction.
     """
     message = new_message(context.clock.new_id(), channel, body, key=key, delay=delay, headers=headers)
     if connection is not None:
-        # No engine is woken: the message is there with the user's commit, which nodes notice like any other.
+        # No wake-up: the message becomes visible with the user's commit, which nodes notice.
         [sent] = await context.store.within(connection).send(context.app, [message])
         return sent
     [sent] = await context.store.send(context.app, [message])
@@ -83,7 +94,7 @@ async def messages(
     states: Sequence[MessageState | str] | None = None,
     limit: int = 100,
 ) -> list[Message]:
-    """Messages of the outbox, newest first. Those that were sent are there while their key is remembered."""
+    """Messages of the outbox, newest first. Sent messages are kept while their key is remembered."""
     wanted = MessageFilter(
         channel=channel,
         states=None if states is None else _checked_states(states),
@@ -102,18 +113,18 @@ async def get_message(context: Context, message_id: str) -> Message:
             f"there is no message {wanted!r} in the outbox of app {context.app!r}",
             setting="message",
             value=wanted,
-            fix="`evertick outbox list` shows those there are",
+            fix="`evertick outbox list` shows the messages",
         )
     return found[0]
 
 
 async def messages_with_prefix(context: Context, prefix: str, *, limit: int = 2) -> list[Message]:
-    """Messages whose id begins like this, newest first."""
+    """Messages whose id begins with this, newest first."""
     return await context.store.messages(context.app, MessageFilter(id_prefix=prefix, limit=check_limit(limit)))
 
 
 async def channels(context: Context) -> list[ChannelPulse]:
-    """The channels with messages that are not sent, by name."""
+    """The channels with unsent messages, by name."""
     return await context.store.channels(context.app)
 
 
@@ -129,7 +140,7 @@ async def channels_without_sender(context: Context, message_ids: Sequence[str]) 
 
 @checked(message=_id_of)
 async def retry_message(context: Context, message: Message | str) -> Message:
-    """Deliver a message now that is dead, or that waits for its next try. A dead one gets all its tries again."""
+    """Deliver a message now that is dead, or waits for its next try. A dead one gets all its tries again."""
     await _decide(context, message, "retried", context.store.retry_messages)
     context.wake_messages()
     return await get_message(context, _id_of(message))
@@ -137,16 +148,16 @@ async def retry_message(context: Context, message: Message | str) -> Message:
 
 @checked(channel=_check_channel, limit=check_limit)
 async def retry_dead(context: Context, *, channel: str | None = None, limit: int = 1000) -> list[str]:
-    """Deliver dead messages again, of one channel or of all. Answers their ids."""
+    """Deliver dead messages again, of one channel or of all. Returns their ids."""
     dead = await messages(context, channel=channel, states=[MessageState.DEAD], limit=limit)
-    put_back = await context.store.retry_messages(context.app, [message.id for message in dead])
+    retried = await context.store.retry_messages(context.app, [message.id for message in dead])
     context.wake_messages()
-    return put_back
+    return retried
 
 
 @checked(message=_id_of)
 async def drop_message(context: Context, message: Message | str) -> None:
-    """Forget a message that waits or is dead. Its key may be used again."""
+    """Delete a message that is waiting or dead. Its key may be used again."""
     await _decide(context, message, "dropped", context.store.drop_messages)
 
 
@@ -159,7 +170,10 @@ async def _decide(
     found = await get_message(context, id_)
     if found.state in (MessageState.WAITING, MessageState.DEAD):
         raise Refused(
-            f"message {id_} was to dispatch run {found.caused_by}, which is over, or was dispatched again; "
-            f"`evertick rerun {found.caused_by}` runs it again"
+            f"message {id_} was to dispatch run {found.caused_by}, which has ended or was dispatched again",
+            setting="message",
+            value=id_,
+            fix=f"`evertick rerun {found.caused_by}` runs it again",
         )
-    raise Refused(f"message {id_} is {found.state}; only what waits or is dead can be {what}")
+    problem = f"message {id_} is {found.state}, and only a waiting or dead message can be {what}"
+    raise Refused(problem, setting="message", value=id_)

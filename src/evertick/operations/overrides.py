@@ -1,4 +1,4 @@
-"""Single moments of a schedule: skip the next, move one, run the next early, take a decision back."""
+"""Overrides of single moments: skip the next, move one, run the next early, undo an override."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["move", "run_early", "skip_next", "undo"]
 
 @checked(key=check_key, note=check_note)
 async def skip_next(context: Context, key: str, *, note: str = "") -> Schedule:
-    """The next moment will not run. When it comes it is a gap: skipped, by hand."""
+    """Skip the next moment. When it comes, it is recorded as a gap: skipped, by hand."""
     await context.override_editor().skip_next(key, note=note)
     context.wake_fires()
     return await schedule(context, key)
@@ -24,7 +24,7 @@ async def skip_next(context: Context, key: str, *, note: str = "") -> Schedule:
 
 @checked(key=check_key, fire_at=to_us, to=to_us, note=check_note)
 async def move(context: Context, key: str, fire_at: datetime, *, to: datetime, note: str = "") -> Schedule:
-    """The moment `fire_at` of the schedule, which is still to come, runs at another time, earlier or later."""
+    """Move the future moment `fire_at` of the schedule to another time, earlier or later."""
     await context.override_editor().move(key, to_us(fire_at), to=to_us(to), note=note)
     context.wake_fires()
     return await schedule(context, key)
@@ -32,7 +32,7 @@ async def move(context: Context, key: str, fire_at: datetime, *, to: datetime, n
 
 @checked(key=check_key)
 async def run_early(context: Context, key: str) -> Run:
-    """Run the next moment now instead of at its time. Refused while paused, or while overlap forbids it."""
+    """Run the next moment now instead of at its time. Refused while paused, or if overlap forbids it."""
     run_id = await context.override_editor().run_early(key)
     context.wake_fires()
     context.wake_runs()
@@ -41,9 +41,9 @@ async def run_early(context: Context, key: str) -> Run:
 
 @checked(key=check_key, fire_at=to_us)
 async def undo(context: Context, key: str, fire_at: datetime | None = None) -> Schedule:
-    """Take back a skip, a move or a run before its time: of this moment, or the next one there is.
+    """Undo a skip, a move or an early run, of this moment or of the next overridden one.
 
-    Until it happens: a skip or a move until its time has come, a run that was made early until a node has begun it.
+    Possible until the moment or its new time has come, and for an early run until a node has started it.
     """
     await context.override_editor().undo(key, None if fire_at is None else to_us(fire_at))
     context.wake_fires()

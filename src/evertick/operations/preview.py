@@ -1,4 +1,4 @@
-"""Looking ahead: the next fires, and the forecast of how busy the days to come are."""
+"""The next fires, and the forecast of the load of the next days."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _PAGE = 1_000
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A fire to come.
+    """A future fire.
 
-    `at` is when it is to run, jitter aside: `fire_at`, unless it was moved or a blackout holds it. `prospect` is None
-    for a fire that just runs, else "skipped" or "moved" (by hand), "held" (a blackout is closed; `at` is
-    when it opens) or "dropped" (by its blackout).
+    `at` is when it runs, without jitter: `fire_at`, unless it was moved or a blackout holds it. `prospect` is None for
+    a normal fire, else "skipped" or "moved" (by hand), "held" (by a blackout; `at` is when that opens) or "dropped" (by
+    a blackout).
     """
 
     fire_at: datetime
@@ -51,23 +51,25 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppForecast(Forecast, frozen=True, kw_only=True):
-    """The fires to come, counted, and rules that would spread those that come together."""
+    """The counts of future fires, and rules that would spread those at the same instant."""
 
-    # How many schedules are counted: those that are paused or over are not.
+    # Counted schedules: without paused and finished ones.
     schedules: int
     suggestions: list[Suggestion]
-    # By key, why the rule of a schedule cannot be read. It is left out.
+    # By key, why the rule of a schedule cannot be parsed. Such a schedule is left out.
     unreadable: dict[str, str]
 
 
 def _check_count(count: Any) -> None:
     if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
-        raise InvalidInput(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
+        problem = f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}"
+        raise InvalidInput(problem, setting="count", value=shown(count))
 
 
 def _check_days(days: Any) -> None:
     if type(days) is not int or not 1 <= days <= DAYS_MAX:
-        raise InvalidInput(f"days: {shown(days)} is not a whole number from 1 to {DAYS_MAX}")
+        problem = f"days: {shown(days)} is not a whole number from 1 to {DAYS_MAX}"
+        raise InvalidInput(problem, setting="days", value=shown(days))
 
 
 def _zone_given(tz: ZoneInfo | str) -> ZoneInfo:
@@ -76,7 +78,12 @@ def _zone_given(tz: ZoneInfo | str) -> ZoneInfo:
 
 def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
     if isinstance(keys, str):
-        raise InvalidInput(f"keys: {shown(keys)} is one text; pass a list, e.g. keys=[{shown(keys)}]")
+        raise InvalidInput(
+            f"keys: {shown(keys)} is one text",
+            setting="keys",
+            value=shown(keys),
+            fix=f"pass a list, e.g. keys=[{shown(keys)}]",
+        )
     return tuple(check_key(key) for key in keys)
 
 
@@ -89,7 +96,7 @@ async def preview(
     after: datetime | None = None,
     key: str | None = None,
 ) -> list[Planned]:
-    """The next fires over all schedules that are not paused (or of one), in order."""
+    """The next fires of all active schedules, or of one schedule, in order."""
     chosen = [await schedule(context, key)] if key is not None else await schedules(context, is_paused=False)
     expected = await expected_of(context, chosen)
     tasks = {each.key: each.task for each in chosen}
@@ -118,10 +125,10 @@ async def forecast(
     tz: ZoneInfo | str | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> AppForecast:
-    """The fires of the days to come, today included: per hour, in the busiest minutes, and several at one instant.
+    """The fires of the next days, today included: per hour, in the busiest minutes, and at the same instant.
 
-    Of all schedules that are not paused, or of those with these keys and labels. `tz`: the zone of the hours and days;
-    None: that of this machine. `on_read` gets the number of schedules that are read so far. Raises NotFound.
+    Of all active schedules, or of those with these keys and labels. `tz`: the zone of the hours and days; None: that of
+    this machine. `on_read` gets the number of schedules read so far. Raises NotFound.
     """
     zone = None if tz is None else _zone_given(tz)
     wanted, found = check_labels(labels or {}), set[str]()
@@ -148,7 +155,7 @@ async def forecast(
 
 
 async def expected_of(context: Context, schedules: Sequence[Schedule]) -> dict[str, Expected]:
-    """The inputs of a preview, by key; schedules without a moment to come are left out."""
+    """The inputs of a preview, by key; schedules without a future moment are left out."""
     calendars = await load_calendars(context.store, context.app)
     expected = {}
     for start in range(0, len(schedules), _PAGE):

@@ -1,4 +1,4 @@
-"""Runs and the ledger: reading, cancelling, running again."""
+"""Runs and gaps: reading, cancelling and rerunning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from evertick.definition.settings import check_key, check_labels
 from evertick.engine.node import ended_event
 from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.explain.run import WhyRun, WhyTask, explain_run, explain_task
-from evertick.ledger.editor import not_rerun
 from evertick.model import RERUN_OVERLAPS, Attempt, Gap, LogLine, RerunOverlap, Run, State, Verdict
 from evertick.operations.context import Context, check_limit, checked, run_id_of
 from evertick.store.base import Cancelled, RunFilter
@@ -34,7 +33,6 @@ __all__ = [
     "rerun_many",
     "runs",
     "runs_with_prefix",
-    "why_not_rerun",
     "why_run",
     "why_task",
 ]
@@ -49,7 +47,12 @@ E = TypeVar("E", State, Verdict)
 
 def _check_overlap(overlap: Any, known: Sequence[Any] = RERUN_OVERLAPS) -> None:
     if overlap not in known:
-        raise InvalidInput(f"overlap: {shown(overlap)} is none of {', '.join(map(repr, known))}")
+        raise InvalidInput(
+            f"overlap: {shown(overlap)} is unknown",
+            setting="overlap",
+            value=shown(overlap),
+            fix=f"pass one of {', '.join(map(repr, known))}",
+        )
 
 
 def _check_overlap_or_none(overlap: Any) -> None:
@@ -58,16 +61,27 @@ def _check_overlap_or_none(overlap: Any) -> None:
 
 def _check_was_rerun(was_rerun: Any) -> None:
     if not isinstance(was_rerun, bool):
-        raise InvalidInput(f"was_rerun: {shown(was_rerun)} must be True, False or None")
+        raise InvalidInput(
+            f"was_rerun: {shown(was_rerun)} must be True, False or None", setting="was_rerun", value=shown(was_rerun)
+        )
 
 
 def _several(kind: type[E], given: Sequence[E | str], what: str) -> tuple[E, ...]:
-    known = ", ".join(kind)
     if isinstance(given, str):
-        raise InvalidInput(f"{what}: {shown(given)} is one text; pass a list, e.g. {what}=[{shown(given)}]")
+        raise InvalidInput(
+            f"{what}: {shown(given)} is one text",
+            setting=what,
+            value=shown(given),
+            fix=f"pass a list, e.g. {what}=[{shown(given)}]",
+        )
     for each in given:
         if each not in list(kind):
-            raise InvalidInput(f"{what}: {shown(each)} is none of {known}")
+            raise InvalidInput(
+                f"{what}: {shown(each)} is unknown",
+                setting=what,
+                value=shown(each),
+                fix=f"pass some of {', '.join(kind)}",
+            )
     return tuple(kind(each) for each in given)
 
 
@@ -80,7 +94,7 @@ _of_moments = checked(schedule_key=_check_schedule, since=to_us, until=to_us, li
 
 @checked(run=run_id_of)
 async def cancel(context: Context, run: Run | str) -> bool:
-    """Cancel a run: at once if it waits, by asking if it runs. False if it had ended already."""
+    """Cancel a run: at once if it waits, else by asking it to stop. False if it had already ended."""
     run_id = run_id_of(run)
     answer: Cancelled = (await context.store.cancel(context.app, [run_id], "requested"))[0]
     if answer.answer == "unknown":
@@ -98,14 +112,19 @@ async def cancel(context: Context, run: Run | str) -> bool:
 async def rerun(
     context: Context, run: Run | str, *, args: Mapping[str, Any] | None = None, overlap: RerunOverlap | None = None
 ) -> Run:
-    """Run again what has ended, with its own arguments or the given ones: a new run, for the same moment.
+    """Run an ended run again, with its own or the given arguments: a new run for the same moment.
 
-    It belongs to the schedule of the old one and obeys its overlap policy, or this: "queue" lets it wait for all
-    that is live of the schedule, "allow" for nothing. `caused_by` is the old run.
+    It obeys the overlap policy of its schedule, or the given one: "queue" waits for all live runs of the schedule,
+    "allow" for none. `caused_by` is the old run.
     """
     old = await get_run(context, run_id_of(run))
     if old.is_live:
-        raise Refused(f"run {old.id!r} has not ended, it is {old.state}; only what has ended can be rerun")
+        raise Refused(
+            f"run {old.id!r} has not ended, it is {old.state}",
+            setting="run",
+            value=old.id,
+            fix="rerun it when it has ended",
+        )
     return await _rerun(context, old, args, overlap)
 
 
@@ -131,11 +150,11 @@ async def rerun_many(
     overlap: RerunOverlap = "queue",
     limit: int = 100,
 ) -> list[Run]:
-    """Rerun what ended like this and was not rerun yet, oldest moment first; answers the new runs.
+    """Rerun ended runs that were not rerun yet, oldest moment first. Returns the new runs.
 
-    Those of one schedule run one after the other, unless its overlap is "allow", or this one. They wait in the
-    ledger, so the caller need not. Each is written by itself: after an error, ask again for the rest.
-    `args` are instead of their own, for runs of one task.
+    Those of one schedule run one after the other, unless its overlap or the given one is "allow". The caller need not
+    wait for them. Each is written separately: after an error, call it again for the rest. `args` replaces the arguments
+    of all runs, which must have the same task.
     """
     ended = await runs(
         context,
@@ -157,9 +176,9 @@ async def rerun_many(
         try:
             again.append(await _rerun(context, old, args, overlap))
         except Refused as refusal:
-            refused[why_not_rerun(old, refusal)] += 1
+            refused[refusal.problem] += 1
     for why, count in refused.items():
-        logger.warning("%d of %d runs were not rerun: %s", count, len(ended), why)
+        logger.warning("app %r: %d of %d runs not rerun: %s", context.app, count, len(ended), why)
     return again
 
 
@@ -194,7 +213,7 @@ async def runs(
     oldest_first: bool = False,
     limit: int = 100,
 ) -> list[Run]:
-    """Runs, newest moment first or oldest. `since` and `until` bound their nominal moment."""
+    """Runs, newest moment first unless `oldest_first`. `since` and `until` bound their nominal moment."""
     wanted = _filter(schedule_key, task, states, verdicts, labels, since, until, limit)
     wanted = msgspec.structs.replace(wanted, was_rerun=was_rerun, is_oldest_first=bool(oldest_first))
     return await context.store.runs(context.app, wanted)
@@ -209,7 +228,7 @@ async def gaps(
     until: datetime | None = None,
     limit: int = 100,
 ) -> list[Gap]:
-    """Stretches of moments that got no run, newest first."""
+    """Ranges of moments without a run, newest first."""
     wanted = _filter(schedule_key, None, None, None, None, since, until, limit)
     return await context.store.gaps(context.app, wanted)
 
@@ -243,25 +262,25 @@ async def get_run(context: Context, run_id: str) -> Run:
 
 
 async def runs_with_prefix(context: Context, prefix: str, *, limit: int = 2) -> list[Run]:
-    """Runs whose id begins like this, newest moment first."""
+    """Runs whose id begins with this, newest moment first."""
     return await context.store.runs(context.app, RunFilter(id_prefix=prefix, limit=check_limit(limit)))
 
 
 @checked(run=run_id_of)
 async def why_run(context: Context, run: Run | str) -> WhyRun:
-    """In words: what a run does or waits for, or how it ended."""
+    """What a run does or waits for, or how it ended, as text."""
     return await explain_run(context.store, run if isinstance(run, Run) else await get_run(context, run))
 
 
 @checked(task=_check_task)
 async def why_task(context: Context, task: str) -> WhyTask:
-    """In words: the live runs of a task, and what they wait for."""
+    """The live runs of a task, and what they wait for, as text."""
     return await explain_task(context.store, context.app, task)
 
 
 @checked(run=run_id_of)
 async def attempts(context: Context, run: Run | str) -> list[Attempt]:
-    """The earlier tries of a run; the last one is in the run itself."""
+    """The earlier attempts of a run; the last one is in the run itself."""
     return await context.store.attempts(context.app, run_id_of(run))
 
 
@@ -276,16 +295,12 @@ def _no_run(app: str, run_id: str) -> NotFound:
 
 
 def check_one_task(ended: Sequence[Run]) -> None:
-    """Arguments that are given to many must be meant for all of them."""
+    """Refuse the same arguments for runs of several tasks."""
     tasks = sorted({run.task for run in ended})
     if len(tasks) > 1:
-        shown = ", ".join(tasks[:_TASKS_SHOWN]) + (", …" if len(tasks) > _TASKS_SHOWN else "")
-        raise InvalidInput(f"args: these runs are of {len(tasks)} tasks ({shown}); choose those of one task")
-
-
-def why_not_rerun(old: Run, refusal: Refused) -> str:
-    """The reason in words that are the same for all runs that it holds for."""
-    return str(refusal).removesuffix(f": {not_rerun(old)}")
+        named = ", ".join(tasks[:_TASKS_SHOWN]) + (", …" if len(tasks) > _TASKS_SHOWN else "")
+        problem = f"args: these runs are of {len(tasks)} tasks ({named})"
+        raise InvalidInput(problem, setting="args", fix="select runs of one task")
 
 
 def _filter(

@@ -1,4 +1,4 @@
-"""Adding, changing, pausing, triggering and listing schedules."""
+"""Schedules: adding, changing, pausing, triggering and listing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _SIMILAR = 0.6
 
 
 class Namesake(msgspec.Struct, frozen=True, kw_only=True):
-    """Something else than a schedule that has a name."""
+    """A duty, channel, node or task with the name of a wanted schedule."""
 
     kind: Literal["duty", "channel", "node", "task"]
     name: str
@@ -68,12 +68,15 @@ class Namesake(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rule_given(when: Any) -> When:
-    """The rule, given as one or as text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
+    """The rule, also from text: "0 9 * * mon-fri", "weekdays at 18:30", "every 15 minutes"."""
     if isinstance(when, str):
         return parse_when(when)
     if not isinstance(when, When):
         raise InvalidInput(
-            f"when: {shown(when)} is no rule; pass Cron(...), Every(...), Once(...) or text like 'daily at 9:00'"
+            f"when: {shown(when)} is not a rule",
+            setting="when",
+            value=shown(when),
+            fix="pass Cron(...), Every(...), Once(...) or text like 'daily at 9:00'",
         )
     return when
 
@@ -82,20 +85,26 @@ def rule_given(when: Any) -> When:
 async def add(
     context: Context, key: str, *, when: When | str, task: Task[Any, Any] | str, **options: Unpack[PolicyOptions]
 ) -> Schedule:
-    """Add a schedule at run time. A key that is taken is refused."""
+    """Add a schedule at run time. An existing key is refused."""
     await add_many(context, [{"key": key, "when": when, "task": task, **options}])
     return await schedule(context, key)
 
 
 async def add_many(context: Context, schedules: Iterable[Mapping[str, Any]]) -> None:
-    """Add many schedules, each given like the arguments of `add`: all of them, or none."""
+    """Add many schedules, each given like the arguments of `add`, all or none."""
     additions = [_addition(context, dict(each)) for each in schedules]
     if len(additions) > ADD_MANY_MAX:
-        raise InvalidInput(f"{len(additions)} schedules at once; add at most {ADD_MANY_MAX} at a time")
+        problem = f"{len(additions):,} schedules are too many for one call"
+        raise InvalidInput(problem, setting="schedules", fix=f"add at most {ADD_MANY_MAX:,} at a time")
     keys = [added.key for added in additions]
     if len(set(keys)) < len(keys):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise AlreadyDeclared(f"schedule {twice!r} is given twice")
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise AlreadyDeclared(
+            f"schedule {duplicate!r} is given twice",
+            setting="key",
+            value=duplicate,
+            fix="use another key, or leave one out",
+        )
     taken = await context.editor().add(additions, all_or_none=True)
     if not all(taken):
         key = keys[taken.index(False)]
@@ -107,7 +116,7 @@ async def add_many(context: Context, schedules: Iterable[Mapping[str, Any]]) -> 
 async def update(
     context: Context, key: str, *, when: When | str | None = None, **options: Unpack[PolicyOptions]
 ) -> Schedule:
-    """Change a schedule. Its cursor restarts from now; nothing fires by the change itself."""
+    """Change a schedule. Its cursor restarts from now; the change itself fires nothing."""
     rule = None if when is None else rule_given(when)
     for stored in await context.store.stored_schedules(context.app, keys=[key]):
         changed = make_definition(stored.definition.task, options, stored.definition)
@@ -121,14 +130,14 @@ async def update(
 
 @checked(key=check_key)
 async def remove(context: Context, key: str) -> None:
-    """Take a schedule away; waiting runs are cancelled, and those that no worker has taken; its history stays."""
+    """Remove a schedule. Waiting runs, and dispatched runs that no worker has taken, are cancelled. History stays."""
     await context.editor().remove(key)
     context.tell("removed", key)
 
 
 @checked(key=check_key, note=check_note, until=to_us)
 async def pause(context: Context, key: str, *, note: str = "", until: datetime | None = None) -> Schedule:
-    """Stop a schedule from firing, with a note why and perhaps until a moment. Running work continues."""
+    """Pause a schedule, with an optional note and end. Running jobs continue."""
     await context.editor().pause(key, note=note, until=None if until is None else to_us(until))
     context.tell("paused", key, note=note)
     context.wake_fires()
@@ -137,7 +146,7 @@ async def pause(context: Context, key: str, *, note: str = "", until: datetime |
 
 @checked(key=check_key)
 async def resume(context: Context, key: str) -> Schedule:
-    """Let a paused schedule go on from now; its paused moments become one gap."""
+    """Resume a paused schedule from now. Its paused moments become one gap."""
     await context.editor().resume(key)
     context.wake_fires()
     return await schedule(context, key)
@@ -145,7 +154,7 @@ async def resume(context: Context, key: str) -> Schedule:
 
 @checked(key=check_key)
 async def trigger(context: Context, key: str, *, args: Mapping[str, Any] | None = None) -> Run:
-    """Run a schedule's task now, by hand. Works while it is paused, and obeys its overlap policy."""
+    """Run a schedule's task now, by hand. Works while the schedule is paused, and obeys its overlap policy."""
     encoded = None if args is None else context.encode_arguments((await schedule(context, key)).task, args)
     run_id = await context.editor().trigger(key, args=encoded)
     context.wake_runs()
@@ -184,7 +193,7 @@ async def schedule(context: Context, key: str) -> Schedule:
 
 
 async def schedules_with_prefix(context: Context, prefix: str, *, limit: int = 100) -> list[Schedule]:
-    """Schedules whose key begins like this, by key. Their runs are not counted."""
+    """Schedules whose key begins with this, by key, without counts of their runs."""
     same = ScheduleFilter(keys=(prefix,), with_counts=False)
     after = ScheduleFilter(after_key=prefix, limit=check_limit(limit), with_counts=False)
     found = [*await context.store.schedules(context.app, same), *await context.store.schedules(context.app, after)]
@@ -192,7 +201,7 @@ async def schedules_with_prefix(context: Context, prefix: str, *, limit: int = 1
 
 
 async def similar_keys(context: Context, key: str) -> list[str]:
-    """Keys of schedules that are much like this one, the most similar first; none if a schedule has it."""
+    """Similar keys of schedules, the most similar first; none if a schedule has the key."""
     known = await _tasks_by_key(context)
     return [] if key in known else get_close_matches(key, known, cutoff=_SIMILAR)
 
@@ -209,7 +218,7 @@ async def namesake(context: Context, name: str) -> Namesake | None:
     if any(name in (node.name, node.id) for node in nodes):
         return Namesake(kind="node", name=name)
     keys = tuple(key for key, task in (await _tasks_by_key(context)).items() if task == name)
-    # The ledger still has its runs when no node that knows it is alive.
+    # The ledger has runs of a task that no live node knows.
     if keys or any(name in node.tasks for node in nodes) or await store.runs(app, RunFilter(task=name, limit=1)):
         return Namesake(kind="task", name=name, keys=keys)
     return None
@@ -221,13 +230,13 @@ async def _tasks_by_key(context: Context) -> dict[str, str]:
 
 
 async def rule_zone(context: Context, key: str) -> ZoneInfo | None:
-    """The zone of the rule of a schedule; None if there is no such schedule, or its rule cannot be read."""
+    """The zone of a schedule; None if there is no such schedule, or its rule cannot be parsed."""
     rule = await rule_in_force(context.store, context.app, key)
     return None if rule is None else rule.zone
 
 
 async def is_declared_otherwise(context: Context, key: str) -> bool:
-    """Whether a declaration of a node that has gone is in force, which live nodes declare otherwise."""
+    """Whether the declaration in force is of a node that has ended, and live nodes declare it differently."""
     stored = await context.store.stored_schedules(context.app, keys=[key])
     living = living_of(await context.store.nodes(context.app))
     return any(is_left_behind(each.key, each.declared, living) for each in stored)
@@ -235,18 +244,25 @@ async def is_declared_otherwise(context: Context, key: str) -> bool:
 
 @checked(key=check_key)
 async def why(context: Context, key: str) -> Why:
-    """In words: when a schedule fires next and why, the outcome of its last moments, and what it waits for now."""
+    """When a schedule fires next and why, the outcome of its last moments, and what it waits for now, as text."""
     return await explain_schedule(context.store, context.app, key)
 
 
 def _addition(context: Context, given: dict[str, Any]) -> Addition:
     missing = [name for name in ("key", "when", "task") if name not in given]
     if missing:
-        raise InvalidInput(f"a schedule needs {missing[0]}=; given were {', '.join(sorted(given)) or 'nothing'}")
+        raise InvalidInput(
+            f"a schedule has no {missing[0]}=, only {', '.join(sorted(given)) or 'nothing'}",
+            setting=missing[0],
+            fix="pass key=, when= and task=",
+        )
     key, when, task = check_key(given.pop("key")), rule_given(given.pop("when")), given.pop("task")
     if callable(task) and not isinstance(task, Task):
         raise InvalidInput(
-            f"task: {shown(task)} is a function; pass the task that @scheduler.task made of it, or its name"
+            f"task: {shown(task)} is a function",
+            setting="task",
+            value=shown(task),
+            fix="pass the task that @scheduler.task made of it, or its name",
         )
     name = task.name if isinstance(task, Task) else check_key(task, what="task")
     rules, policies, tasks = split_added(given, key)

@@ -1,4 +1,4 @@
-"""Enqueueing: runs of a task that are asked for one by one."""
+"""Enqueueing runs of a task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def enqueue(
 ) -> Run:
     """Enqueue one run of a task. A node that knows the task runs it soon.
 
-    The arguments must fit the signature of the task if it is known here, and be JSON-like data if it is not.
+    The arguments must fit the signature of the task if this process knows it, else they must be JSON-like data.
     connection: a connection of the caller to the database of the ledger. The run is part of its transaction.
     """
     return (await enqueue_many(context, task, [{} if args is None else args], connection=connection, **options))[0]
@@ -38,7 +38,7 @@ async def enqueue_many(
     connection: object = None,
     **options: Unpack[EnqueueOptions],
 ) -> list[Run]:
-    """Enqueue one run per set of arguments, in one transaction: all of them, or none."""
+    """Enqueue one run per set of arguments in one transaction, all or none."""
     placing = make_placing(**options)
     encoded = encode_calls(_arguments_of(context, task), calls)
     return await enqueue_encoded(context, task, encoded, placing, connection)
@@ -47,12 +47,12 @@ async def enqueue_many(
 async def enqueue_encoded(
     context: Context, task: str, encoded: Sequence[bytes], placing: Placing, connection: object = None
 ) -> list[Run]:
-    """Enqueue runs with checked arguments and options. A `Task` checks its own before the store is open."""
+    """Enqueue runs with checked arguments and options. A `Task` checks them before the store is open."""
     if not encoded:
         return []
     runs = _new_runs(task, encoded, placing, context.clock.new_ids(len(encoded)))
     if connection is not None:
-        # The engine is not woken: the runs are visible with the commit of the user, which nodes notice.
+        # No wake-up: the runs become visible with the user's commit, which nodes notice.
         return await context.store.within(connection).enqueue(context.app, runs)
     enqueued = await context.store.enqueue(context.app, runs)
     context.wake_runs()

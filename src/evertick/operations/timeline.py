@@ -1,7 +1,7 @@
-"""Rows of the ledger for a listing: those that have happened, newest first, and apart from them the planned runs.
+"""Rows of the ledger for a listing: past rows, newest first, and planned runs.
 
-A run is planned while its moment and its due time are to come and it was not tried yet: it was enqueued with a delay,
-moved, or is held by a blackout. A run that was cancelled or started before its moment has happened.
+A run is planned while its moment and its due time are in the future and it was not tried: it was enqueued with a delay,
+moved, or is held by a blackout. A run that was cancelled or started before its moment is past.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from evertick.when import from_us, to_us
 
 __all__ = ["COUNTED_MOST", "Question", "Timeline", "timeline"]
 
-# As far as planned runs are counted, and as runs are looked for that happened before their moment.
+# At most this many planned runs are counted, and early runs searched.
 COUNTED_MOST = 1_000
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """The wanted rows, checked. `with_gaps`: also those of moments without a run."""
+    """A checked filter of rows. `with_gaps`: include moments without a run."""
 
     key: str | None = None
     task: str | None = None
@@ -47,7 +47,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def idle(self) -> list[State]:
-        """The wanted states of runs that wait; none if only runs with a verdict are wanted."""
+        """The wanted states of waiting runs; none if a verdict is wanted."""
         return [] if self.verdicts is not None else self._states_in(IDLE_STATES)
 
     @property
@@ -62,7 +62,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def timeline(context: Context, question: Question, limit: int) -> Timeline:
-    """Up to `limit` rows that have happened, and those that are planned, by the clock of the ledger."""
+    """Up to `limit` past rows, and the planned runs, by the clock of the store."""
     store, app = context.store, context.app
     now = from_us(await store.now())
     since, until = question.since, question.until
@@ -121,7 +121,7 @@ def _happened_at(row: Run | Gap, now: datetime) -> datetime:
 
 
 async def _gaps(store: Store, app: str, question: Question, limit: int) -> list[Gap]:
-    """Of a task: the gaps of the schedules that have it."""
+    """The gaps; for a task, those of its schedules."""
     keys = [question.key] if question.task is None else await _keys_of(store, app, question.task, question.key)
     found: list[Gap] = []
     for key in keys:

@@ -269,7 +269,7 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
         say(f"the {after.description} has {amount(after.bytes)}, {less} less than before")
     if not full and after.free_pages:
         hint(
-            f"note: {after.free_pages:,} free pages are left: they became free meanwhile or are in use; try again later"
+            f"note: {after.free_pages:,} free pages are left; they became free meanwhile or are in use, so try later"
         )
 
 
