@@ -67,7 +67,7 @@ def test_events_end_after_so_many_and_go_on_behind_them(url, evertick):
 def test_what_is_written_wrongly_is_answered_in_flags(url, evertick):
     result = evertick("events", "--after", "abc")
     assert result.stderr.startswith(
-        "error: --after: 'abc' is no cursor; write the cursor that an earlier call has ended"
+        "error: --after: 'abc' is not a cursor; write the cursor that an earlier call has ended"
     )
 
 

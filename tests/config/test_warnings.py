@@ -124,7 +124,7 @@ def test_a_queue_that_no_node_by_this_file_works_on_is_told(load: Load) -> None:
 def test_steps_that_are_no_interval_are_told(load: Load) -> None:
     [line] = load("[jobs.a]\ncron = '*/7 * * * *'\necho = 'x'\n").warnings
     assert line == (
-        "evertick.toml:2: jobs.a.cron: */7 in the minute field starts anew every hour: after minute 56 the next is 4 "
+        "evertick.toml:2: jobs.a.cron: */7 in the minute field restarts every hour: after minute 56 the next is 4 "
         "minutes later, not 7"
     )
     for cron in ("*/5 * * * *", "30 2 31 * *", "@hourly"):
