@@ -67,7 +67,7 @@ def test_events_stop_at_the_limit_and_can_be_continued(url, evertick):
 def test_errors_of_events_name_the_flag(url, evertick):
     result = evertick("events", "--after", "abc")
     assert result.stderr.startswith(
-        "error: --after: 'abc' is no cursor; write the cursor that an earlier call has ended"
+        "error: --after: 'abc' is not a cursor; write the cursor that an earlier call has ended"
     )
 
 

@@ -124,7 +124,7 @@ def test_a_queue_outside_the_queues_of_this_node_gets_a_warning(load: Load) -> N
 def test_cron_steps_that_do_not_divide_their_field_get_a_warning(load: Load) -> None:
     [line] = load("[jobs.a]\ncron = '*/7 * * * *'\necho = 'x'\n").warnings
     assert line == (
-        "evertick.toml:2: jobs.a.cron: */7 in the minute field starts anew every hour: after minute 56 the next is 4 "
+        "evertick.toml:2: jobs.a.cron: */7 in the minute field restarts every hour: after minute 56 the next is 4 "
         "minutes later, not 7"
     )
     for cron in ("*/5 * * * *", "30 2 31 * *", "@hourly"):

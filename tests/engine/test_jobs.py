@@ -372,5 +372,5 @@ async def test_limits_of_a_job_may_name_any_argument(url: str) -> None:
     async with scheduler:
         runs = [await ended(scheduler, await job.enqueue(**given)) for given in ({"to": "Ada"}, {})]
     assert [run.verdict for run in runs] == ["succeeded"] * 2
-    with pytest.raises(InvalidSetting, match=r"'\{\}' is no argument"):
+    with pytest.raises(InvalidSetting, match=r"'\{\}' is not an argument"):
         made().job("x", Echo(word="hello"), concurrency=1, concurrency_key="to-{}")

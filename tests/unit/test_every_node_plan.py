@@ -131,14 +131,14 @@ def test_the_own_queue_of_a_node_contains_its_id() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"overlap": "queue"}, "overlap: 'queue' does not go with mode='every-node'"),
-        ({"overlap": "replace"}, "overlap: 'replace' does not go with mode='every-node'"),
-        ({"catch_up": "all"}, "catch_up: 'all' does not go with mode='every-node'"),
-        ({"unique": "one"}, "unique: 'one' does not go with mode='every-node'"),
-        ({"pause_after": 3}, "pause_after: 3 does not go with mode='every-node'"),
-        ({"queue": "slow"}, "queue: 'slow' does not go with mode='every-node'"),
-        ({"blackout": "nights", "blackout_fate": "all"}, "blackout_fate: 'all' does not go with mode='every-node'"),
-        ({"after": "end"}, "after: 'end' does not go with mode='every-node'"),
+        ({"overlap": "queue"}, "overlap: 'queue' is not possible with mode='every-node'"),
+        ({"overlap": "replace"}, "overlap: 'replace' is not possible with mode='every-node'"),
+        ({"catch_up": "all"}, "catch_up: 'all' is not possible with mode='every-node'"),
+        ({"unique": "one"}, "unique: 'one' is not possible with mode='every-node'"),
+        ({"pause_after": 3}, "pause_after: 3 is not possible with mode='every-node'"),
+        ({"queue": "slow"}, "queue: 'slow' is not possible with mode='every-node'"),
+        ({"blackout": "nights", "blackout_fate": "all"}, "blackout_fate: 'all' is not possible with mode='every-node'"),
+        ({"after": "end"}, "after: 'end' is not possible with mode='every-node'"),
     ],
 )
 def test_options_that_conflict_with_every_node_mode_are_refused_at_the_declaration(

@@ -170,10 +170,10 @@ def test_the_feed_has_a_sync_form() -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"after": "yesterday"}, "after: 'yesterday' is no cursor"),
-        ({"after": "a.1.1.1" * 100}, "is no cursor"),
-        ({"after": f"a.{10**18}.1.0"}, "is no cursor"),
-        ({"after": 7}, "after: 7 is no cursor"),
+        ({"after": "yesterday"}, "after: 'yesterday' is not a cursor"),
+        ({"after": "a.1.1.1" * 100}, "is not a cursor"),
+        ({"after": f"a.{10**18}.1.0"}, "is not a cursor"),
+        ({"after": 7}, "after: 7 is not a cursor"),
         ({"kinds": "run.finished"}, r"pass a list, e\.g\. kinds=\['run\.finished'\]"),
         ({"kinds": ["run.done"]}, "'run.done' is no kind of event; there are run.recorded"),
         ({"since": datetime(2026, 1, 1)}, "since: .* is no datetime with a zone"),

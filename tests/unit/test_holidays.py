@@ -63,8 +63,8 @@ def test_a_stored_calendar_is_plain_data() -> None:
     ("wrong", "said"),
     [
         ({"country": "XX"}, "country: 'XX' is not known"),
-        ({"country": 5}, "country: 5 is no code"),
-        ({"subdivision": "QQ"}, "subdivision: 'QQ' is no part of DE; known are .*BY"),
+        ({"country": 5}, "country: 5 is not a code"),
+        ({"subdivision": "QQ"}, "subdivision: 'QQ' is not a part of DE; known are .*BY"),
         ({"years": []}, "must be a year or a list of years"),
         ({"years": "2026"}, "must be a year or a list of years"),
         ({"years": [True]}, "must be a year or a list of years"),

@@ -122,12 +122,12 @@ def test_a_limit_key_of_the_ledger_is_shown_as_the_user_wrote_it(key: str, shown
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("c-{custmer}", r"'\{custmer\}' is no argument; known are \{customer\}, \{shop\}, \{limits\}"),
-        ("c-{customer.name}", "is no argument"),
-        ("c-{customer!r}", "is no argument"),
-        ("c-{}", "is no argument"),
-        ("c-{customer", "is no argument"),
-        ("c-}", "is no argument"),
+        ("c-{custmer}", r"'\{custmer\}' is not an argument; known are \{customer\}, \{shop\}, \{limits\}"),
+        ("c-{customer.name}", "is not an argument"),
+        ("c-{customer!r}", "is not an argument"),
+        ("c-{}", "is not an argument"),
+        ("c-{customer", "is not an argument"),
+        ("c-}", "is not an argument"),
         ("", "must be text of 1 to 200 characters"),
         ("x" * 201, "must be text of 1 to 200 characters"),
         ("a\nb", "must be text"),
@@ -140,7 +140,7 @@ def test_a_limit_key_with_an_unknown_argument_is_refused(text: Any, told: str) -
 
 
 def test_a_key_without_a_limit_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match="rate_key: 'x' limits nothing by itself; give rate= too"):
+    with pytest.raises(InvalidSetting, match="rate_key: 'x' has no effect alone; give rate= too"):
         make_rate(None, "x", "t", {})
 
 

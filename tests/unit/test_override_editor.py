@@ -148,7 +148,7 @@ async def test_an_invalid_override_is_refused_with_the_reason(scheduler: Schedul
         await scheduler.update("k", blackout_fate="keep")  # type: ignore[arg-type]
     with pytest.raises(InvalidSetting, match="and there is none; give it with blackout=, in the same call or before"):
         await scheduler.update("k", blackout_fate="all")
-    with pytest.raises(InvalidWhen, match="blackout: 7 is no name"):
+    with pytest.raises(InvalidWhen, match="blackout: 7 is not a name"):
         await scheduler.update("k", blackout=7)  # type: ignore[arg-type]
 
 

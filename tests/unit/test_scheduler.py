@@ -228,7 +228,7 @@ def test_one_task_can_have_several_schedules() -> None:
         (
             lambda s: s.every("1m", blackout="22:00-06:00")(nothing),
             InvalidWhen,
-            "blackout: '22:00-06:00' may hold letters, digits, '.', '-' and '_' only; pass a Calendar(...), or the",
+            "blackout: '22:00-06:00' may contain only letters, digits, '.', '-' and '_'; pass a Calendar(...), or the",
         ),
         (
             lambda s: s.every("1m", blackout_fate="all")(nothing),
@@ -238,7 +238,7 @@ def test_one_task_can_have_several_schedules() -> None:
         (
             lambda s: s.cron("every day at 9:00")(nothing),
             InvalidWhen,
-            "cron 'every day at 9:00': this is a sentence, no expression; pass it to @scheduler.when(...)",
+            "cron 'every day at 9:00': this is a sentence, not an expression; pass it to @scheduler.when(...)",
         ),
         (
             lambda s: s.every("15 minutes")(nothing),
@@ -252,7 +252,11 @@ def test_one_task_can_have_several_schedules() -> None:
         ),
         (lambda s: s.task(nope=1)(nothing), InvalidSetting, "task 'nothing': nope: no such option; there are retry, "),
         (lambda s: s.task(s.task(nothing)), InvalidSetting, "'nothing' is a task already"),
-        (lambda s: s.on("finished"), InvalidSetting, "'finished' is no event; hooks can be set on scheduled, started"),
+        (
+            lambda s: s.on("finished"),
+            InvalidSetting,
+            "'finished' is not an event; hooks can be set on scheduled, started",
+        ),
         (
             lambda s: s.every("1m", timeout="1s")(s.task(nothing)),
             InvalidSetting,
@@ -1171,16 +1175,16 @@ def test_hooks_are_called_after_the_event_loop_has_changed() -> None:
         await scheduler.add(key=note, when=Every("1h"), task="job")
         await scheduler.pause(note, note=note)
         if until_heard:
-            assert scheduler.runtime.hooks._teller is not None
-            await asyncio.wait_for(scheduler.runtime.hooks._teller, SAFETY_SECONDS)
+            assert scheduler.runtime.hooks._task is not None
+            await asyncio.wait_for(scheduler.runtime.hooks._task, SAFETY_SECONDS)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(pause("one", until_heard=False))
     loop.run_until_complete(asyncio.sleep(0))
-    assert scheduler.runtime.hooks._teller is not None
-    scheduler.runtime.hooks._teller.cancel()
+    assert scheduler.runtime.hooks._task is not None
+    scheduler.runtime.hooks._task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        loop.run_until_complete(scheduler.runtime.hooks._teller)
+        loop.run_until_complete(scheduler.runtime.hooks._task)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
     with asyncio.Runner() as runner:

@@ -46,7 +46,7 @@ _WORDS = {
     "cron": _Words(
         'have the system start it once at every boot, by a systemd unit of Type=oneshot, as shown under "At every '
         'boot" in how-to "Come from cron"',
-        "cron {value} is no moment, and the start of a daemon is no boot",
+        "cron {value} is not a moment, and the start of a daemon is not a boot",
     ),
     "factor": _Words("write a number from 1 to 1000"),
     "jitter": _Words("write a number from 0 to 1"),

@@ -1,9 +1,8 @@
-"""The nouns of Evertick as plain frozen data: what a schedule, a run, a gap and a node are.
+"""The data model: schedules, runs, gaps, messages, nodes and duties as frozen structs.
 
-Two kinds of struct live here. What people read (`Run`, `Gap`, `Schedule`, `Node`) has datetimes. What the engine and
-the stores pass along (`Definition`, `NewRun`, `Claimed`, ...) has integer microseconds, which are cheap and exact.
-Those of which a busy node holds thousands are kept from the garbage collector (`gc=False`): plain data is part of no
-cycle. The legal transitions of a run are one table. Nothing here does anything.
+The structs that users read (`Run`, `Gap`, `Schedule`, `Node`) have datetimes. Those that the engine and the stores
+exchange (`Definition`, `NewRun`, `Claimed`, ...) have integer microseconds. Structs that a busy node holds by the
+thousand are exempt from garbage collection (`gc=False`); they cannot form cycles.
 """
 
 from __future__ import annotations
@@ -75,12 +74,12 @@ RerunOverlap = Literal["queue", "allow"]
 UniqueUntil = Literal["end", "start"]
 BlackoutFate = Literal["drop", "latest", "all"]
 OccurrenceKind = Literal["skip", "move", "done"]
-# How work is shared among nodes. claimed: each piece is taken by one node. duty: one node at a time does it all.
-# idempotent: several may do it, with the effect of one. every-node: each node does it for itself.
+# How nodes share work. claimed: each item is claimed by one node. duty: one node at a time does all of it.
+# idempotent: several nodes may do it, with the same result. every-node: each node does it for itself.
 Mode = Literal["claimed", "duty", "idempotent", "every-node"]
 ScheduleMode = Literal["claimed", "every-node"]
-# When a run that is dispatched to an outside queue has succeeded: when the queue has it (forget), when a worker took it
-# (ack), when the worker says so (finish).
+# When a run that is dispatched to an external queue counts as succeeded: forget: when the queue has accepted it; ack:
+# when a worker has taken it; finish: when the worker has reported success.
 DispatchMode = Literal["forget", "ack", "finish"]
 CATCH_UPS: tuple[CatchUp, ...] = ("latest", "all", "skip")
 OVERLAPS: tuple[Overlap, ...] = ("skip", "queue", "allow", "replace")
@@ -89,15 +88,15 @@ UNIQUE_UNTIL: tuple[UniqueUntil, ...] = ("end", "start")
 BLACKOUT_FATES: tuple[BlackoutFate, ...] = ("drop", "latest", "all")
 SCHEDULE_MODES: tuple[ScheduleMode, ...] = ("claimed", "every-node")
 
-# A run whose claims are lost this often takes its nodes down with it, or they are hopeless: it ends as lost.
+# A run ends as lost after this many lost claims: it probably crashes its nodes.
 LOSSES_MAX = 3
-# What is kept of the log of an attempt, and of each of its lines.
+# Limits of the log that is kept for an attempt.
 LINES_MAX = 5_000
 LINE_MAX_CHARS = 8_192
 
 
 class State(StrEnum):
-    """Where a run is. Live is everything but done."""
+    """The state of a run. A run is live in every state but done."""
 
     WAITING = "waiting"
     BLOCKED = "blocked"
@@ -108,12 +107,14 @@ class State(StrEnum):
 
 
 LIVE_STATES = tuple(state for state in State if state is not State.DONE)
-# Of runs that nobody is at work on.
+# Live, but neither running nor dispatched.
 IDLE_STATES = frozenset({State.WAITING, State.BLOCKED, State.PARKED})
 
-# waiting -> done: cancelled, expired. blocked -> waiting: what it waited for has ended. parked -> waiting: a node that
-# can run it has come. running -> waiting: retry, release, lost claim; running -> running: a dead node's run, re-homed.
-# dispatched -> waiting: its worker failed and it is tried again, or nobody took it, or the worker fell silent.
+# The legal transitions.
+# waiting -> done: cancelled or expired. blocked -> waiting: the run or limit that blocked it is out of the way.
+# parked -> waiting: a node that can run it has started. running -> waiting: retry, release or lost claim.
+# running -> running: reassigned from a dead node. dispatched -> waiting: retry after the worker failed, after no worker
+# took it, or after the worker stopped reporting.
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.BLOCKED, State.PARKED, State.DONE}),
     State.BLOCKED: frozenset({State.WAITING, State.DONE}),
@@ -125,7 +126,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 class Verdict(StrEnum):
-    """How a run or a gap ended."""
+    """The final state of a run or a gap."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -143,72 +144,73 @@ class Cause(StrEnum):
     ENQUEUE = "enqueue"
     BACKFILL = "backfill"
     RERUN = "rerun"
-    EVERY_NODE = "every-node"  # a fire, on one of the nodes that all run it
+    EVERY_NODE = "every-node"  # a fire of a schedule with mode "every-node", on one of the nodes
 
 
 class Reason(StrEnum):
-    """The reasons Evertick itself gives beside a verdict or a state. A job's `Skip` brings its own words."""
+    """Why Evertick set a verdict or a state. A job that raises `Skip` gives its own reason."""
 
-    LATE = "late"  # ran, but well after its moment
-    CLOCK = "clock"  # recorded while the store's clock was wrong, and put right since
-    COALESCED = "coalesced"  # a newer moment ran for it
+    LATE = "late"  # ran long after its moment
+    CLOCK = "clock"  # recorded while the store's clock was wrong, and corrected later
+    COALESCED = "coalesced"  # a newer moment ran in its place
     OVERLAP = "overlap"  # an earlier run of the schedule was still live
     GRACE = "grace"  # noticed later than the grace time allows
-    LIMIT = "limit"  # more moments owed than catch-up may make up for
-    DOWNTIME = "downtime"  # nobody was there, and catch-up is skip
+    LIMIT = "limit"  # beyond `catch_up_limit`
+    DOWNTIME = "downtime"  # no node was running, and catch_up is "skip"
     PAUSED = "paused"
     EDITED = "edited"
     REMOVED = "removed"
-    UNDECLARED = "undeclared"  # the code that declared the schedule no longer does
-    REPLACED = "replaced"  # a newer fire took its place
-    EXPIRED = "expired"  # not started within its time
-    REQUESTED = "requested"  # somebody asked for the cancel
+    UNDECLARED = "undeclared"  # the code or file that declared the schedule no longer does
+    REPLACED = "replaced"  # cancelled for a newer fire of its schedule
+    EXPIRED = "expired"  # not started within `expires`
+    REQUESTED = "requested"  # cancelled by a user or a program
     TIMEOUT = "timeout"
     ERROR = "error"  # the job raised
-    NODE_DIED = "node_died"  # its node was lost, once too often or for a task that must not run twice
-    NODE_GONE = "node_gone"  # it was for one node alone, which has left or died
-    NO_NODE = "no_node"  # for every node, and no live one knew the task
-    SHUTDOWN = "shutdown"  # cut off by a stop, and must not run twice or elsewhere
-    NO_SLOT = "no_slot"  # given back unbegun: the node that had claimed it had no slot free for it in time
-    NOT_TAKEN = "not_taken"  # dispatched, and no worker took it in its time
-    NO_PROGRESS = "no_progress"  # its worker fell silent
-    UNDELIVERED = "undelivered"  # the queue it was to be dispatched to would not take it
-    UNREACHABLE = "unreachable"  # stopped because the store could not be reached before the lease ended
+    NODE_DIED = "node_died"  # its node died: too many losses, or the task must run at most once
+    NODE_GONE = "node_gone"  # bound to one node, which has stopped or died
+    NO_NODE = "no_node"  # mode "every-node", and no live node knew the task
+    SHUTDOWN = "shutdown"  # interrupted by a stop, and may not run again or on another node
+    NO_SLOT = "no_slot"  # released before its start: the node that claimed it had no free slot in time
+    NOT_TAKEN = "not_taken"  # dispatched, and no worker took it within `ack_timeout`
+    NO_PROGRESS = "no_progress"  # its worker stopped reporting
+    UNDELIVERED = "undelivered"  # the external queue did not accept it
+    UNREACHABLE = "unreachable"  # stopped because the store was unreachable until the lease ended
     DUPLICATE = "duplicate"  # another run has its unique key
-    BLACKOUT = "blackout"  # its schedule was in a blackout whose fate is to drop
-    BY_HAND = "by_hand"  # somebody skipped this one moment
-    UNDONE = "undone"  # somebody took back that it runs early
-    CONCURRENCY = "concurrency"  # blocked: as many as may run of its key do
-    RATE = "rate"  # blocked: as many as may start in a period have
+    BLACKOUT = "blackout"  # its moment was in a blackout, and blackout_fate is "drop"
+    BY_HAND = "by_hand"  # a user skipped this moment
+    UNDONE = "undone"  # a user undid the early run of this moment
+    CONCURRENCY = "concurrency"  # blocked by the concurrency limit of its key
+    RATE = "rate"  # blocked by the rate limit of its key
     UNKNOWN_TASK = "unknown_task"  # parked: no live node knows the task
-    BAD_ARGUMENTS = "bad_arguments"  # parked: the stored arguments no longer fit the task
-    UNREADABLE = "unreadable"  # parked: what stands in the ledger makes no sense to the code that claimed it
+    BAD_ARGUMENTS = "bad_arguments"  # parked: the stored arguments do not match the task's signature
+    UNREADABLE = "unreadable"  # parked: the node that claimed it cannot decode its row
     NEWER_FORMAT = "newer_format"  # waiting: only nodes of a newer release can read it
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A schedule stands still since `at`, for a reason, perhaps until a moment. Times in microseconds."""
+    """The pause of a schedule: since when, why, and until when. Times in microseconds."""
 
     at: int
     note: str = ""
+    # None: until it is resumed.
     until: int | None = None
-    # Set when Evertick itself paused it because no code declares it any more: declaring it again resumes it.
+    # Paused by Evertick because no code or file declares it; declaring it again resumes it.
     is_undeclared: bool = False
-    # Set beside it when a configuration has it all the same, and says that it is disabled.
+    # With `is_undeclared`: the configuration has it, with `enabled = false`.
     is_disabled: bool = False
-    # Set when Evertick itself paused it because it had failed as often in a row as `pause_after` allows.
+    # Paused by Evertick after `pause_after` failures in a row.
     is_failing: bool = False
 
     @property
     def is_left_over(self) -> bool:
-        """Whether it stands still because nobody knows it any more, and so may be taken away."""
+        """Whether no code or file has the schedule, so that a prune may remove it."""
         return self.is_undeclared and not self.is_disabled
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What somebody decided about one moment of a schedule that is still to come: skip it, or run it at another time.
+    """A user's override of one future moment of a schedule: skip it, or run it at another time.
 
-    Times in microseconds. `to` is when a moved one is due. Done: it has its row already, before its own time has come.
+    Times in microseconds. `to` is the new time of a moved moment. Kind "done": the moment already has its row.
     """
 
     fire_at: int
@@ -218,7 +220,7 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What people write about a schedule. Durations in microseconds; `when` is the bound canonical text."""
+    """The user's definition of a schedule. Durations in microseconds; `when`: canonical text of the bound rule."""
 
     task: str
     when: str
@@ -232,60 +234,63 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     overlap: Overlap = "skip"
     expires: int | None = None
     labels: dict[str, str] = {}
-    # A key that no two runs have at once (or within a period), whatever schedule or enqueue made them.
+    # A key that only one run has at a time, or within `unique_for`, across all schedules and enqueues.
     unique: str | None = None
     unique_until: UniqueUntil = "end"
     unique_for: int | None = None
-    # The name of a calendar: while it is closed nothing fires, and what becomes of those moments.
+    # The name of a calendar: the schedule does not fire while it is closed.
     blackout: str | None = None
+    # Which moments of a blackout run when it ends.
     blackout_fate: BlackoutFate = "drop"
-    # Failed verdicts in a row after which the schedule is paused.
+    # The number of failures in a row after which the schedule is paused.
     pause_after: int | None = None
-    # claimed: a fire is one run, for one node. every-node: a run for each live node that knows the task.
+    # claimed: a fire is one run, on one node. every-node: a fire is a run on each live node that knows the task.
     mode: ScheduleMode = "claimed"
     format: int = 1
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A run to be inserted. `args` only where they are its own, else those of the schedule's version hold."""
+    """A run to insert."""
 
     id: str
     task: str
     cause: Cause
-    # None: the store's own time of insertion plus `delay` (an enqueue must not depend on the caller's clock).
+    # None: the store's time of insertion plus `delay`, so that an enqueue does not depend on the caller's clock.
     fire_at: int | None = None
     due_at: int | None = None
     delay: int = 0
     schedule_id: int | None = None
-    # As people call it; a store that is not told looks it up.
+    # None: the store looks it up by `schedule_id`.
     schedule_key: str | None = None
     version: int | None = None
+    # None: the arguments of this version of the schedule.
     args: bytes | None = None
     queue: str = "default"
     priority: int = 0
     state: State = State.WAITING
     reason: str | None = None
-    # How long after due_at it may still start.
+    # It may start until this long after due_at.
     expires: int | None = None
     labels: dict[str, str] = {}
     unique_key: str | None = None
     unique_until: UniqueUntil = "end"
-    # Unique for this long from its insertion, whether it is live or not.
+    # The key stays unique for this long after the insertion, even if the run has ended.
     unique_for: int | None = None
-    # What the gap of its moment says when another run has its unique key.
+    # The reason of the gap that is recorded if another run has its unique key.
     if_taken: str = Reason.DUPLICATE
+    # The id of the run that enqueued it.
     caused_by: str | None = None
     traceparent: str | None = None
-    # Insert as already running on the recording node (the fused claim), with what a claim would set.
+    # Insert it as claimed by the recording node, which saves the write of a claim.
     is_claimed: bool = False
     timeout: int | None = None
     at_most_once: bool = False
-    # Raised by a release that writes what older ones cannot read: their nodes leave such a run to newer ones.
+    # Raised by a release that older ones cannot read; nodes of older releases do not claim such a run.
     format: int = 1
 
 
 class MessageState(StrEnum):
-    """Where a message of the outbox is. Sent ones are remembered by their key for a while; dead ones were given up."""
+    """The state of a message in the outbox. Dead: delivery was given up."""
 
     WAITING = "waiting"
     SENDING = "sending"
@@ -294,9 +299,9 @@ class MessageState(StrEnum):
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be dispatched to the outside, written in the transaction that causes it.
+    """A message for the outbox, written in the transaction that causes it.
 
-    `key` is its idempotency key: of two messages of a channel with the same key, the outbox knows the first.
+    `key` is its idempotency key: of two messages with the same channel and key, the outbox keeps the first.
     """
 
     id: str
@@ -305,19 +310,18 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     # JSON.
     body: bytes
     headers: dict[str, str] = {}
-    # Due this long after it was written, by the store's time.
+    # Due this long after it is written, by the store's clock.
     delay: int = 0
-    # The run that sends it.
+    # The id of the run that sends it.
     caused_by: str | None = None
-    # The fence under which it hands that run to an outside queue: the run waits for its delivery. None: it dispatches
-    # nothing.
+    # If it dispatches that run to an external queue: the fence of the dispatch.
     dispatches: int | None = None
-    # As that of a run.
+    # See `NewRun.format`.
     format: int = 1
 
 
 class NewGap(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of moments that get no run. `is_exact` is False where counting stopped at its bound."""
+    """A range of moments that get no run. `is_exact` is False if counting stopped at its limit."""
 
     first_at: int
     last_at: int
@@ -328,7 +332,7 @@ class NewGap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A run as its owner holds it. Only (node, fence) may write about it."""
+    """A run as its node claimed it. Only this node, under this fence, may write to it."""
 
     id: str
     fence: int
@@ -349,49 +353,52 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A named stretch of an attempt: when it began, how long it took, whether it raised."""
+    """A named phase of an attempt: its start, its duration, whether it raised."""
 
     name: str
     at: int
-    # None: it had not ended when its attempt did, or when it was last heard of.
+    # None: it had not ended when the attempt did, or at the last report.
     seconds: float | None
     is_failed: bool = False
-    # JSON-like; what is worth knowing of it, as a status or a count of bytes.
+    # JSON-like details, such as a status or a number of bytes.
     metadata: dict[str, Any] = {}
 
 
 class DispatchTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is agreed about a run in the hands of an outside queue. Stands in the ledger beside it, so that any node can
-    go by it, whether it knows the task or not. Durations in microseconds; None: no bound."""
+    """The terms of a run that is dispatched to an external queue.
+
+    They are stored with the run, so that a node can apply them without knowing the task. Durations in microseconds;
+    None: no limit.
+    """
 
     # The channel of the message that dispatches it.
     to: str
-    # For people: the queue behind that channel, and the command that starts a worker of it.
+    # For display: the queue behind that channel, and the command that starts a worker for it.
     queue: str | None = None
     served_by: str | None = None
-    # Written later, when a worker is heard of: who took it, as it calls itself.
+    # The name of the worker that took it, from the worker's first report.
     worker: str | None = None
     mode: DispatchMode = "finish"
-    # From its delivery to the queue until a worker has taken it.
+    # From its delivery to the queue until a worker takes it.
     ack_timeout: int | None = None
-    # Between two words of the worker.
+    # Between two reports of the worker.
     progress_timeout: int | None = None
-    # From the taking to the end of the attempt.
+    # From when a worker took it until the end of the attempt.
     timeout: int | None = None
-    # The channel on which its worker hears that it is to stop.
+    # The channel of the message that asks its worker to stop.
     kill: str | None = None
-    # How long until it is tried again if the worker fails, by the task's retry policy at this attempt; None: it is not.
+    # The delay of the next attempt if the worker fails, by the task's retry policy; None: no retry.
     retry_delay: int | None = None
-    # The same if the worker asks for another try itself.
+    # The same if the worker itself asks for a retry.
     asked_delay: int | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What an owner has to say about a run it holds: its verdict, or where it goes instead.
+    """The outcome of a run, written by the node that claimed it.
 
-    done: ends with `verdict`. retry: back to waiting after `delay`, the attempt is spent. release: back to waiting at
-    once, nothing is spent. park: leaves the claim index until a node comes that can run it. dispatch: belongs to no
-    node any more, but to the worker that takes its message, one of `messages`; its terms are `dispatch`.
+    done: ends with `verdict`. retry: waiting again after `delay`; the attempt counts. release: waiting again at once;
+    the attempt does not count. park: not claimable until a node that can run it starts. dispatch: handed to an external
+    queue by one of `messages`, under the terms `dispatch`; no node holds it then.
     """
 
     id: str
@@ -402,12 +409,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     result: bytes | None = None
     delay: int = 0
-    # Judged tries so far, this one included (release and park leave it as it was).
+    # Attempts so far, with this one (release and park do not change it).
     attempts: int = 0
     phases: tuple[Phase, ...] = ()
-    # For parked arguments: the hash of the signature they did not fit; another hash frees the run.
+    # Of a run that is parked for bad arguments: the hash of the signature. A task with another hash unparks it.
     task_hash: str | None = None
-    # Written with this outcome, if it is taken; what comes in its place (a cancel) sends nothing.
+    # Written together with this outcome; not sent if the store rejects it, for example after a cancel.
     messages: tuple[NewMessage, ...] = ()
     dispatch: DispatchTerms | None = None
 
@@ -416,11 +423,11 @@ ReportKind = Literal["pushed", "undelivered", "taken", "progress", "finish", "fa
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is said about a dispatched run from outside, under the fence it was dispatched with.
+    """A report about a dispatched run, under the fence of its dispatch.
 
-    By the node that brings its message to the queue: pushed, it is there; undelivered, it was given up. By its worker:
-    taken, it has begun; progress, it is still at it; finish, fail, skip, how it ended; release, it is given back
-    undone. Whatever a worker says tells that it was taken.
+    From the node that delivers its message: pushed (the queue accepted it), undelivered (delivery was given up). From
+    its worker: taken (started), progress (still running), finish, fail, skip (its end), release (returned unfinished).
+    Every report of a worker implies `taken`.
     """
 
     id: str
@@ -432,24 +439,24 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     result: bytes | None = None
     # Of fail and undelivered.
     error: str | None = None
-    # Why it was skipped or given back; of fail a word for the kind of failure.
+    # Why it was skipped or released; of fail: the kind of failure.
     reason: str | None = None
-    # Of fail: None leaves it to the task's policy, False ends the run, True asks for another try.
+    # Of fail: None follows the task's retry policy, False ends the run, True asks for a retry.
     retry: bool | None = None
-    # Of fail that asks for it, and of release: how long until then.
+    # Of fail with retry=True, and of release: the delay of the next attempt.
     retry_after: int | None = None
-    # Who says so, for people: the first of a dispatch that gives a name.
+    # The name of the worker, for display.
     worker: str | None = None
-    # Of finish, fail and skip: from the taking to the end, as its worker has measured it.
+    # Of finish, fail and skip: the duration that the worker measured.
     took: int | None = None
-    # Log lines (time, level, text), and the number of the first among those of this dispatch, which makes a repeated
-    # report harmless; None: behind what is there.
+    # Log lines (time, level, text). `seq` is the number of the first one within this dispatch, so that a repeated
+    # report adds nothing; None: append.
     lines: tuple[tuple[int, str, str], ...] = ()
     seq: int | None = None
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as its owner holds it. Only (node, fence) may settle it."""
+    """A message as its node claimed it. Only this node, under this fence, may settle it."""
 
     id: str
     fence: int
@@ -457,14 +464,14 @@ class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     body: bytes
     headers: dict[str, str]
-    # Judged tries so far; a try whose node died is one.
+    # Attempts so far, with those whose node died.
     attempts: int
     due_at: int
     created_at: int
     caused_by: str | None = None
-    # What the last try said.
+    # The error of the last attempt.
     error: str | None = None
-    # As that of a `NewMessage`.
+    # See `NewMessage.dispatches`.
     dispatches: int | None = None
 
 
@@ -472,10 +479,10 @@ MessageFate = Literal["sent", "retry", "dead", "release"]
 
 
 class MessageOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What an owner has to say about a message it holds.
+    """The outcome of a message, written by the node that claimed it.
 
-    sent, dead: the key is remembered for `remember`, the body of a sent one is not. retry: due again after `delay`, the
-    attempt is spent. release: due again at once, nothing is spent.
+    sent, dead: the key is kept for `remember`; the body of a sent message is deleted. retry: due again after `delay`;
+    the attempt counts. release: due again at once; the attempt does not count.
     """
 
     id: str
@@ -488,7 +495,7 @@ class MessageOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a run wrote, by `ctx.log` or through `logging`."""
+    """A log line of a run, from `ctx.log` or `logging`."""
 
     at: datetime
     level: str
@@ -497,10 +504,10 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier try of a run (the last one is in the run itself).
+    """An earlier attempt of a run; the last one is in the run itself.
 
-    Every try that failed and was tried again. A try that was cut off (its node died or stopped) counts as no attempt:
-    it is here if it had phases, under the number that the next try has, too.
+    An interrupted attempt (its node died or stopped) does not count. It is listed if it had phases, under the same
+    number as the next attempt.
     """
 
     number: int
@@ -514,26 +521,25 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run in the hands of an outside queue stands."""
+    """The status of a run that is dispatched to an external queue."""
 
-    # The channel it went by.
+    # The channel of the message that dispatched it.
     to: str
-    # The queue there, and the command that starts a worker of it, where its driver says so.
+    # The queue, and the command that starts a worker for it, if the driver gives them.
     queue: str | None = None
     served_by: str | None = None
     mode: DispatchMode
     at: datetime
-    # When the queue took its message; None: it is still in the outbox.
+    # When the queue accepted its message; None: the message is still in the outbox.
     pushed_at: datetime | None
     # When a worker took it.
     taken_at: datetime | None
-    # Without another word it is looked at then: pushed again, or given up. None: there is no such time.
+    # Without a report until then it is dispatched again, or given up. None: no limit.
     until: datetime | None
 
 
 class DispatchedTo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has or had a run outside: the channel it went by, the queue there, and the worker, as it calls itself; None
-    where that is not known."""
+    """Where a run was dispatched to: the channel, the queue, and the name of the worker; None if unknown."""
 
     to: str
     queue: str | None = None
@@ -541,7 +547,7 @@ class DispatchedTo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the ledger, as people read it."""
+    """A run, as users read it."""
 
     id: str
     app: str
@@ -573,11 +579,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     blocked_on: str | None = None
     caused_by: str | None = None
     is_cancel_requested: bool = False
-    # While it is in the hands of an outside queue.
+    # Only while it is dispatched.
     dispatched: Dispatched | None = None
-    # The same, and of one that ended there.
+    # Also after a dispatched run has ended.
     dispatched_to: DispatchedTo | None = None
-    # False when an enqueue found this run already there (unique key, or the same id sent twice).
+    # False if an enqueue found this run instead of adding one (same unique key or id).
     is_new: bool = True
 
     @property
@@ -585,14 +591,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is not State.DONE
 
     def __str__(self) -> str:
-        """For print and messages. The representation has all fields, by which two that differ are told apart."""
+        """The short form for print and messages; `repr` has all fields."""
         of = f" of schedule {self.schedule_key!r}" if self.schedule_key is not None else ""
         how = self.state.value if self.verdict is None else self.verdict.value
         return f"run {self.id} of task {self.task!r}{of}: {how}" + (f" ({self.reason})" if self.reason else "")
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of moments of one schedule that got no run, as people read it."""
+    """A range of moments of one schedule that got no run, as users read it."""
 
     schedule_key: str
     first_at: datetime
@@ -605,18 +611,18 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the outbox, as its sender and people read it."""
+    """A message of the outbox, as users read it."""
 
     id: str
     app: str
     channel: str
-    # The idempotency key, the same at every try; the id where nobody chose one.
+    # The idempotency key, the same at every attempt; by default the id.
     key: str
-    # None once it was sent.
+    # None after it was sent.
     body: Any
     headers: dict[str, str]
     state: MessageState
-    # Tries that were judged or lost; 0 at the first.
+    # Attempts so far, with those whose node died.
     attempts: int
     due_at: datetime
     created_at: datetime
@@ -624,12 +630,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None = None
     error: str | None = None
     caused_by: str | None = None
-    # False when a send found this message already there (the same key, or the same id sent twice).
+    # False if a send found this message instead of adding one (same key or id).
     is_new: bool = True
 
 
 class OccurrenceEdit(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody decided about one moment to come, as people read it."""
+    """A user's override of one future moment, as users read it."""
 
     fire_at: datetime
     kind: OccurrenceKind
@@ -638,7 +644,7 @@ class OccurrenceEdit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as people read it: its definition, its cursor, how it fared."""
+    """A schedule, as users read it: its definition, its next moment, its last run and its statistics."""
 
     key: str
     app: str
@@ -661,16 +667,16 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     paused_at: datetime | None
     pause_note: str
     paused_until: datetime | None
-    # Decisions about single moments to come.
+    # Overrides of future moments.
     occurrences: tuple[OccurrenceEdit, ...]
     unique: str | None
     blackout: str | None
     blackout_fate: BlackoutFate
     pause_after: int | None
     is_declared: bool
-    # What declares it: the code of a program, or the file of a configuration; None: nobody does.
+    # Whether code or a configuration file declares it; None: neither does.
     declared_in: Literal["code", "file"] | None
-    # Fields whose value at run time differs from what is declared.
+    # Fields whose current value differs from the declared one.
     overrides: tuple[str, ...]
     fires: int
     last_run_id: str | None
@@ -678,21 +684,21 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last_state: State | None
     last_verdict: Verdict | None
     last_reason: str | None
-    # Finished runs by verdict, as far as history is kept.
+    # Finished runs by verdict, within the retention of history.
     counts: dict[str, int]
-    # Why the schedule could not be planned, when that is so.
+    # Why the schedule cannot be planned; None: it can.
     error: str | None
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
-    """When a background loop of a node stepped last, and when it will by itself. None: not yet; it is at it now."""
+    """The last and the next step of a background loop. `last_at` None: no step yet; `next_at` None: running now."""
 
     last_at: datetime | None
     next_at: datetime | None
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine in one process, from its start to its end."""
+    """A node: one engine in one process, from its start to its end."""
 
     id: str
     name: str
@@ -704,24 +710,24 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     died_at: datetime | None
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
-    # What it declares: schedule key -> hash of the declaration.
+    # The schedules that it declares: key -> hash of the declaration.
     declares: dict[str, str]
-    # Whose messages it hands to the outside.
+    # The channels whose messages it delivers.
     channels: tuple[str, ...] = ()
-    # The tasks that it knows and leaves to others, each with the driver that it does not run.
+    # The tasks that it knows but does not run, each with the driver that is not enabled on it.
     leaves: dict[str, str] = {}
-    # Its background loops by name, as of its last beat; each channel whose workers it hears; and what has blocked its
-    # event loop of late.
+    # As of its last heartbeat: its background loops by name, the channels whose reports it reads (`hearing_tick`), and
+    # the jobs that blocked its event loop (`blocking_tick`).
     ticks: dict[str, Tick] = {}
     running: int
 
     def hears(self, channel: str) -> bool:
-        """Whether it gets what workers report of runs that went by the channel."""
+        """Whether it reads the reports of workers about runs that were dispatched by this channel."""
         return hearing_tick(channel) in self.ticks
 
 
 def hearing_tick(channel: str) -> str:
-    """Under which name a node tells that it hears the workers of a channel."""
+    """The name in `Node.ticks` for a channel whose reports the node reads."""
     return f"reports of {channel}"
 
 
@@ -729,28 +735,28 @@ _BLOCKED_BY = "blocked by "
 
 
 def blocking_tick(name: str) -> str:
-    """Under which name a node tells what has blocked its event loop: since when, and until when (None: it does yet)."""
+    """The name in `Node.ticks` for a job that blocked the event loop, from `last_at` to `next_at` (None: until now)."""
     return f"{_BLOCKED_BY}{name}"
 
 
 def blockers_of_loop(node: Node) -> dict[str, Tick]:
-    """What has blocked the event loop of a node in the last hour, by the name of the job."""
+    """The jobs that blocked the event loop of a node in the last hour, by name."""
     return {name.removeprefix(_BLOCKED_BY): tick for name, tick in node.ticks.items() if name.startswith(_BLOCKED_BY)}
 
 
 class Duty(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that one node does at a time, as people see it."""
+    """A duty: a singleton job that one node at a time holds, as users read it."""
 
     name: str
-    # Who holds it; None: nobody alive does.
+    # The id of the node that holds it; None: no live node does.
     node: str | None
     node_name: str | None
-    # Grows by one with every taking.
+    # Grows by one each time a node takes the duty.
     term: int
     # When it was last taken.
     since: datetime
-    # When it last acted, and when it is to act next; None for a loop that has no ticks.
+    # The last and the next tick; None for a duty that is one long loop.
     ticked_at: datetime | None
     next_at: datetime | None
-    # What its last act raised.
+    # The error of the last tick.
     error: str | None

@@ -1,9 +1,8 @@
-"""Duties: work that one node of the fleet does at a time, as its function and the engine see it.
+"""Duties: singleton jobs that one node of the fleet holds at a time.
 
-A duty is held under a *term*, a number that grows with every taking. Its holder stops before its lease can have
-run out unheard, so that its successor finds it stopped; but a process that was frozen wakes up in the middle of a line,
-and a thread can only be asked. Where an act must not come late, hand the term to what it acts on, and let that refuse a
-smaller one than it has seen.
+A duty is held under a *term*, a fencing token that grows each time a node takes the duty. The holder stops before its
+lease expires. A frozen process resumes in the middle of a line, and a thread cannot be stopped from outside: where a
+late write would do harm, pass the term to the resource, which rejects a lower term than it has seen.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ __all__ = ["DutyContext", "DutyRecord", "DutyWork", "Interval", "Moments", "Rhyt
 
 
 class DutyRecord:
-    """One holding of a duty as the engine keeps it, behind its context."""
+    """The engine's state of a held duty, behind its context."""
 
     __slots__ = ("ask", "has_seen_stop", "is_trusted", "stopped", "why")
 
     def __init__(self, is_trusted: Callable[[], bool], ask: Callable[[], Awaitable[bool]]) -> None:
         self.is_trusted = is_trusted
-        # The store, whether the duty is still held under this term.
+        # Asks the store whether the duty is still held under this term.
         self.ask = ask
         self.stopped = threading.Event()
         self.why = ""
@@ -40,20 +39,20 @@ class DutyRecord:
         return self.stopped.is_set()
 
     def stop(self, why: str) -> None:
-        """From any thread. The first reason counts."""
+        """Stop the duty, from any thread. Only the first reason is kept."""
         if not self.stopped.is_set():
             self.why = why
             self.stopped.set()
 
 
 class DutyContext:
-    """One holding of a duty, as its function sees it. Safe to use from the function's own thread."""
+    """The context of a held duty, for its function. Safe to use from the function's own thread."""
 
     __slots__ = ("_record", "name", "node", "term")
 
     def __init__(self, *, name: str, term: int, node: str, record: DutyRecord) -> None:
         self.name = name
-        # Grows with every taking: hand it to a shared resource to refuse an older holder's writes.
+        # The fencing token: a shared resource can use it to reject writes of an earlier holder.
         self.term = term
         # The id of the node that holds it.
         self.node = node
@@ -61,9 +60,8 @@ class DutyContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: the duty is lost or given up, or may be lost unheard. A plain function must look now and
-        then."""
-        # The second half needs no event loop: a process that was frozen finds out before anybody could tell it.
+        """Whether to stop, because the duty is or may be lost. A plain function must check this regularly."""
+        # The second half needs no event loop, so it works at once in a process that was frozen.
         is_over = self._record.is_stopped or not self._record.is_trusted()
         if is_over:
             self._record.has_seen_stop = True
@@ -73,17 +71,17 @@ class DutyContext:
         """Raise `Stopped` if the function is to stop."""
         if self.cancelled:
             raise Stopped(
-                f"duty {self.name!r} is to stop: {self._record.why or 'the store has been silent for too long'}"
+                f"duty {self.name!r} must stop: {self._record.why or 'the store has not answered for too long'}"
             )
 
     async def sleep(self, seconds: Duration) -> None:
-        """Wait, in a coroutine. When the duty is to stop, it is cancelled, or `Stopped` is raised at the end."""
+        """Wait, in a coroutine. If the duty must stop, it is cancelled, or `Stopped` is raised at the end."""
         self.check()
         await asyncio.sleep(duration_us(seconds, what="seconds") / 1e6)
         self.check()
 
     def wait(self, seconds: Duration) -> bool:
-        """Wait, in a plain function: `while ctx.wait(5): ...`. False, at once, when the duty is to stop."""
+        """Wait, in a plain function: `while ctx.wait(5): ...`. Returns False, at once, if the duty must stop."""
         self._record.stopped.wait(duration_us(seconds, what="seconds") / 1e6)
         return not self.cancelled
 
@@ -93,24 +91,24 @@ class DutyContext:
 
 
 class Rhythm(Protocol):
-    """When a periodic duty acts. Times are the store's, in microseconds."""
+    """When a periodic duty ticks. Times by the store's clock, in microseconds."""
 
     def first(self, stored: int | None, now: int) -> int | None:
-        """When a new holder acts first, given when the one before meant to. None: never."""
+        """The first tick of a new holder. `stored`: the next tick that the previous holder planned. None: never."""
         ...
 
     def after(self, at: int, now: int) -> int | None:
-        """When to act after the act that was planned for `at`. What was missed meanwhile is not made up for."""
+        """The tick after the one that was planned for `at`. Missed ticks are skipped."""
         ...
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """At a fixed distance, counted from the first act ever."""
+    """At a fixed interval, counted from the first tick ever."""
 
     us: int
 
     def first(self, stored: int | None, now: int) -> int | None:
-        # One that was stored under a longer interval must not hold up a shorter one.
+        # A tick that was stored under a longer interval must not delay a shorter one.
         return now if stored is None else min(stored, now + self.us)
 
     def after(self, at: int, now: int) -> int | None:
@@ -123,7 +121,7 @@ class Moments(msgspec.Struct, frozen=True):
     rule: When
 
     def first(self, stored: int | None, now: int) -> int | None:
-        # A moment to come is taken from the rule, which may be another than that of the holder before.
+        # A stored future tick is ignored: the previous holder may have had another rule.
         return stored if stored is not None and stored <= now else self.rule.next_us(now)
 
     def after(self, at: int, now: int) -> int | None:
@@ -131,11 +129,11 @@ class Moments(msgspec.Struct, frozen=True):
 
 
 class DutyWork(msgspec.Struct, frozen=True, kw_only=True):
-    """A duty as the engine needs it."""
+    """A duty as the engine runs it."""
 
     name: str
     call: Callable[[DutyContext], Awaitable[object]]
-    # None: a loop that goes on until it is stopped.
+    # None: a loop that runs until it is stopped.
     rhythm: Rhythm | None
-    # Whether its call can be cancelled; a thread can only be asked.
+    # False for a function in a thread, which must check `cancelled`.
     can_be_cancelled: bool = True

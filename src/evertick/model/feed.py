@@ -1,9 +1,8 @@
-"""The feed: what happens in an app, kept for other programs, which read it in an order that never changes behind them.
+"""The feed: a change stream of an app, which other programs read in a stable order.
 
-A store writes rows, each with many facts of one kind and one transaction; a reader gets single events. The cursor of an
-event says where the next one is: (epoch, transaction, row, place in the row). An epoch is a stretch without a hole. It
-begins when the feed is turned on, and anew when it was off meanwhile or its order was lost. Pure: stores read and
-write, `operations/feed.py` asks them.
+A store writes rows, each with many events of one kind and one transaction; a reader gets single events. The cursor of
+an event is the position of the next one: (epoch, transaction, row, index in the row). Within an epoch no event is
+missing. A new epoch begins when the feed is turned on, and when its order was lost. Pure.
 """
 
 from __future__ import annotations
@@ -53,36 +52,36 @@ FeedKind = Literal[
 ]
 FEED_KINDS: tuple[FeedKind, ...] = get_args(FeedKind)
 
-# Facts in one row of a feed: a reader that asks for one row gets some hundred kilobytes at most. The statements of the
-# PostgreSQL store that tell of what they write themselves have the same number.
+# Events in one row, so that a row has some hundred kilobytes at most. queries.sql of the PostgreSQL store has the same
+# number.
 ITEMS_MOST = 500
-# A token and three numbers, none of which is too large for a database; what is longer is no cursor.
+# A token and three numbers, each small enough for a database.
 _CURSOR = re.compile(r"([0-9a-f]{1,32})\.([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,6})")
 
 
 class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact. What a kind does not speak of is None."""
+    """One event. Fields that its kind does not have are None."""
 
-    # Where the next event is: store it, and go on after it.
+    # The position of the next event: store it to continue from there.
     cursor: str
     kind: FeedKind
     app: str
     # When the store wrote it.
     at: datetime
     schedule_key: str | None = None
-    # The name of a node that joins or ends, for people.
+    # The name of a node that starts or stops.
     node_name: str | None = None
     node: str | None = None
     run_id: str | None = None
     task: str | None = None
-    # As the ledger has them (`Cause`, `Verdict`); a word of newer code is passed on as it is.
+    # As in the ledger (`Cause`, `Verdict`); unknown values of newer releases are passed on.
     cause: str | None = None
     fire_at: datetime | None = None
     due_at: datetime | None = None
     attempts: int | None = None
     verdict: str | None = None
     reason: str | None = None
-    # Of a gap: its moments, from the first to the last.
+    # Of a gap.
     first_at: datetime | None = None
     last_at: datetime | None = None
     count: int | None = None
@@ -92,7 +91,7 @@ class FeedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Events in their order. `cursor` is where to go on, also when there was none; `is_end`: there is no more now."""
+    """Events in order. `cursor`: where the next page begins. `is_end`: there are no more events yet."""
 
     events: list[FeedEvent]
     cursor: str
@@ -103,12 +102,12 @@ class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, order=True):
-    """The place of the next event. Ordered within an epoch."""
+    """The position of the next event. Ordered within an epoch."""
 
     epoch: str
     txid: int
     seq: int
-    # How many facts of that row are read already.
+    # The number of events of that row that were read.
     index: int = 0
 
     def __str__(self) -> str:
@@ -119,7 +118,7 @@ class Cursor(msgspec.Struct, frozen=True, order=True):
         found = _CURSOR.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise InvalidInput(
-                f"after: {text!r:.80} is no cursor",
+                f"after: {text!r:.80} is not a cursor",
                 setting="after",
                 fix="pass the `cursor` of an event or a page, or None for the oldest",
             )
@@ -128,27 +127,26 @@ class Cursor(msgspec.Struct, frozen=True, order=True):
 
 
 def cursor_of(after: str | None, first: Cursor, end: Cursor, app: str) -> Cursor:
-    """Where to read from: `after`, if everything from there on is there; else it is refused, never a silent hole."""
+    """The position to read from: `after`, or the oldest. Raises CursorGone if events after `after` are missing."""
     if after is None:
         return first
     wanted = Cursor.parse(after)
     if wanted.epoch != first.epoch:
         raise CursorGone(
-            f"the cursor {after} is of another feed than the one that app {app!r} has here: of another database, or of "
-            f"before the feed was turned off and on again, or before the database was restored; begin anew, the oldest "
-            f"cursor is {first}",
+            f"cursor {after} is of another feed than the current one of app {app!r}: the feed was turned off and on, "
+            f"or the database was restored or replaced; start again from the oldest cursor, {first}",
             oldest=str(first),
         )
     if wanted < first:
         raise CursorGone(
-            f"the cursor {after} is older than what the feed of app {app!r} keeps; begin anew, the oldest cursor is "
-            f"{first}, or keep the feed for longer",
+            f"cursor {after} is older than the feed of app {app!r}; start again from the oldest cursor, {first}, or "
+            "keep the feed for longer",
             oldest=str(first),
         )
     if wanted > end:
         raise CursorGone(
-            f"the cursor {after} is ahead of all that the feed of app {app!r} has, as after the restore of a backup; "
-            f"begin anew, the oldest cursor is {first}",
+            f"cursor {after} is ahead of the feed of app {app!r}, as after the restore of a backup; start again from "
+            f"the oldest cursor, {first}",
             oldest=str(first),
         )
     return wanted
@@ -158,12 +156,12 @@ def cursor_of(after: str | None, first: Cursor, end: Cursor, app: str) -> Cursor
 
 
 def in_rows(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Facts as many as go into one row, row by row."""
+    """Split events into rows."""
     return (items[first : first + ITEMS_MOST] for first in range(0, len(items), ITEMS_MOST))
 
 
 class _Run(msgspec.Struct, array_like=True):
-    """As stores write it; newer code may write more behind it."""
+    """An event of a run as stores write it; newer releases may append fields."""
 
     id: str
     schedule_key: str | None
@@ -237,7 +235,7 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 
 
 def events_of(app: str, cursor: Cursor, at: int, kind: str, body: str) -> Iterator[FeedEvent]:
-    """The events of a row whose place is `cursor`, from its index on. A kind of newer code is passed over."""
+    """The events of the row at `cursor`, from its index on. Unknown kinds of newer releases are skipped."""
     if kind not in FEED_KINDS:
         return
     items = _DECODERS[kind.partition(".")[0]].decode(body)

@@ -1,7 +1,7 @@
-"""Events of schedules and runs, told to hooks.
+"""Hooks: functions of the user that are called on events of schedules and runs.
 
-Hooks are called after the fact is in the store, one after another, in the order of the facts. A hook that raises or
-hangs harms nothing but itself: it is logged, and it never delays a run.
+They are called one after another, in the order of the events, after the event is in the store. A hook that raises or
+hangs is logged; it never delays a run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ EventKind = Literal[
 ]
 EVENTS: tuple[EventKind, ...] = get_args(EventKind)
 
-# A hook that hangs must not let the list of what it has not heard yet grow for ever.
+# Limits the backlog of a hook that hangs.
 _BACKLOG_MAX = 10_000
 _HOOK_SECONDS_MAX = 30.0
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact. For skipped and missed moments `run_id` is None and `count` says how many moments it was."""
+    """One event. For skipped and missed moments `run_id` is None, and `count` is the number of moments."""
 
     kind: EventKind
     app: str
@@ -70,54 +70,63 @@ Hook = Callable[[Event], Awaitable[None] | None]
 
 
 class Hooks:
-    """The registered hooks, and the facts they have not heard yet."""
+    """The registered hooks, and the events that wait for them."""
 
     def __init__(self, call_in_thread: Callable[[Callable[[], object]], Awaitable[object]]) -> None:
         # Runs a plain function off the event loop.
         self._call_in_thread = call_in_thread
         self._hooks: dict[str, list[Hook]] = {}
-        # Events that have a hook; the hot path makes none of the others.
+        # Kinds that have a hook; the hot path makes no events of other kinds.
         self.wanted = self._hooks.keys()
         self._backlog: deque[Event] = deque(maxlen=_BACKLOG_MAX)
-        self._teller: asyncio.Task[None] | None = None
+        # Events that were dropped since the backlog was empty.
+        self._dropped = 0
+        self._task: asyncio.Task[None] | None = None
 
     @staticmethod
     def check(kind: str) -> None:
         if kind not in EVENTS:
-            raise InvalidSetting(f"{shown(kind)} is no event; hooks can be set on {', '.join(EVENTS)}")
+            raise InvalidSetting(
+                f"{shown(kind)} is not an event", value=shown(kind), fix=f"hooks can be set on {', '.join(EVENTS)}"
+            )
 
     def add(self, kind: str, hook: Hook) -> None:
         self.check(kind)
         self._hooks.setdefault(kind, []).append(hook)
 
     def tell(self, event: Event) -> None:
-        """Remember the fact; the hooks hear of it in their own task."""
+        """Queue the event; a task of its own calls the hooks."""
         if event.kind not in self._hooks:
             return
         if len(self._backlog) == _BACKLOG_MAX:
-            log.warning("hooks are too slow: the oldest of %d untold events is dropped", _BACKLOG_MAX)
+            if self._dropped % _BACKLOG_MAX == 0:
+                log.warning("hooks: too slow; the backlog of %d events is full, the oldest are dropped", _BACKLOG_MAX)
+            self._dropped += 1
         self._backlog.append(event)
         loop = asyncio.get_running_loop()
-        # A loop that has ended took its teller with it.
-        if self._teller is None or self._teller.done() or self._teller.get_loop().is_closed():
-            self._teller = loop.create_task(self._tell_all(), name="evertick hooks")
+        # The task ends with its event loop.
+        if self._task is None or self._task.done() or self._task.get_loop().is_closed():
+            self._task = loop.create_task(self._call_all(), name="evertick hooks")
 
     async def drain(self, seconds: float) -> None:
-        """Give the hooks some time to hear what is left."""
-        if self._teller is not None and not self._teller.done():
-            done, _ = await asyncio.wait({self._teller}, timeout=seconds)
+        """Wait this long at most for the hooks of the remaining events."""
+        if self._task is not None and not self._task.done():
+            done, _ = await asyncio.wait({self._task}, timeout=seconds)
             if not done:
-                self._teller.cancel()
+                self._task.cancel()
 
     def abandon(self) -> None:
-        """The event loop of the teller has ended under it."""
-        self._teller = None
+        """Forget the task: its event loop has ended."""
+        self._task = None
 
-    async def _tell_all(self) -> None:
+    async def _call_all(self) -> None:
         while self._backlog:
             event = self._backlog.popleft()
             for hook in self._hooks.get(event.kind, ()):
                 await self._call(hook, event)
+        if self._dropped:
+            log.warning("hooks: caught up; %d events were dropped", self._dropped)
+            self._dropped = 0
 
     async def _call(self, hook: Hook, event: Event) -> None:
         try:
@@ -129,7 +138,7 @@ class Hooks:
         except GeneratorExit:
             raise
         except BaseException as error:  # also a `sys.exit()`, which would end the whole event loop
-            teller = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and teller is not None and teller.cancelling():
-                raise  # meant for us, not raised by something that the hook awaited
-            log.exception("the hook %r failed on %s of %s", hook, event.kind, event.schedule_key or event.task)
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # this task is cancelled, not something that the hook awaited
+            log.exception("hook %r: failed on %s of %s", hook, event.kind, event.schedule_key or event.task)

@@ -1,9 +1,8 @@
-"""Limits of a task: how many of its runs may be at work at once, and how many may start in a period. Pure.
+"""Limits of a task: how many of its runs may run at once, and how many may start in a period. Pure.
 
-A limit is counted by a key. Without a text of its own the key is the task itself; with one, such as
-"customer-{customer}", it is made from the arguments of each run, and all tasks of the app that write the same text
-share it. What stands in the ledger is the key with its kind before it, so that a rate and a concurrency of the same
-text are not mixed up, nor a task's own key and a shared text that happens to read the same.
+A limit counts by key. By default the key is the task. A template such as "customer-{customer}" makes the key from the
+arguments of each run, and all tasks of the app with the same template share the limit. In the ledger the key has its
+kind as a prefix, which keeps rates, concurrencies, task names and templates apart.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ LimitKind = Literal["concurrency", "rate"]
 
 CONCURRENCY_MAX = 10_000
 RATE_MAX = 1_000_000
-# Up to this many per period every start is remembered with its own time; above it, starts are gathered.
+# Up to this many per period each start is recorded with its own time; above it, starts are grouped.
 EXACT_MOST = 1_000
-# A longer key is cut, and told apart from others by a hash; so is one that a database cannot hold as it is.
+# A longer key, or one that a database cannot store, is shortened and gets a hash.
 KEY_LONGEST = 200
 _PERIOD_LEAST, _PERIOD_MOST = 10 * MILLISECOND, 31 * DAY
 _TEXT_LONGEST = 200
@@ -50,12 +49,12 @@ _PART = re.compile(r"\{(\w*)\}|([^{}]+)|(.)", re.DOTALL)
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose runs a limit counts together."""
+    """The runs that a limit counts together."""
 
     task: str
     # None: all runs of the task, and no others.
     text: str | None = None
-    # What the arguments that the text names are where a run does not give them, as they stand in the key.
+    # The defaults of the arguments in the text, as they appear in the key.
     defaults: dict[str, str] = {}
 
     @property
@@ -64,7 +63,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return self.text is not None and "{" in self.text
 
     def key(self, kind: LimitKind, args: str | None) -> str:
-        """The key of a run with these arguments (JSON), as it stands in the ledger."""
+        """The key of a run with these arguments (JSON), as in the ledger."""
         if self.text is None:
             return f"{kind}={self.task}"
         return f"{kind}:{_cut(self._filled(args) if self.varies else self.text)}"
@@ -79,7 +78,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
-    """At most so many runs at work at once."""
+    """At most `most` runs at once."""
 
     most: int
     of: Subject
@@ -89,7 +88,7 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """At most so many starts in any stretch of `period` microseconds."""
+    """At most `most` starts in any `period` of microseconds."""
 
     most: int
     period: int
@@ -100,7 +99,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grain(self) -> int:
-        """Starts within so much time may share one record. It counts as its last start, so never too early."""
+        """Starts within this time may share one record, which counts as the last of them."""
         return 0 if self.most <= EXACT_MOST else self.period // EXACT_MOST
 
     def __str__(self) -> str:
@@ -108,21 +107,22 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_concurrency(most: Any, text: Any, task: str, defaults: Mapping[str, Any]) -> Concurrency | None:
-    """Check what was written. `defaults`: the names of the task's arguments; ... for those that must be given."""
+    """Check the settings. `defaults`: the task's arguments with their defaults; `...` for required ones."""
     if most is None:
         _refuse_key_alone(text, task, "concurrency")
         return None
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= CONCURRENCY_MAX:
         raise InvalidSetting(
-            f"task {task!r}: concurrency: {shown(most)} must be a whole number from 1 to {CONCURRENCY_MAX}; "
-            "leave it out for no limit",
+            f"task {task!r}: concurrency: {shown(most)} must be a whole number from 1 to {CONCURRENCY_MAX}",
             setting="concurrency",
+            value=shown(most),
+            fix="leave it out for no limit",
         )
     return Concurrency(most=most, of=_subject(text, task, "concurrency_key", defaults))
 
 
 def make_rate(rate: Any, text: Any, task: str, defaults: Mapping[str, Any]) -> Rate | None:
-    """Check what was written, e.g. "100/min" or "5/10s"."""
+    """Check the settings, e.g. "100/min" or "5/10s"."""
     if rate is None:
         _refuse_key_alone(text, task, "rate")
         return None
@@ -131,7 +131,7 @@ def make_rate(rate: Any, text: Any, task: str, defaults: Mapping[str, Any]) -> R
 
 
 def shown_key(limit_key: str) -> tuple[LimitKind, str]:
-    """A key of the ledger as people read it: its kind, and the text or the task."""
+    """A key of the ledger for display: its kind, and the text or the task."""
     kind, _, text = limit_key.partition("=" if limit_key.startswith(("concurrency=", "rate=")) else ":")
     return ("rate" if kind == "rate" else "concurrency"), text
 
@@ -140,21 +140,23 @@ def _parse_rate(rate: Any, task: str) -> tuple[int, int]:
     wanted = "write it like '100/min', '5/10s' or '1000/h'"
     found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if found is None:
-        raise InvalidSetting(f"task {task!r}: rate: {shown(rate)} is not a rate; {wanted}", setting="rate")
+        problem = f"task {task!r}: rate: {shown(rate)} is not a rate"
+        raise InvalidSetting(problem, setting="rate", value=shown(rate), fix=wanted)
     most, period = int(found[1]), found[2]
     if not 1 <= most <= RATE_MAX:
         problem = f"task {task!r}: rate: {shown(rate)}: the number of starts must be from 1 to {RATE_MAX}"
-        raise InvalidSetting(problem, setting="rate")
+        raise InvalidSetting(problem, setting="rate", value=shown(rate))
     try:
         us = duration_us(_PERIODS.get(period, period), what="rate")
     except InvalidDuration:
-        problem = f"task {task!r}: rate: {shown(rate)}: {shown(period)} is not a period; {wanted}"
-        raise InvalidSetting(problem, setting="rate") from None
+        problem = f"task {task!r}: rate: {shown(rate)}: {shown(period)} is not a period"
+        raise InvalidSetting(problem, setting="rate", value=shown(rate), fix=wanted) from None
     if not _PERIOD_LEAST <= us <= _PERIOD_MOST:
         raise InvalidSetting(
             f"task {task!r}: rate: {shown(rate)}: the period must be from {duration_text(_PERIOD_LEAST)} "
             f"to {duration_text(_PERIOD_MOST)}",
             setting="rate",
+            value=shown(rate),
         )
     return most, us
 
@@ -162,7 +164,7 @@ def _parse_rate(rate: Any, task: str) -> tuple[int, int]:
 def _refuse_key_alone(text: Any, task: str, what: str) -> None:
     if text is not None:
         raise InvalidSetting(
-            f"task {task!r}: {what}_key: {shown(text)} limits nothing by itself",
+            f"task {task!r}: {what}_key: {shown(text)} has no effect alone",
             setting=f"{what}_key",
             value=shown(text),
             fix=f"give {what}= too",
@@ -180,10 +182,10 @@ def _subject(text: Any, task: str, what: str, defaults: Mapping[str, Any]) -> Su
         if literal:
             continue
         if stray or name not in defaults:
-            known = ", ".join(f"{{{each}}}" for each in defaults) or "none, for it takes no arguments"
+            known = ", ".join(f"{{{each}}}" for each in defaults) or "none, since the task takes no arguments"
             wrong = stray or f"{{{name}}}"
-            problem = f"task {task!r}: {what}: {shown(text)}: {wrong!r} is no argument; known are {known}"
-            raise InvalidSetting(problem, setting=what)
+            problem = f"task {task!r}: {what}: {shown(text)}: {wrong!r} is not an argument"
+            raise InvalidSetting(problem, setting=what, value=shown(text), fix=f"known are {known}")
         if defaults[name] is not ...:
             named[name] = _default_text(defaults[name], task, what, name)
     return Subject(task=task, text=text, defaults=named)
@@ -194,12 +196,15 @@ def _default_text(value: Any, task: str, what: str, name: str) -> str:
         return _value_text(msgspec.json.decode(msgspec.json.encode(value)))
     except (TypeError, ValueError, RecursionError):
         raise InvalidSetting(
-            f"task {task!r}: {what}: the default of {name!r}, {shown(value)}, cannot stand in a key; use plain data"
+            f"task {task!r}: {what}: the default of {name!r}, {shown(value)}, cannot be part of a key",
+            setting=what,
+            value=shown(value),
+            fix="use plain data",
         ) from None
 
 
 def _arguments(args: str | None) -> dict[str, Any]:
-    """What does not read as arguments has none: the run is parked for it when it starts, not here."""
+    """The arguments; none if they cannot be decoded, since the run is parked for that when it starts."""
     try:
         decoded = msgspec.json.decode(args or "{}")
     except msgspec.MsgspecError:
@@ -212,8 +217,7 @@ def _value_text(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    # Zeros, and halves of surrogate pairs, are text in Python and not in every database. The hash keeps apart what
-    # would read the same without them: two customers never share a limit by accident.
+    # Some databases cannot store zeros and lone surrogates. The hash keeps apart keys that are equal without them.
     plain = text.replace("\x00", "\ufffd").encode(errors="replace").decode()
     if plain == text and len(text) <= KEY_LONGEST:
         return text

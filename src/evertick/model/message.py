@@ -1,4 +1,4 @@
-"""What may be put into the outbox: checked where it is written, bounded, JSON-like."""
+"""Checks and makes messages for the outbox: bounded and JSON-like."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "new_message",
 ]
 
-# A message is read and written at every try. Larger things belong in a table or a bucket, by reference.
+# A message is read and written at every attempt; larger data belongs elsewhere, by reference.
 BODY_MAX_BYTES = 256 * 1024
 HEADERS_MAX_BYTES = 8 * 1024
 NAME_MAX_CHARS = 200
@@ -42,7 +42,7 @@ def new_message(
     headers: Any = None,
     caused_by: str | None = None,
 ) -> NewMessage:
-    """A message to be sent. Without a key its id is its key."""
+    """A message to send. The default key is its id."""
     return NewMessage(
         id=id_,
         channel=check_name(channel, "channel"),
@@ -55,12 +55,12 @@ def new_message(
 
 
 def dispatch_key(run: str, fence: int) -> str:
-    """The key of the message that dispatches a run: the same however often it is sent."""
+    """The key of the message that dispatches a run; the same if it is sent again."""
     return f"{run}:{fence}"
 
 
 def dispatch_message(id_: str, channel: str, body: Any, headers: Any, run: str, fence: int) -> NewMessage:
-    """Dispatches a run under this fence."""
+    """The message that dispatches a run under this fence."""
     return NewMessage(
         id=id_,
         channel=check_name(channel, "channel"),
@@ -73,18 +73,20 @@ def dispatch_message(id_: str, channel: str, body: Any, headers: Any, run: str, 
 
 
 def kill_message(id_: str, channel: str, run: str, fence: int, why: str) -> NewMessage:
-    """Tells the worker that has a run under this fence, or will get it, to leave it alone."""
+    """The message that tells a worker to stop a run with this fence, or not to start it."""
     body = msgspec.json.encode({"v": 1, "run": run, "fence": fence, "why": why})
     return NewMessage(id=id_, channel=channel, key=f"{dispatch_key(run, fence)}:kill", body=body, caused_by=run)
 
 
 def check_name(name: Any, what: str) -> str:
     if not isinstance(name, str):
-        raise InvalidInput(f"{what}: {shown(name)} is not text")
+        raise InvalidInput(f"{what}: {shown(name)} is not text", setting=what, value=shown(name), fix="pass a string")
     if not 1 <= len(name) <= NAME_MAX_CHARS or name != name.strip() or not name.isprintable():
         raise InvalidInput(
             f"{what}: {shown(name)} must have 1 to {NAME_MAX_CHARS} printable characters, not {len(name)}, "
-            "and no space around them"
+            "and no space around them",
+            setting=what,
+            value=shown(name),
         )
     return name
 
@@ -93,11 +95,14 @@ def _encoded(body: Any) -> bytes:
     try:
         data = encode_data(body, "body")
     except (TypeError, ValueError) as error:
-        raise InvalidInput(f"body: it is no JSON-like data ({error}); pass dicts, lists, texts and numbers") from None
+        raise InvalidInput(
+            f"body: it is not JSON-like data ({error})", setting="body", fix="pass dicts, lists, strings and numbers"
+        ) from None
     if len(data) > BODY_MAX_BYTES:
         raise InvalidInput(
-            f"body: it takes {len(data)} bytes, more than {BODY_MAX_BYTES}; keep large things elsewhere and send where "
-            "they are"
+            f"body: it has {len(data)} bytes, more than {BODY_MAX_BYTES}",
+            setting="body",
+            fix="store large data elsewhere and send a reference",
         )
     return data
 
@@ -106,20 +111,30 @@ def _checked_headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
     if not isinstance(headers, Mapping) or not all(isinstance(part, str) for pair in headers.items() for part in pair):
-        raise InvalidInput(f"headers: {shown(headers)} must be a dict of texts by their names")
+        raise InvalidInput(
+            f"headers: {shown(headers)} must be a dict of strings by name", setting="headers", value=shown(headers)
+        )
     for name, value in headers.items():
         if has_control(name) or has_control(value):
             raise InvalidInput(
-                f"headers: {shown(name)}: {shown(value)} must not hold control characters or surrogates, like line ends"
+                f"headers: {shown(name)}: {shown(value)} must not contain control characters, line ends or surrogates",
+                setting="headers",
+                value=shown(value),
             )
     size = len(msgspec.json.encode(headers))
     if size > HEADERS_MAX_BYTES:
-        raise InvalidInput(f"headers: they take {size} bytes, more than {HEADERS_MAX_BYTES}; put more into the body")
+        raise InvalidInput(
+            f"headers: they have {size} bytes, more than {HEADERS_MAX_BYTES}",
+            setting="headers",
+            fix="put more into the body",
+        )
     return dict(headers)
 
 
 def _checked_delay(delay: Duration) -> int:
     us = duration_us(delay, what="delay")
     if us > DELAY_MAX:
-        raise InvalidInput(f"delay: {shown(delay)} is more than {duration_text(DELAY_MAX)}")
+        raise InvalidInput(
+            f"delay: {shown(delay)} is more than {duration_text(DELAY_MAX)}", setting="delay", value=shown(delay)
+        )
     return us

@@ -1,6 +1,6 @@
-"""How long to wait before a job is tried again. Pure.
+"""Retry policies: how long to wait before the next attempt. Pure.
 
-`attempts` always counts the first try. Attempt numbers start at 1: `delay(1)` is the wait after the first failure.
+`attempts` includes the first attempt. Attempt numbers start at 1: `delay(1)` is the wait after the first failure.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from evertick.when.duration import Duration, duration_text, duration_us
 
 __all__ = ["ATTEMPTS_MAX", "Constant", "Exponential", "Linear", "RetryPolicy", "never_again"]
 
-# Retries are rows in the store, so many are cheap; a thousand tries of one run is a loop that was not meant.
+# More attempts of one run are probably a mistake.
 ATTEMPTS_MAX = 1_000
 
 
 class RetryPolicy:
-    """What all policies share: the number of attempts, and a share of the delay that is drawn at random on top."""
+    """The base of all policies: the number of attempts, and the random share that is added to the delay."""
 
     __slots__ = ("attempts", "jitter")
 
@@ -46,7 +46,7 @@ class RetryPolicy:
         raise NotImplementedError
 
     def allows_another(self, attempt: int) -> bool:
-        """Whether a try is left after this many."""
+        """Whether there is another attempt after this many."""
         return attempt < self.attempts
 
     def delay_with_jitter(self, attempt: int, uniform: float) -> int:
@@ -135,5 +135,5 @@ class Exponential(RetryPolicy):
         return f"{duration_text(self.initial)!r}, {self.factor:g}, {duration_text(self.limit)!r}"
 
 
-# The default of a task: one try.
+# The default of a task: one attempt.
 never_again = Constant("1h", attempts=1)

@@ -1,7 +1,7 @@
 """Rules of time: when a schedule fires. Pure, and usable on their own.
 
-A rule (`Cron`, `Every`, `Once`) is an immutable function of the moment it is asked about; `Calendar` takes days and
-hours out of it, `parse_when` reads it from text, `upcoming_over` merges many. Nothing in here reads a clock.
+A rule (`Cron`, `Every`, `Once`) is immutable and computes the next or previous moment of any given one. `Calendar`
+excludes days and hours, `parse_when` reads a rule from text, `upcoming_over` merges many. No module here reads a clock.
 """
 
 from evertick.when.base import Bounds, When

@@ -1,15 +1,13 @@
-"""What every rule of time has in common: the public questions, the bounds, the calendar, the jitter.
+"""The base of all rules: public methods, bounds, calendar, jitter.
 
-A rule is immutable and pure: a function of the moment it is asked about, never of a clock. `Cron`, `Every` and `Once`
-answer three questions about their raw sequence (next, previous, count); this file cuts it to its bounds and calendar,
-so that no rule has to.
+A rule is immutable and reads no clock. `Cron`, `Every` and `Once` compute their raw sequence (next, previous, count);
+this file applies bounds and calendar to it.
 
-Some rules are not complete where they are written: `Once(after="10m")` needs the moment of creation, `H` needs the key
-of the schedule. `bind` completes them; asking an incomplete rule for a moment is an error that says what is missing.
+Some rules are incomplete when they are written: `Once(after="10m")` needs the creation time, `H` needs the key of the
+schedule. `bind` completes them; an incomplete rule raises an error that names what is missing.
 
-The sequence of every rule is strictly increasing, and `previous` is the exact mirror of `next`. All work is bounded: a
-search through the closed stretches of a calendar gives up after `JUMPS` of them, or after `HORIZON_US` of time, and
-answers as if the sequence had ended there.
+The sequence of a rule is strictly increasing, and `previous` mirrors `next` exactly. All work is bounded: a search
+through a closed calendar ends after `JUMPS` closed ranges or `HORIZON_US` of time, as if the sequence ended there.
 """
 
 from __future__ import annotations
@@ -38,10 +36,10 @@ __all__ = ["COUNT_LIMIT", "HORIZON_US", "JUMPS", "UPCOMING_LIMIT", "Bounds", "Ji
 
 JitterMode = Literal["stable", "fresh"]
 
-# A gap is counted exactly up to here; beyond it the ledger says "at least".
+# A gap is counted exactly up to this limit; beyond it the ledger has "at least".
 COUNT_LIMIT = 100_000
 UPCOMING_LIMIT = 10_000
-# Thirteen years of a daily rule whose hour the calendar never permits; every such search ends within half a second.
+# Thirteen years of a daily rule at an hour that is always closed; such a search ends within half a second.
 JUMPS = 5_000
 HORIZON_US = 50 * 366 * DAY
 
@@ -50,10 +48,9 @@ _NAME_ALSO = "._-"
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What cuts a rule's sequence, and how far a fire may be delayed. Times in microseconds.
+    """The limits of a rule's sequence, and the jitter of its fires. Times in microseconds.
 
-    `start` and `end` both belong to the sequence: a moment equal to one of them is still nominal. `max_fires` is kept
-    here but not applied by the rule: how often a schedule has fired is known to the store, which counts.
+    `start` and `end` are inclusive. The rule does not apply `max_fires`; the store counts the fires.
     """
 
     start: int | None = None
@@ -74,15 +71,21 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         jitter_mode: JitterMode = "stable",
         calendar: str | Calendar | None = None,
     ) -> Bounds:
-        """The bounds as a user writes them, checked."""
+        """Check the arguments of a user."""
         start_us = None if start is None else to_us(start)
         end_us = None if end is None else to_us(end)
         _check_order(start_us, end_us)
         if max_fires is not None and (type(max_fires) is not int or max_fires < 1):
-            raise InvalidWhen(f"max_fires: {shown(max_fires)} is not a whole number from 1 on", setting="max_fires")
+            raise InvalidWhen(
+                f"max_fires: {shown(max_fires)} is not a whole number from 1 on",
+                setting="max_fires",
+                value=shown(max_fires),
+            )
         if jitter_mode not in ("stable", "fresh"):
             raise InvalidWhen(
-                f"jitter_mode: {shown(jitter_mode)} is neither 'stable' nor 'fresh'", setting="jitter_mode"
+                f"jitter_mode: {shown(jitter_mode)} is neither 'stable' nor 'fresh'",
+                setting="jitter_mode",
+                value=shown(jitter_mode),
             )
         return cls(
             start=start_us,
@@ -94,7 +97,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def texts(self) -> Iterator[str]:
-        """The bounds as `name=value`, in canonical order, leaving out what is at its default."""
+        """The bounds as `name=value`, in canonical order, without defaults."""
         if self.start is not None:
             yield f"start={moment_text(self.start)}"
         if self.end is not None:
@@ -109,7 +112,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             yield f"calendar={self.calendar}"
 
     def words(self) -> Iterator[str]:
-        """The bounds for people, leaving out what is at its default."""
+        """The bounds in words, without defaults."""
         if self.calendar is not None:
             yield f"only when calendar {self.calendar!r} is open"
         if self.start is not None:
@@ -124,7 +127,12 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def _check_order(start: int | None, end: int | None) -> None:
     if start is not None and end is not None and end < start:
-        raise InvalidWhen(f"end {moment_text(end)} is before start {moment_text(start)}; swap them", setting="end")
+        raise InvalidWhen(
+            f"end {moment_text(end)} is before start {moment_text(start)}",
+            setting="end",
+            value=moment_text(end),
+            fix="swap them",
+        )
 
 
 def _calendar_name(calendar: str | Calendar) -> str:
@@ -132,25 +140,26 @@ def _calendar_name(calendar: str | Calendar) -> str:
 
 
 def check_name(name: object, *, what: str) -> str:
-    """The name, if it can stand in the text of a rule: letters, digits, dot, dash, underscore."""
+    """Check that the name can be part of the text of a rule: letters, digits, dot, dash, underscore."""
     if not isinstance(name, str):
         raise InvalidWhen(
-            f"{what}: {shown(name)} is no name", setting=what, value=shown(name), fix="pass a string or a Calendar"
+            f"{what}: {shown(name)} is not a name", setting=what, value=shown(name), fix="pass a string or a Calendar"
         )
     if not 1 <= len(name) <= _NAME_LONGEST:
         raise InvalidWhen(f"{what}: {shown(name)} must have 1 to {_NAME_LONGEST} characters", setting=what)
     if not all(letter.isalnum() or letter in _NAME_ALSO for letter in name):
-        raise InvalidWhen(f"{what}: {name!r} may hold letters, digits, '.', '-' and '_' only", setting=what)
+        raise InvalidWhen(f"{what}: {name!r} may contain only letters, digits, '.', '-' and '_'", setting=what)
     return name
 
 
 def _checked_count(count: int) -> int:
     if type(count) is not int or not 0 <= count <= UPCOMING_LIMIT:
-        raise InvalidWhen(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
+        problem = f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}"
+        raise InvalidWhen(problem, setting="count", value=shown(count))
     return count
 
 
-# Past the refusal of a rule to change.
+# Bypasses `When.__setattr__`, which raises.
 _set = object.__setattr__
 
 
@@ -159,15 +168,15 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return tuple(name for each in kind.__mro__ for name in getattr(each, "__slots__", ()))
 
 
-# What a rule remembers of its answers, before it was asked.
-_UNASKED: Final = {"_text": None, "_fingerprint": None, "_next": None}
+# The caches of a rule, empty.
+_NO_CACHE: Final = {"_text": None, "_fingerprint": None, "_next": None}
 
 
 class When(ABC):
     """The rule of a schedule: which moments are nominal, in which zone, and how far a fire may be delayed.
 
-    A rule's constructor calls `_fill_common` for the slots below, and for its own that or `_fill`. `is_zone_given`
-    tells a zone that the user wrote (or `bind` settled) from the default that `bind` may still replace.
+    A subclass's constructor calls `_fill_common` for the slots below, and `_fill` for its own. `is_zone_given`: the
+    user gave the zone, or `bind` set it; otherwise `bind` may replace it.
     """
 
     __slots__ = ("_fingerprint", "_next", "_text", "bounds", "calendar", "is_zone_given", "zone")
@@ -178,12 +187,12 @@ class When(ABC):
     calendar: Calendar | None
     _text: str | None
     _fingerprint: str | None
-    # The last question for the next moment, and its answer: thousands of schedules with one rule ask it at one moment.
+    # The last result of `next_us`: thousands of schedules with one rule ask for the same moment.
     _next: tuple[int, int | None] | None
-    # Whether its next moment is counted from the end of a run.
+    # Whether its next moment counts from the end of a run.
     is_after_end: bool = False
 
-    # What a rule implements. All times are microseconds, all sequences before bounds and calendar.
+    # Methods that a rule implements, in microseconds, without bounds and calendar.
 
     @abstractmethod
     def _raw_next(self, after: int) -> int | None:
@@ -206,7 +215,7 @@ class When(ABC):
         """The rule in words, without bounds."""
 
     def _missing(self) -> str | None:
-        """What `bind` still has to give before the rule has moments; None when nothing is."""
+        """The input that `bind` must still give; None: the rule is complete."""
         return None
 
     def _repr_parts(self) -> tuple[str, list[str]]:
@@ -225,41 +234,45 @@ class When(ABC):
     def _fill_common(
         self, *, zone: ZoneInfo, is_zone_given: bool, bounds: Bounds, calendar: str | Calendar | None, **own: object
     ) -> None:
-        """Set what every rule has, and its own. A calendar given by name alone stays unresolved until `bind`."""
+        """Set the slots that every rule has, and its own. `bind` resolves a calendar that is given by name."""
         resolved = None if calendar is None or isinstance(calendar, str) else calendar.in_zone(zone)
-        self._fill(zone=zone, is_zone_given=is_zone_given, bounds=bounds, calendar=resolved, **_UNASKED, **own)
+        self._fill(zone=zone, is_zone_given=is_zone_given, bounds=bounds, calendar=resolved, **_NO_CACHE, **own)
 
     def _with(self, **changes: object) -> Self:
         """A copy with some slots changed."""
         twin = object.__new__(type(self))
-        changes = {**_UNASKED, **changes}
+        changes = {**_NO_CACHE, **changes}
         for name in _slots_of(type(self)):
             _set(twin, name, changes[name] if name in changes else getattr(self, name))
         return twin
 
     def bind(self, *, key: str, created: int, tz: str = "UTC", calendars: Mapping[str, Calendar] | None = None) -> Self:
-        """The complete rule of the schedule `key`, created at that moment.
+        """Complete the rule for the schedule `key`, created at `created`.
 
-        `tz` is the zone of a rule that named none. A calendar is taken from `calendars` by its name; one that the rule
-        already carries is kept if they do not have it. A rule that needs more overrides this and calls it first.
+        `tz` is the zone if the rule has none. The calendar comes from `calendars`, or else from the rule. A subclass
+        that needs more overrides this method and calls it first.
         """
         zone = self.zone if self.is_zone_given else zone_named(tz)
         calendar = self.calendar
         if self.bounds.calendar is not None:
             calendar = (calendars or {}).get(self.bounds.calendar, calendar)
             if calendar is None:
-                raise InvalidWhen(f"calendar {self.bounds.calendar!r} of {key!r} is not defined; define it first")
+                raise InvalidWhen(
+                    f"calendar {self.bounds.calendar!r} of {key!r} is not defined",
+                    value=repr(self.bounds.calendar),
+                    fix="define it first",
+                )
             calendar = calendar.in_zone(zone)
         return self._with(zone=zone, is_zone_given=True, calendar=calendar)
 
     def starting_at(self, start: int) -> Self:
-        """The same rule from that moment on. What does not depend on it is shared, not made anew."""
+        """The same rule with another start; parts that do not depend on the start are shared."""
         _check_order(start, self.bounds.end)
         return self._with(bounds=msgspec.structs.replace(self.bounds, start=start))
 
     @property
     def is_complete(self) -> bool:
-        """Whether the rule can be asked for moments without `bind`."""
+        """Whether the rule has moments without `bind`."""
         return self._missing() is None and (self.bounds.calendar is None or self.calendar is not None)
 
     def _check_complete(self) -> None:
@@ -267,14 +280,18 @@ class When(ABC):
         if missing is None and self.bounds.calendar is not None and self.calendar is None:
             missing = f"the calendar {self.bounds.calendar!r}"
         if missing is not None:
-            raise InvalidWhen(f"{self.text!r} has no moments yet: it lacks {missing}; bind it to a schedule first")
+            raise InvalidWhen(
+                f"{self.text!r} has no moments yet: it lacks {missing}",
+                value=repr(self.text),
+                fix="bind it to a schedule first",
+            )
 
     def _reach(self) -> tuple[int, int]:
-        """The first and the last moment that the sequence may have."""
+        """The first and the last possible moment of the sequence."""
         start, end = self.bounds.start, self.bounds.end
         return EARLIEST if start is None else max(EARLIEST, start), LATEST if end is None else min(LATEST, end)
 
-    # The questions, in microseconds.
+    # The sequence, in microseconds.
 
     def next_us(self, after: int) -> int | None:
         """The first moment strictly after, or None when there is none."""
@@ -325,7 +342,7 @@ class When(ABC):
     def count_us(self, first: int, last: int, limit: int = COUNT_LIMIT) -> int:
         """How many moments lie in [first, last], at most `limit`.
 
-        With a calendar it counts one open stretch at a time, and stops after `JUMPS` of them: then it is a lower bound.
+        With a calendar it counts one open range at a time, and stops after `JUMPS` of them: a lower bound then.
         """
         self._check_complete()
         lowest, highest = self._reach()
@@ -338,7 +355,7 @@ class When(ABC):
 
     def _count_open(self, calendar: Calendar, first: int, last: int, limit: int) -> int:
         count, at = 0, first
-        for _ in range(2 * JUMPS):  # one step over an open stretch, one over a closed one
+        for _ in range(2 * JUMPS):  # one step for an open range, one for a closed one
             found = self._raw_next(at - 1)
             if found is None or found > last or count >= limit:
                 break
@@ -354,16 +371,16 @@ class When(ABC):
     # Jitter.
 
     def jitter_cap_us(self, fire_at: int) -> int:
-        """A delay of this fire must stay below this: the jitter, or the distance to the next fire if that is less."""
+        """The limit of this fire's delay: the jitter, or the distance to the next fire if that is less."""
         if not self.bounds.jitter:
             return 0
         following = self.next_us(fire_at)
         return self.bounds.jitter if following is None else min(self.bounds.jitter, following - fire_at)
 
     def jitter_us(self, fire_at: int, key: str) -> int:
-        """The delay of this fire of the schedule `key`: the same on every node and at every asking.
+        """The delay of this fire of the schedule `key`, the same on every node and in every call.
 
-        0 without jitter, and in fresh mode, where the plan draws a delay below `jitter_cap_us` and stores it.
+        0 without jitter, and in fresh mode, where the plan draws and stores a delay below `jitter_cap_us`.
         """
         cap = self.jitter_cap_us(fire_at) if self.bounds.jitter_mode == "stable" else 0
         if cap == 0:
@@ -371,7 +388,7 @@ class When(ABC):
         digest = blake2b(f"{fire_at} {key}".encode(errors="surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest, "big") * cap >> 64
 
-    # The questions, for people.
+    # The sequence, as datetimes.
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first moment strictly after, in the rule's zone."""
@@ -388,9 +405,9 @@ class When(ABC):
         return [from_us(us, self.zone) for us in self._upcoming_us(to_us(after), count)]
 
     def minimum_distance(self, after: datetime, count: int = 100) -> timedelta | None:
-        """The shortest distance between two neighbours; None for fewer than two.
+        """The shortest distance between two consecutive moments; None for fewer than two.
 
-        Looked at are the next `count` moments, and those around the clock changes of the coming year.
+        Checks the next `count` moments, and those around the clock changes of the coming year.
         """
         nearest = nearest_moments(self, to_us(after), _checked_count(count))
         return None if nearest is None else timedelta(microseconds=nearest[1] - nearest[0])
@@ -411,7 +428,7 @@ class When(ABC):
 
     @property
     def text(self) -> str:
-        """The canonical text: equal rules have the same, and `parse_when` reads it back."""
+        """The canonical text. Equal rules have the same text, and `parse_when` reads it back."""
         if self._text is None:
             self._fill(_text="; ".join([self._rule_text(), *self.bounds.texts()]))
         assert self._text is not None
@@ -419,7 +436,7 @@ class When(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the rules of the zone or the calendar do, so that moments computed with the old are redone."""
+        """A hash of the zone's clock changes and the calendar: if it changes, cursors are computed again."""
         if self._fingerprint is None:
             self._fill(_fingerprint=self._make_fingerprint())
         assert self._fingerprint is not None
@@ -447,10 +464,10 @@ class When(ABC):
         return hash(self.text)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a rule does not change; make a new {type(self).__name__} instead of setting {name!r}")
+        raise AttributeError(f"a rule is immutable; make a new {type(self).__name__} instead of setting {name!r}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a rule does not change; {name!r} cannot be deleted")
+        raise AttributeError(f"a rule is immutable; {name!r} cannot be deleted")
 
     def __copy__(self) -> Self:
         return self
@@ -459,11 +476,11 @@ class When(ABC):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        # As text, which other versions of Evertick read, too; slots they would not.
+        # Text, unlike slots, is compatible with other versions of Evertick.
         return _restore, (self.text, self.calendar)
 
 
-# Many rules are of one of a few zones.
+# Many rules share a few zones.
 @lru_cache(maxsize=1024)
 def _hashed(parts: str) -> str:
     return blake2b(parts.encode(), digest_size=8).hexdigest()

@@ -1,16 +1,15 @@
-"""Calendars: named sets of days and hours at which schedules may fire, or may not.
+"""Calendars: named sets of days and hours at which schedules may fire.
 
-A moment is open if an `include` entry holds it (or there are none) and no `exclude` entry does. A moment that is closed
-is no nominal moment of the schedule: it neither runs nor gets a verdict. The entries are described in entry.py.
+A moment is open if it matches an `include` entry (or there are none) and no `exclude` entry. A closed moment is not a
+moment of the schedule: it does not run and gets no verdict. entry.py describes the entries.
 
-Days and hours are those of the calendar's zone, or of the rule that uses it if the calendar names none. A day begins
-when the clock first shows midnight; hours open when the clock first shows their start and close when it first shows
-their end, so that each is one stretch also on days when the clock is turned.
+Days and hours are those of the calendar's zone, by default the zone of the rule. A day begins when the clock first
+shows midnight. Hours open when the clock first shows their start and close when it first shows their end, so that they
+are one range also on days with a clock change.
 
-A rule leaves a closed stretch in one jump (`next_open`, `previous_open`) and never asks about the moments inside. Work
-is bounded: at most `ENTRIES` entries, `WINDOWS` different hours, and a search of `HORIZON_DAYS`; a calendar that stays
-closed longer than that counts as closed for good. Where no entry is yearly the days repeat every week, so the search
-ends `REPEAT_DAYS` after the last date named: closed for good takes milliseconds to see, a part of a second at worst.
+A rule skips a closed range in one jump (`next_open`, `previous_open`). Work is bounded: at most `ENTRIES` entries,
+`WINDOWS` different hours, and a search of `HORIZON_DAYS`; a calendar that is closed for longer counts as closed
+forever. Without yearly entries the weeks repeat, so the search ends `REPEAT_DAYS` after the last date.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = ["Calendar"]
 ENTRIES = 5_000
 WINDOWS = 32
 HORIZON_DAYS = 50 * 366
-# One week is like the next, except where a clock is turned in an open hour; three years show every such week.
+# Weeks are equal except for clock changes during open hours; three years contain every such week.
 REPEAT_DAYS = 3 * 366
 JSON_LONGEST = 1_000_000
 
@@ -64,7 +63,7 @@ class _Days(msgspec.Struct, frozen=True):
 
 
 class _Side:
-    """All `include` or all `exclude` entries, gathered by their hours."""
+    """All `include` or all `exclude` entries, grouped by their hours."""
 
     __slots__ = ("moments", "whole", "windows")
 
@@ -74,19 +73,19 @@ class _Side:
             if entry.moments is None:
                 by_window.setdefault(entry.window, []).append(entry)
         if len(by_window) > WINDOWS:
-            raise InvalidWhen(f"a calendar may name at most {WINDOWS} different hours of the day, not {len(by_window)}")
+            raise InvalidWhen(f"a calendar may have at most {WINDOWS} different hours of the day, not {len(by_window)}")
         self.whole = _gather(by_window.pop(ALL_DAY))
         self.windows = [(window, _gather(same)) for window, same in by_window.items()]
         self.moments = _merged(entry.moments for entry in entries if entry.moments is not None)
 
     def touches(self, day: int) -> bool:
-        """Whether any entry other than whole days may hold a part of the day, in whatever zone."""
+        """Whether an entry with hours may contain a part of the day, in any zone."""
         if any(days.has(day) or (window[1] > DAY and days.has(day - 1)) for window, days in self.windows):
             return True
         return bool(self.moments) and bool(_cut(self.moments, (day - 2) * DAY, (day + 3) * DAY))
 
     def of_day(self, zone: ZoneInfo, day: int, whole: Stretch) -> list[Stretch]:
-        """What the entries hold of the day, in order and apart."""
+        """The ranges of the day that the entries contain, in order and disjoint."""
         if self.whole.has(day):
             return [whole]
         found = _cut(self.moments, *whole)
@@ -138,7 +137,8 @@ class Calendar:
         included = None if include is None else _read_entries(include, "include")
         excluded = _read_entries(exclude or (), "exclude")
         if included is not None and not included:
-            raise InvalidWhen(f"calendar {name!r}: include is empty, so nothing is open; leave it out to include all")
+            problem = f"calendar {name!r}: include is empty, so it is never open"
+            raise InvalidWhen(problem, value="[]", fix="leave it out to include all")
         zone = zone_named("UTC" if tz is None else tz)
         self._fill(
             name=check_name(name, what="calendar"),
@@ -172,7 +172,7 @@ class Calendar:
         return cls(name, exclude=[(start, end)])
 
     def in_zone(self, zone: ZoneInfo) -> Self:
-        """The calendar as a rule in that zone sees it: the same if it names its own."""
+        """The calendar for a rule in that zone; unchanged if it has its own zone."""
         if self.tz is not None or zone == self.zone:
             return self
         twin = object.__new__(type(self))
@@ -181,7 +181,7 @@ class Calendar:
         twin._fill(zone=zone, _kept={})
         return twin
 
-    # The questions.
+    # Queries.
 
     def permits(self, moment: int) -> bool:
         """Whether the moment is open."""
@@ -190,7 +190,7 @@ class Calendar:
         return _holding(self._of_day(day_of(self.zone, moment)), moment) is not None
 
     def next_open(self, moment: int) -> int | None:
-        """The first open moment that is not before this one; None if there is none within the horizon."""
+        """The first open moment at or after this one; None if there is none within the horizon."""
         at = _end_of(self._exclude.moments, moment)
         day = day_of(self.zone, at) if EARLIEST <= at <= LATEST else None
         if day is None or self._is_shut():
@@ -202,7 +202,7 @@ class Calendar:
         return None
 
     def previous_open(self, moment: int) -> int | None:
-        """The last open moment that is not after this one; None if there is none within the horizon."""
+        """The last open moment at or before this one; None if there is none within the horizon."""
         at = _begin_of(self._exclude.moments, moment)
         day = day_of(self.zone, at) if EARLIEST <= at <= LATEST else None
         if day is None or self._is_shut():
@@ -214,7 +214,7 @@ class Calendar:
         return None
 
     def open_until(self, moment: int, latest: int) -> int:
-        """When the open stretch that holds this moment closes, or `latest` if it is open until then."""
+        """When the open range with this moment ends, at most `latest`."""
         at, day = moment, day_of(self.zone, moment)
         while at < latest:
             closes = _end_of(self._of_day(day), at)
@@ -227,7 +227,7 @@ class Calendar:
         return latest
 
     def open_since(self, moment: int, earliest: int) -> int:
-        """When the open stretch that holds this moment opened, or `earliest` if it was open then."""
+        """When the open range with this moment began, at least `earliest`."""
         at = moment
         while at >= earliest:
             day = day_of(self.zone, at)
@@ -240,11 +240,11 @@ class Calendar:
         return earliest
 
     def inverse(self, since: int, until: int) -> Calendar:
-        """Open where this one is closed. It looks no further than from `since` to `until`, which keeps it quick."""
+        """The calendar that is open when this one is closed. Only for moments from `since` to `until`."""
         return _Inverse(self, since, until)
 
     def _begin_of_plain(self, day: int, earliest: int) -> int:
-        """The first of the plain days that end with this one."""
+        """The first day of the series of plain days that ends with this one."""
         while self._is_plain(day - 1) and (day + 1) * DAY >= earliest:
             day -= 1
         return day
@@ -255,7 +255,7 @@ class Calendar:
         return day
 
     def _is_plain(self, day: int) -> bool:
-        """Whether it takes no look at the clock to see that the whole day is open."""
+        """Whether the whole day is open, in any zone."""
         is_included = self._include is None or self._include.whole.has(day)
         return is_included and not self._exclude.whole.has(day) and not self._exclude.touches(day)
 
@@ -263,7 +263,7 @@ class Calendar:
         return len(self._exclude.whole.weekdays) == 7
 
     def _of_day(self, day: int) -> list[Stretch]:
-        """The open stretches of a day, in order and apart; they end with the day."""
+        """The open ranges of a day, in order and disjoint; they end with the day."""
         if self._exclude.whole.has(day) or not self._may_include(day):
             return []
         kept = self._kept.get(day)
@@ -274,13 +274,13 @@ class Calendar:
         return kept
 
     def _may_include(self, day: int) -> bool:
-        """A quick no for most closed days, so that a search passes over years of them in milliseconds."""
+        """False for most closed days, so that a search skips years of them in milliseconds."""
         include = self._include
         return include is None or include.whole.has(day) or include.touches(day)
 
     def _compute_day(self, day: int) -> list[Stretch]:
         whole = midnight(self.zone, day), midnight(self.zone, day + 1)
-        if whole[0] == whole[1]:  # Samoa's clocks left out 2011-12-30
+        if whole[0] == whole[1]:  # Samoa had no 2011-12-30
             return []
         open_ = [whole] if self._include is None else self._include.of_day(self.zone, day, whole)
         return _without(open_, self._exclude.of_day(self.zone, day, whole))
@@ -288,7 +288,7 @@ class Calendar:
     # Storing.
 
     def to_json(self) -> str:
-        """The calendar as JSON text, as `from_json` takes it."""
+        """The calendar as JSON, for `from_json`."""
         content = {"name": self.name, "include": self.include, "exclude": self.exclude, "tz": self.tz}
         return msgspec.json.encode(content).decode()
 
@@ -296,11 +296,11 @@ class Calendar:
     def from_json(cls, text: str | bytes) -> Self:
         """The calendar that `to_json` wrote."""
         if len(text) > JSON_LONGEST:
-            raise InvalidWhen(f"a calendar of {len(text)} characters is too long; at most {JSON_LONGEST} are taken")
+            raise InvalidWhen(f"a calendar of {len(text)} characters is too long", fix=f"write at most {JSON_LONGEST}")
         try:
             stored = msgspec.json.decode(text, type=_Stored)
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise InvalidWhen(f"this is not the JSON of a calendar: {error}") from None
+            raise InvalidWhen(f"not the JSON of a calendar: {error}") from None
         return cls(stored.name, include=stored.include, exclude=stored.exclude, tz=stored.tz)
 
     def _content_hash(self) -> str:
@@ -327,17 +327,17 @@ class Calendar:
             object.__setattr__(self, slot, value)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a calendar does not change; make a new one instead of setting {name!r}")
+        raise AttributeError(f"a calendar is immutable; make a new one instead of setting {name!r}")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"a calendar does not change; {name!r} cannot be deleted")
+        raise AttributeError(f"a calendar is immutable; {name!r} cannot be deleted")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.to_json(), self.zone.key)
 
 
 class _Inverse(Calendar):
-    """The closed moments of another calendar, from one moment to another."""
+    """The closed moments of another calendar, between two moments."""
 
     __slots__ = ("_other", "_since", "_until")
 
@@ -385,25 +385,27 @@ def _restore(text: str, zone: str) -> Calendar:
 
 def _read_entries(values: Iterable[EntryLike], what: str) -> list[Entry]:
     if isinstance(values, str | bytes | date) or not isinstance(values, Iterable):
-        raise InvalidWhen(f"{what}: {values!r:.60} is one entry; pass a list of them")
+        raise InvalidWhen(
+            f"{what}: {values!r:.60} is not a list", value=repr(values)[:60], fix="pass a list of entries"
+        )
     found: dict[str, Entry] = {}
     for number, value in enumerate(values, 1):
         if number > ENTRIES:
-            raise InvalidWhen(f"{what}: a calendar holds at most {ENTRIES} entries; use ranges, or split it")
+            raise InvalidWhen(f"{what}: a calendar has at most {ENTRIES} entries", fix="use ranges, or split it")
         entry = read_entry(value)
         found.setdefault(entry.text, entry)
     return list(found.values())
 
 
 def _dated_days(entries: list[Entry]) -> tuple[int, int]:
-    """The first and the last day that any entry names by its date, with room for zones."""
+    """The first and the last day of all entries with dates, with a margin for zones."""
     days = [entry.days for entry in entries if entry.days is not None]
     days += [(entry.moments[0] // DAY, entry.moments[1] // DAY) for entry in entries if entry.moments is not None]
     return min((day[0] for day in days), default=0) - 2, max((day[1] for day in days), default=0) + 2
 
 
 def _gather(entries: list[Entry]) -> _Days:
-    # One apart is enough for neighbouring dates to merge: their stretches are half open.
+    # One apart is enough for consecutive dates to merge: their ranges are half open.
     return _Days(
         frozenset().union(*(entry.weekdays for entry in entries)),
         frozenset().union(*(entry.yearly for entry in entries)),
@@ -416,7 +418,7 @@ def _yearly(day: int) -> int:
     return yearly(date.fromordinal(day + _EPOCH_ORDINAL))
 
 
-# Lists of stretches: half open, in order and apart.
+# Lists of ranges: half open, in order and disjoint.
 
 
 def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
@@ -430,7 +432,7 @@ def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def _cut(stretches: list[Stretch], first: int, last: int) -> list[Stretch]:
-    """What of them lies in [first, last)."""
+    """Their parts in [first, last)."""
     found = []
     for index in range(max(0, bisect_right(stretches, (first, first)) - 1), len(stretches)):
         begin, end = stretches[index]
@@ -458,12 +460,12 @@ def _holding(stretches: list[Stretch], at: int) -> Stretch | None:
 
 
 def _end_of(stretches: list[Stretch], at: int) -> int:
-    """The end of the stretch that holds this moment, else the moment itself."""
+    """The end of the range with this moment, else the moment itself."""
     held = _holding(stretches, at)
     return at if held is None else held[1]
 
 
 def _begin_of(stretches: list[Stretch], at: int) -> int:
-    """The last moment before the stretch that holds this one, else the moment itself."""
+    """The last moment before the range with this one, else the moment itself."""
     held = _holding(stretches, at)
     return at if held is None else held[0] - 1

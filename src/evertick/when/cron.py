@@ -1,19 +1,19 @@
 """Cron: the moments at which the wall clock of a zone matches an expression.
 
     Cron("0 9 * * mon-fri", tz="Europe/Berlin")
-    Cron("H H(1-5) * * *", key="report")          some time between 1:00 and 5:59, always the same for this key
+    Cron("H H(1-5) * * *", key="report")          a time between 1:00 and 5:59, always the same for this key
     Cron("@daily", anchored=True)                 daily, at the time of day at which the schedule was created
 
-What clock changes do is the caller's choice (`dst`), among four named rules:
+`dst` chooses one of four rules for clock changes:
 
-- `cron`, as Debian's cron does it. A *fixed* expression (second, minute and hour do not begin with `*`) that falls into
-  the gap fires once, at the first instant after it; in the repeated hour it fires in the first pass only. Any other
-  expression follows the wall clock literally: what the clock skips does not exist, what it shows twice counts twice.
-- `skip`: the same, but a fixed expression that falls into the gap does not fire.
-- `shift`: the same, but it is moved by the size of the gap.
+- `cron`, as in Debian's cron. A *fixed* expression (second, minute and hour do not begin with `*`) in the skipped hour
+  fires once, at the first instant after it; in the repeated hour it fires only the first time. Any other expression
+  follows the wall clock literally: skipped times do not fire, repeated times fire twice.
+- `skip`: the same, but a fixed expression in the skipped hour does not fire.
+- `shift`: the same, but it fires later by the size of the change.
 - `wall`: literal for every expression.
 
-A rule is immutable. Its moments lie in the years 1970 to 2099 of its wall clock.
+Moments are in the years 1970 to 2099 of the wall clock.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _DST_WORDS: dict[DstRule, str] = {
 
 
 class CronOptions(TypedDict, total=False):
-    """What `Cron` takes besides the expression."""
+    """The options of `Cron`."""
 
     tz: str | ZoneInfo | None
     dst: DstRule
@@ -76,17 +76,17 @@ class Cron(When):
     dst: DstRule
     days: DaysRule
     key: str | None
-    # None while an anchored nickname waits for its anchor.
+    # None for an anchored nickname without its anchor.
     _fields: Expression | None
-    # An anchored nickname that is not settled: it awaits its anchor, or its zone.
+    # An anchored nickname that lacks its anchor or its zone.
     _nickname: str | None
     _anchor: int | None
     _missing_part: str | None
-    # Made at the first question, because most rules of a large store are never asked in this process.
+    # Made at the first use: a process uses few rules of a large store.
     _search: Search | None
 
     def __new__(cls, text: str = "", **options: Any) -> Self:
-        """`Cron("@every 90s")` makes the interval that it is: an `Every`."""
+        """`Cron("@every 90s")` makes an `Every`."""
         if _is_interval(text):
             return cast("Self", rule(text, **options))
         return super().__new__(cls)
@@ -108,9 +108,10 @@ class Cron(When):
         calendar: str | Calendar | None = None,
     ) -> None:
         if dst not in ("cron", "skip", "shift", "wall"):
-            raise InvalidWhen(f"dst: {shown(dst)} is none of 'cron', 'skip', 'shift', 'wall'", setting="dst")
+            problem = f"dst: {shown(dst)} is none of 'cron', 'skip', 'shift', 'wall'"
+            raise InvalidWhen(problem, setting="dst", value=shown(dst))
         if days not in ("or", "and"):
-            raise InvalidWhen(f"days: {shown(days)} is neither 'or' nor 'and'", setting="days")
+            raise InvalidWhen(f"days: {shown(days)} is neither 'or' nor 'and'", setting="days", value=shown(days))
         bounds = Bounds.make(
             start=start, end=end, max_fires=max_fires, jitter=jitter, jitter_mode=jitter_mode, calendar=calendar
         )
@@ -128,12 +129,12 @@ class Cron(When):
         self._settle(fields)
 
     def _settle(self, fields: Expression | None) -> None:
-        """Set what follows from the parts: the fields of an anchored nickname, what is missing, whether it can be."""
+        """Set the slots that follow from the others, and reject days that never come."""
         if self._nickname is not None and self._anchor is not None:
             fields, _ = parse_expression(_anchored_text(self._nickname, from_us(self._anchor, self.zone)))
             if self.is_zone_given:
                 self._fill(_nickname=None, _anchor=None)
-        # A key without H says nothing, so it is dropped.
+        # A key has no effect without H, so it is dropped.
         missing = None
         if fields is None:
             missing = "the creation that it is anchored to (or pass anchored= a datetime)"
@@ -148,7 +149,7 @@ class Cron(When):
         self._fill(_fields=fields, _missing_part=missing, _search=None)
 
     def bind(self, *, key: str, created: int, tz: str = "UTC", calendars: Mapping[str, Calendar] | None = None) -> Self:
-        """See `When.bind`. `H` is spread by the key, an anchored nickname takes its time of day from the creation."""
+        """See `When.bind`. The key settles `H`; the creation time settles an anchored nickname."""
         bound = super().bind(key=key, created=created, tz=zone_named(tz).key, calendars=calendars)
         bound._fill(key=_checked_key(key) if self.key is None and self._is_spread else self.key)
         if self._nickname is not None and self._anchor is None:
@@ -157,7 +158,7 @@ class Cron(When):
         return bound
 
     def starting_at(self, start: int) -> Self:
-        """See `When.starting_at`. What is searched by is made once for all of them."""
+        """See `When.starting_at`. All rules made from this one share its search."""
         if self._missing_part is None:
             self._searching()
         return super().starting_at(start)
@@ -172,7 +173,7 @@ class Cron(When):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it names times of day, which clock changes treat with care: no `*` begins second, minute or hour."""
+        """Whether it has fixed times of day: second, minute and hour do not begin with `*`."""
         return self._nickname != "@hourly" if self._fields is None else self._fields.is_fixed
 
     @property
@@ -232,13 +233,13 @@ class Cron(When):
         return f"{words(fields, self.days).removesuffix(',')}{zone}{clock_changes}"
 
     def warnings(self, after: datetime) -> list[str]:
-        """What may surprise: short months, uneven steps, the day rule, clock changes in the year after the moment."""
+        """Warnings about short months, uneven steps, the day rule, and clock changes in the year after the moment."""
         fields = self._settled_fields()
         return warnings_of(fields, self.days, self.zone, self._gap_rule(fields), to_us(after) // SECOND)
 
 
 def warnings_of_steps(cron: Cron) -> list[str]:
-    """Of its warnings those that hold at any time, and are rarely meant."""
+    """The warnings about steps, which do not depend on a moment."""
     return [] if cron._fields is None else list(about_steps(cron._fields))
 
 
@@ -247,18 +248,18 @@ def _is_interval(text: object) -> bool:
 
 
 def rule(text: str, **options: Unpack[CronOptions]) -> Cron | Every:
-    """A cron expression, or the interval that `@every 90s` is: what a user may write wherever cron text is taken."""
+    """The rule of a cron text: `Cron`, or `Every` for `@every 90s`."""
     if not _is_interval(text):
         return Cron(text, **options)
     head, _, interval = text.strip().partition(" ")
     foreign = [name for name in ("dst", "days", "key", "anchored") if options.get(name) is not None]
     if foreign:
-        problem = f"{foreign[0]}: {text[:60]!r} is an interval and does not take it; leave it out"
-        raise InvalidWhen(problem, setting=foreign[0])
+        problem = f"{foreign[0]}: {text[:60]!r} is an interval and does not take it"
+        raise InvalidWhen(problem, setting=foreign[0], fix="leave it out")
     try:
         interval_us = duration_us(interval.strip(), what=head)
-    except InvalidDuration as refused:
-        raise InvalidWhen(str(refused)) from None
+    except InvalidDuration as error:
+        raise InvalidWhen(error.problem, value=error.value, fix=error.fix) from None
     return Every(
         timedelta(microseconds=interval_us),
         tz=options.get("tz"),
@@ -272,11 +273,13 @@ def rule(text: str, **options: Unpack[CronOptions]) -> Cron | Every:
 
 
 def _checked_key(key: object) -> str:
-    """The key, if it can stand in the text of a rule."""
+    """Check that the key can be part of the text of a rule."""
     if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST_KEY:
-        raise InvalidWhen(f"key: {shown(key)} is no key; pass a string of 1 to {_LONGEST_KEY} characters")
+        fix = f"pass a string of 1 to {_LONGEST_KEY} characters"
+        raise InvalidWhen(f"key: {shown(key)} is not a key", value=shown(key), fix=fix)
     if not key.isprintable() or ";" in key or key != key.strip():
-        raise InvalidWhen(f"key: {shown(key)} must be printable, without ';' and without space around it")
+        problem = f"key: {shown(key)} must be printable, without ';' and without space around it"
+        raise InvalidWhen(problem, value=shown(key))
     return key
 
 
@@ -286,21 +289,23 @@ def _nickname(text: str) -> str:
         return name
     if name == "@reboot":
         fix = "run the task when your program starts"
-        raise InvalidWhen("cron '@reboot' is no moment", setting="cron", value="'@reboot'", fix=fix)
-    raise InvalidWhen(f"cron {text[:60]!r}: no such nickname; there are {', '.join(NICKNAMES)} and @every")
+        raise InvalidWhen("cron '@reboot' is not a moment", setting="cron", value="'@reboot'", fix=fix)
+    raise InvalidWhen(
+        f"cron {text[:60]!r}: no such nickname", value=shown(text), fix=f"use {', '.join(NICKNAMES)} or @every"
+    )
 
 
 def _anchorable(text: str, nickname: str | None) -> str:
     if nickname is None:
-        problem = f"anchored: {text[:60]!r} says its time itself; only nicknames like '@daily' can be anchored"
-        raise InvalidWhen(problem, setting="anchored")
+        problem = f"anchored: {text[:60]!r} already has a time of day"
+        raise InvalidWhen(problem, setting="anchored", fix="only nicknames like '@daily' can be anchored")
     if nickname == "@midnight":
-        raise InvalidWhen("anchored: '@midnight' says its time itself; write '@daily'", setting="anchored")
+        raise InvalidWhen("anchored: '@midnight' already has a time of day", setting="anchored", fix="write '@daily'")
     return nickname
 
 
 def _anchor(anchored: bool | str | datetime) -> int | None:
-    """The moment to anchor at; None for the creation, which `bind` will tell."""
+    """The anchor; None for the creation time, which `bind` gets."""
     match anchored:
         case True | "true":
             return None
@@ -309,11 +314,12 @@ def _anchor(anchored: bool | str | datetime) -> int | None:
         case datetime():
             return to_us(anchored)
         case _:
-            raise InvalidWhen(f"anchored: {shown(anchored)} is neither True nor a datetime", setting="anchored")
+            problem = f"anchored: {shown(anchored)} is neither True nor a datetime"
+            raise InvalidWhen(problem, setting="anchored", value=shown(anchored))
 
 
 def _anchored_text(nickname: str, wall: datetime) -> str:
-    """The expression that repeats a wall time. Days beyond the 28th become the 28th, which every month has."""
+    """The expression that repeats a wall time. Days after the 28th become the 28th, which every month has."""
     time, day = f"{wall.minute} {wall.hour}", min(wall.day, 28)
     match nickname:
         case "@hourly":

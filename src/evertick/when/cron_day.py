@@ -1,7 +1,7 @@
-"""The days of a cron expression: which days of a month its day fields mean.
+"""The days of a cron expression.
 
-Pure. What a month looks like depends only on its first weekday and its length, so there are 28 shapes, and the days of
-a shape are one integer with a bit per day. Days count from 1970-01-01 = 0, months from January 1970 = 0.
+Pure. A month is one of 28 shapes, by its first weekday and its length; the days of a shape are an integer with a bit
+per day. Days count from 1970-01-01 = 0, months from January 1970 = 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MONTHS = (_LAST_YEAR - _FIRST_YEAR + 1) * 12
 _EPOCH = date(_FIRST_YEAR, 1, 1).toordinal()
 _STARTS = array("i", (date(_FIRST_YEAR + i // 12, i % 12 + 1, 1).toordinal() - _EPOCH for i in range(_MONTHS)))
 LAST_DAY = date(_LAST_YEAR, 12, 31).toordinal() - _EPOCH
-# One bit for each of the five weeks that a month can touch with one weekday.
+# One bit for each of the five times that a month can have a weekday.
 _WEEKLY = sum(1 << 7 * week for week in range(5))
 
 
@@ -48,7 +48,7 @@ _SHAPES = bytes(_shape(month) for month in range(_MONTHS))
 
 
 class Days:
-    """The days on which an expression fires, to be asked for the next, the previous and the number of them."""
+    """The days on which an expression fires."""
 
     __slots__ = ("_by_shape", "_day", "_is_and", "_months", "_weekday", "_years")
 
@@ -127,7 +127,7 @@ class Days:
 
 @lru_cache(maxsize=4096)
 def days_of(day: Field, month: Field, weekday: Field, year: Field | None, rule: DaysRule) -> Days:
-    """The days of these fields. With `or`, both must match all the same if either begins with a star, as in crontab."""
+    """The days of these fields. Even with `or`, both must match if either begins with a star, as in crontab."""
     is_and = rule == "and" or day.begins_with_star or weekday.begins_with_star
     return Days(day, month, weekday, year, is_and=is_and)
 

@@ -1,11 +1,11 @@
 """The search for the moments of a cron expression: next, previous, count.
 
-Pure. The expression is a set of wall times (days x hours x minutes x seconds); a zone and a rule for clock changes give
-the spans in which instants are compared with it (zone.py). A moment is an instant of a span whose wall time is in the
-set, so that forward and backward search cannot disagree about what a moment is.
+Pure. The expression is a set of wall times (days x hours x minutes x seconds). The zone and the rule for clock changes
+give spans (zone.py); a moment is an instant of a span whose wall time is in the set. Forward and backward search use
+the same definition.
 
-All times are whole seconds. Work is bounded: a search passes over at most every month up to 2099, and stretches without
-a day of the expression are jumped over, not walked.
+All times are whole seconds. Work is bounded: a search visits at most every month up to 2099, and jumps over ranges
+without a day of the expression.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from evertick.when.zone import GapRule, Span, spans
 __all__ = ["Clock", "Search"]
 
 _DAY = 86_400
-# Further than the wall clock of any zone is from UTC, in either direction, with a change of a whole day on top.
+# More than the largest offset of any zone plus a change of a whole day.
 _REACH = 2 * _DAY
 _NEVER = 1 << 60
 _NONE = 255
 
 
 class Clock:
-    """The times of day of an expression, to be asked for the next, the previous and the number of them."""
+    """The times of day of an expression."""
 
     __slots__ = (
         "_hours", "_minutes", "_next_hour", "_next_minute", "_next_second", "_previous_hour", "_previous_minute",
@@ -69,7 +69,7 @@ class Clock:
             if found == _NONE or self._previous_minute[minute] != minute:
                 minute -= found == _NONE
                 found = self._previous_second[59]
-            # At -1 the table answers for its last entry, which says that there is none.
+            # At -1 the table returns its last entry, which means none.
             minute = self._previous_minute[minute]
             if minute != _NONE:
                 return hour * 3600 + minute * 60 + found
@@ -90,7 +90,7 @@ class Clock:
 
 @lru_cache(maxsize=4096)
 def _table(mask: int, size: int) -> tuple[bytes, bytes]:
-    """For each value the next and the previous one in the set, itself included. One entry more than values: none."""
+    """For each value the next and the previous one in the set, itself included. The extra entry means none."""
     ahead, behind = bytearray([_NONE]) * (size + 1), bytearray([_NONE]) * (size + 1)
     last = _NONE
     for value in range(size):
@@ -104,14 +104,14 @@ def _table(mask: int, size: int) -> tuple[bytes, bytes]:
 
 
 class Search:
-    """The moments of one expression in one zone. Instants in whole seconds; `at` itself counts."""
+    """The moments of one expression in one zone. Instants in whole seconds; `at` is inclusive."""
 
     __slots__ = ("_clock", "_day", "_days", "_ends", "_spans", "_starts")
 
     def __init__(self, clock: Clock, days: Days, zone: ZoneInfo, rule: GapRule) -> None:
         self._clock, self._days = clock, days
         self._spans, self._starts, self._ends = _spans(zone, rule)
-        # The day that was asked about last: from, to, its midnight. One assignment, so threads may share a search.
+        # The last day: from, to, its midnight. Set in one assignment, so that threads can share a search.
         self._day = (0, 0, 0)
 
     def next(self, at: int) -> int | None:
@@ -160,7 +160,7 @@ class Search:
         return min(count, limit)
 
     def _next_in(self, span: Span, at: int) -> int:
-        """The first moment of the span at or after; one beyond its end stands for none."""
+        """The first moment of the span at or after; a value beyond its end means none."""
         if len(span.offsets) > 1:
             return min(self._next_wall(at + offset) - offset for offset in span.offsets)
         offset = span.offsets[0]
@@ -172,7 +172,7 @@ class Search:
         return found - offset
 
     def _previous_in(self, span: Span, at: int) -> int:
-        """The last moment of the span at or before; one before its start stands for none."""
+        """The last moment of the span at or before; a value before its start means none."""
         found = max(self._previous_wall(at + offset) - offset for offset in span.offsets)
         if span.gap is not None and self._next_wall(span.gap[0]) < span.gap[1]:
             return at
@@ -184,7 +184,7 @@ class Search:
             return int(self._next_in(span, start) < end)
         if len(span.offsets) == 1:
             return self._count_walls(start + span.offsets[0], end + span.offsets[0], limit)
-        # Moved and regular times may coincide, so they are counted one by one. A gap is an hour, rarely a day.
+        # Shifted and regular times may coincide, so they are counted one by one. The span is an hour, rarely a day.
         count = 0
         while count < limit and (start := self._next_in(span, start)) < end:
             count, start = count + 1, start + 1

@@ -1,7 +1,7 @@
 """A cron expression as text: five, six or seven fields, or a nickname.
 
-Pure. Text is refused here or nowhere: it is short, its characters are known, every field parses, and there is at least
-one day between 1970 and 2099 on which it fires.
+Pure. All checks of the text are here: its length, its characters, its fields, and that it fires on at least one day
+between 1970 and 2099.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EVERY_YEAR = parse_field(YEAR, "*")
 
 
 class Expression(msgspec.Struct, frozen=True, kw_only=True):
-    """The seven fields. Left out, the second is 0 and the year is any."""
+    """The seven fields. Defaults: second 0, any year."""
 
     second: Field
     minute: Field
@@ -59,7 +59,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The canonical text, as short as it can be: seconds and year only where they say something."""
+        """The canonical text, without second and year if they are the defaults."""
         fields = list(self.fields)
         if self.year == _EVERY_YEAR:
             fields.pop()
@@ -69,7 +69,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it names times of day: none of second, minute and hour begins with a star."""
+        """Whether it has fixed times of day: none of second, minute and hour begins with a star."""
         return not any(field.begins_with_star for field in (self.second, self.minute, self.hour))
 
     @property
@@ -77,7 +77,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
         return any(field.is_spread for field in self.fields)
 
     def settled(self, key: str) -> Self:
-        """With the values that fall to this key in place of `H`."""
+        """The expression with the values of this key in place of `H`."""
         names = self.__struct_fields__
         return type(self)(**{name: getattr(self, name).settled(key) for name in names})
 
@@ -88,35 +88,40 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
         return days_of(self.day, self.month, self.weekday, None if self.year.is_any else self.year, rule)
 
     def check_possible(self, rule: DaysRule) -> None:
-        """Refuse days that never come, naming what cannot be together."""
+        """Reject a combination of fields that no day matches."""
         if self.days(rule).next(0) is not None:
             return
         narrow = [field for field in (self.day, self.month, self.weekday, self.year) if not field.is_any]
-        told = " with ".join(f"{field.text!r} in the {field.kind.name} field" for field in narrow)
-        raise InvalidWhen(f"{told} never comes: there is no such day between 1970 and 2099")
+        fields = " with ".join(f"{field.text!r} in the {field.kind.name} field" for field in narrow)
+        raise InvalidWhen(f"{fields} never comes: there is no such day between 1970 and 2099")
 
 
 def check_text(text: object) -> str:
-    """The text without surrounding space, if it can be an expression at all."""
+    """Check length and characters; returns the text without surrounding space."""
     if not isinstance(text, str):
-        raise InvalidWhen(f"cron: {shown(text)} is not text; write an expression like '0 9 * * mon-fri'")
+        fix = "write an expression like '0 9 * * mon-fri'"
+        raise InvalidWhen(f"cron: {shown(text)} is not text", value=shown(text), fix=fix)
     if len(text) > _LONGEST:
-        raise InvalidWhen(f"cron {text[:_SHOWN] + '…'!r}: longer than {_LONGEST} characters; split it into schedules")
+        problem = f"cron {text[:_SHOWN] + '…'!r}: longer than {_LONGEST} characters"
+        raise InvalidWhen(problem, value=shown(text), fix="split it into schedules")
     stripped = text.strip(" \t\r\n")
     odd = next((letter for letter in stripped if not (" " <= letter <= "~" or letter == "\t")), None)
     if odd is not None:
-        raise InvalidWhen(f"cron {_shown(text)}: the character {odd!r} cannot be in an expression")
+        raise InvalidWhen(f"cron {_shown(text)}: the character {odd!r} cannot be in an expression", value=shown(text))
     return stripped
 
 
 def _refuse_other_rules(text: str, tokens: list[str]) -> None:
-    """Tell those who wrote a sentence or an interval what takes it: counting its words would not help them."""
+    """Reject sentences and intervals with a fix of their own."""
     joined = " ".join(tokens)
     if len(tokens) not in _KINDS and _INTERVAL.fullmatch(joined):
-        raise InvalidWhen(f"cron {_shown(text)}: this is an interval; write {'every ' + joined[:_SHOWN]!r}")
+        fix = f"write {'every ' + joined[:_SHOWN]!r}"
+        raise InvalidWhen(f"cron {_shown(text)}: this is an interval", value=shown(text), fix=fix)
     if joined[:2].isalpha() and len(tokens[0]) > 1 and "*" not in joined:
         raise InvalidWhen(
-            f"cron {_shown(text)}: this is a sentence, no expression; pass it to @scheduler.when(...) or parse_when"
+            f"cron {_shown(text)}: this is a sentence, not an expression",
+            value=shown(text),
+            fix="pass it to @scheduler.when(...) or parse_when",
         )
 
 
@@ -127,8 +132,9 @@ def parse_expression(text: str) -> tuple[Expression, DaysRule | None]:
     _refuse_other_rules(text, tokens)
     if kinds is None:
         raise InvalidWhen(
-            f"cron {_shown(text)}: {len(tokens)} {'field' if len(tokens) == 1 else 'fields'}; write 5 "
-            "(minute hour day-of-month month day-of-week), 6 (second first) or 7 (second first, year last)"
+            f"cron {_shown(text)}: {len(tokens)} {'field' if len(tokens) == 1 else 'fields'}",
+            value=shown(text),
+            fix="write 5 (minute hour day-of-month month day-of-week), 6 (second first) or 7 (second first, year last)",
         )
     rule: DaysRule | None = None
     at = kinds.index(WEEKDAY)
@@ -137,7 +143,8 @@ def parse_expression(text: str) -> tuple[Expression, DaysRule | None]:
     try:
         fields = {kind: parse_field(kind, token) for kind, token in zip(kinds, tokens, strict=True)}
     except InvalidWhen as error:
-        raise InvalidWhen(f"cron {_shown(text)}: {error}") from None
+        problem = f"cron {_shown(text)}: {error.problem}"
+        raise InvalidWhen(problem, value=error.value, fix=error.fix) from None
     expression = Expression(
         second=fields.get(SECOND, _ON_THE_MINUTE),
         minute=fields[MINUTE],

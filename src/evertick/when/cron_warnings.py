@@ -1,6 +1,6 @@
-"""What a user of a cron expression may not expect: days that some months lack, uneven steps, clock changes ahead.
+"""Warnings about cron expressions: days that some months do not have, uneven steps, clock changes ahead.
 
-Pure. A warning never changes what a rule does; it says it, with the date where there is one.
+Pure. A warning does not change the rule.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def warnings_of(fields: Expression, days: DaysRule, zone: ZoneInfo, gap_rule: Ga
 
 
 def about_steps(fields: Expression) -> Iterator[str]:
-    """Of `*/7` and the like, which are no intervals."""
+    """About steps such as `*/7`, which are not intervals."""
     borders = ((fields.second, "minute"), (fields.minute, "hour"), (fields.hour, "day"), (fields.month, "year"))
     for field, border in borders:
         for item in field.items:
@@ -43,12 +43,12 @@ def about_steps(fields: Expression) -> Iterator[str]:
                 name, values = field.kind.name, values_of(field.kind, item)
                 last = field.kind.high + 1 - values[-1]
                 yield (
-                    f"*/{item.step} in the {name} field starts anew every {border}: "
+                    f"*/{item.step} in the {name} field restarts every {border}: "
                     f"after {name} {values[-1]} the next is {last} {name}{'s' * (last > 1)} later, not {item.step}"
                 )
     for item in fields.day.items:
         if isinstance(item, Values) and item.is_star and item.step > 1:
-            yield f"*/{item.step} in the {DAY.name} field starts anew on the 1st of every month"
+            yield f"*/{item.step} in the {DAY.name} field restarts on the 1st of every month"
 
 
 def _about_short_months(fields: Expression) -> Iterator[str]:
@@ -82,17 +82,17 @@ def _about_clock_changes(
     fields: Expression, days: DaysRule, zone: ZoneInfo, gap_rule: GapRule, after: int
 ) -> Iterator[str]:
     if fields.hour.begins_with_star:
-        return  # it fires around the clock, so a change moves nothing that it was meant for
+        return  # it fires in every hour, so a clock change does not matter
     walls = Search(fields.clock(), fields.days(days), ZoneInfo("UTC"), "literal")
     for change in changes(zone):
         if after < change.at <= after + _YEAR:
             low, high = sorted((change.at + change.before, change.at + change.after))
             first, last = walls.next(low), walls.previous(high - 1)
             if first is not None and last is not None and first < high:
-                yield _told(change, first, last, zone, gap_rule, is_fixed=fields.is_fixed)
+                yield _clock_warning(change, first, last, zone, gap_rule, is_fixed=fields.is_fixed)
 
 
-def _told(change: Change, first: int, last: int, zone: ZoneInfo, gap_rule: GapRule, *, is_fixed: bool) -> str:
+def _clock_warning(change: Change, first: int, last: int, zone: ZoneInfo, gap_rule: GapRule, *, is_fixed: bool) -> str:
     start = _wall(first)
     times = f"{start:%H:%M}" if first == last else f"{start:%H:%M} to {_wall(last):%H:%M}"
     plural = first != last

@@ -1,6 +1,6 @@
 """Cron expressions in English.
 
-Pure. The words say what the expression does, not how it is written: `0 9 * * 1-5` is "At 09:00, Monday to Friday".
+Pure. `0 9 * * 1-5` is "At 09:00, Monday to Friday".
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def words(fields: Expression, days: DaysRule) -> str:
 
 
 def anchored_words(nickname: str) -> str:
-    """An anchored nickname that does not know its anchor yet."""
+    """The words of an anchored nickname without its anchor."""
     rhythm = {"@hourly": "hour", "@daily": "day", "@weekly": "week", "@monthly": "month"}.get(nickname, "year")
     return f"Once every {rhythm}, counted from its creation"
 
@@ -82,7 +82,7 @@ def _is_at_times(fields: Expression) -> bool:
 
 
 def _singles(field: Field) -> list[int]:
-    """Its values if all were written one by one, else none."""
+    """Its values if all of them are single values, else none."""
     singles = [item.low for item in field.items if isinstance(item, Values) and item.low == item.high]
     return sorted(set(singles)) if len(singles) == len(field.items) else []
 
@@ -134,7 +134,7 @@ def _during(field: Field) -> str:
 
 
 def _hours(field: Field) -> str:
-    """When in the day, for something that happens within hours."""
+    """The hours of an expression that fires several times an hour."""
     if field.is_any:
         return ""
     step = _stepped(field)
@@ -217,7 +217,7 @@ def _values(kind: Kind, item: Values) -> str:
 
 
 def _spread(kind: Kind, item: Spread) -> str:
-    """An `H` whose key is not known."""
+    """An `H` without its key."""
     name = kind.name.replace("day-of-month", "day").replace("day-of-week", "weekday")
     within = "" if item.is_whole else f" from {_name(kind, item.low)} to {_name(kind, item.high)}"
     if item.step:

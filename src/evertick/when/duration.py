@@ -29,19 +29,19 @@ _WORDS = {
     "microsecond": 1,
 }
 _PAIR = re.compile(r"(\d{1,12})(?:\.(\d{1,6}))?(ms|us|[wdhms])", re.ASCII)
-# What people write instead, to be told how it is written here.
+# Other common forms; the error shows the right one.
 _PAIR_IN_WORDS = re.compile(
     r"(?:every )?(\d{1,9}) ?(seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?)", re.ASCII | re.IGNORECASE
 )
 _LONGEST = 64
-# From here on a number of seconds or minutes is harder to grasp than hours, minutes and seconds.
+# From this number on, hours, minutes and seconds are easier to read than one unit.
 _MOST_OF_ONE = 1_000
-# A thousand years: beyond any schedule, and far inside what a datetime can hold.
+# A thousand years, which fits a datetime.
 _MOST = 366_000 * DAY
 
 
 def duration_us(value: Duration, *, what: str = "duration") -> int:
-    """The duration in microseconds, at least 0. `what` names the offending option in the error."""
+    """The duration in microseconds, at least 0. `what` names the option in the error."""
     match value:
         case bool():
             raise _no_duration(value, what)
@@ -58,9 +58,9 @@ def duration_us(value: Duration, *, what: str = "duration") -> int:
         case _:
             raise _no_duration(value, what)
     if abs(us) > _MOST * 1000:
-        raise InvalidDuration(f"{what}: the number is beyond all durations", setting=what, fix=_FIX)
+        raise InvalidDuration(f"{what}: the number is too large", setting=what, fix=_FIX)
     if us < 0:
-        raise InvalidDuration(f"{what}: {shown(value)} is negative; a duration counts forward", setting=what)
+        raise InvalidDuration(f"{what}: {shown(value)} is negative", setting=what)
     if us > _MOST:
         raise InvalidDuration(f"{what}: {shown(value)} is longer than a thousand years", setting=what)
     return us
@@ -71,7 +71,7 @@ def _no_duration(value: object, what: str) -> InvalidDuration:
     return InvalidDuration(f"{what}: {text} is not a duration", setting=what, value=text, fix=_FIX)
 
 
-# Many rules have one of a few intervals.
+# Many rules share a few intervals.
 @lru_cache(maxsize=1024)
 def _parse(text: str, what: str) -> int:
     compact = text.strip().replace(" ", "") if len(text) <= _LONGEST else ""
@@ -105,7 +105,7 @@ def duration_text(us: int) -> str:
     """A short text that parses back to the same duration: "90s" and "36h", but "16m40s" and "1h1s"."""
     if us == 0:
         return "0s"
-    units = {unit: size for unit, size in _UNITS.items() if unit != "w"}  # "14d" is clearer than "2w" to most readers
+    units = {unit: size for unit, size in _UNITS.items() if unit != "w"}  # "14d" is clearer than "2w"
     count, unit = next((us // size, unit) for unit, size in units.items() if us % size == 0)
     if count < _MOST_OF_ONE:
         return f"{count}{unit}"

@@ -1,16 +1,15 @@
 """English sentences as rules: "weekdays at 18:30", "every 15 minutes", "monthly on the 1st at 6:00 in Europe/Berlin".
 
-Pure. A sentence is translated into the cron expression or the interval that it means, so that nothing after this file
-knows that it was English; what is stored and shown is the canonical text of that rule.
+Pure. A sentence is translated into a cron expression or an interval; the canonical text of that rule is stored and
+shown.
 
     sentence = ( interval | [times] days [times] | times ) [["in"] zone]
     interval = "every" [number] unit {number unit} | "every half hour" | "hourly"
     times    = "at" time {"and" time}                             9:00, 9am, 9:30 pm, noon, midnight
     days     = "daily" | a part of the day | weekdays | days of the month | a day of the year
 
-Every sentence repeats. What may mean one day as well as each of them ("monday at 8:00"), or morning as well as evening
-("at 9", "every evening at 8:00"), is refused with the word in question, because a guess would be noticed only when it
-fires. A sentence is read from left to right, each word once.
+Every sentence repeats. Ambiguous sentences are rejected: one day or each of them ("monday at 8:00"), morning or evening
+("at 9", "every evening at 8:00"). A sentence is read from left to right, each word once.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["English", "read_english"]
 
 _SHOWN = 60
 _EXAMPLES = "understood are, for example, 'every 15 minutes' and 'weekdays at 18:30'"
-# What is suggested to somebody whose sentence is not understood, if it resembles one of them.
+# Suggestions for a similar sentence that is not understood.
 _FORMS = (
     *("every 5 minutes", "every 2 hours", "every 2 days", "every hour", "every half hour", "hourly"),
     *("daily at 9:00", "every day at 9:00", "nightly at 2:30", "every morning at 8:00", "every evening at 20:00"),
@@ -46,7 +45,7 @@ _TIME = re.compile(r"(\d{1,2})(?::(\d\d))?(am|pm)?", re.ASCII)
 _SHORT_INTERVAL = re.compile(r"(?:\d{1,9}(?:ms|us|[wdhms]))+", re.ASCII)
 _AFTER_INTERVAL = "cannot follow an interval: write it as cron, like '*/15 9-16 * * mon-fri'"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
-# Zones that cannot be anything else; "Japan" and "Cuba" need an "in" before them.
+# Unambiguous zones; "Japan" and "Cuba" need an "in" before them.
 _CLEAR_ZONE = re.compile(r"UTC|[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+")
 
 _UNITS = {"second": "s", "minute": "m", "hour": "h", "day": "d"}
@@ -55,14 +54,14 @@ _UNITS_OF_MANY = {
     for unit, short in (_UNITS | {"sec": "s", "min": "m", "hr": "h"}).items()
     for written in (unit, f"{unit}s")
 }
-# The hours that a part of the day may have: generous, since a time outside of them is a slip, or is meant as pm.
+# The hours of a part of the day. They are generous: a time outside is a mistake, or means pm.
 _PARTS_OF_A_DAY = {
     "morning": range(12),
     "afternoon": range(12, 19),
     "evening": range(16, 24),
     "night": (*range(18, 24), *range(7)),
 }
-# Sunday is 7 in here, so that a weekend is a run of days; cron writes it as 0.
+# Sunday is 7 here, so that a weekend is a range; cron writes 0.
 _WEEKDAY_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _ONE_WEEKDAY = {
     written: number for number, name in enumerate(_WEEKDAY_NAMES, 1) for written in (name, name[:3], f"{name}s")
@@ -97,7 +96,7 @@ _SO_MANY_MONTHS = re.compile(r"(?:every (?P<count>\d{1,3}) ?months?|every quarte
 
 
 class English(NamedTuple):
-    """What a sentence means: a cron expression or an interval, and the zone that it names."""
+    """A parsed sentence: a cron expression or an interval, and its zone."""
 
     kind: Literal["cron", "every"]
     body: str
@@ -121,31 +120,33 @@ class _Words:
         self._at = 0
 
     def peek(self, ahead: int = 0) -> str:
-        """The word to come; empty behind the last."""
+        """The next word; empty after the last one."""
         at = self._at + ahead
         return self._words[at] if at < len(self._words) else ""
 
     def next(self) -> str:
         word = self.peek()
         if not word:
-            raise InvalidWhen(f"{self._sentence[:_SHOWN]!r} ends where more is expected; {self._suggestion()}")
+            shown = repr(self._sentence[:_SHOWN])
+            raise InvalidWhen(f"{shown} is incomplete", value=shown, fix=self._suggestion())
         self._at += 1
         return word
 
     def take(self, *words: str) -> bool:
-        """Whether exactly these words come; if so they are read."""
+        """Read exactly these words, if they are next; returns whether they were."""
         is_here = all(self.peek(ahead) == word for ahead, word in enumerate(words))
         self._at += len(words) if is_here else 0
         return is_here
 
     def take_separator(self, is_item: Callable[[str], bool]) -> bool:
-        """Whether a list goes on. A comma may also end a list; "and" never does."""
+        """Read a separator if the list continues. A comma may also end a list; "and" never does."""
         if self.take("and") or self.take(",", "and"):
             return True
         return is_item(self.peek(1)) and self.take(",")
 
     def refuse(self, word: str, why: str = "is not understood") -> InvalidWhen:
-        return InvalidWhen(f"{word[:_SHOWN]!r} in {self._sentence[:_SHOWN]!r} {why}; {self._suggestion()}")
+        shown = repr(self._sentence[:_SHOWN])
+        return InvalidWhen(f"{word[:_SHOWN]!r} in {shown} {why}", value=shown, fix=self._suggestion())
 
     def _suggestion(self) -> str:
         alike = get_close_matches(self._sentence[:_SHOWN].lower(), _FORMS, 1, _ALIKE)
@@ -157,16 +158,16 @@ class _Words:
 
 
 def read_english(sentence: str) -> English:
-    """The rule that the sentence means; InvalidWhen names the first word that is not understood."""
+    """Parse a sentence. InvalidWhen names the first word that is not understood."""
     try:
         return _read(sentence)
     except InvalidWhen:
-        # What people ask for and no sentence says is answered with the rule that comes nearest.
+        # Common rules that no sentence can express get the nearest rule as fix.
         text, tz = _without_zone(sentence)
         instead = _instead_of_days(text, tz) or _instead_of_months(text)
         if instead is None:
             raise
-        raise InvalidWhen(f"{sentence[:_SHOWN]!r} is not a rule: {instead}") from None
+        raise InvalidWhen(f"{sentence[:_SHOWN]!r} is not a rule: {instead}", value=repr(sentence[:_SHOWN])) from None
 
 
 def _read(sentence: str) -> English:
@@ -191,7 +192,7 @@ def _read(sentence: str) -> English:
 
 
 def _instead_of_days(text: str, tz: str | None) -> str | None:
-    """About every so many days or weeks, at a time of day or on a day of the week."""
+    """The fix for "every N days" or "every N weeks" with a time of day or a weekday."""
     found = _SO_MANY_DAYS.fullmatch(text.lower())
     if found is None:
         return None
@@ -218,19 +219,19 @@ def _instead_of_days(text: str, tz: str | None) -> str | None:
     return (
         "an interval of days takes no time of day and no weekday; give it a first moment to count from: "
         f"'every {days}d; since=start; start={moment_text(to_us(first))}', which counts {24 * days} hours each time, "
-        f"also over a change of the clocks{ordinal}"
+        f"also across a clock change{ordinal}"
     )
 
 
 def _time_within(rest: str) -> tuple[int, int]:
-    """The time of day in what follows the days; 9:00, as an example, if there is none."""
+    """The time of day after the days; if there is none, 9:00 as an example."""
     found = re.search(r"\bat .*", rest)
     if found is None:
         return 9, 0
     words = _Words(rest.strip(), found[0])
     times = _times(words) or []
     if len(times) > 1:
-        raise words.refuse(found[0], "has several times of day; give each a rule of its own")
+        raise words.refuse(found[0], "has several times of day: use a rule for each")
     return times[0]
 
 
@@ -243,7 +244,7 @@ def _instead_of_months(text: str) -> str | None:
         return "write 'monthly on the 1st at 9:00'"
     if count in (2, 3, 4, 6):
         return f"write it as cron: '0 9 1 */{count} *' is the 1st of every {count} months, from January on, at 9:00"
-    return "months cannot be counted so; name them in cron, like '0 9 1 1,6 *': 1 January and 1 June at 9:00"
+    return "months cannot be counted like this; name them in cron, like '0 9 1 1,6 *': 1 January and 1 June at 9:00"
 
 
 def _without_zone(sentence: str) -> tuple[str, str | None]:
@@ -259,7 +260,7 @@ def _without_zone(sentence: str) -> tuple[str, str | None]:
 
 
 def _short_interval(text: str) -> str | None:
-    """The duration of "every 90s", which a zone may follow as well."""
+    """The duration of "every 90s", which may be followed by a zone."""
     first, _, rest = text.partition(" ")
     try:
         return rest if first.lower() == "every" and duration_us(rest) else None
@@ -313,7 +314,7 @@ def _numbered_interval(words: _Words) -> str:
 
 
 def _times(words: _Words) -> list[tuple[int, int]] | None:
-    """Hours and minutes; None if no time comes."""
+    """Hours and minutes; None if no time is next."""
     if not (words.take("at") or words.take(",", "at")):
         return None
     times = [_time(words)]
@@ -333,13 +334,13 @@ def _time(words: _Words) -> tuple[int, int]:
         return (12, 0) if word == "noon" else (0, 0)
     found = _TIME.fullmatch(word)
     if found is None:
-        raise words.refuse(word, "is no time of day")
+        raise words.refuse(word, "is not a time of day")
     half = found[3] or next((half for half in ("am", "pm") if words.take(half)), None)
     hour, minute = int(found[1]), int(found[2] or 0)
     if half is None and found[2] is None:
-        raise words.refuse(word, f"lacks its minutes: write '{word}:00', or add am or pm")
+        raise words.refuse(word, f"has no minutes: write '{word}:00', or add am or pm")
     if minute > 59 or not (hour <= 23 if half is None else 1 <= hour <= 12):
-        raise words.refuse(word, "is no time of day")
+        raise words.refuse(word, "is not a time of day")
     return hour if half is None else hour % 12 + (12 if half == "pm" else 0), minute
 
 
@@ -348,7 +349,7 @@ def _clock(words: _Words, times: list[tuple[int, int]]) -> tuple[str, str]:
     hours, minutes = sorted({hour for hour, _ in times}), sorted({minute for _, minute in times})
     if set(times) != set(product(hours, minutes)):
         hour, minute = times[-1]
-        raise words.refuse(f"{hour}:{minute:02}", "has other minutes than the times beside it: make two schedules")
+        raise words.refuse(f"{hour}:{minute:02}", "has other minutes than the other times: use two schedules")
     return ",".join(map(str, minutes)), ",".join(map(str, hours))
 
 
@@ -356,14 +357,14 @@ def _clock(words: _Words, times: list[tuple[int, int]]) -> tuple[str, str]:
 
 
 def _part_of_the_day(words: _Words) -> str | None:
-    """The part that "every night" or "nightly" names; None if the days are told otherwise."""
+    """The part of "every night" or "nightly"; None if the sentence has days."""
     if words.take("nightly"):
         return "night"
     return next((part for part in _PARTS_OF_A_DAY if words.take("every", part)), None)
 
 
 def _check_part(words: _Words, part: str, times: Iterable[tuple[int, int]]) -> None:
-    """Refuse "every evening at 8:00", which is not when the evening is."""
+    """Reject times outside of the part of the day, such as "every evening at 8:00"."""
     if not times:
         raise words.refuse(part, "does not say when: add 'at' and a time")
     for hour, minute in times:
@@ -373,7 +374,7 @@ def _check_part(words: _Words, part: str, times: Iterable[tuple[int, int]]) -> N
 
 
 def _days(words: _Words) -> _Days | None:
-    """The days; None if none come."""
+    """The days; None if none are next."""
     if words.peek() in ("", "at"):
         return None
     if words.take("daily") or words.take("every", "day"):
@@ -393,7 +394,7 @@ def _days(words: _Words) -> _Days | None:
 
 
 def _takes_period(words: _Words, adverb: str, noun: str) -> bool:
-    """Whether "weekly on" or "every week on" comes; without "on" it would be any day of the week."""
+    """Read "weekly on" or "every week on"; returns whether it was there. "on" is required."""
     if words.take(adverb):
         told = adverb
     elif words.take("every", noun):
@@ -406,7 +407,7 @@ def _takes_period(words: _Words, adverb: str, noun: str) -> bool:
 
 
 def _weekdays(words: _Words, *, repeats: bool) -> _Days:
-    """A list of weekdays and ranges of them. A singular repeats only if "every" stands before it."""
+    """A list of weekdays and ranges. A singular needs "every" before it."""
     first = words.peek()
     found: set[int] = set()
     while not found or words.take_separator(_WEEKDAYS.__contains__):
@@ -419,7 +420,7 @@ def _weekdays(words: _Words, *, repeats: bool) -> _Days:
             found |= _weekdays_between(words, word, words.next())
             repeats = True
     if not repeats:
-        raise words.refuse(first, f"may be one day or each of them: write 'every {first}'")
+        raise words.refuse(first, f"may be one day or every one: write 'every {first}'")
     return _Days(weekday=_weekday_field(found))
 
 
@@ -432,7 +433,7 @@ def _weekdays_between(words: _Words, first: str, last: str) -> set[int]:
 
 
 def _weekday_field(days: set[int]) -> str:
-    """The days as a list, or as one range, which may go over the end of the week."""
+    """The days as a list, or as one range, which may wrap around the end of the week."""
     if len(days) == 7:
         return "*"
     ordered = sorted(days)
@@ -443,7 +444,7 @@ def _weekday_field(days: set[int]) -> str:
 
 
 def _month_days(words: _Words, *, repeats: bool) -> _Days:
-    """A list of days of the month; without "monthly" before it, "of the month" has to follow."""
+    """A list of days of the month; without "monthly" before it, "of the month" must follow."""
     days: list[str] = []
     weekdays: list[str] = []
     last = words.peek()
@@ -457,9 +458,9 @@ def _month_days(words: _Words, *, repeats: bool) -> _Days:
         _read_month(words)
         repeats = True
     if days and weekdays:
-        raise words.refuse(last, "mixes dates and weekdays: make two schedules")
+        raise words.refuse(last, "mixes dates and weekdays: use two schedules")
     if not repeats:
-        raise words.refuse(last, "does not say of what: add 'of the month'")
+        raise words.refuse(last, "is incomplete: add 'of the month'")
     return _Days(day=",".join(days) or "*", weekday=",".join(weekdays) or "*")
 
 
@@ -468,10 +469,10 @@ def _is_month_day(word: str) -> bool:
 
 
 def _read_month(words: _Words) -> None:
-    """Read "the month", which follows "of"."""
+    """Read "the month" after "of"."""
     word = words.next()
     if word in _MONTHS:
-        raise words.refuse(word, "may be of one year or of each: begin with 'yearly on'")
+        raise words.refuse(word, "may be one year or every year: begin with 'yearly on'")
     if word in ("the", "every", "each"):
         word = words.next()
     if word != "month":
@@ -487,7 +488,7 @@ def _month_day(words: _Words) -> tuple[str | None, str | None]:
     weekday = _ONE_WEEKDAY.get(words.peek())
     if weekday is not None:
         if number is not None and number > _WEEKS_OF_A_MONTH:
-            raise words.refuse(word, f"is too many: no month has more than {_WEEKS_OF_A_MONTH} of a weekday")
+            raise words.refuse(word, f"is too large: no month has more than {_WEEKS_OF_A_MONTH} of a weekday")
         words.next()
         return None, f"{weekday % 7}L" if number is None else f"{weekday % 7}#{number}"
     if words.peek() == "weekday" and number in (None, 1):
@@ -508,12 +509,12 @@ def _date(words: _Words) -> _Days:
     words.take("of")
     month = words.next()
     if month not in _MONTHS:
-        raise words.refuse(month, "is no month")
+        raise words.refuse(month, "is not a month")
     return _Days(day=day, month=str(_MONTHS[month]))
 
 
 def _date_day(words: _Words, word: str) -> str:
     number = _ORDINALS.get(word) or (int(word) if _NUMBER.fullmatch(word) else 0)
     if not 1 <= number <= 31:
-        raise words.refuse(word, "is no day of a month")
+        raise words.refuse(word, "is not a day of a month")
     return str(number)

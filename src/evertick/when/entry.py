@@ -1,17 +1,17 @@
-"""The vocabulary of calendars: one entry names some days, some hours of them, or a stretch between two moments.
+"""The entries of calendars: days, hours of days, or a range between two moments.
 
-    mon-fri                                       days of the week; also "sat,sun", and "fri-mon" over the week's end
+    mon-fri                                       days of the week; also "sat,sun", and "fri-mon" across the week's end
     2026-12-25                                    a date; also as a `date`
     2026-12-24..2027-01-01                        dates, both ends included; also as a pair of dates
     12-25                                         the same day of every year
-    12-24..01-01                                  the same days of every year, also over the year's end
-    22:00-06:00                                   hours of every day, the end not included, also over midnight
+    12-24..01-01                                  the same days of every year, also across the year's end
+    22:00-06:00                                   hours of every day, the end not included, also across midnight
     mon-fri 09:00-17:00                           hours of some days
     2026-12-24T18:00:00Z..2027-01-02T06:00:00Z    between two moments, the end not included; also as a pair of datetimes
 
-Hours that go over midnight belong to the day on which they begin: "fri 22:00-06:00" ends on Saturday morning.
+Hours across midnight belong to the day on which they begin: "fri 22:00-06:00" ends on Saturday morning.
 
-Pure: turns what a user wrote into numbers, and into one canonical text. Anything else is an InvalidWhen that names it.
+Pure. An entry is parsed into numbers and one canonical text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HINT = "write it like 'mon-fri', '2026-12-25', '12-24..12-26', '22:00-06:00' or
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry. Its days are those in any of the first three; the window may end after the day does."""
+    """One entry. It has one of the first three, or moments; the window may end after the day."""
 
     weekdays: frozenset[int] = frozenset()
     yearly: frozenset[int] = frozenset()
@@ -60,22 +60,28 @@ def yearly(day: date) -> int:
 
 
 def read_entry(value: EntryLike) -> Entry:
-    """The entry that a user wrote as text, a date, or a pair of dates or of datetimes."""
+    """Parse text, a date, or a pair of dates or datetimes."""
     match value:
         case str():
             return _read_text(value)
         case datetime():
-            raise InvalidWhen(f"calendar entry {value.isoformat()} is one moment; pass a date, or a pair of datetimes")
+            problem = f"calendar entry {value.isoformat()} is one moment"
+            raise InvalidWhen(problem, value=value.isoformat(), fix="pass a date, or a pair of datetimes")
         case date():
             return _read_days(value.isoformat(), value.isoformat(), value.isoformat())
         case (datetime() as first, datetime() as last):
             return _moments(to_us(first), to_us(last))
         case (datetime(), date()) | (date(), datetime()):
-            raise InvalidWhen(f"calendar entry {value!r} mixes a date and a datetime; pass two of a kind")
+            problem = f"calendar entry {value!r} mixes a date and a datetime"
+            raise InvalidWhen(problem, value=repr(value), fix="pass two of the same type")
         case (date() as first, date() as last):
             return _read_text(f"{first.isoformat()}..{last.isoformat()}")
         case _:
-            raise InvalidWhen(f"calendar entry {str(value)[:ENTRY_LONGEST]!r} is not known; {_HINT}")
+            raise _unknown(repr(str(value)[:ENTRY_LONGEST]))
+
+
+def _unknown(shown: str) -> InvalidWhen:
+    return InvalidWhen(f"calendar entry {shown} is not valid", value=shown, fix=_HINT)
 
 
 def _read_text(text: str) -> Entry:
@@ -92,7 +98,7 @@ def _read_text(text: str) -> Entry:
         case [days, hours] if ":" in hours and ":" not in days:
             return _with_window(_read_day_word(days, shown), hours, shown)
         case _:
-            raise InvalidWhen(f"calendar entry {shown} is not known; {_HINT}")
+            raise _unknown(shown)
 
 
 def _read_day_word(word: str, shown: str) -> Entry:
@@ -109,9 +115,9 @@ def _read_days(first: str, last: str, shown: str) -> Entry:
     try:
         days = tuple(date.fromisoformat(text).toordinal() - _EPOCH_ORDINAL for text in (first, last))
     except ValueError:
-        raise InvalidWhen(f"calendar entry {shown} holds a date that does not exist") from None
+        raise InvalidWhen(f"calendar entry {shown} has a date that does not exist", value=shown) from None
     if days[0] > days[1]:
-        raise InvalidWhen(f"calendar entry {shown} ends before it begins; swap the dates")
+        raise InvalidWhen(f"calendar entry {shown} ends before it begins", value=shown, fix="swap the dates")
     return Entry(days=(days[0], days[1]), text=first if first == last else f"{first}..{last}")
 
 
@@ -120,8 +126,9 @@ def _read_yearly(first: str, last: str, shown: str) -> Entry:
         day, end = (date(_LEAP_YEAR, int(text[:2]), int(text[3:])) for text in (first, last))
     except ValueError:
         raise InvalidWhen(
-            f"calendar entry {shown} holds a day that no year has; days are written like '12-25', month first, and "
-            "hours like '22:00-06:00'"
+            f"calendar entry {shown} has a day that no year has",
+            value=shown,
+            fix="write days like '12-25', month first, and hours like '22:00-06:00'",
         ) from None
     length = (end - day).days % 366
     found = frozenset(yearly(date.fromordinal(_of_leap_year(day + timedelta(days=step)))) for step in range(length + 1))
@@ -129,7 +136,7 @@ def _read_yearly(first: str, last: str, shown: str) -> Entry:
 
 
 def _of_leap_year(day: date) -> int:
-    """The day itself, or 366 days earlier if it has run over the end of the leap year it began in."""
+    """The day within the leap year: days after its end wrap around."""
     return day.toordinal() - (366 if day.year > _LEAP_YEAR else 0)
 
 
@@ -147,7 +154,7 @@ def _weekday(word: str, shown: str) -> int:
     for names in (_WEEKDAYS, _FULL):
         if word in names:
             return names.index(word)
-    raise InvalidWhen(f"calendar entry {shown} is not known; {_HINT}")
+    raise _unknown(shown)
 
 
 def _weekdays_text(days: set[int]) -> str:
@@ -165,7 +172,8 @@ def _with_window(days: Entry, hours: str, shown: str) -> Entry:
     begin, dash, end = hours.partition("-")
     first, last = _clock(begin, shown), _clock(end, shown)
     if not dash or first in (DAY, last):
-        raise InvalidWhen(f"calendar entry {shown} has no hours in it; write them like '09:00-17:00' or '22:00-06:00'")
+        fix = "write hours like '09:00-17:00' or '22:00-06:00'"
+        raise InvalidWhen(f"calendar entry {shown} has an empty range of hours", value=shown, fix=fix)
     last = last or DAY
     if (first, last) == ALL_DAY:
         return days
@@ -179,7 +187,8 @@ def _clock(text: str, shown: str) -> int:
     hour, minute, second = (int(part or 0) for part in found.groups()) if found else (99, 0, 0)
     us = hour * HOUR + minute * MINUTE + second * SECOND
     if minute > 59 or second > 59 or us > DAY:
-        raise InvalidWhen(f"calendar entry {shown}: {text!r} is no time of day; write it like '09:30'")
+        problem = f"calendar entry {shown}: {text!r} is not a time of day"
+        raise InvalidWhen(problem, value=shown, fix="write it like '09:30'")
     return us
 
 
@@ -192,5 +201,5 @@ def _clock_text(us: int) -> str:
 def _moments(first: int, last: int) -> Entry:
     text = f"{moment_text(first)}..{moment_text(last)}"
     if first >= last:
-        raise InvalidWhen(f"calendar entry {text!r} ends before it begins; swap the moments")
+        raise InvalidWhen(f"calendar entry {text!r} ends before it begins", value=repr(text), fix="swap the moments")
     return Entry(moments=(first, last), text=text)

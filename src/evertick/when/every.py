@@ -1,16 +1,13 @@
 """Intervals: every 90 seconds, every 6 hours of the wall clock, 5 minutes after the last run ended.
 
-Where the moments of an interval lie is one of three choices:
+There are three ways to place the moments:
 
-- aligned to the clock (default). An interval that divides a day, or is whole days, is counted from midnight of the
-  rule's zone: `Every("1h", tz="Asia/Kolkata")` fires at :00 there, `Every("1d", tz="Europe/Berlin")` at midnight in
-  summer and in winter. Any other interval is counted from 1970-01-01 00:00 UTC. grid.py tells what a turn of the clock
-  does to them.
-- `since="start"`: start, start + interval, and so on, in real time; the start is the given one, else the creation.
-- `after="end"`: one interval after the end of the run before. There is no fixed sequence; as a pure rule it answers as
-  if each run took no time.
-
-Counting is arithmetic. Only an interval aligned to a clock that is ever turned is counted day by day.
+- aligned to the clock (default). An interval that divides a day, or is whole days, counts from midnight of the rule's
+  zone: `Every("1h", tz="Asia/Kolkata")` fires at :00 there, `Every("1d", tz="Europe/Berlin")` at midnight in summer and
+  in winter. Any other interval counts from 1970-01-01 00:00 UTC. grid.py describes clock changes.
+- `since="start"`: start, start + interval, and so on, in real time; the default start is the creation time.
+- `after="end"`: one interval after the end of the last run. There is no fixed sequence; the rule computes as if each
+  run took no time.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ Since = Literal["clock", "start"]
 
 SHORTEST = MILLISECOND
 
-# A sentence, a nickname, or a cron expression: rules, but no intervals.
+# A sentence, a nickname or a cron expression instead of an interval.
 _OTHER_RULE = re.compile(r"\s*(?:[a-z]{2}|@|.*(?:\*|\bat\b|\d:\d))", re.IGNORECASE)
 
 
@@ -71,14 +68,18 @@ class Every(When):
         interval_us = _interval_us(interval)
         if interval_us < SHORTEST:
             raise InvalidWhen(
-                f"interval: {shown(interval)} is shorter than {duration_text(SHORTEST)}", setting="interval"
+                f"interval: {shown(interval)} is shorter than {duration_text(SHORTEST)}",
+                setting="interval",
+                value=shown(interval),
             )
         if since not in (None, "clock", "start"):
-            raise InvalidWhen(f"since: {shown(since)} is neither 'clock' nor 'start'", setting="since")
+            problem = f"since: {shown(since)} is neither 'clock' nor 'start'"
+            raise InvalidWhen(problem, setting="since", value=shown(since))
         if after not in (None, "end"):
-            raise InvalidWhen(f"after: {shown(after)} is not 'end'")
+            raise InvalidWhen(f"after: {shown(after)} is not 'end'", value=shown(after))
         if after is not None and since is not None:
-            raise InvalidWhen(f"after={shown(after)} and since={shown(since)} exclude each other; keep one")
+            problem = f"after={shown(after)} and since={shown(since)} exclude each other"
+            raise InvalidWhen(problem, fix="keep one of them")
         bounds = Bounds.make(
             start=start, end=end, max_fires=max_fires, jitter=jitter, jitter_mode=jitter_mode, calendar=calendar
         )
@@ -96,7 +97,7 @@ class Every(When):
         self._fill(_grid=self._make_grid())
 
     def _make_grid(self) -> Grid | None:
-        """Where the moments lie; None while the anchor is not known, and after the end of a run, where it never is."""
+        """The grid of the moments; None without a known start, and with `after="end"`."""
         if self.is_after_end:
             return None
         if self.since == "start":
@@ -110,14 +111,14 @@ class Every(When):
         return Steps(self.interval_us)
 
     def bind(self, *, key: str, created: int, tz: str = "UTC", calendars: Mapping[str, Calendar] | None = None) -> Self:
-        """See `When.bind`. An interval since its start that was given none starts at its creation."""
+        """See `When.bind`. With `since="start"` the default start is the creation time."""
         bound = super().bind(key=key, created=created, tz=tz, calendars=calendars)
         if self.since == "start" and self.bounds.start is None:
             bound = bound._with(bounds=msgspec.structs.replace(self.bounds, start=created))
         return bound._with(_grid=bound._make_grid())
 
     def starting_at(self, start: int) -> Self:
-        """See `When.starting_at`. The moments of an interval since its start lie elsewhere."""
+        """See `When.starting_at`. With `since="start"` the grid changes too."""
         twin = super().starting_at(start)
         if self.since == "start":
             twin._fill(_grid=twin._make_grid())
@@ -133,13 +134,13 @@ class Every(When):
         self._check_complete()
         lowest, highest = self._reach()
         found: int | None = max(after + self.interval_us, lowest)
-        # Any moment will do for such a rule, so a closed stretch delays it to the moment at which the calendar opens.
+        # Such a rule may fire at any moment, so it fires when the calendar opens.
         if self.calendar is not None and found is not None:
             found = self.calendar.next_open(found)
         return None if found is None or found > highest else found
 
     def count_us(self, first: int, last: int, limit: int = COUNT_LIMIT) -> int:
-        """How many moments lie in [first, last]. With `after="end"` at most one: the next awaits the end of its run."""
+        """How many moments lie in [first, last]. With `after="end"` at most one: the next depends on its run."""
         if not self.is_after_end:
             return super().count_us(first, last, limit)
         found = self.next_us(first - self.interval_us)
@@ -184,17 +185,17 @@ class Every(When):
 def _interval_us(interval: Duration) -> int:
     try:
         return duration_us(interval, what="interval")
-    except InvalidDuration as refused:
+    except InvalidDuration as error:
         if isinstance(interval, str) and _OTHER_RULE.match(interval):
-            raise _other_form(refused, interval) from None
+            raise _other_form(error, interval) from None
         raise
 
 
-def _other_form(refused: InvalidDuration, text: str) -> InvalidDuration:
-    """With how to write a rule that is no interval; or why no rule says it."""
-    from evertick.when.text import parse_when  # which reads intervals, too
+def _other_form(wrong: InvalidDuration, text: str) -> InvalidDuration:
+    """The error with the right form of a rule that is not an interval."""
+    from evertick.when.text import parse_when  # imports this module
 
-    problem = str(refused)
+    problem = str(wrong)
     if re.match(r"\d+ ?[a-z]+ ", text):  # "14d at 9:00"
         try:
             parse_when(f"every {text}")

@@ -1,8 +1,7 @@
-"""Rules that differ in nothing but their start: one is read, the others are made from it.
+"""Families: rules that differ only in their start. One is parsed, the others are copies with another start.
 
-Whoever makes schedules in code gives each a start of its own, and an interval that counts from its creation has one
-anyway. So a store with a million rules has few families, and a rule of a known one takes half the time
-that reading its text would, or with what a cron expression is searched by a sixth.
+A store with a million rules has few families, since intervals that count from their creation have a start each. A copy
+takes half the time of parsing, and a sixth for a cron expression with its search.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ _KNOWN_MAX = 1_000
 
 
 class Families:
-    """By the text of a rule without its start, the rule that this text is; some may have no moments without one."""
+    """Parsed rules by their text without start; some of them have no moments without one."""
 
     def __init__(self) -> None:
-        self._founders: dict[str, When] = {}
+        self._families: dict[str, When] = {}
 
     def rule(self, text: str) -> When:
-        """What `parse_when` makes of the text, which names no calendar."""
+        """The same as `parse_when` for a text without calendar."""
         before, start, after = text.partition(_START)
         moment, _, rest = after.partition(";")
         family = f"{before};{rest}" if rest else before
         if not start or "start=" in family:
             return parse_when(text)
-        founder = self._founders.get(family) or self._read(family)
-        return founder.starting_at(moment_of(moment, what="start"))
+        member = self._families.get(family) or self._read(family)
+        return member.starting_at(moment_of(moment, what="start"))
 
     def _read(self, family: str) -> When:
-        founder = parse_when(family)
-        if len(self._founders) >= _KNOWN_MAX:
-            self._founders.clear()
-        self._founders[family] = founder
-        return founder
+        member = parse_when(family)
+        if len(self._families) >= _KNOWN_MAX:
+            self._families.clear()
+        self._families[family] = member
+        return member

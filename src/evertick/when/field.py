@@ -1,10 +1,10 @@
-"""One field of a cron expression: its text, read into items, and the items turned into a set of values.
+"""One field of a cron expression: its text is parsed into items, and the items into a set of values.
 
-Pure. A set is an integer with one bit per value. Days that depend on the month (`L`, `15W`, `5#2`) stay items, because
-only a month can tell which days they are; `H` stays an item until the key of the schedule is known.
+Pure. A set is an integer with one bit per value. Days that depend on the month (`L`, `15W`, `5#2`) stay items; `H`
+stays an item until the key of the schedule is known.
 
-The canonical text keeps the order and the shape of what was written, with numbers for names. It never gains or loses a
-leading `*`, because that star decides about the day rule and about clock changes.
+The canonical text keeps the order and the form of the items, with numbers for names. It keeps a leading `*`, which
+matters for the day rule and for clock changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Kind(NamedTuple):
-    """What a field is called, and what may stand in it."""
+    """The name of a field and its allowed values."""
 
     name: str
     low: int
@@ -51,7 +51,7 @@ MONTH = Kind("month", 1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "
 WEEKDAY = Kind("day-of-week", 0, 6, ("sun", "mon", "tue", "wed", "thu", "fri", "sat"))
 YEAR = Kind("year", 1970, 2099)
 
-# Every month has these, so that a spread schedule fires in each of them.
+# Every month has these days, so a schedule with H fires in each of them.
 _LAST_SPREAD_DAY = 28
 
 
@@ -66,7 +66,7 @@ class Values(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """`H`, `H(a-b)`, `H/n`, `H(a-b)/n`: one value of the range (or a start and then every step-th), chosen by key."""
+    """`H`, `H(a-b)`, `H/n`, `H(a-b)/n`: a value of the range (or a start and every step-th), chosen by the key."""
 
     low: int
     high: int
@@ -75,7 +75,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class LastDay(msgspec.Struct, frozen=True):
-    """`L`, `L-3`: the last day of the month, or so many days before it."""
+    """`L`, `L-3`: the last day of the month, or n days before it."""
 
     back: int
 
@@ -116,7 +116,7 @@ _MOST_DIGITS = 4
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A field as it was written: its kind and its items, in order, each once."""
+    """A parsed field: its kind and its items, in order, without duplicates."""
 
     kind: Kind
     items: tuple[Item, ...]
@@ -140,12 +140,12 @@ class Field(msgspec.Struct, frozen=True):
         return any(isinstance(item, Spread) for item in self.items)
 
     def settled(self, key: str) -> Field:
-        """The field with each `H` replaced by the values that fall to this key."""
+        """The field with each `H` replaced by the values of this key."""
         items = tuple(_settle(self.kind, item, key) if isinstance(item, Spread) else item for item in self.items)
         return Field(self.kind, items)
 
     def mask(self) -> int:
-        """The set of its plain values. Items that only a month can resolve are not in it."""
+        """The set of its values, without items that depend on the month."""
         mask = 0
         for item in self.items:
             if isinstance(item, Values):
@@ -155,7 +155,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 def values_of(kind: Kind, item: Values) -> list[int]:
-    """The values of an item, in the order in which a wrapping range passes through them."""
+    """The values of an item, in the order of a wrapping range."""
     high = item.high if item.high >= item.low else item.high + kind.size
     walk = range(item.low, high + 1, item.step)
     return [value if value <= kind.high else value - kind.size for value in walk]
@@ -163,7 +163,7 @@ def values_of(kind: Kind, item: Values) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def parse_field(kind: Kind, text: str) -> Field:
-    """The field that the text says, or an error that names the token, the field and what is allowed there."""
+    """Parse a field. The error names the token, the field and the allowed values."""
     if text == "?" and kind in (DAY, WEEKDAY):
         text = "*"
     items = [_parse_item(kind, token) for token in text.split(",")]
@@ -214,7 +214,7 @@ def _parse_values(kind: Kind, token: str, found: re.Match[str]) -> Values:
         return Values(low, kind.high, step, is_open=True) if found[3] else Values(low, low)
     high = _value(kind, token, found[2])
     if kind == WEEKDAY:
-        # 7 is Sunday: as the end of a range it follows Saturday, anywhere else it is 0.
+        # 7 is Sunday: after Saturday as the end of a range, otherwise 0.
         if low == 7:
             low, high = 0, high % 7
         elif (low, high) == (0, 7):
@@ -257,12 +257,13 @@ def _step(kind: Kind, token: str, text: str | None) -> int:
 def _refuse(kind: Kind, token: str, why: str = "") -> NoReturn:
     shown = token if len(token) <= 40 else token[:40] + "…"
     hint = why or f"allowed are {kind.allowed}, ranges, lists and steps of them{_ALSO.get(kind.name, '')}"
-    raise InvalidWhen(f"{shown!r} in the {kind.name} field: {hint}{'' if why else _name_meant(kind, token)}")
+    problem = f"{shown!r} in the {kind.name} field: {hint}{'' if why else _name_meant(kind, token)}"
+    raise InvalidWhen(problem, value=repr(shown))
 
 
 def _name_meant(kind: Kind, token: str) -> str:
-    """What to write for a word that is the beginning of one name, the whole of it, or nearly so."""
-    # Not at the top: it takes milliseconds, and only a mistake needs it.
+    """The fix for a word that is similar to a name or its beginning."""
+    # Imported here: the import takes milliseconds, and only an error needs it.
     from evertick.text.did_you_mean import alike
 
     names = _WHOLE_NAMES.get(kind.name, ())

@@ -1,12 +1,12 @@
-"""Evenly spaced moments: the three grids that an interval can lie on.
+"""Evenly spaced moments: the three grids of intervals.
 
-`Steps` counts from an anchor and knows no zone. `DayParts` lies on the readings of a zone's clock that are multiples of
-an interval which divides a day; `Days` on every n-th midnight. Where the clock is turned:
+`Steps` counts from an anchor, without a zone. `DayParts` are the wall times of a zone that are multiples of an interval
+that divides a day; `Days` is every n-th midnight. At a clock change:
 
-- a reading that is left out fires once, at the turn; several of them coincide with each other and are one moment;
-- a reading that is shown twice fires twice if the clock went back by at least one interval, else only the first time.
+- skipped wall times fire once, at the change;
+- repeated wall times fire twice if the clock goes back by at least one interval, else only the first time.
 
-So "every 15 minutes" goes on in the repeated hour, and "every day" has one midnight per day.
+So "every 15 minutes" also fires in the repeated hour, and "every day" has one midnight per day.
 
 Pure. `next` and `previous` are strict, `count` includes both ends.
 """
@@ -24,7 +24,7 @@ from evertick.when.wall import first_moment, offset_us, turn_in_day
 
 __all__ = ["DayParts", "Days", "Grid", "Steps"]
 
-# A day without a moment happens only where a clock was put back by a day; the search looks a little further than that.
+# Only a clock change by a whole day gives a day without a moment; the search looks a little further.
 _DAYS_WITHOUT = 4
 
 
@@ -37,7 +37,7 @@ class Grid(Protocol):
 
 
 class Steps(msgspec.Struct, frozen=True, gc=False):
-    """anchor + n * interval; from the anchor on if it `begins` there, else in both directions."""
+    """anchor + n * interval; only from the anchor on if `begins`, else in both directions."""
 
     interval: int
     anchor: int = 0
@@ -57,7 +57,7 @@ class Steps(msgspec.Struct, frozen=True, gc=False):
 
 
 class Days(msgspec.Struct, frozen=True):
-    """Every n-th midnight of a zone, counted from 1970-01-01; n is 2 or more, so no turn of a clock joins two."""
+    """Every n-th midnight of a zone, counted from 1970-01-01; n is 2 or more, so no clock change joins two."""
 
     zone: ZoneInfo
     interval: int
@@ -77,12 +77,12 @@ class Days(msgspec.Struct, frozen=True):
     def _index(self, moment: int) -> int:
         """The index of the last midnight that is not after the moment."""
         index = (moment + offset_us(self.zone, moment)) // self.interval
-        # The clock may have been put back over this midnight since, so that it shows the day before.
+        # After a clock change over this midnight the clock shows the day before.
         return index + 1 if self._moment(index + 1) <= moment else index
 
 
 class DayParts(msgspec.Struct, frozen=True):
-    """The readings of a zone's clock that are multiples of an interval, which divides a day."""
+    """The wall times of a zone that are multiples of an interval that divides a day."""
 
     zone: ZoneInfo
     interval: int
@@ -140,13 +140,13 @@ def _multiples(grid: DayParts, first: int, last: int, offset: int) -> range:
 
 
 def _left_out(grid: DayParts, turn: int, before: int, after: int) -> range:
-    """The moment of the turn, if a reading was left out there and the first reading after it is not itself one."""
+    """The moment of the clock change, if it skips a wall time of the grid and is not one itself."""
     is_any = -(turn + before) % grid.interval < after - before
     is_shown = (turn + after) % grid.interval == 0
     return range(turn, turn + 1, grid.interval) if is_any and not is_shown else range(0)
 
 
 def _end_of_repeat(grid: DayParts, turn: tuple[int, int, int]) -> int:
-    """From when on readings after a turn fire: past those shown before, if they are not to fire again."""
+    """When the grid continues after a clock change: after the repeated wall times, if they do not fire again."""
     at, before, after = turn
     return at + before - after if 0 < before - after < grid.interval else at

@@ -1,6 +1,6 @@
-"""Moments as integers. All arithmetic on time is done in microseconds since 1970 in UTC.
+"""Moments as integers: microseconds since 1970 in UTC.
 
-Pure. Datetimes are for people: they are converted here, at the edge, without passing through a float.
+Pure. Datetimes of the public API are converted here, without floats.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ DAY = 24 * HOUR
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE = timedelta(microseconds=1)
 _TEXT_LONGEST = 40
+_FIX = "write it like '2026-01-31T09:00:00Z'"
 
-# The years that rules speak about. Far enough from what a datetime can hold that no zone's offset leaves it.
+# The years of rules; every zone's offset keeps them inside the range of datetime.
 EARLIEST = (datetime(1800, 1, 1, tzinfo=UTC) - _EPOCH) // _ONE
 LATEST = (datetime(9900, 1, 1, tzinfo=UTC) - _EPOCH) // _ONE
 _FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _ONE
@@ -43,14 +44,16 @@ _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE
 
 
 def to_us(moment: datetime) -> int:
-    """The moment in microseconds. A naive datetime is refused: which zone it means is anybody's guess."""
+    """The moment in microseconds. A naive datetime is rejected: its zone is unknown."""
     if not isinstance(moment, datetime):
-        raise InvalidWhen(f"{shown(moment)} is not a datetime; pass an aware datetime, e.g. datetime.now(UTC)")
+        fix = "pass an aware datetime, e.g. datetime.now(UTC)"
+        raise InvalidWhen(f"{shown(moment)} is not a datetime", value=shown(moment), fix=fix)
     if moment.tzinfo is None or moment.utcoffset() is None:
-        raise InvalidWhen(f"{moment.isoformat()} has no time zone; pass an aware datetime, e.g. tzinfo=UTC")
+        fix = "pass an aware datetime, e.g. tzinfo=UTC"
+        raise InvalidWhen(f"{moment.isoformat()} has no time zone", value=moment.isoformat(), fix=fix)
     us = (moment - _EPOCH) // _ONE
     if not _FIRST <= us <= _LAST:
-        raise InvalidWhen(f"{moment.isoformat()} is outside the years 1 to 9999 of UTC")
+        raise InvalidWhen(f"{moment.isoformat()} is outside the years 1 to 9999 of UTC", value=moment.isoformat())
     return us
 
 
@@ -60,21 +63,21 @@ def from_us(us: int, zone: tzinfo = UTC) -> datetime:
     return utc if zone is UTC else utc.astimezone(zone)
 
 
-# Much of what is written at once is of one moment.
+# Rows that are written together often share a moment.
 @functools.lru_cache(maxsize=256)
 def moment_text(us: int) -> str:
-    """The moment in ISO 8601 with Z, to the microsecond where it has any."""
+    """The moment in ISO 8601 with Z; with microseconds if it has any."""
     return from_us(us).isoformat().replace("+00:00", "Z")
 
 
 def moment_of(text: str, *, what: str = "moment") -> int:
-    """The moment that ISO 8601 text names. It must say its offset, like every datetime here."""
+    """Parse ISO 8601 text, which must have an offset."""
     try:
         moment = datetime.fromisoformat(text.strip()) if len(text) <= _TEXT_LONGEST else None
     except ValueError:
         moment = None
     if moment is None:
-        raise InvalidWhen(f"{what}: {text[:_TEXT_LONGEST]!r} is no moment; write it like '2026-01-31T09:00:00Z'")
+        raise InvalidWhen(f"{what}: {text[:_TEXT_LONGEST]!r} is not a moment", value=shown(text), fix=_FIX)
     if moment.tzinfo is None:
-        raise InvalidWhen(f"{what}: {text!r} has no offset; write it like '2026-01-31T09:00:00Z'")
+        raise InvalidWhen(f"{what}: {text!r} has no offset", value=shown(text), fix=_FIX)
     return to_us(moment)

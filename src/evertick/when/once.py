@@ -1,7 +1,4 @@
-"""One moment: an instant, or a delay that counts from the creation of its schedule.
-
-A delay has no moment until `bind` tells it when the schedule was created; from then on it is an instant.
-"""
+"""One moment: an instant, or a delay from the creation of its schedule, which `bind` turns into an instant."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ __all__ = ["Once", "moved_to"]
 
 
 class Once(When):
-    """A single moment. `at_us` is None while the rule is a delay that is not bound; then `after_us` is the delay."""
+    """A single moment. A delay that is not bound yet has `after_us`, and `at_us` None."""
 
     __slots__ = ("after_us", "at_us")
 
@@ -42,7 +39,7 @@ class Once(When):
         calendar: str | Calendar | None = None,
     ) -> None:
         if at is not None and after is not None:
-            raise InvalidWhen(f"at={shown(at)} and after={shown(after)} exclude each other; keep one")
+            raise InvalidWhen(f"at={shown(at)} and after={shown(after)} exclude each other", fix="keep one of them")
         if at is None and after is None:
             raise InvalidWhen("Once needs a moment (at) or a delay (after)")
         bounds = Bounds.make(jitter=jitter, jitter_mode=jitter_mode, calendar=calendar)
@@ -54,14 +51,14 @@ class Once(When):
         )
 
     def bind(self, *, key: str, created: int, tz: str = "UTC", calendars: Mapping[str, Calendar] | None = None) -> Self:
-        """See `When.bind`. A delay becomes the moment that is so much later than the creation."""
+        """See `When.bind`. A delay becomes the moment that long after the creation."""
         bound = super().bind(key=key, created=created, tz=tz, calendars=calendars)
         if self.after_us is None:
             return bound
         return bound._with(at_us=_within_reach(created + self.after_us), after_us=None)
 
     def starting_at(self, start: int) -> NoReturn:
-        """It has one moment, and no start."""
+        """Raises InvalidWhen: a single moment has no start."""
         raise InvalidWhen(f"{self.text!r} is a single moment and cannot start at {moment_text(start)}")
 
     def _missing(self) -> str | None:
@@ -93,7 +90,8 @@ class Once(When):
 
 def _within_reach(at: int) -> int:
     if not EARLIEST <= at <= LATEST:
-        raise InvalidWhen(f"{moment_text(at)} is out of reach; a moment lies in the years 1800 to 9899")
+        fix = "use a moment in the years 1800 to 9899"
+        raise InvalidWhen(f"{moment_text(at)} is out of range", value=moment_text(at), fix=fix)
     return at
 
 

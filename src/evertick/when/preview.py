@@ -1,7 +1,6 @@
-"""What many schedules will do: their moments, merged in order.
+"""The moments of many rules, merged in order.
 
-Pure and lazy: each rule is asked for its next moment only when the one before it was taken, so that a rule of every
-second beside one of every year costs what is shown, not what lies between.
+Pure and lazy: the next moment of a rule is computed only when the previous one was used.
 """
 
 from __future__ import annotations
@@ -28,14 +27,15 @@ def upcoming_over(
 ) -> list[tuple[datetime, str]]:
     """The moments of all rules strictly after `after`, in order, each in its rule's zone, with the key of its rule.
 
-    At most `count` of them (never more than 10,000), none after `until`, and of a rule in `most` no more than it says
-    (its `max_fires` less those that it has had). Equal moments are in the order of the keys.
+    At most `count` of them (and 10,000), none after `until`. `most` limits the moments of single rules, for example to
+    `max_fires` minus the fires so far. Equal moments are in the order of the keys.
     """
     if count is None and until is None:
-        raise InvalidWhen("upcoming_over needs a count or an until, else it would not end")
+        raise InvalidWhen("upcoming_over has no end", fix="pass count or until")
     limit = UPCOMING_LIMIT if count is None else count
     if type(limit) is not int or not 0 <= limit <= UPCOMING_LIMIT:
-        raise InvalidWhen(f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}")
+        problem = f"count: {shown(count)} is not a whole number from 0 to {UPCOMING_LIMIT}"
+        raise InvalidWhen(problem, setting="count", value=shown(count))
     last = LATEST if until is None else to_us(until)
     found: list[tuple[datetime, str]] = []
     left = dict(most or {})

@@ -1,7 +1,7 @@
 """Public holidays as calendars, from the package `holidays` (`pip install 'evertick[holidays]'`).
 
-The package is needed only where the calendar is made. What is stored is a plain calendar of dates: nodes without the
-package go by it, and a newer version of the package changes nothing that is stored.
+The package is needed only to make the calendar. The store has a plain calendar of dates, which nodes without the
+package can use, and which a newer version of the package does not change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 20
 def holiday_dates(country: str, *, years: int | Iterable[int], subdivision: str | None = None) -> list[date]:
     """The public holidays of a country, or of a part of it, in these years: `holiday_dates("DE", years=2027)`.
 
-    `country` and `subdivision` are codes of ISO 3166 ("DE", "BY"). The dates can be given to `Calendar.weekdays`.
+    `country` and `subdivision` are codes of ISO 3166 ("DE", "BY"). `Calendar.weekdays` accepts the dates.
     """
     known = _package()
     wanted = _checked_years(years)
@@ -34,12 +34,16 @@ def holiday_dates(country: str, *, years: int | Iterable[int], subdivision: str 
     countries: dict[str, list[str]] = known.list_supported_countries()
     if code not in countries:
         raise InvalidInput(
-            f"country: {shown(country)} is not known to the package holidays; pass a code like 'DE' or 'US'"
+            f"country: {shown(country)} is not known to the package holidays",
+            setting="country",
+            value=shown(country),
+            fix="pass a code like 'DE' or 'US'",
         )
     if part is not None and part not in countries[code]:
         some = ", ".join(countries[code][:_SHOWN]) or "none"
-        raise InvalidInput(f"subdivision: {shown(subdivision)} is no part of {code}; known are {some}")
-    # Observed days are in it, as the law of the country has them.
+        problem = f"subdivision: {shown(subdivision)} is not a part of {code}"
+        raise InvalidInput(problem, setting="subdivision", value=shown(subdivision), fix=f"known are {some}")
+    # With observed days, as in the law of the country.
     return sorted(known.country_holidays(code, subdiv=part, years=wanted))
 
 
@@ -53,18 +57,20 @@ def holiday_calendar(
     days: str | None = None,
     tz: str | ZoneInfo | None = None,
 ) -> Calendar:
-    """A calendar that is closed on public holidays, or open on them alone.
+    """A calendar that is closed on public holidays, or open only on them.
 
     `days` are the days of the week on which a calendar that is closed on holidays is open, such as "mon-fri"; by
-    default all. After the last of the years it knows no holiday: store it anew in time.
+    default all. It has no holidays after the last of the years; store a new one before then.
     """
     if on_holidays not in ("closed", "open"):
-        raise InvalidInput(f"on_holidays: {shown(on_holidays)} is neither 'closed' nor 'open'")
+        problem = f"on_holidays: {shown(on_holidays)} is neither 'closed' nor 'open'"
+        raise InvalidInput(problem, setting="on_holidays", value=shown(on_holidays))
     if on_holidays == "open" and days is not None:
-        raise InvalidInput(f"days: {shown(days)} goes with on_holidays='closed'; holidays are what they are")
+        problem = f"days: {shown(days)} is only possible with on_holidays='closed'"
+        raise InvalidInput(problem, setting="days", value=shown(days), fix="leave it out")
     dates = holiday_dates(country, years=years, subdivision=subdivision)
     if not dates:
-        raise InvalidInput(f"{country} has no public holiday in these years; choose others")
+        raise InvalidInput(f"{country} has no public holiday in these years", setting="years", fix="choose others")
     if on_holidays == "open":
         return Calendar(name, include=dates, tz=tz)
     return Calendar(name, include=None if days is None else [days], exclude=dates, tz=tz)
@@ -75,8 +81,8 @@ def _package() -> ModuleType:
         import holidays
     except ImportError as error:
         raise InvalidInput(
-            "public holidays need the package holidays, which is not installed here; "
-            "install it with: pip install 'evertick[holidays]'"
+            "public holidays need the package holidays, which is not installed here",
+            fix="install it with: pip install 'evertick[holidays]'",
         ) from error
     return holidays
 
@@ -95,11 +101,13 @@ def _bounded(years: Iterable[int]) -> Iterable[int]:
         raise InvalidInput(f"years: {shown(years)} must be a year or a list of years, such as range(2027, 2030)")
     for count, year in enumerate(years, 1):
         if count > _YEARS_MOST:
-            raise InvalidInput(f"years: more than {_YEARS_MOST} are too many for one calendar; choose fewer")
+            problem = f"years: more than {_YEARS_MOST} are too many for one calendar"
+            raise InvalidInput(problem, setting="years", fix="choose fewer")
         yield year
 
 
 def _checked_code(code: str, what: str) -> str:
     if not isinstance(code, str) or not 1 <= len(code) <= _CODE_LONGEST:
-        raise InvalidInput(f"{what}: {code!r:.60} is no code; pass one like 'DE' or 'BY'")
+        problem = f"{what}: {code!r:.60} is not a code"
+        raise InvalidInput(problem, setting=what, value=shown(code), fix="pass one like 'DE' or 'BY'")
     return code

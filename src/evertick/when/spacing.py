@@ -1,7 +1,7 @@
-"""How close two moments of a rule can come to each other. Pure.
+"""The smallest distance between two moments of a rule. Pure.
 
-The clock changes of the coming year are looked at besides the next moments: a rule that only crowds where a clock is
-turned is as crowded in summer as it is in March.
+It checks the next moments and those around the clock changes of the coming year, so that the result does not depend on
+the season.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _YEAR = 366 * DAY
 
 
 def nearest_moments(rule: When, after: int, count: int) -> tuple[int, int] | None:
-    """The two neighbours that are closest to each other, among the next `count` and around the next clock changes.
+    """The two consecutive moments with the smallest distance, of the next `count` and around the next clock changes.
 
-    None if fewer than two are to come.
+    None if there are fewer than two.
     """
     most = count if rule.bounds.max_fires is None else min(count, rule.bounds.max_fires)
     found: tuple[int, int] | None = None
@@ -37,7 +37,7 @@ def nearest_moments(rule: When, after: int, count: int) -> tuple[int, int] | Non
 
 
 def _around_clock_changes(rule: When, now: int) -> Iterator[tuple[int, int]]:
-    """From the moment before the clock is turned to as long after it as the turn is wide: so far times are moved."""
+    """From the moment before a clock change to one size of the change after it: the range of shifted times."""
     all_changes = changes(rule.zone)
     for change in all_changes[bisect_left(all_changes, now // SECOND, key=lambda each: each.at) :]:
         at, width = change.at * SECOND, abs(change.after - change.before) * SECOND

@@ -1,8 +1,7 @@
-"""A part of a rule's moments: those that a calendar permits, or all but a few.
+"""Rules with a subset of another rule's moments: those that a calendar permits, or all but a few.
 
-Both are rules themselves, so that whoever asks for the next, the previous or the number of moments need not know that
-some are left out. They are made for a plan and not stored: their text is that of the rule they are a part of. The delay
-of a fire stays that of the whole rule, so that leaving out its neighbour does not move it.
+They are made for a plan and not stored; their text is that of the whole rule. The jitter of a fire stays that of the
+whole rule, so that it does not change if a neighbour is left out.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class _Part(When):
     _whole: When
 
     def _fill_part(self, whole: When, calendar: Calendar | None) -> None:
-        # The calendar that the whole rule names has had its say there.
+        # The whole rule applies its own calendar.
         bounds = msgspec.structs.replace(whole.bounds, calendar=None)
         self._fill(zone=whole.zone, is_zone_given=True, bounds=bounds, calendar=calendar, _next=None, _whole=whole)
 
     def jitter_cap_us(self, fire_at: int) -> int:
-        """As in the whole rule."""
+        """That of the whole rule."""
         return self._whole.jitter_cap_us(fire_at)
 
     def _raw_next(self, after: int) -> int | None:
@@ -67,7 +66,7 @@ class Within(_Part):
 
 
 class Without(_Part):
-    """All moments but these; what is no moment of the rule is left out already."""
+    """All moments but these."""
 
     __slots__ = ("_left_out",)
 

@@ -1,4 +1,4 @@
-"""Rules as text: what a store keeps, a configuration file holds, a command line takes.
+"""Rules as text, as in stores, configuration files and on the command line.
 
     cron 0 9 * * 1-5; tz=Europe/Berlin; calendar=business      a bare "0 9 * * 1-5" or "@daily" is cron, too
     every 90s; since=start; start=2026-01-01T00:00:00Z         also "@every 90s"
@@ -6,8 +6,7 @@
     weekdays at 18:30 in Europe/Berlin                         English, which becomes cron or every: see english.py
 
 Options follow after `;` as name=value, in any order, each once; they are the options of the rule's constructor. The
-`text` of any rule reads back as an equal rule. Whatever the text, the answer is a rule or an InvalidWhen or
-InvalidDuration that names what is wrong, in bounded time.
+`text` of any rule parses to an equal rule. Parsing takes bounded time; it raises InvalidWhen or InvalidDuration.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ __all__ = ["TEXT_LONGEST", "parse_when"]
 TEXT_LONGEST = 2_000
 _SHOWN = 60
 _MAX_FIRES_DIGITS = 12
-# A sentence has a word of three letters, or a short one that joins others, which no duration has; the error for
-# "every 5x" shows what a duration looks like.
+# A sentence has a word of three letters or a preposition, which no duration has. "every 5x" is a wrong duration.
 _WORD = re.compile(r"[a-z]{3}|\b(?:at|on|in|to)\b", re.IGNORECASE)
 
 _JITTER = {"jitter", "jitter_mode", "calendar", "tz"}
@@ -46,17 +44,20 @@ _OPTIONS = {
 
 
 def parse_when(text: str, calendars: Mapping[str, Calendar] | None = None) -> When:
-    """The rule that the text means. A calendar not among `calendars` stays a name, which `bind` resolves."""
+    """Parse a rule. A calendar that is not in `calendars` stays a name, which `bind` resolves."""
     if not isinstance(text, str):
-        raise InvalidWhen(f"{shown(text)} is not the text of a rule; pass a string like 'every 90s'")
+        problem = f"{shown(text)} is not the text of a rule"
+        raise InvalidWhen(problem, value=shown(text), fix="pass a string like 'every 90s'")
     if len(text) > TEXT_LONGEST:
-        raise InvalidWhen(f"a rule of {len(text)} characters is too long; at most {TEXT_LONGEST} are taken")
+        problem = f"a rule of {len(text)} characters is too long"
+        raise InvalidWhen(problem, value=shown(text), fix=f"write at most {TEXT_LONGEST}")
     head, *rest = text.split(";")
     kind, body, tz = _read_head(head.strip())
     options = _options(kind, rest)
     if tz is not None:
         if "tz" in options:
-            raise InvalidWhen(f"option 'tz' is given twice, as 'in {tz[:_SHOWN]}' too; keep one")
+            problem = f"option 'tz' is given twice, as 'in {tz[:_SHOWN]}' too"
+            raise InvalidWhen(problem, value=shown(tz), fix="keep one of them")
         options["tz"] = tz
     if "calendar" in options:
         options["calendar"] = (calendars or {}).get(options["calendar"], options["calendar"])
@@ -79,9 +80,11 @@ def _read_head(head: str) -> tuple[str, str, str | None]:
         return "every", rest.strip(), None
     if not head:
         raise InvalidWhen(
-            "'' is no rule; begin with 'cron', 'every' or 'once', or write a cron expression or 'weekdays at 18:30'"
+            "'' is not a rule",
+            value="''",
+            fix="begin with 'cron', 'every' or 'once', or write a cron expression or 'weekdays at 18:30'",
         )
-    # No cron expression begins with two letters: its first field knows no names, and H is one letter.
+    # No cron expression begins with two letters: its first field has no names, and H is one letter.
     return read_english(head) if head[:2].isalpha() and len(head) > 1 else ("cron", head, None)
 
 
@@ -97,12 +100,14 @@ def _options(kind: str, parts: list[str]) -> dict[str, Any]:
         name, equals, value = part.partition("=")
         name, value = name.strip(), value.strip()
         if not equals or not value:
-            raise InvalidWhen(f"option {part.strip()[:_SHOWN]!r} has no value; write it as name=value")
+            problem = f"option {part.strip()[:_SHOWN]!r} has no value"
+            raise InvalidWhen(problem, value=shown(part.strip()), fix="write it as name=value")
         if name not in _OPTIONS[kind]:
             known = ", ".join(sorted(_OPTIONS[kind]))
-            raise InvalidWhen(f"option {name[:_SHOWN]!r} is not known to {kind!r}; it takes {known}")
+            problem = f"option {name[:_SHOWN]!r} is not known to {kind!r}"
+            raise InvalidWhen(problem, value=shown(name), fix=f"it takes {known}")
         if name in found:
-            raise InvalidWhen(f"option {name!r} is given twice; keep one")
+            raise InvalidWhen(f"option {name!r} is given twice", value=shown(name), fix="keep one of them")
         found[name] = _READERS[name](name, value) if name in _READERS else value
     return found
 
@@ -113,7 +118,7 @@ def _moment(name: str, text: str) -> datetime:
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_FIRES_DIGITS):
-        raise InvalidWhen(f"{name}: {text[:_SHOWN]!r} is not a whole number", setting=name)
+        raise InvalidWhen(f"{name}: {text[:_SHOWN]!r} is not a whole number", setting=name, value=shown(text))
     return int(text)
 
 

@@ -1,9 +1,8 @@
-"""Readings of a wall clock, as moments, and back.
+"""Conversion between wall times ("readings") of a zone and moments.
 
-A reading is what a clock on the wall of a zone shows, in microseconds since it showed 1970-01-01 00:00. Where the clock
-is put forward a reading is left out, where it is put back it is shown twice; `first_moment` gives every reading one
-moment all the same: the first at which the clock shows it or, if it is left out, a later one. So a later reading never
-has an earlier moment, and whoever lists readings in order lists moments in order.
+A reading is the wall time in microseconds since it was 1970-01-01 00:00. A clock change skips or repeats readings;
+`first_moment` gives each reading one moment: the first at which the clock shows it or a later one. So the moments of
+increasing readings never decrease.
 
 Pure. Intervals and calendars count days and hours with it.
 """
@@ -22,7 +21,7 @@ __all__ = ["day_of", "first_moment", "midnight", "offset_us", "turn_in_day"]
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - readings are naive by nature
 _ONE = timedelta(microseconds=1)
 _UTC = "UTC"
-# Calendars look fifty years past the moment they are asked about.
+# Calendars search fifty years ahead.
 _MARGIN = 60 * 366 * DAY
 
 
@@ -35,11 +34,11 @@ def offset_us(zone: ZoneInfo, moment: int) -> int:
 
 def first_moment(zone: ZoneInfo, reading: int) -> int:
     """The first moment at which the zone's clock shows the reading or a later one."""
-    # What no rule can ask about may lie beyond what a datetime holds; nobody sees that its offset is left out.
+    # Beyond the range of rules the offset does not matter, and datetime may overflow.
     if zone.key == _UTC or not EARLIEST - _MARGIN <= reading <= LATEST + _MARGIN:
         return reading
-    # Almost always no turn is near. The nearest two of any zone since 1970 are almost a week apart, so equal offsets a
-    # day or two to either side say so, and those are remembered.
+    # Fast path: equal offsets a day before and two days after mean no clock change between, since any two changes of a
+    # zone are almost a week apart.
     offset = _offset_at_day(zone, reading // DAY - 1)
     if offset == _offset_at_day(zone, reading // DAY + 2):
         return reading - offset
@@ -56,9 +55,9 @@ def midnight(zone: ZoneInfo, day: int) -> int:
 
 
 def day_of(zone: ZoneInfo, moment: int) -> int:
-    """The day that a moment belongs to: the last one that has begun by then.
+    """The day of a moment: the last one that has begun.
 
-    It differs from the date on the clock where the clock is put back over midnight: the day that began goes on.
+    It differs from the date on the clock after a clock change back over midnight: the new day continues.
     """
     day = (moment + offset_us(zone, moment)) // DAY
     return day + 1 if midnight(zone, day + 1) <= moment else day
@@ -68,7 +67,7 @@ def day_of(zone: ZoneInfo, moment: int) -> int:
 def turn_in_day(zone: ZoneInfo, utc_day: int) -> tuple[int, int, int] | None:
     """The moment in (0:00, 24:00] of a day of UTC at which the zone's offset changes, with the offsets around it.
 
-    No zone has changed its offset twice in one day of UTC; if one ever does, the two count as one change.
+    No zone has changed its offset twice in one day of UTC; two such changes would count as one.
     """
     first, last = utc_day * DAY, (utc_day + 1) * DAY
     before, after = _offset_at_day(zone, utc_day), _offset_at_day(zone, utc_day + 1)

@@ -1,12 +1,11 @@
-"""Time zones: IANA names, the changes of their clocks, and the stretches of time a rule has to look at.
+"""Time zones: IANA names, their clock changes, and the spans of time that a rule searches.
 
-Pure. The standard library answers "which wall clock at this instant", but does not say when a clock changes; the
-changes are found here once per zone by probing, and kept. Every change of offset is treated alike, whether or not it
-is called daylight saving time: Dublin's is negative, Samoa's change of 2011 took a whole day, North Korea's were
-politics.
+Pure. The standard library gives the wall time of an instant, but not the clock changes; they are found once per zone by
+probing, and cached. All changes of the offset are treated alike, whether or not they are daylight saving time: Samoa's
+change of 2011 skipped a whole day.
 
-All times are whole seconds. An *instant* counts from 1970 in UTC; a *wall* time counts the same way what the clock on
-the wall shows. instant + offset = wall.
+All times are whole seconds. An *instant* counts from 1970 in UTC; a *wall* time is the reading of the zone's clock in
+the same unit. instant + offset = wall.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from evertick.errors import InvalidWhen
 
 __all__ = ["END", "Change", "GapRule", "Span", "changes", "offset_at", "spans", "zone_fingerprint", "zone_named"]
 
-# Rules answer for wall clocks from 1970 up to the end of 2099.
+# Rules have wall times from 1970 to the end of 2099.
 END = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
 
 _DAY = 86_400
 _BEFORE, _AFTER = -2 * _DAY, END + 2 * _DAY
 # The two nearest changes of any zone since 1970 are 6 days and 23 hours apart (Brazil 2000, Gaza 2040), so a probe
-# every three days sees every change on its own; a test holds this against each zone of the system.
+# every three days finds each change; a test checks this for each zone of the system.
 _PROBE = 3 * _DAY
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WALL_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall time
@@ -38,7 +37,7 @@ GapRule = Literal["literal", "skip", "cron", "shift"]
 
 
 class Change(NamedTuple):
-    """At this instant the offset of the wall clock changes. A gap if it grows, a repetition if it shrinks."""
+    """A clock change. Wall times are skipped if the offset grows, and repeated if it shrinks."""
 
     at: int
     before: int
@@ -46,10 +45,10 @@ class Change(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stretch of instants [start, end) in which a rule is asked about the wall clock at these offsets.
+    """A range of instants [start, end) in which a rule is compared with the wall clock at these offsets.
 
-    More than one offset: times moved out of a gap mix with the regular ones. With `gap`, a stretch of one second: it is
-    also a moment when the rule has one among the wall times of the gap.
+    More than one offset: times that were shifted out of a gap mix with regular ones. With `gap`, a range of one second:
+    it is also a moment if the rule has one among the wall times of the gap.
     """
 
     start: int
@@ -59,13 +58,13 @@ class Span(NamedTuple):
 
 
 def zone_named(name: str | ZoneInfo) -> ZoneInfo:
-    """The zone of an IANA name. Names that depend on the machine or count leap seconds are refused."""
+    """The zone of an IANA name. Names that depend on the machine or count leap seconds are rejected."""
     if isinstance(name, ZoneInfo):
         name = name.key or ""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
         raise _no_zone(f"{_shown(name)} is not a time zone", name)
     if name == "localtime" or name.startswith(("posix", "right/")):
-        raise _no_zone(f"{name!r} means something else on every machine", name)
+        raise _no_zone(f"{name!r} depends on the machine", name)
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -92,9 +91,9 @@ def offset_at(zone: ZoneInfo, instant: int) -> int:
 
 @lru_cache(maxsize=1024)
 def changes(zone: ZoneInfo) -> tuple[Change, ...]:
-    """Every change of the zone's clock that a rule can meet, in order."""
-    # Probing by wall time is much faster than by instant; which side of a change a probe inside a gap or a
-    # repeated hour falls on does not matter, because the search goes a day further to either side.
+    """Every clock change of the zone in the range of rules, in order."""
+    # Probing by wall time is much faster than by instant. A probe inside a skipped or repeated hour does no harm, since
+    # the search covers one more day on either side.
     found = []
     offset_of, step = zone.utcoffset, timedelta(seconds=_PROBE)
     wall, end = datetime(1969, 12, 28), datetime(2100, 1, 4)  # noqa: DTZ001 - wall times
@@ -123,11 +122,10 @@ def _first_with(zone: ZoneInfo, offset: int, low: int, high: int) -> int:
 
 @lru_cache(maxsize=4096)
 def spans(zone: ZoneInfo, rule: GapRule) -> tuple[Span, ...]:
-    """The stretches of instants in which a rule can have moments, in order and without overlap.
+    """The spans in which a rule can have moments, in order and disjoint.
 
-    `literal` takes the wall clock as it is. The others leave out what the clock shows again after it was set back, and
-    treat the wall times of a gap by their name: `skip` drops them, `cron` gathers them at the first instant after the
-    gap, `shift` keeps counting with the old offset for as long as the gap is wide.
+    `literal` uses the wall clock as it is. The others drop repeated wall times. For skipped ones: `skip` drops them,
+    `cron` moves them to the first instant after the gap, `shift` keeps the old offset for the length of the gap.
     """
     pieces: list[tuple[int, int, int]] = []
     gaps: dict[int, tuple[int, int]] = {}
@@ -138,7 +136,7 @@ def spans(zone: ZoneInfo, rule: GapRule) -> tuple[Span, ...]:
         pieces.append((start, change.at, offset))
         if change.at == _AFTER:
             break
-        # What the clock showed up to here: anything below it is a repetition.
+        # The latest wall time so far: anything below it is repeated.
         shown = max(shown, change.at + change.before)
         missing = (max(shown, change.at + change.before), change.at + change.after)
         start, offset = change.at, change.after
@@ -154,7 +152,7 @@ def spans(zone: ZoneInfo, rule: GapRule) -> tuple[Span, ...]:
 
 
 def _cut(pieces: list[tuple[int, int, int]], gaps: dict[int, tuple[int, int]]) -> tuple[Span, ...]:
-    """Pieces that may overlap, cut into spans that do not."""
+    """Split overlapping pieces into disjoint spans."""
     pieces = sorted(piece for piece in pieces if piece[0] < piece[1])
     edges = sorted({edge for piece in pieces for edge in piece[:2]} | {edge for at in gaps for edge in (at, at + 1)})
     result, upcoming, active = [], 0, list[tuple[int, int, int]]()
@@ -171,9 +169,9 @@ def _cut(pieces: list[tuple[int, int, int]], gaps: dict[int, tuple[int, int]]) -
 
 @lru_cache(maxsize=1024)
 def zone_fingerprint(name: str | ZoneInfo) -> str:
-    """A short hash of the zone's clock changes: it differs when an update of the zone data moves any of them.
+    """A short hash of the zone's clock changes, which an update of the zone data may change.
 
-    Taken over the changes and not over the file, so that nodes whose packagers store the same rules differently agree.
+    It is a hash of the changes and not of the file, since distributions encode the same rules differently.
     """
     zone = zone_named(name)
     digest = hashlib.sha256(str(offset_at(zone, 0)).encode())

@@ -143,10 +143,10 @@ def test_clock_changes_of_the_next_year_are_shown_with_their_date(text: str, dst
         ("0 0 29 2 *", "February outside leap years has no 29th"),
         (
             "*/7 * * * *",
-            "*/7 in the minute field starts anew every hour: after minute 56 the next is 4 minutes later, not 7",
+            "*/7 in the minute field restarts every hour: after minute 56 the next is 4 minutes later, not 7",
         ),
-        ("0 */5 * * *", "*/5 in the hour field starts anew every day: after hour 20 the next is 4 hours later, not 5"),
-        ("0 0 */2 * *", "*/2 in the day-of-month field starts anew on the 1st of every month"),
+        ("0 */5 * * *", "*/5 in the hour field restarts every day: after hour 20 the next is 4 hours later, not 5"),
+        ("0 0 */2 * *", "*/2 in the day-of-month field restarts on the 1st of every month"),
         (
             "0 0 1 * mon",
             "day-of-month and day-of-week are both given: it fires when either matches; days='and' asks for both",

@@ -323,7 +323,7 @@ def test_a_time_of_day_given_as_an_interval_is_refused_with_the_right_option(giv
     "text", ["daily at", "daily at 9:00 and", "every 15 minutes and", "yearly on", "in UTC", "every in UTC"]
 )
 def test_an_incomplete_sentence_is_refused(text: str) -> None:
-    with pytest.raises(InvalidWhen, match="ends where more is expected"):
+    with pytest.raises(InvalidWhen, match="is incomplete"):
         parse_when(text)
 
 

@@ -180,7 +180,7 @@ def test_differs_nicknames_can_have_any_case() -> None:
 
 
 def test_differs_reboot_is_refused_because_it_is_no_moment() -> None:
-    with pytest.raises(InvalidWhen, match="is no moment"):
+    with pytest.raises(InvalidWhen, match="is not a moment"):
         Cron("@reboot")
 
 
