@@ -490,13 +490,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="same_fence_again",
         what="a claim does not draw a new fence",
-        seeds=(20, 103, 31),
+        seeds=(101, 20, 103),
         patches=(_sql("fence.draw", "value + 1", "max(value, 1)"),),
     ),
     Mutant(
         name="dead_nodes_claim",
         what="a node that is written down as dead still gets work",
-        seeds=(132, 71, 84),
+        seeds=(54, 132, 71),
         patches=(
             _sql("claim.node", " AND died_at IS NULL", ""),
             _attribute(fires, "is_alive", lambda db, node: True),
@@ -505,7 +505,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="start_without_answer",
         what="a node starts what it has asked for although the answer was lost",
-        seeds=(142, 189),
+        seeds=(124, 142, 189),
         patches=(_wrapped(fire.Recorder, "_record", _believe_unanswered),),
     ),
     Mutant(
@@ -517,19 +517,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="claiming_unlocked",
         what="claims under way are taken for strays",
-        seeds=(33,),
+        seeds=(101, 33),
         patches=(_wrapped(node.LocalNode, "__init__", _without_lock),),
     ),
     Mutant(
         name="lowest_priority_first",
         what="claims begin with the lowest priority",
-        seeds=(103, 20, 60),
+        seeds=(192, 103, 20),
         patches=(_wrapped(claims, "_lanes", _backwards),),
     ),
     Mutant(
         name="expiry_ignored",
         what="a run that is too old to start is started",
-        seeds=(103, 31, 42),
+        seeds=(31, 103, 42),
         patches=(_attribute(claims, "_is_expired", lambda run, now: False),),
     ),
     # --- outcomes
@@ -548,7 +548,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="release_spends_attempt",
         what="work that a stop cut off counts as a failed attempt",
-        seeds=(103, 33, 60),
+        seeds=(192, 103, 33),
         patches=(_wrapped(judge, "_judge_stop", _spend_attempt),),
     ),
     Mutant(
@@ -560,7 +560,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="cancel_forgotten_by_retry",
         what="a run whose cancel was asked for is tried again",
-        seeds=(33, 68),
+        seeds=(101, 33, 68),
         patches=(_sql("finish.held", "r.is_cancel_requested", "0"),),
     ),
     Mutant(
@@ -624,13 +624,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="precious_run_again",
         what="what must not run twice is run again after its node has died",
-        seeds=(42, 26),
+        seeds=(38, 42, 26),
         patches=(_sql("rehome.find", "r.at_most_once", "0 AS at_most_once"),),
     ),
     Mutant(
         name="nobody_rehomes",
         what="the runs of the dead are left to them",
-        seeds=(20, 103, 31),
+        seeds=(28, 20, 103),
         patches=(_sql("rehome.find", "NOT EXISTS", "0 AND NOT EXISTS"),),
     ),
     # --- duties
@@ -651,7 +651,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="term_stands_still",
         what="a new holder acts under the term of the one before",
-        seeds=(31, 33, 142),
+        seeds=(101, 31, 33),
         patches=(_sql("hold_duties.take", "term = 1 + CASE WHEN term > 0", "term = CASE WHEN term > 0"),),
     ),
     Mutant(
@@ -666,14 +666,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="resigned_before_it_has_stopped",
         what="a duty is handed over while its function is still at it",
-        seeds=(33, 42, 71),
+        seeds=(137, 33, 42),
         patches=(_attribute(duty.Term, "stop", lambda self, why: None),),
     ),
     # --- moments
     Mutant(
         name="record_without_cursor_guard",
         what="a plan is written whatever became of the cursor meanwhile",
-        seeds=(20, 60, 142),
+        seeds=(28, 20, 60),
         patches=_ANY_CURSOR,
     ),
     Mutant(
@@ -694,7 +694,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="planned_by_own_clock",
         what="a node plans by its own clock instead of the store's",
-        seeds=(103, 20, 31),
+        seeds=(28, 103, 20),
         patches=(_wrapped(fire.Recorder, "_plan", _plan_by_own_clock),),
     ),
     Mutant(
@@ -706,7 +706,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="coalesced_without_trace",
         what="moments for which a newer one runs are not recorded",
-        seeds=(31, 103, 60),
+        seeds=(124, 31, 103),
         patches=(_wrapped(plan, "_catch_up_latest", _skip_oldest),),
     ),
     Mutant(
@@ -724,13 +724,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="overlap_ignored_by_trigger",
         what="a trigger by hand runs beside a live run",
-        seeds=(42, 59, 26),
+        seeds=(142, 42, 59),
         patches=(_attribute(editor, "admit", lambda overlap, live: "free"),),
     ),
     Mutant(
         name="blocked_for_ever",
         what="a verdict does not free what waits for it",
-        seeds=(20, 189, 33),
+        seeds=(28, 20, 189),
         patches=(_no_sql("run.unblock"),),
     ),
     Mutant(
@@ -749,13 +749,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="edit_does_not_settle",
         what="a change forgets what the old definition still owed",
-        seeds=(31, 20, 103),
+        seeds=(101, 31, 20),
         patches=(_attribute(editor, "settle", lambda *args, **options: ((), ())),),
     ),
     Mutant(
         name="change_fires_at_once",
         what="after an edit or a resume the cursor starts in the past",
-        seeds=(31, 20, 103),
+        seeds=(101, 31, 20),
         patches=(_wrapped(editor, "cursor_after", _cursor_in_the_past),),
     ),
     Mutant(
@@ -786,7 +786,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="limit_lets_nobody_through",
         what="the end of a run under a limit lets nobody through",
-        seeds=(103, 33, 60),
+        seeds=(216, 103, 33),
         patches=(_attribute(endings, "make_room", lambda db, app, keys: False),),
     ),
     Mutant(
@@ -851,7 +851,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="node_over_its_slots",
         what="a node takes one run more than it has slots",
-        seeds=(31, 20),
+        seeds=(38, 31, 20),
         patches=(_attribute(node.Hold, "idle", property(_one_slot_too_many)),),
     ),
     # --- decisions about single moments, and blackouts
@@ -946,7 +946,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="message_of_the_dead_left",
         what="what a dead node was sending is not sent by anybody else",
-        seeds=(168, 132, 80),
+        seeds=(9, 168, 132),
         patches=(_no_sql("claim_messages.release_lost"),),
     ),
     Mutant(
@@ -970,7 +970,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="failed_delivery_counts",
         what="a message that could not be delivered counts as sent",
-        seeds=(168, 132, 80),
+        seeds=(174, 168, 132),
         patches=(_wrapped(outbox_delivery, "judge_delivery", _sent_whatever_came),),
     ),
     Mutant(
@@ -1127,19 +1127,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unique_period_ignored",
         what="a key that is taken for a period is given to others when its run has ended",
-        seeds=(20, 103, 33),
+        seeds=(216, 20, 103),
         patches=(_sql("enqueue.find_unique_for", "u.until > ?3", "u.until < ?3 * 0"),),
     ),
     Mutant(
         name="unique_period_without_end",
         what="a key that is taken for a period is never free again",
-        seeds=(20, 103, 33),
+        seeds=(216, 20, 103),
         patches=(_sql("enqueue.find_unique_for", "u.until > ?3", "u.until > ?3 * 0"),),
     ),
     Mutant(
         name="unique_key_shared",
         what="two live runs may have the same unique key (nobody looks, and no index forbids it, a pair)",
-        seeds=(20, 103, 31),
+        seeds=(38, 20, 103),
         patches=tuple(_attribute(where, "is_duplicate", lambda *args: False) for where in (fires,)),
         tables=(
             "DROP INDEX evertick_runs_unique",
