@@ -1,1 +1,1 @@
-"""Answers in words. Reads, and changes nothing."""
+"""Explanations as text. Reads, and changes nothing."""

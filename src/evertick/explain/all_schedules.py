@@ -1,4 +1,4 @@
-"""All schedules of an app with their rules, read a page at a time: for those who look over the whole of it."""
+"""All schedules of an app with their parsed rules, read a page at a time."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _PAGE = 1_000
 
 
 class ParsedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as people read it, and its rule or the reason why it has none."""
+    """A schedule, and its rule or the reason why that cannot be parsed."""
 
     schedule: Schedule
     rule: When | None
-    # What of the rule fires, where that is not all of it.
+    # The part of the rule that fires, if a blackout or overrides remove moments.
     part: When | None = None
-    # Where single moments were moved to.
+    # The new times of moved moments.
     moved: tuple[int, ...] = ()
     rule_error: str | None = None
-    # Evertick itself has paused it, because it had failed too often in a row.
+    # Evertick paused it after too many failures in a row.
     is_failing: bool = False
-    # Evertick itself has paused it, because nothing declares it any more.
+    # Evertick paused it because it is no longer declared.
     is_left_over: bool = False
-    # How it stands still because a clock was wrong.
+    # How a wrong clock has stopped it.
     astray: Astray | None = None
-    # The declaration that is in force, of one that code declares.
+    # The declaration in force.
     declared: DeclaredBy | None = None
 
     @property
     def expected(self) -> Expected | None:
-        """What is to be expected of it; None for one that is paused, over, or cannot be read."""
+        """The expected fires; None for a schedule that is paused, over, or has an invalid rule."""
         if self.rule is None or self.schedule.is_paused:
             return None
-        if self.schedule.next_fire_at is None:  # nothing is left but moved moments
+        if self.schedule.next_fire_at is None:  # only moved moments are left
             return Expected(rule=self.rule, part=self.part, left=0, moved=self.moved) if self.moved else None
         most = self.rule.bounds.max_fires
         left = None if most is None else most - self.schedule.fires - len(self.moved)
@@ -55,7 +55,7 @@ class ParsedSchedule(msgspec.Struct, frozen=True, kw_only=True):
 async def survey(
     store: Store, app: str, *, keys: Sequence[str] = (), labels: Mapping[str, str] | None = None
 ) -> AsyncIterator[ParsedSchedule]:
-    """Every schedule, by key; or only those with these keys and labels."""
+    """All schedules, by key, or those with these keys and labels."""
     calendars = await load_calendars(store, app)
     wanted = ScheduleFilter(keys=tuple(keys) or None, labels=dict(labels or {}), limit=_PAGE, with_counts=False)
     while True:
@@ -63,14 +63,14 @@ async def survey(
         stored = await store.stored_schedules(app, keys=[schedule.key for schedule in page])
         by_key, now = {each.key: each for each in stored}, await store.now()
         for schedule in page:
-            if schedule.key in by_key:  # not removed between the two looks
-                yield await _surveyed(store, schedule, by_key[schedule.key], calendars, now)
+            if schedule.key in by_key:  # not removed meanwhile
+                yield await _parsed(store, schedule, by_key[schedule.key], calendars, now)
         if len(page) < _PAGE:
             return
         wanted = msgspec.structs.replace(wanted, after_key=page[-1].key)
 
 
-async def _surveyed(
+async def _parsed(
     store: Store, schedule: Schedule, stored: StoredSchedule, calendars: dict[str, Calendar], now: int
 ) -> ParsedSchedule:
     pause = stored.pause
@@ -93,7 +93,7 @@ async def _surveyed(
 
 
 def _part(rule: When, stored: StoredSchedule, blackout: Calendar | None) -> When | None:
-    """The rule without the moments of a blackout and decided ones; None: all of it."""
+    """The rule without moments in a blackout and overridden ones; None: the whole rule."""
     part = rule if blackout is None else Within(rule, blackout)
     part = without_decided(part, stored.occurrences)
     return None if part is rule else part

@@ -1,7 +1,7 @@
-"""The table of high availability: every loop, duty and schedule, who holds it now, and what more nodes would do.
+"""The table of high availability: every loop, duty and schedule, its holders, and how it runs on several nodes.
 
-What stands in it is declared (`engine/loops.py` for Evertick's own, the mode of a schedule or a duty for the user's)
-or read: nodes tell with each beat when their loops have stepped and will step. Reads, and changes nothing.
+The modes come from `engine/loops.py`, and from the declarations of schedules and duties. Each heartbeat of a node has
+the last and the next step of its loops. Reads, and changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["HA_KINDS", "REPLICAS", "HaKind", "HaLine", "HaNode", "HaTable", "ha_
 HaKind = Literal["loop", "duty", "schedule"]
 HA_KINDS: tuple[HaKind, ...] = get_args(HaKind)
 
-# What N nodes do with what a user declares, by its kind and mode.
+# How a schedule or a duty runs on N nodes, by its mode.
 REPLICAS: dict[tuple[HaKind, Mode], str] = {
     ("schedule", "claimed"): "Each fire is recorded by one of them, and run by one that knows the task.",
     ("schedule", "every-node"): "Each fire is recorded by one of them, and run once by each that knows the task.",
@@ -32,7 +32,7 @@ REPLICAS: dict[tuple[HaKind, Mode], str] = {
 
 
 class HaNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A live node. Several may have one name."""
+    """A live node. Several may have the same name."""
 
     id: str
     name: str
@@ -44,29 +44,29 @@ class HaLine(msgspec.Struct, frozen=True, kw_only=True):
     kind: HaKind
     name: str
     mode: Mode
-    # What it does, where Evertick itself knows; the rule of a schedule.
+    # The purpose of a loop or a built-in duty; the rule of a schedule.
     does: str
-    # The live nodes that have it now. Of a duty: its holder; of the others all that take part.
+    # The holder of a duty; the live nodes that take part in a loop or a schedule.
     holders: tuple[HaNode, ...]
-    # Of a duty: under which term it is held.
+    # The term of a duty.
     term: int | None = None
-    # When it stepped, acted or fired last, and when it will next by itself: on the first node that does.
+    # The last and the next step, tick or fire over all nodes.
     last_at: datetime | None = None
     next_at: datetime | None = None
     is_paused: bool = False
-    # What N nodes do, in a sentence.
+    # A sentence about N nodes.
     replicas: str
 
 
 class HaTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The table of one app, at a moment of the store's time."""
+    """The table of an app at a time of the store's clock."""
 
     app: str
     at: datetime
-    # The live nodes, the longest alive first.
+    # The live nodes, the oldest first.
     nodes: tuple[HaNode, ...]
     lines: tuple[HaLine, ...]
-    # How many schedules the app has; more than there are lines of, where the limit has cut them off.
+    # The number of schedules of the app, which may exceed the limit of the lines.
     schedules: int
 
 
@@ -78,8 +78,10 @@ async def ha_table(
     limit: int = 100,
     declared_duties: Sequence[str] = (),
 ) -> HaTable:
-    """Holders of loops, duties and schedules now. At most `limit` schedules are listed, by key. The store knows the
-    duties that were held; `declared_duties` are listed in any case."""
+    """The current holders of loops, duties and schedules. At most `limit` schedules are listed, by key.
+
+    The store knows only duties that were held once; `declared_duties` are listed in any case.
+    """
     wanted, pulse = set(kinds), await store.pulse(app)
     nodes = [node for node in await store.nodes(app) if node.died_at is None]
     lines: list[HaLine] = []
@@ -104,15 +106,15 @@ def _short(nodes: Sequence[Node]) -> tuple[HaNode, ...]:
 
 
 def _loop(kind: LoopKind, nodes: Sequence[Node]) -> HaLine:
-    # A node of another version may not have the loop, or has not beaten yet.
-    having = [node for node in nodes if kind.name in node.ticks]
-    ticks = [node.ticks[kind.name] for node in having]
+    # A node of another version may lack the loop, and a new node has sent no heartbeat yet.
+    holders = [node for node in nodes if kind.name in node.ticks]
+    ticks = [node.ticks[kind.name] for node in holders]
     return HaLine(
         kind="loop",
         name=kind.name,
         mode=kind.mode,
         does=kind.does,
-        holders=_short(having),
+        holders=_short(holders),
         last_at=max((tick.last_at for tick in ticks if tick.last_at is not None), default=None),
         next_at=min((tick.next_at for tick in ticks if tick.next_at is not None), default=None),
         replicas=kind.replicas,
@@ -120,7 +122,7 @@ def _loop(kind: LoopKind, nodes: Sequence[Node]) -> HaLine:
 
 
 def _duties(found: Sequence[Duty], declared: Sequence[str]) -> Iterator[HaLine]:
-    """Those of Evertick first; these and the declared ones also while no node has taken them yet."""
+    """Built-in duties first. Built-in and declared duties are listed also before a node has held them."""
     by_name = {duty.name: duty for duty in found}
     for name in (*OWN_DUTIES, *sorted({*by_name, *declared} - OWN_DUTIES.keys())):
         duty, own = by_name.get(name), OWN_DUTIES.get(name)

@@ -1,4 +1,4 @@
-"""Why a run does what it does, and what holds up the runs of a task, in words. Reads, and changes nothing."""
+"""Explains a run, and the live runs of a task. Reads, and changes nothing."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ __all__ = [
 
 _COUNTED_MOST = 10_000
 _NAMED_MOST = 3
-# How far a line of runs that wait for each other is followed.
-_LINE_MOST = 20
+# At most this many runs that wait for each other are listed.
+_BLOCKERS_MOST = 20
 _BEATS_IN_LEASE = 5
 _DEFAULT_QUEUE = "default"
 
@@ -52,21 +52,21 @@ class WhyRun(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     task: str
     schedule_key: str | None
-    # What it does or waits for, or how it ended.
+    # Its current step, or how it ended.
     now: str
-    # What stands before it, nearest first.
+    # The runs that it waits for, nearest first.
     behind: list[str]
-    # Who could run it.
+    # The nodes that can run it.
     nodes: str
-    # Of its earlier attempts and of this one, oldest first.
+    # The phases of all attempts, oldest first.
     phases: list[str] = []
 
 
 class WhyTask(msgspec.Struct, frozen=True, kw_only=True):
     task: str
-    # Live runs by state, as far as they were counted.
+    # Live runs by state, up to a limit.
     live: dict[str, int]
-    # Of each state what the one that is longest due does or waits for.
+    # The current step of the longest due run in each state.
     now: list[str]
     last: str
     nodes: str
@@ -77,36 +77,36 @@ async def explain_run(store: Store, run: Run) -> WhyRun:
     rule = None if run.schedule_key is None else await rule_in_force(store, run.app, run.schedule_key)
     phases = await _phases(store, run)
     if not run.is_live:
-        ended = f"it has ended {time_words(run.finished_at, rule)}: {ended_words(run, rule)}"
+        ended = f"it ended at {time_words(run.finished_at, rule)}: {ended_words(run, rule)}"
         return WhyRun(
             id=run.id, task=run.task, schedule_key=run.schedule_key, now=ended, behind=[], nodes="", phases=phases
         )
-    behind = [live_words(each, nodes, now, rule) for each in await _line_before(store, run)]
+    behind = [live_words(each, nodes, now, rule) for each in await _blockers(store, run)]
     return WhyRun(
         id=run.id,
         task=run.task,
         schedule_key=run.schedule_key,
         now=live_words(run, nodes, now, rule, (await unsent_messages(store, run.app, [run])).get(run.id)),
         behind=behind,
-        nodes=_knowing(nodes, run.task, now),
+        nodes=_able_words(nodes, run.task, now),
         phases=phases,
     )
 
 
 async def _phases(store: Store, run: Run) -> list[str]:
-    """While it waits for its retry its phases are those of the attempt before."""
+    """The phases of all attempts. A run that waits for its retry still has those of its last attempt."""
     earlier = await store.attempts(run.app, run.id) if run.attempts or run.losses or run.phases else []
     words = [f"attempt {each.number}, {phase_words(phase)}" for each in earlier for phase in each.phases]
-    is_repeated = bool(earlier) and run.state in (State.WAITING, State.BLOCKED, State.PARKED)
-    return words + ([] if is_repeated else [phase_words(phase) for phase in run.phases])
+    is_duplicate = bool(earlier) and run.state in (State.WAITING, State.BLOCKED, State.PARKED)
+    return words + ([] if is_duplicate else [phase_words(phase) for phase in run.phases])
 
 
 def phase_words(phase: Phase) -> str:
-    """Without when it began."""
-    took = "not ended" if phase.seconds is None else f"{phase.seconds:.3f} s"
-    known = ", ".join(f"{name} {_value_text(value)}" for name, value in phase.metadata.items())
+    """The phase without its start time."""
+    duration = "not ended" if phase.seconds is None else f"{phase.seconds:.3f} s"
+    metadata = ", ".join(f"{name} {_value_text(value)}" for name, value in phase.metadata.items())
     failed = ", failed" if phase.is_failed else ""
-    return f"{phase.name}: {took}{failed}{f' ({known})' if known else ''}"
+    return f"{phase.name}: {duration}{failed}{f' ({metadata})' if metadata else ''}"
 
 
 def _value_text(value: object) -> str:
@@ -123,13 +123,13 @@ async def explain_task(store: Store, app: str, task: str) -> WhyTask:
     named = [run for run in oldest.values() if run is not None]
     messages = await unsent_messages(store, app, named)
     ended = await store.runs(app, RunFilter(task=task, states=(State.DONE,), limit=1))
-    last = [f"run {run.id}, ended {time_words(run.finished_at, None)}: {ended_words(run, None)}" for run in ended]
+    last = [f"run {run.id} ended at {time_words(run.finished_at, None)}: {ended_words(run, None)}" for run in ended]
     return WhyTask(
         task=task,
         live={state.value: counts[state] for state in LIVE_STATES if counts[state]},
         now=[live_words(run, nodes, now, None, messages.get(run.id)) for run in named],
         last=last[0] if last else "none of its runs has ended yet",
-        nodes=_knowing(nodes, task, now),
+        nodes=_able_words(nodes, task, now),
     )
 
 
@@ -137,18 +137,18 @@ def _by_due(run: Run) -> tuple[datetime, str]:
     return run.due_at, run.id
 
 
-async def _line_before(store: Store, run: Run) -> list[Run]:
-    """The runs whose end it waits for; under a limit the first few that are at work of its task."""
+async def _blockers(store: Store, run: Run) -> list[Run]:
+    """The runs that it waits for; under a concurrency limit, the first few running ones of its task."""
     if run.state is not State.BLOCKED:
         return []
     if run.reason == Reason.RATE:
         return []
     if run.reason == Reason.CONCURRENCY:
-        at_work = (State.RUNNING, State.DISPATCHED)
-        wanted = RunFilter(task=run.task, states=at_work, is_oldest_first=True, limit=_NAMED_MOST)
+        running = (State.RUNNING, State.DISPATCHED)
+        wanted = RunFilter(task=run.task, states=running, is_oldest_first=True, limit=_NAMED_MOST)
         return await store.runs(run.app, wanted)
     before: list[Run] = []
-    while run.state is State.BLOCKED and run.blocked_on is not None and len(before) < _LINE_MOST:
+    while run.state is State.BLOCKED and run.blocked_on is not None and len(before) < _BLOCKERS_MOST:
         found = await store.runs(run.app, RunFilter(ids=(run.blocked_on,)))
         if not found or not found[0].is_live:
             break
@@ -157,8 +157,8 @@ async def _line_before(store: Store, run: Run) -> list[Run]:
     return before
 
 
-def _knowing(nodes: list[Node], task: str, now: datetime) -> str:
-    """Those that were just heard first. A node that was killed counts as alive until its lease ends."""
+def _able_words(nodes: list[Node], task: str, now: datetime) -> str:
+    """The nodes that can run a task, silent ones last. A killed node counts as alive until its lease expires."""
     living = living_of(nodes)
     known = node_names(living)
     found = sorted((silent_for(node, now), known[node.id]) for node in living if task in node.tasks)
@@ -167,32 +167,32 @@ def _knowing(nodes: list[Node], task: str, now: datetime) -> str:
     names = [f"{name} ({silent})" if silent else name for silent, name in found]
     more = len(names) - _NAMED_MOST
     listed = f"{', '.join(names[:_NAMED_MOST])}{f' and {more} more' if more > 0 else ''}"
-    is_one_heard = not found[0][0]
-    return f"{listed} can run it" if is_one_heard else f"{listed} can run it, if heard again"
+    are_all_silent = bool(found[0][0])
+    return f"{listed} can run it, when its heartbeats return" if are_all_silent else f"{listed} can run it"
 
 
-# --- one run in words
+# --- one run
 
 
 def live_words(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None = None) -> str:
-    """`nodes`: also the dead. `message`: the one that is still to dispatch the run, if there is one."""
-    return _doing(run, nodes, now, rule, message) + _failed_before(run)
+    """The current step of a live run. `nodes`: also dead ones. `message`: the unsent message of the run, if any."""
+    return _step(run, nodes, now, rule, message) + _previous_failure(run)
 
 
-def _failed_before(run: Run) -> str:
-    """What came of the attempt before: why there is another. What is parked tells its error itself."""
+def _previous_failure(run: Run) -> str:
+    """The error of the previous attempt. The text of a parked run already has it."""
     if not run.attempts or not run.error or run.state is State.PARKED:
         return ""
     return f"; attempt {run.attempts} failed: {what_was_raised(run.error)}"
 
 
 def _in_phase(run: Run) -> str:
-    """The innermost of those that have not ended, as far as the ledger has heard."""
+    """The innermost phase that has not ended, as the ledger knows it."""
     names = [phase.name for phase in run.phases if phase.seconds is None]
     return f", in phase {names[-1]!r}" if names else ""
 
 
-def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None) -> str:
+def _step(run: Run, nodes: list[Node], now: datetime, rule: When | None, message: Message | None) -> str:
     living = living_of(nodes)
     if run.dispatched is not None:
         return dispatched_words(
@@ -202,46 +202,45 @@ def _doing(run: Run, nodes: list[Node], now: datetime, rule: When | None, messag
         case State.RUNNING:
             since = "" if run.started_at is None else f" since {time_words(run.started_at, rule)}"
             progress = "" if run.progress is None else f", at {run.progress:.0%} {run.progress_text or ''}".rstrip()
-            asked = ", asked to cancel" if run.is_cancel_requested else ""
+            cancel = ", cancel requested" if run.is_cancel_requested else ""
             where, phase = _where(run, living, now, rule), _in_phase(run)
-            return f"run {run.id} (attempt {run.attempts + 1}) runs{since}{where}{progress}{phase}{asked}{_losses(run)}"
+            about = f"{since}{where}{progress}{phase}{cancel}{_losses(run)}"
+            return f"run {run.id} (attempt {run.attempts + 1}) runs{about}"
         case State.WAITING if run.reason == Reason.NEWER_FORMAT:
-            return f"run {run.id} waits for a node of a newer release, as the one that has recorded it"
+            return f"run {run.id} waits for a node of a newer release: its format is too new for the live nodes"
         case State.WAITING if is_put_off(run, now):
-            return f"run {run.id} waits for {time_words(run.due_at, rule)}, as the clock was wrong; {REPAIR}"
+            return f"run {run.id} waits until {time_words(run.due_at, rule)} because the clock was wrong; {REPAIR}"
         case State.WAITING if run.due_at > now:
             return f"run {run.id} waits for its {'retry' if run.attempts else 'time'} at {time_words(run.due_at, rule)}"
         case State.WAITING if is_own_queue(run.queue):
             name = node_names(living).get(node_of_queue(run.queue))
-            whose = f"a free slot of node {name}" if name else "its node, which is gone: it is about to be lost"
-            return f"run {run.id} waits for {whose} since {time_words(run.due_at, rule)}"
+            target = f"a free slot of node {name}" if name else "its node, which has ended: it will be lost"
+            return f"run {run.id} waits for {target} since {time_words(run.due_at, rule)}"
         case State.WAITING:
-            since, heard = f"since {time_words(run.due_at, rule)}", heard_of(living, now)
-            if not heard:
+            since, leased = f"since {time_words(run.due_at, rule)}", heard_of(living, now)
+            if not leased:
                 return f"run {run.id} waits {since}: {_no_node_alive(run, nodes, now)}"
-            return f"run {run.id} waits for {_slot_wanted(run, heard)} {since}{_queue_wanted(run, heard)}"
+            return f"run {run.id} waits for {_slot_wanted(run, leased)} {since}{_queue_wanted(run, leased)}"
         case State.BLOCKED if run.reason == Reason.CONCURRENCY:
-            return f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} are at work as may be at once"
+            return f"run {run.id} is blocked: the concurrency limit of {run.blocked_on!r} is reached"
         case State.BLOCKED if run.reason == Reason.RATE:
-            return (
-                f"run {run.id} waits for its turn: as many runs of {run.blocked_on!r} have started as its rate allows"
-            )
+            return f"run {run.id} is blocked: the rate limit of {run.blocked_on!r} is reached"
         case State.BLOCKED:
             return f"run {run.id} waits for the end of run {run.blocked_on}"
         case State.PARKED if run.reason == Reason.UNKNOWN_TASK:
             why, fix = why_no_node(run.task, nodes)
             return f"run {run.id} is parked: {why}; {fix}"
         case State.PARKED if run.reason == Reason.UNREADABLE:
-            return f"run {run.id} is parked: {run.error}; cancel it, and enqueue it anew"
+            return f"run {run.id} is parked: {run.error}; cancel it, and enqueue it again"
         case State.PARKED:
-            misfit = f"its arguments do not fit task {run.task!r} ({run.error or ''})"
-            return f"run {run.id} is parked: {misfit}; cancel it, or mend the task"
+            problem = f"its arguments do not fit task {run.task!r} ({run.error or ''})"
+            return f"run {run.id} is parked: {problem}; cancel it, or correct the task"
         case _:
             return f"run {run.id} is {run.state.value}"
 
 
 def _where(run: Run, living: list[Node], now: datetime, rule: When | None) -> str:
-    """On which node, and what is to be expected if that has fallen silent."""
+    """The node of a running run, and what happens next if the node is silent or dead."""
     if run.node is None:
         return ""
     for node in living:
@@ -250,51 +249,52 @@ def _where(run: Run, living: list[Node], now: datetime, rule: When | None) -> st
             name, silent = node_names(living)[node.id], silent_for(node, now)
             if not silent:
                 return f" on {name}"
-            when = _when_judged(node, others, now, rule)
-            return f" on {name}, which is {silent} (unless it comes back, the run is {_fate(run)}, {when})"
-    return f" on a node that is dead: it is about to be {_fate(run)}"
+            when = _when_declared_dead(node, others, now, rule)
+            return f" on {name}, which is {silent} (if it does not return, the run is {_fate(run)}, {when})"
+    return f" on a dead node: it will be {_fate(run)}"
 
 
 def _fate(run: Run) -> str:
-    """What becomes of a run whose node is gone."""
-    return "lost, as it is for that node alone" if is_own_queue(run.queue) else "taken over, or lost if on_lost='fail'"
+    """The next state of a run whose node died."""
+    return "lost, as it is for that node only" if is_own_queue(run.queue) else "reassigned, or lost if on_lost='fail'"
 
 
-def _when_judged(node: Node, others: list[Node], now: datetime, rule: When | None) -> str:
-    """Others look for the dead with each of their own beats, but not before they have run for one lease."""
+def _when_declared_dead(node: Node, others: list[Node], now: datetime, rule: When | None) -> str:
+    """Other nodes declare deaths with each of their heartbeats, but not in the first lease after their start."""
     lease = lease_of(node)
     beat = lease / _BEATS_IN_LEASE
     if not others:
         seconds, first = (lease + beat).total_seconds(), lease.total_seconds()
-        return f"about {seconds:.0f} s after a node is started, which judges nobody in its first {first:g} s"
-    judges_from = min(each.started_at + lease_of(each) for each in others)
-    judged = max(node.lease_until, judges_from) + beat
-    left = (judged - now).total_seconds()
+        return f"about {seconds:.0f} s after a node is started: it declares no death in its first {first:g} s"
+    declares_from = min(each.started_at + lease_of(each) for each in others)
+    declared = max(node.lease_until, declares_from) + beat
+    left = (declared - now).total_seconds()
     if left < 1:
-        return "as soon as another node looks"
-    return f"in about {left:.0f} s, at {time_words(judged, rule).partition(' ')[2]}"
+        return "at the next heartbeat of another node"
+    return f"in about {left:.0f} s, at {time_words(declared, rule).partition(' ')[2]}"
 
 
 def _slot_wanted(run: Run, living: list[Node]) -> str:
-    """Each half is named only if no node has it."""
-    knowing = [node for node in living if run.task in node.tasks]
-    if any(run.queue in node.queues for node in knowing):
+    """The missing part: a free slot, or a node with the task, the driver or the queue that no live node has."""
+    able = [node for node in living if run.task in node.tasks]
+    if any(run.queue in node.queues for node in able):
         return "a free slot"
-    if knowing:
+    if able:
         return f"a node that knows task {run.task!r} to work on queue {run.queue!r}"
     driver = driver_wanted(run.task, living)
-    able = f"knows task {run.task!r}" if driver is None else f"has the driver {driver!r} of task {run.task!r} enabled"
+    wanted = f"knows task {run.task!r}" if driver is None else f"has the driver {driver!r} of task {run.task!r} enabled"
     is_served = any(run.queue in node.queues for node in living)
-    return f"a node that {able}" + ("" if is_served else f" and works on queue {run.queue!r}")
+    return f"a node that {wanted}" + ("" if is_served else f" and works on queue {run.queue!r}")
 
 
 def _queue_wanted(run: Run, living: list[Node]) -> str:
-    """What to do where the queue alone is missing: the node that knows the task may be taught it."""
-    knowing = [node for node in living if run.task in node.tasks]
-    if not knowing or any(run.queue in node.queues for node in knowing):
+    """The fix if only the queue is missing: a node that knows the task can serve it."""
+    able = [node for node in living if run.task in node.tasks]
+    if not able or any(run.queue in node.queues for node in able):
         return ""
-    name, queues = node_names(living)[knowing[0].id], ", ".join(map(repr, knowing[0].queues))
-    return f"; node {name} knows it and works on {queues} alone: add {run.queue!r} to its node.queues, and restart it"
+    name, queues = node_names(living)[able[0].id], ", ".join(map(repr, able[0].queues))
+    fix = f"add {run.queue!r} to its node.queues, and restart it"
+    return f"; node {name} knows the task, and works on {queues} only: {fix}"
 
 
 def _no_node_alive(run: Run, nodes: list[Node], now: datetime) -> str:
@@ -318,17 +318,17 @@ def ended_words(run: Run, rule: When | None) -> str:
 
 
 def _losses(run: Run) -> str:
-    """Nothing in a verdict tells that an earlier claim was lost; people should know it ran twice."""
-    # Of a lost one the last was its end, and is told as such.
-    again = run.losses - (run.verdict is Verdict.LOST)
-    if again <= 0:
+    """The losses of earlier claims, because the run may have run twice."""
+    # The last loss of a lost run is its verdict.
+    losses = run.losses - (run.verdict is Verdict.LOST)
+    if losses <= 0:
         return ""
-    words = f"; {owner_words(run)} was lost {'once' if again == 1 else f'{again} times'}"
+    words = f"; {owner_words(run)} was lost {'once' if losses == 1 else f'{losses} times'}"
     return words if run.verdict is Verdict.CANCELLED else f"{words} before, and it was run again"
 
 
 def silent_nodes(silent: list[Node], living: list[Node], now: datetime) -> str:
-    """The last that was heard, and how many others."""
+    """The node with the latest heartbeat, and the number of others."""
     if not silent:
         return ""
     last = max(silent, key=lambda node: node.beat_at)

@@ -1,4 +1,4 @@
-"""Why a schedule does what it does, in words: the next fire and why then, the last moments, what it waits for."""
+"""Explains a schedule: its next fire and the reason, its last moments, and what it waits for."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from evertick.when import Calendar, When, from_us, to_us
 __all__ = ["Why", "explain_schedule"]
 
 
-# As many as one backfill makes.
+# The default limit of one backfill.
 _BACKFILLED_MOST = 10_000
 _NODES_NAMED = 10
 _LIVE_NAMED = 3
 
-# How a gap begins that is the gap of one node.
+# The prefix of the reason of a gap on one node.
 _OVERLAP_ON = overlap_on("")
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer, part by part; `str()` of it is the whole."""
+    """The parts of the explanation. `str()` gives the whole text."""
 
     key: str
-    # When it fires next and why then (or why it does not).
+    # The next fire and its reason, or why there is none.
     next: str
-    # What became of the last moments.
+    # The outcome of the last moments.
     last: str
-    # What it waits for now.
+    # The current live runs, or the event that it waits for.
     now: str
-    # What else a person should know: overrides, differing declarations, errors.
+    # Overrides, differing declarations, errors.
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -70,18 +70,18 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
     rule, blackout, rule_error = await _rule(store, app, stored)
     runs = await store.runs(app, RunFilter(schedule_key=key, limit=20))
     gaps = await store.gaps(app, RunFilter(schedule_key=key, limit=5))
-    made_up_for = await _made_up_for(store, app, key, gaps[:1])
+    backfilled = await _backfilled(store, app, key, gaps[:1])
     nodes = await store.nodes(app)
     living = living_of(nodes)
     messages = await unsent_messages(store, app, [run for run in runs if run.is_live][:_LIVE_NAMED])
     return Why(
         key=key,
         next=_next(schedule, rule, blackout, runs, now),
-        last=_last(runs, gaps, rule, made_up_for),
+        last=_last(runs, gaps, rule, backfilled),
         now=_now(schedule, runs, nodes, now, rule, messages),
         notes=(
             *await _clock(store, app, stored, rule, blackout),
-            *_decisions(schedule, rule),
+            *_overrides(schedule, rule),
             *_notes(schedule, living, rule_error),
             *_drift(stored, living),
         ),
@@ -91,7 +91,7 @@ async def explain_schedule(store: Store, app: str, key: str) -> Why:
 async def _clock(
     store: Store, app: str, stored: Sequence[StoredSchedule], rule: When | None, blackout: Calendar | None
 ) -> list[str]:
-    """That a wrong clock makes it stand still."""
+    """A note if a wrong clock has stopped the schedule."""
     if not stored or rule is None:
         return []
     astray = await astray_of(store, app, stored[0], rule, blackout, await store.now())
@@ -101,7 +101,7 @@ async def _clock(
 async def _rule(
     store: Store, app: str, stored: Sequence[StoredSchedule]
 ) -> tuple[When | None, Calendar | None, str | None]:
-    """The rule and the blackout, or why they cannot be read."""
+    """The rule and the blackout, or the reason why they cannot be parsed."""
     if not stored:
         return None, None, None
     try:
@@ -112,8 +112,8 @@ async def _rule(
         return None, None, str(error)
 
 
-async def _made_up_for(store: Store, app: str, key: str, gaps: list[Gap]) -> int:
-    """How many moments of the gap were backfilled. Other runs in its stretch are not for moments of its own."""
+async def _backfilled(store: Store, app: str, key: str, gaps: list[Gap]) -> int:
+    """How many moments of the gap were backfilled. Other runs in its range are not for its moments."""
     if not gaps:
         return 0
     first, last = to_us(gaps[0].first_at), to_us(gaps[0].last_at)
@@ -134,7 +134,7 @@ def _next(schedule: Schedule, rule: When | None, blackout: Calendar | None, runs
             return f"counted from the end of run {live[0].id}, which is {live[0].state.value}. ({words})"
         moved = [each.to for each in schedule.occurrences if each.to is not None]
         if moved:
-            return f"{time_words(min(moved), rule)}, where somebody has moved its moment to. ({words})"
+            return f"{time_words(min(moved), rule)}, the new time of a moved moment. ({words})"
         return f"never: {_end_words(schedule, rule)}. ({words})"
     if blackout is not None and not blackout.permits(to_us(schedule.next_fire_at)):
         return f"{_held_words(schedule, rule, blackout, schedule.next_fire_at)} ({words})"
@@ -142,70 +142,71 @@ def _next(schedule: Schedule, rule: When | None, blackout: Calendar | None, runs
     delay = (due - schedule.next_fire_at).total_seconds()
     late = ""
     if due <= now:
-        late = "; that has passed, so it is noticed as soon as a node looks"
+        late = " (overdue: a node records it as soon as it can)"
     elif delay >= 0.001:
-        late = f", delayed by {delay:.1f} s (jitter, or the pace of catching up)"
+        late = f", delayed by {delay:.1f} s (jitter or catch-up pace)"
     return f"{time_words(schedule.next_fire_at, rule)}{late}, because of its rule: {words}"
 
 
 def _held_words(schedule: Schedule, rule: When | None, blackout: Calendar, moment: datetime) -> str:
     opens = blackout.next_open(to_us(moment))
-    until = "for good" if opens is None else f"until {time_words(from_us(opens), rule)}"
+    closed = "never opens again" if opens is None else f"is closed until {time_words(from_us(opens), rule)}"
     fate = {
-        "drop": "it and what else comes until then is dropped",
-        "latest": "then the newest of what came until then runs for all of it",
-        "all": "then what came until then runs, one by one",
+        "drop": "all moments until then are dropped",
+        "latest": "then the newest of these moments runs in place of all of them",
+        "all": "then all of these moments run, one by one",
     }[schedule.blackout_fate]
-    return f"{time_words(moment, rule)} falls into the blackout {blackout.name!r}, which is closed {until}: {fate}."
+    return f"{time_words(moment, rule)} is in the blackout {blackout.name!r}, which {closed}: {fate}."
 
 
-def _decisions(schedule: Schedule, rule: When | None) -> list[str]:
-    """What people decided about single moments to come."""
+def _overrides(schedule: Schedule, rule: When | None) -> list[str]:
+    """The overrides of future moments."""
     notes = []
     for each in schedule.occurrences:
-        what = "is to be skipped" if each.to is None else f"is moved to {time_words(each.to, rule)}"
-        notes.append(f"the moment {time_words(each.fire_at, rule)} {what}{f': {each.note}' if each.note else ''}")
+        change = "will be skipped" if each.to is None else f"is moved to {time_words(each.to, rule)}"
+        notes.append(f"the moment {time_words(each.fire_at, rule)} {change}{f': {each.note}' if each.note else ''}")
     return notes
 
 
 def _end_words(schedule: Schedule, rule: When | None) -> str:
     if rule is not None and rule.bounds.max_fires is not None and schedule.fires >= rule.bounds.max_fires:
-        return f"it has fired {schedule.fires} times, which is the most that it may"
+        return f"it has fired {schedule.fires} times, its maximum"
     if rule is not None and rule.bounds.calendar is not None:
         return f"its rule has no further moment that calendar {rule.bounds.calendar!r} permits"
     return "its rule has no further moment"
 
 
-def _last(runs: list[Run], gaps: list[Gap], rule: When | None, made_up_for: int) -> str:
+def _last(runs: list[Run], gaps: list[Gap], rule: When | None, backfilled: int) -> str:
     finished = [run for run in runs if not run.is_live]
     last_run = finished[0] if finished else None
     last_gap = gaps[0] if gaps else None
     if last_run is None and last_gap is None:
-        return "none of its runs has ended yet" if runs else "nothing has come of it yet"
+        return "none of its runs has ended yet" if runs else "it has not fired yet"
     parts = []
     if last_gap is not None and (last_run is None or last_gap.last_at >= last_run.fire_at):
-        parts.append(_gap_words(last_gap, rule, made_up_for))
+        parts.append(_gap_words(last_gap, rule, backfilled))
         if last_run is not None:
             parts.append(f"the run before, of {time_words(last_run.fire_at, rule)}, {ended_words(last_run, rule)}")
     elif last_run is not None:
         parts.append(f"the run of {time_words(last_run.fire_at, rule)} {ended_words(last_run, rule)}")
         if last_gap is not None:
-            parts.append(f"before it, {_gap_words(last_gap, rule, made_up_for)}")
+            parts.append(f"before it, {_gap_words(last_gap, rule, backfilled)}")
     return "; ".join(parts)
 
 
-def _gap_words(gap: Gap, rule: When | None, made_up_for: int) -> str:
+def _gap_words(gap: Gap, rule: When | None, backfilled: int) -> str:
     reason = reason_words(gap.reason)
     if gap.reason.startswith(_OVERLAP_ON):
         name = gap.reason.removeprefix(_OVERLAP_ON)
-        return f"the moment {time_words(gap.first_at, rule)} was {gap.verdict.value} on {name}, still at an earlier one"
+        moment = f"the moment {time_words(gap.first_at, rule)}"
+        return f"{moment} was {gap.verdict.value} on {name}: an earlier run was still live there"
     if gap.count == 1:
-        since = ", and has been backfilled since" if made_up_for else ""
+        since = ", and has been backfilled since" if backfilled else ""
         return f"the moment {time_words(gap.first_at, rule)} was {gap.verdict.value}: {reason}{since}"
     count = str(gap.count) if gap.is_exact else f"at least {gap.count}"
-    stretch = f"from {time_words(gap.first_at, rule)} to {time_words(gap.last_at, rule)}"
-    since = f"; {made_up_for} of them have been backfilled since" if made_up_for else ""
-    return f"{count} moments {stretch} were {gap.verdict.value}: {reason}{since}"
+    bounds = f"from {time_words(gap.first_at, rule)} to {time_words(gap.last_at, rule)}"
+    since = f"; {backfilled} of them have been backfilled since" if backfilled else ""
+    return f"{count} moments {bounds} were {gap.verdict.value}: {reason}{since}"
 
 
 def _now(
@@ -223,16 +224,16 @@ def _now(
 
 
 def _idle_words(schedule: Schedule, living: list[Node], now: datetime) -> str:
-    heard = heard_of(living, now)
-    if not heard:
+    leased = heard_of(living, now)
+    if not leased:
         return f"no node is alive{silent_nodes(living, living, now)}: nothing will fire until one is started"
     if schedule.is_paused or schedule.next_fire_at is None:
         return "it waits for nothing"
-    knowing = [node for node in heard if schedule.task in node.tasks]
-    if not knowing:
-        return f"it waits; {why_no_node(schedule.task, heard)[0]}"
-    is_doubtful = all(silent_for(node, now) for node in knowing)
-    return "it waits for its next moment" + (silent_nodes(knowing, living, now) if is_doubtful else "")
+    able = [node for node in leased if schedule.task in node.tasks]
+    if not able:
+        return f"it waits; {why_no_node(schedule.task, leased)[0]}"
+    are_all_silent = all(silent_for(node, now) for node in able)
+    return "it waits for its next moment" + (silent_nodes(able, living, now) if are_all_silent else "")
 
 
 def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> list[str]:
@@ -246,15 +247,15 @@ def _notes(schedule: Schedule, nodes: list[Node], rule_error: str | None) -> lis
     if rule_error:
         notes.append(f"its rule cannot be read: {rule_error}")
     if schedule.overrides:
-        said = "the configuration" if schedule.declared_in == "file" else "the code"
-        notes.append(f"edited at run time, unlike {said}: {', '.join(schedule.overrides)}")
+        declarer = "the configuration" if schedule.declared_in == "file" else "the code"
+        notes.append(f"edited at run time, so it differs from {declarer}: {', '.join(schedule.overrides)}")
     hashes = {node.declares[schedule.key] for node in nodes if schedule.key in node.declares}
     if len(hashes) > 1:
-        notes.append("live nodes declare it differently; the last one started has won")
+        notes.append("live nodes declare it differently; the declaration of the last one started is in force")
     return notes
 
 
 def _drift(stored: Sequence[StoredSchedule], nodes: list[Node]) -> list[str]:
     if not any(is_left_behind(each.key, each.declared, nodes) for each in stored):
         return []
-    return [f"live nodes declare it otherwise: what a node that has gone declared is still in force; {REMEDY}"]
+    return [f"live nodes declare it differently: the declaration of a node that has ended is in force; {REMEDY}"]

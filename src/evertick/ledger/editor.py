@@ -46,7 +46,6 @@ __all__ = [
     "interval_from_end",
     "never_settles",
     "no_schedule",
-    "not_rerun",
     "soonest",
     "undeclared_note",
 ]
@@ -384,7 +383,7 @@ class Editor:
                 labels=definition.labels,
             )
 
-        return (await self._run_by_hand(key, make, "not triggered"))[0]
+        return (await self._run_by_hand(key, make))[0]
 
     async def rerun(self, old: Run, *, args: bytes, overlap: RerunOverlap | None = None) -> str:
         """Run again what has ended, as it was; answers the new run's id.
@@ -412,7 +411,7 @@ class Editor:
         if old.schedule_key is not None:
             # Its schedule may be gone, also from one round to the next.
             with contextlib.suppress(NotFound):
-                await self._run_by_hand(old.schedule_key, make, not_rerun(old), as_if=overlap)
+                await self._run_by_hand(old.schedule_key, make, as_if=overlap)
                 return again.id
         now = await self._store.now()
         await self._store.enqueue(self._app, [msgspec.structs.replace(again, due_at=now)])
@@ -444,13 +443,11 @@ class Editor:
             return
         node = node_of_queue(old.queue)
         if not any(each.id == node and each.died_at is None for each in await self._store.nodes(self._app)):
-            raise Refused(
-                f"{not_rerun(old)}: it was for node {node} alone, which is gone; trigger its schedule to run it on "
-                "every node there is"
-            )
+            problem = f"the run was for node {node} only, which has ended"
+            raise Refused(problem, setting="run", value=old.id, fix="trigger its schedule to run it on every live node")
 
     async def _run_by_hand(
-        self, key: str, make: Callable[[CurrentSchedule], NewRun], otherwise: str, *, as_if: RerunOverlap | None = None
+        self, key: str, make: Callable[[CurrentSchedule], NewRun], *, as_if: RerunOverlap | None = None
     ) -> list[str]:
         """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused.
 
@@ -459,16 +456,17 @@ class Editor:
         for _ in range(ROUNDS_MAX):
             current = await self._current(key)
             run, definition = make(current), current.stored.definition
-            advance = _advance_by_hand(current, run, otherwise, as_if)
+            advance = _advance_by_hand(current, run, as_if)
             if run.cause is Cause.TRIGGER and definition.mode == "every-node":
                 if not able_nodes(current.nodes, run.task):
-                    raise Refused(f"{key!r} runs on every node, and no live node knows task {run.task!r}: {otherwise}")
+                    problem = f"{key!r} runs on every node, and no live node knows task {run.task!r}"
+                    raise Refused(problem, setting="key", value=key, fix="start a node that knows it")
                 advance = fan_out(advance, definition, current.nodes)
             recorded = await self._store.record_fires(self._app, None, [advance])
             if recorded.taken[0]:
                 return [each.id for each in advance.runs if each.id not in recorded.duplicates]
             if recorded.duplicates:
-                raise Refused(f"{_taken_words(key, definition)}: {otherwise}")
+                raise _key_taken(key, definition)
         raise never_settles(key)
 
     async def _current(self, key: str) -> CurrentSchedule:
@@ -575,7 +573,7 @@ def current_schedule_of(
     return CurrentSchedule(time=time, stored=stored, rule=rule, blackout=blackout, nodes=nodes)
 
 
-def _advance_by_hand(current: CurrentSchedule, run: NewRun, otherwise: str, as_if: RerunOverlap | None) -> Advance:
+def _advance_by_hand(current: CurrentSchedule, run: NewRun, as_if: RerunOverlap | None) -> Advance:
     """One run more, where overlap admits it. The cursor stays, unless it counts from the end of this run."""
     stored, overlap = current.stored, current.stored.definition.overlap
     is_guarded = guards_live(stored.definition)
@@ -584,7 +582,14 @@ def _advance_by_hand(current: CurrentSchedule, run: NewRun, otherwise: str, as_i
     is_last = as_if == "queue" and overlap != "allow"
     admitted = "blocked" if is_last else "free" if is_free else admit(overlap, stored.live)
     if admitted is None:
-        raise Refused(f"{stored.key!r} has a live run, and its overlap is {overlap!r}: {otherwise}")
+        raise Refused(
+            f"{stored.key!r} has a live run, and its overlap is {overlap!r}",
+            setting="overlap",
+            value=overlap,
+            fix="pass overlap='queue' to run it after that one, or overlap='allow' to run it beside it"
+            if run.cause is Cause.RERUN
+            else "wait until that run has ended, or cancel it",
+        )
     is_blocked = admitted == "blocked"
     guarded_run = msgspec.structs.replace(
         run,
@@ -624,10 +629,11 @@ def _unique_of(stored: StoredSchedule, run: NewRun, as_if: RerunOverlap | None) 
     }
 
 
-def _taken_words(key: str, definition: Definition) -> str:
+def _key_taken(key: str, definition: Definition) -> Refused:
+    problem = f"another run has the unique key {definition.unique!r} of {key!r}"
     if definition.mode == "every-node":
-        return f"{key!r} has a live run there, and its overlap is {definition.overlap!r}"
-    return f"another run has the unique key {definition.unique!r} of {key!r}"
+        problem = f"{key!r} has a live run there, and its overlap is {definition.overlap!r}"
+    return Refused(problem, setting="unique", fix="wait until that run has ended, or cancel it")
 
 
 def soonest(at: int | None, occurrences: tuple[Occurrence, ...]) -> int | None:
@@ -658,10 +664,6 @@ def _declaring(declared: DeclaredBy | None, definition: Definition) -> DeclaredB
 
 def interval_from_end(rule: When | None) -> int | None:
     return rule.interval_us if isinstance(rule, Every) and rule.is_after_end else None
-
-
-def not_rerun(old: Run) -> str:
-    return f"run {old.id} is not rerun"
 
 
 def no_schedule(app: str, key: str) -> NotFound:

@@ -268,7 +268,7 @@ async def runs_with_prefix(context: Context, prefix: str, *, limit: int = 2) -> 
 
 @checked(run=run_id_of)
 async def why_run(context: Context, run: Run | str) -> WhyRun:
-    """What a run does or waits for, or how it ended, as text."""
+    """The current step of a run and what it waits for, or how it ended, as text."""
     return await explain_run(context.store, run if isinstance(run, Run) else await get_run(context, run))
 
 
