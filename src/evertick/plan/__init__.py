@@ -1,1 +1,1 @@
-"""Planning: what is owed, and where the cursor goes. Pure."""
+"""Planning: which runs and gaps a schedule owes, and its next cursor. Pure."""

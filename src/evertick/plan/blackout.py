@@ -1,4 +1,4 @@
-"""The moments that came while a blackout was closed. Pure."""
+"""The moments that fall into a blackout. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["gap_of_blackout", "newest_in_blackout", "outside_blackout"]
 
 
 def newest_in_blackout(inputs: PlanInputs, now: int) -> int | None:
-    """The newest moment from the cursor on that came while the blackout was closed."""
+    """The newest moment since the cursor that fell into the blackout."""
     if inputs.blackout is None or inputs.fire_at is None or inputs.fire_at > now:
         return None
     if inputs.blackout.permits(inputs.fire_at):
@@ -27,18 +27,18 @@ def newest_in_blackout(inputs: PlanInputs, now: int) -> int | None:
 
 
 def outside_blackout(inputs: PlanInputs) -> PlanInputs:
-    """The inputs with only those moments that the blackout permits."""
+    """The inputs with only the moments outside of the blackout."""
     assert inputs.blackout is not None
     assert inputs.fire_at is not None
     rule, fire_at = Within(inputs.rule, inputs.blackout), inputs.fire_at
     if inputs.blackout.permits(fire_at):
         return msgspec.structs.replace(inputs, rule=rule)
-    # `at` was the end of the blackout: the delay of another moment is drawn anew.
+    # `at` was the end of the blackout, not a drawn delay.
     return msgspec.structs.replace(inputs, rule=rule, fire_at=rule.next_us(fire_at), at=None)
 
 
 def gap_of_blackout(inputs: PlanInputs, until: int) -> tuple[NewGap, ...]:
-    """What the blackout has held and drops, from the cursor up to and including `until`."""
+    """The gap of the moments that the blackout drops, from the cursor to `until` inclusive."""
     newest = newest_in_blackout(inputs, until)
     if newest is None or inputs.fire_at is None:
         return ()
@@ -50,7 +50,7 @@ def gap_of_blackout(inputs: PlanInputs, until: int) -> tuple[NewGap, ...]:
 
 
 def _rule_in_blackout(inputs: PlanInputs, until: int) -> When:
-    """The moments from the cursor to `until` that the blackout holds."""
+    """The rule with only the moments in the blackout, from the cursor to `until`."""
     assert inputs.blackout is not None
     assert inputs.fire_at is not None
     return Within(inputs.rule, inputs.blackout.inverse(inputs.fire_at, until))

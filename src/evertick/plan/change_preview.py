@@ -1,11 +1,9 @@
-"""What a change to a schedule would do to its fires: which are added, removed, moved, and how many stay. Pure.
+"""Previews a change of a schedule: which fires it adds, removes and moves, and how many stay. Pure.
 
-Both sides are listed over the same stretch of time and compared. An instant that both have stays. What is left on one
-local day is paired in order, each with the nearest, and called moved; the rest is added or removed. So applying the
-plan to the old fires gives the new ones, whatever the rules.
+The fires before and after the change are listed for the same period and compared. Equal instants stay. The others of
+one local day are paired in order, each with the nearest, as moved; the rest is added or removed.
 
-The work is bounded: a side with more than `LISTED` fires is listed so far, counted for the rest, and the comparison
-ends where the shorter list does.
+The work is bounded: beyond `LISTED` fires a side is only counted, and the comparison ends with the shorter list.
 """
 
 from __future__ import annotations
@@ -42,30 +40,30 @@ __all__ = [
 
 Kind = Literal["add", "update", "pause", "remove", "calendar"]
 
-# Fires of one side that are listed; beyond it they are counted.
+# At most this many fires of a side are listed; the others are counted.
 LISTED = 2_000
 _COUNT_MOST = 10**9
-# Lines of one day with a clock change that are shown beyond those that are shown anyway: an hourly rule, whole.
+# Additional lines for a day with a clock change, enough for an hourly rule.
 _LINES_OF_DAY = 25
 _MINUTE_SECONDS = 60
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """What fires: before the change, or after it. Without a rule, nothing does."""
+    """One side of the comparison: before or after the change. Without a rule there are no fires."""
 
     rule: When | None
-    # How often it may still fire, where its `max_fires` bounds that.
+    # The remaining fires of `max_fires`; None: no limit.
     left: int | None = None
-    # Nothing fires before this: a pause with an end.
+    # The end of a pause.
     begins: int | None = None
-    # The one moment that is known of a rule that counts from the end of its runs.
+    # The only known moment of a rule that counts from the end of its runs.
     only: int | None = None
     occurrences: tuple[Occurrence, ...] = ()
     blackout: Calendar | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two lists of fires, taken apart. Times in microseconds, in order."""
+    """The result of comparing two lists of fires. Times in microseconds, in order."""
 
     stays: tuple[int, ...]
     adds: tuple[int, ...]
@@ -76,7 +74,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 class ChangedFire(msgspec.Struct, frozen=True, kw_only=True):
     """A fire that is added or removed, in the zone of its rule.
 
-    `clock_change` says what the clock of that zone does on this day; empty on nearly all.
+    `clock_change` describes a clock change on this day; usually empty.
     """
 
     at: datetime
@@ -84,7 +82,7 @@ class ChangedFire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MovedFire(msgspec.Struct, frozen=True, kw_only=True):
-    """A fire that comes at another time, each in the zone of its rule. `clock_change` is that of the new day."""
+    """A fire with another time, each in the zone of its rule. `clock_change` is about the new day."""
 
     old: datetime
     new: datetime
@@ -96,7 +94,7 @@ class MovedFire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OptionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """An option of the schedule that is not about its fires, as JSON text."""
+    """A changed option that does not affect the fires, as JSON text."""
 
     name: str
     old: str
@@ -104,22 +102,22 @@ class OptionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change would do, before it is made."""
+    """The preview of a change."""
 
     key: str
     kind: Kind
-    # The rule before and after; None where nothing would fire any more, or where the stored one cannot be read.
+    # The rule before and after; None if there is none, or if the stored one cannot be read.
     when_old: str | None
     when_new: str | None
-    # Of a pause with an end.
+    # The end of the pause, if it has one.
     paused_until: datetime | None = None
-    # The stretch that was looked at: from now on, so many days.
+    # The period of the comparison.
     since: datetime
     until: datetime
-    # All fires in it, before and after.
+    # All fires in the period, before and after.
     fires_old: int
     fires_new: int
-    # Of the compared ones: `compared_until` is `until`, unless there were too many to list (`is_complete` False).
+    # Compared up to `compared_until`, which is earlier than `until` if there were too many (`is_complete` False).
     stays: int
     adds: tuple[ChangedFire, ...]
     removes: tuple[ChangedFire, ...]
@@ -127,7 +125,7 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
     compared_until: datetime
     is_complete: bool
     options: tuple[OptionChange, ...] = ()
-    # What else a person should know before making it.
+    # Warnings for the user.
     notes: tuple[str, ...] = ()
 
     @property
@@ -152,9 +150,9 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.key}: {count}; {', '.join(parts) or 'none'}{upto}{self._clock_words()}"
 
     def lines(self, most: int = 50) -> list[str]:
-        """For a terminal: the rules, the sentence, the changed fires in the order of time, the notes.
+        """For a terminal: the rules, the summary, the changed fires in order, the notes.
 
-        Of the fires the first `most`, and later ones on days with a clock change, which are what a reader looks for.
+        The first `most` fires, and later ones on days with a clock change.
         """
         return [
             self._head(),
@@ -166,7 +164,7 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _head(self) -> str:
-        """What changes: the rule; where that stays the same, the options, or the calendar that it goes by."""
+        """The change: of the rule, else of the options, else of the calendar."""
         if not self._is_same_rule:
             return f"{self.key}: {self._before()} -> {self._after()}"
         if self.options:
@@ -189,7 +187,7 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
         return "removed" if self.kind == "remove" else self.when_new or "nothing fires"
 
     def _clock_words(self) -> str:
-        """How many of the changed fires lie on days on which a clock is turned, and on which."""
+        """The number of changed fires on days with a clock change, and the days."""
         turned = [row.day for row in self._rows() if row.clock_change]
         if not turned:
             return ""
@@ -222,7 +220,7 @@ class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """A changed fire as it is shown."""
+    """A changed fire for display."""
 
     at: datetime
     sign: str
@@ -231,7 +229,7 @@ class _Row(msgspec.Struct, frozen=True):
 
     @property
     def day(self) -> str:
-        """The day that `clock_change` speaks of."""
+        """The day of `clock_change`."""
         return (self.to or self.at).strftime("%a %Y-%m-%d")
 
     def line(self) -> str:
@@ -280,7 +278,7 @@ def plan_change(
 
 
 def compare(old: Sequence[int], new: Sequence[int], zone: ZoneInfo) -> Comparison:
-    """Take two sorted lists of instants apart; what is left of one local day is paired."""
+    """Compare two sorted lists of instants; the unequal ones of one local day are paired."""
     both = set(old) & set(new)
     left: list[tuple[int, bool]] = sorted(
         [*((at, False) for at in old if at not in both), *((at, True) for at in new if at not in both)]
@@ -297,12 +295,12 @@ def compare(old: Sequence[int], new: Sequence[int], zone: ZoneInfo) -> Compariso
 
 
 def _paired(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]]:
-    """Each of the fewer with its nearest among the others, in order: two moves never cross."""
+    """Pair each of the shorter list with the nearest of the longer one, in order, so that moves never cross."""
     if len(old) > len(new):
         return [(before, after) for after, before in _paired(new, old)]
     pairs, free = list[tuple[int, int]](), 0
     for place, at in enumerate(old):
-        # As many must remain as there are still to be paired.
+        # Enough must remain for the others.
         last = len(new) - (len(old) - place)
         chosen = bisect_left(new, at, free, last)
         if chosen > free and at - new[chosen - 1] <= new[chosen] - at:
@@ -316,7 +314,7 @@ def _paired(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """The first fires, all of those up to `upto`, and how many there are in all."""
+    """All fires up to `upto`, and the number of all fires."""
 
     moments: list[int]
     count: int
@@ -347,7 +345,7 @@ def _moments(rule: When, since: int, until: int) -> Iterator[int]:
 
 
 def _decided(side: Side, moments: list[int], since: int, until: int) -> list[int]:
-    """Without what is skipped, has happened or falls into a blackout; a moved one at its new time."""
+    """Apply overrides and blackout: without skipped moments, and with moved ones at their new time."""
     apart = {each.fire_at for each in side.occurrences}
     stay = (at for at in moments if at not in apart and (side.blackout is None or side.blackout.permits(at)))
     moved = (each.to for each in side.occurrences if each.to is not None and since < each.to <= until)
@@ -362,7 +360,7 @@ def _until(moments: list[int], upto: int) -> list[int]:
 
 
 def clock_change(zone: ZoneInfo, moment: int) -> str:
-    """What the clock of the zone does on the local day of this moment, in words; empty if nothing."""
+    """The clock change on the local day of this moment, in words; empty if there is none."""
     day, all_changes = from_us(moment, zone).date(), changes(zone)
     first = bisect_left(all_changes, (moment - 2 * DAY) // SECOND, key=lambda change: change.at)
     for change in islice(all_changes, first, first + 4):
@@ -378,7 +376,7 @@ def clock_change(zone: ZoneInfo, moment: int) -> str:
 
 
 def _uncompared_changes(zone: ZoneInfo, upto: int, until: int) -> Iterator[str]:
-    """The clock changes after what was compared, which no line can show."""
+    """Notes about clock changes after the compared period."""
     all_changes = changes(zone)
     first = bisect_right(all_changes, upto // SECOND, key=lambda change: change.at)
     for change in islice(all_changes, first, None):

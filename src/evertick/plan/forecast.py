@@ -1,10 +1,9 @@
-"""What is to come, counted: fires per hour, the busiest minutes, the instants that many schedules share.
+"""Forecasts: fires per hour, the busiest minutes, and instants that many schedules share.
 
-Pure, and bounded whatever the rules are: a rule with few fires in the window is listed, one with many is counted by its
-own arithmetic, hour by hour, and only its first `SAMPLE` fires are looked at for collisions. So a rule of every
-second costs no more than one of every hour.
+Pure and bounded: the fires of a rule with few in the window are listed. Those of a rule with many are counted hour by
+hour, and only the first `SAMPLE` are checked for collisions.
 
-A fire with jitter is counted at its nominal moment, and collides with nothing: that is what jitter is for.
+A fire with jitter counts at its nominal moment, and never as a collision.
 """
 
 from __future__ import annotations
@@ -24,26 +23,25 @@ from evertick.when.moment import HOUR, MINUTE, SECOND
 __all__ = ["DAYS_MAX", "Collision", "Day", "Expected", "Forecast", "Minute", "collisions_of", "forecast"]
 
 DAYS_MAX = 92
-# Moments that are listed, over all rules and at most for one.
+# Limits of listed moments: for all rules, and for one.
 _LISTED = 200_000
 _LISTED_OF_ONE = 5_000
 _LISTED_LEAST = 50
-# Of a rule that is only counted, so many moments are looked at for collisions.
+# The moments of a counted rule that are checked for collisions.
 SAMPLE = 60
 _COUNT_MOST = 10**12
-# Minutes and instants at which the rules that are only counted are asked as well.
+# Minutes and instants at which counted rules are checked too.
 _CANDIDATES = 200
 _HOURS_LOOKED_INTO = 24
 
-# A moment as the reader's clock shows it: the zone is the caller's choice.
+# A moment in the caller's zone.
 Wall = Callable[[int], datetime]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """A bound rule, and how often it may still fire where its `max_fires` bounds that.
+    """A bound rule. `left`: its remaining fires if `max_fires` limits them.
 
-    `part` is what of it fires, where a blackout or somebody's decision takes some moments away; `moved` are the times
-    that somebody has moved some of them to.
+    `part`: the rule without moments that a blackout or an override removes. `moved`: the new times of moved moments.
     """
 
     rule: When
@@ -57,7 +55,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Day(msgspec.Struct, frozen=True, kw_only=True):
-    """A day of the reader's clock: fires in each of its 24 hours, None where the hour has passed or does not exist."""
+    """A local day: fires in each of its 24 hours; None for an hour that is over or does not exist."""
 
     date: date
     hours: tuple[int | None, ...]
@@ -70,9 +68,9 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collision(msgspec.Struct, frozen=True, kw_only=True):
-    """Schedules that fire at the same instant: the first time, and how often in the window.
+    """Schedules that fire at the same instant: when first, and how often in the window.
 
-    `is_exact` False: at least so often, since one of them has too many moments to be listed.
+    `is_exact` False: at least that often, since not all moments were listed.
     """
 
     at: datetime
@@ -100,7 +98,7 @@ def forecast(
     busiest_most: int = 10,
     collisions_most: int = 20,
 ) -> Forecast:
-    """The fires from `since` on to the end of the last of so many days, the first of which is today."""
+    """The fires from `since` to the end of the last of `days` days, with today as the first."""
     assert 1 <= days <= DAYS_MAX
     borders = _hours(since, days, wall)
     until = borders[-1]
@@ -118,7 +116,7 @@ def forecast(
 
 
 def collisions_of(expected: Mapping[str, Expected], since: int, until: int, wall: Wall) -> list[Collision]:
-    """Instants in [since, until) that several schedules share: the largest herds first."""
+    """Instants in [since, until) that several schedules share, those with most schedules first."""
     listed, dense = _listed(expected, since, until)
     return _collisions(listed, dense, since, until, wall)
 
@@ -127,9 +125,9 @@ def collisions_of(expected: Mapping[str, Expected], since: int, until: int, wall
 
 
 def _hours(since: int, days: int, wall: Wall) -> list[int]:
-    """Where the hours of the wall clock begin: `since`, then every full hour, up to the midnight that ends the window.
+    """The starts of the local hours: `since`, then each full hour up to the midnight that ends the window.
 
-    Found by walking, since a clock change may make an hour shorter, leave one out or show one twice.
+    Found step by step, since a clock change may shorten, skip or repeat an hour.
     """
     borders, dates = [since], {wall(since).date()}
     while True:
@@ -159,7 +157,7 @@ def _rows(borders: Sequence[int], per_hour: Sequence[int], wall: Wall) -> tuple[
 def _listed(
     expected: Mapping[str, Expected], since: int, until: int
 ) -> tuple[dict[str, tuple[When, list[int]]], dict[str, Expected]]:
-    """The moments of the rules that have few, and the rules that have many: these are in both if some were moved."""
+    """The moments of rules with few, and the rules with many (in both, if they have moved moments)."""
     most = max(_LISTED_LEAST, min(_LISTED_OF_ONE, _LISTED // max(1, len(expected))))
     listed: dict[str, tuple[When, list[int]]] = {}
     dense: dict[str, Expected] = {}
@@ -180,7 +178,7 @@ def _count(expected: Expected, since: int, until: int) -> int:
 
 
 def _moments(rule: When, since: int, until: int, most: int) -> Iterator[int]:
-    # A rule that counts from the end of a run has one moment at most: what comes after it nobody knows yet.
+    # A rule that counts from the end of a run has at most one known moment.
     at: int | None = since - (rule.interval_us if isinstance(rule, Every) and rule.is_after_end else 1)
     for _ in range(most):
         assert at is not None
@@ -215,7 +213,7 @@ def _busiest(
     per_hour: Sequence[int],
     wall: Wall,
 ) -> list[Minute]:
-    """The minutes with most fires. Rules that are only counted are asked about the candidates among the minutes."""
+    """The minutes with most fires. Counted rules are added for the candidate minutes."""
     counts = Counter(at - at % MINUTE for _, moments in listed.values() for at in moments)
     candidates = dict(counts.most_common(_CANDIDATES))
     if dense:
@@ -252,7 +250,7 @@ def _collisions(
     for key, moments in samples:
         for at in moments:
             at_instant[at].add(key)
-    # A rule that is only counted is in the sample by its first moments alone; at the largest herds it is asked.
+    # Counted rules are sampled by their first moments; at the largest collisions they are checked.
     largest = sorted(at_instant, key=lambda at: (-len(at_instant[at]), at))[:_CANDIDATES]
     for at in largest:
         at_instant[at] |= {key for key, rule in crowded.items() if rule.next_us(at - 1) == at}
@@ -260,7 +258,7 @@ def _collisions(
 
 
 def _grouped(shared: Mapping[int, set[str]], counted: set[str], wall: Wall) -> list[Collision]:
-    """One collision per set of schedules, however often it happens."""
+    """One collision per set of schedules."""
     groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for at, keys in shared.items():
         groups[tuple(sorted(keys))].append(at)

@@ -11,14 +11,14 @@ from evertick.when.moment import SECOND
 
 __all__ = ["FRESH", "LATE", "Fire", "Plan", "PlanInputs"]
 
-# With catch-up "skip" a moment that is noticed this soon is on time; on an edit such a moment still becomes a run.
+# With catch_up "skip", and at an edit, a moment that is planned within this time still becomes a run.
 FRESH = 60 * SECOND
-# A run that is recorded later than this after it was due is marked as late.
+# A run that is recorded later than this after its due time is marked as late.
 LATE = 5 * SECOND
 
 
 class PlanInputs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The schedule as a plan sees it."""
+    """The state of a schedule that a plan is made from."""
 
     key: str
     definition: Definition
@@ -28,9 +28,9 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fires: int = 0
     live: int = 0
     pause: Pause | None = None
-    # Decisions about single moments, by the moment.
+    # Overrides of single moments, in order of the moments.
     occurrences: tuple[Occurrence, ...] = ()
-    # While it is closed nothing fires.
+    # The schedule does not fire while it is closed.
     blackout: Calendar | None = None
 
     @property
@@ -49,12 +49,12 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fire_at: int
     due_at: int
     is_late: bool = False
-    # Must wait for the verdict of the schedule's live run.
+    # Whether the run must wait for the verdict of the schedule's live run.
     is_blocked: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The rows owed and the new cursor. `next_at` None: not before something else happens."""
+    """The rows to write and the new cursor. `next_at`: the time of the next plan; None: only after another change."""
 
     fires: tuple[Fire, ...] = ()
     gaps: tuple[NewGap, ...] = ()
@@ -63,5 +63,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after_end: int | None = None
     replaces_live: bool = False
     ends_pause: bool = False
-    # The decisions that remain; None: as they were.
+    # The remaining overrides; None: unchanged.
     occurrences: tuple[Occurrence, ...] | None = None

@@ -1,7 +1,7 @@
-"""Small questions about what a schedule owes: which moments, since when, and how they become rows. Pure.
+"""Which moments a schedule owes, since when, and the rows that they become. Pure.
 
-A moment is *owed* when it is at or after the cursor and its due time has come: the moment plus its jitter, or where a
-blackout holds it, when that opens. Its *lateness* is how long ago that was.
+A moment is *owed* if it is at or after the cursor and its due time is over. The due time is the moment plus its jitter,
+or the end of the blackout that holds it. *Lateness* is the time since then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 def cursor_after(
     rule: When, key: str, after: int, uniform: Callable[[], float], blackout: Calendar | None = None
 ) -> tuple[int | None, int | None]:
-    """The cursor of a rule that starts afresh: its first moment after `after`, and when that is due (None: never)."""
+    """The cursor of a rule from `after` on: its first moment, and when that is due (None: never)."""
     fire_at = rule.next_us(after)
     if fire_at is None:
         return None, None
@@ -44,14 +44,13 @@ def cursor_after(
 
 
 def newest_begun(inputs: PlanInputs, now: int) -> int | None:
-    """The newest moment from the cursor on that has come, though jitter may still delay it."""
+    """The newest moment since the cursor that has come; jitter may still delay it."""
     if inputs.fire_at is None or inputs.fire_at > now:
         return None
     if inputs.counts_from_end:
         return inputs.fire_at
     newest = inputs.rule.previous_us(now + 1)
-    # The rules of the zone or the calendar may have changed: the promised moment is no longer one of the rule's, and is
-    # owed all the same.
+    # After a change of the zone or the calendar the cursor may no longer be a moment of the rule; it is still owed.
     return inputs.fire_at if newest is None else max(newest, inputs.fire_at)
 
 
@@ -59,15 +58,15 @@ def newest_owed(inputs: PlanInputs, now: int) -> int | None:
     newest = newest_begun(inputs, now)
     if newest is None or inputs.fire_at is None or _due_at_latest(inputs, newest) <= now:
         return newest
-    # Jitter is less than the distance between fires, so the one before it is due.
+    # Jitter is less than the distance between fires, so the previous one is due.
     earlier = inputs.rule.previous_us(newest) if newest > inputs.fire_at else None
     return None if earlier is None else max(earlier, inputs.fire_at)
 
 
 def _due_at_latest(inputs: PlanInputs, moment: int) -> int:
-    """When the moment is due at the latest: a delay that is not drawn yet may be as long as its cap.
+    """The latest due time of the moment: a delay that is not drawn yet counts with its maximum.
 
-    Were it none at all, a tick a moment too late would take a drawn delay near its cap for a missed moment.
+    With 0 instead, a moment with a long drawn delay would count as missed.
     """
     if inputs.rule.bounds.jitter_mode == "fresh" and moment != inputs.fire_at and not is_in_blackout(inputs, moment):
         return moment + inputs.rule.jitter_cap_us(moment)
@@ -75,7 +74,7 @@ def _due_at_latest(inputs: PlanInputs, moment: int) -> int:
 
 
 def due_at(inputs: PlanInputs, moment: int) -> int:
-    """When the moment is due: after its jitter, and not before a blackout that holds it has opened."""
+    """The due time of the moment: after its jitter, and not before the end of a blackout."""
     blackout = inputs.blackout
     if blackout is None:
         return _delayed(inputs, moment)
@@ -86,16 +85,16 @@ def due_at(inputs: PlanInputs, moment: int) -> int:
             and inputs.at > moment
             and not blackout.permits(inputs.at - 1)
         ):
-            return inputs.at  # its drawn delay had led into the blackout that ended there
+            return inputs.at  # its drawn delay fell into the blackout that ended then
         moment = _delayed(inputs, moment)
     opens = blackout.next_open(moment)
     return LATEST if opens is None else opens
 
 
 def _delayed(inputs: PlanInputs, moment: int) -> int:
-    """The moment plus its jitter. Stable jitter is computed again; a drawn one is in `at` for the cursor's moment.
+    """The moment plus its jitter. Stable jitter is computed; a drawn delay of the cursor's moment is in `at`.
 
-    A time in `at` beyond the cap of the jitter is not a drawn delay: the pace of catch-up has set it.
+    A time in `at` beyond the maximum jitter is not a drawn delay: the pace of catch-up has set it.
     """
     bounds = inputs.rule.bounds
     if not bounds.jitter:
@@ -126,7 +125,7 @@ def is_past_grace(inputs: PlanInputs, moment: int, now: int) -> bool:
 
 
 def is_noticed_in_time(inputs: PlanInputs, moment: int, now: int) -> bool:
-    """Whether catch-up "skip" lets the moment run; with a grace time that says so instead."""
+    """Whether the moment runs with catch_up "skip": within its grace time, or else within `FRESH`."""
     return inputs.definition.grace is not None or now - due_at(inputs, moment) <= FRESH
 
 
@@ -137,7 +136,7 @@ def make_fire(inputs: PlanInputs, moment: int, now: int, *, is_blocked: bool, is
 
 
 def gap_before(inputs: PlanInputs, moment: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
-    """The owed moments before this one, if there are any."""
+    """The gap of the owed moments before this one, if there are any."""
     assert inputs.fire_at is not None
     if moment <= inputs.fire_at:
         return ()
@@ -146,7 +145,7 @@ def gap_before(inputs: PlanInputs, moment: int, verdict: Verdict, reason: Reason
 
 
 def gap_until(inputs: PlanInputs, until: int, verdict: Verdict, reason: Reason) -> tuple[NewGap, ...]:
-    """All moments from the cursor up to and including `until`, if there are any."""
+    """The gap of all moments from the cursor to `until` inclusive, if there are any."""
     if inputs.fire_at is None or inputs.fire_at > until or inputs.is_spent:
         return ()
     if inputs.counts_from_end:

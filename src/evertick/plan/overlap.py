@@ -1,4 +1,4 @@
-"""The overlap rule: whether the live runs of a schedule let one more run be. Pure."""
+"""The overlap policy: whether a schedule with live runs may have another one. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from evertick.model import Definition, Overlap
 
 __all__ = ["BLOCKED", "LIVE", "STUCK", "admit", "guards_live", "takes_place"]
 
-# The live runs of a schedule as overlap looks at them: any; one that waits for another; none but parked ones and what
-# waits for those.
+# The live runs of a schedule, for overlap: any; one that is blocked by another; only parked runs and runs blocked by
+# them.
 LIVE, BLOCKED, STUCK = 1, 2, 4
 
 
 def guards_live(definition: Definition) -> bool:
-    """Whether the live runs of the schedule decide about one more. On every node each minds its own."""
+    """Whether the live runs matter for a new one. With mode "every-node" each node checks its own."""
     return definition.overlap != "allow" and definition.mode == "claimed"
 
 
 def admit(overlap: Overlap, live: int) -> Literal["free", "blocked"] | None:
-    """The answer of overlap to one more run: "free", "blocked" behind the live one, or None: it must not be.
+    """Whether overlap admits another run: "free", "blocked" by the live one, or None: not admitted.
 
-    A parked run may never run, and must not stop its schedule for good: the next one takes its place.
+    A parked run may never run, so the next one replaces it; otherwise it would block its schedule forever.
     """
     match overlap:
         case "allow":
@@ -39,5 +39,5 @@ def admit(overlap: Overlap, live: int) -> Literal["free", "blocked"] | None:
 
 
 def takes_place(overlap: Overlap, live: int, *, is_blocked: bool) -> bool:
-    """Whether a run that was admitted ends the live ones: asked to by overlap, or because they are stuck."""
+    """Whether an admitted run replaces the live ones: by overlap "replace", or because they are parked."""
     return (is_blocked and overlap == "replace") or (overlap != "allow" and bool(live & STUCK))

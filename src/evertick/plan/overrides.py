@@ -1,14 +1,13 @@
-"""Decisions of people about single moments: what they do to a plan, and what becomes of them. Pure.
+"""Overrides: users skip or move single moments, or run them early. Pure.
 
-A decided moment stands outside of its rule's sequence: the rest is planned as if the rule did not have it (`apart`),
-and the moment gets a row of its own when its time has come (`with_decisions`, `settle_decisions`). So catch-up, grace,
-pauses and blackouts treat the rest as ever, and every moment still ends in exactly one row.
+An overridden moment is outside of its rule's sequence: the others are planned as if the rule did not have it (`apart`),
+and it gets its own row at its time (`with_decisions`, `settle_decisions`). So catch-up, grace, pauses and blackouts
+apply to the others as usual, and each moment still ends in exactly one row.
 
-The time of a skipped moment is its own; that of a moved one is where it was moved to. A moment that has its row before
-its own time has come (moved to an earlier one, run early) is remembered as done until the cursor is past it, or the
-rule would bring it once more.
+The time of a skipped moment is its own; that of a moved one is its new time. A moment that gets its row before its own
+time (moved earlier, run early) is kept as "done" until the cursor is past it, so that the rule does not repeat it.
 
-A rule that counts from the end of a run has no moments to name; there a skip means the next one, whenever it comes.
+A rule that counts from the end of a run has no future moments; a skip applies to its next one.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ __all__ = [
     "without_decided",
 ]
 
-# Every look at a schedule goes through its decisions.
+# Each plan of a schedule reads all of its overrides.
 OCCURRENCES_MAX = 100
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the decisions whose time had come, and those that remain."""
+    """The rows of the overrides whose time has come, and the remaining overrides."""
 
     fires: tuple[Fire, ...] = ()
     gaps: tuple[NewGap, ...] = ()
@@ -51,29 +50,29 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def time_of(occurrence: Occurrence) -> int:
-    """When the decided moment gets its row."""
+    """When the overridden moment gets its row."""
     return occurrence.fire_at if occurrence.to is None else occurrence.to
 
 
 def done(fire_at: int) -> Occurrence:
-    """The moment has its row already."""
+    """An override that marks a moment as recorded."""
     return Occurrence(fire_at=fire_at, kind="done")
 
 
 def pending(occurrences: Iterable[Occurrence]) -> list[Occurrence]:
-    """Those that are still to come, soonest first."""
+    """The overrides that are not done, soonest first."""
     return sorted((each for each in occurrences if each.kind != "done"), key=time_of)
 
 
 def without_decided(rule: When, occurrences: tuple[Occurrence, ...]) -> When:
-    """The rule without the moments that were decided by hand."""
+    """The rule without the overridden moments."""
     if not occurrences or rule.is_after_end:
         return rule
     return Without(rule, (each.fire_at for each in occurrences))
 
 
 def apart(inputs: PlanInputs) -> PlanInputs:
-    """The inputs without the decided moments. A moved one keeps its place in the count of `max_fires`."""
+    """The inputs without the overridden moments. A moved one still counts for `max_fires`."""
     if inputs.counts_from_end:
         return inputs
     promised = sum(each.kind == "move" for each in inputs.occurrences)
@@ -82,12 +81,12 @@ def apart(inputs: PlanInputs) -> PlanInputs:
 
 
 def skips_next(inputs: PlanInputs) -> bool:
-    """Whether the next moment of a rule that counts from the end of a run is to be skipped."""
+    """Whether a user skips the next moment of a rule that counts from the end of a run."""
     return inputs.counts_from_end and any(each.kind == "skip" for each in inputs.occurrences)
 
 
 def is_past(occurrence: Occurrence, now: int, cursor: int | None) -> bool:
-    """Whether the cursor can come to its moment no more: not by going on, nor by being restarted from now."""
+    """Whether the cursor can no longer reach its moment, neither by advancing nor by a restart from now."""
     return occurrence.fire_at <= now and (cursor is None or occurrence.fire_at < cursor)
 
 
@@ -99,11 +98,11 @@ def has_moment(rule: When, moment: int) -> bool:
 
 
 def with_decisions(inputs: PlanInputs, made: Plan, now: int) -> Plan:
-    """The plan of the rest, and the decided moments whose time has come."""
+    """Add the overridden moments whose time has come to the plan of the others."""
     if inputs.pause is not None and not made.ends_pause:
         return made
     if inputs.counts_from_end:
-        # The next moment was dealt with: whatever became of it, it is the one that was meant.
+        # The skip was for the next moment, which has its row now.
         return msgspec.structs.replace(made, occurrences=()) if made.gaps or made.fires else made
     paused_until = 0 if inputs.pause is None else inputs.pause.until or 0
     fires, gaps, happened = list[Fire](), list[NewGap](), set[int]()
@@ -136,10 +135,9 @@ def with_decisions(inputs: PlanInputs, made: Plan, now: int) -> Plan:
 
 
 def _moved(inputs: PlanInputs, moved: Occurrence, now: int, beside: list[Fire]) -> Fire | NewGap | None:
-    """What becomes of a moved moment whose time has come; None: it waits for the next look.
+    """The row of a moved moment whose time has come; None: it waits for the next plan.
 
-    It is judged by the time it was moved to. Jitter does not delay it, and a blackout does not hold it: somebody has
-    named that very time.
+    Its new time counts. Neither jitter nor a blackout delays it, since the user chose this time.
     """
     definition, late = inputs.definition, now - time_of(moved)
     most = inputs.rule.bounds.max_fires
@@ -161,7 +159,7 @@ def _moved(inputs: PlanInputs, moved: Occurrence, now: int, beside: list[Fire]) 
 def _next_look(
     inputs: PlanInputs, at: int | None, remaining: tuple[Occurrence, ...], now: int, *, has_fired: bool
 ) -> int | None:
-    """What could not be recorded beside another fire is looked at again at once, what waits for a run every `pace`."""
+    """When to plan again: at once for a moment that could not be recorded beside another fire, else after `pace`."""
     again = now + (1 if has_fired else inputs.definition.pace)
     times = [again if time_of(each) <= now else time_of(each) for each in remaining if each.kind != "done"]
     return min([*times, *([] if at is None else [at])], default=None)
@@ -185,11 +183,11 @@ def _remaining(
 def settle_decisions(
     inputs: PlanInputs, now: int, reason: Reason, *, rule: When | None, cursor: int | None, fresh: int, is_alone: bool
 ) -> Settled:
-    """Close the account of the decisions under a definition that is about to change.
+    """Settle the overrides of a definition that is about to change.
 
-    What has come is settled like the other moments. What is to come stays, if its own moment has come already or if the
-    new rule has it as well. `rule` None: there is no new rule; what has not come is given up, and what was moved away
-    from a moment that has come is in the gap of the reason.
+    Overrides whose time has come are settled like other moments. Future ones stay if their own moment is over or the
+    new rule has it too. `rule` None: there is no new rule; future ones are dropped, and if their own moment is over, it
+    is in the gap with the reason.
     """
     if inputs.counts_from_end:
         has_come = inputs.fire_at is not None and inputs.fire_at <= now

@@ -1,14 +1,13 @@
-"""The heart of the semantics: what is owed to a schedule now, and where its cursor goes. Pure.
+"""Plans the runs and gaps that a schedule owes now, and its next cursor. Pure.
 
-`plan` answers the tick of the engine. It reads no clock and no store: the store's time, the cursor and the live runs
-come in, rows and a cursor come out, and the caller writes both in one transaction guarded by what came in. What becomes
-of a definition that changes is in settlement.py.
+`plan` reads no clock and no store. Its inputs are the store's time, the cursor and the live runs; it returns rows and a
+new cursor, which the caller writes in one transaction, guarded by the cursor and version of the inputs.
 
-The work is bounded whatever the downtime: the newest owed moment is found by looking back from now, the others are
-counted, not listed, and end in one gap per reason.
+The work is bounded for any downtime: the newest owed moment is found by searching back from now; the others are counted
+and become one gap per reason.
 
-Which moments are owed, and since when, is answered by moments.py, and which of them a blackout holds by blackout.py.
-What people decided about single moments stands outside of all this (overrides.py).
+moments.py: which moments are owed. blackout.py: which of them a blackout holds. overrides.py: skipped and moved
+moments. settlement.py: changes of the definition.
 """
 
 from __future__ import annotations
@@ -41,20 +40,20 @@ from evertick.when.moment import EARLIEST
 
 __all__ = ["plan", "plan_closely"]
 
-# Catch-up "all" looks this often per distance between two moments: after a moment was recorded, and while it waits for
-# the live run to end. So a run that takes up to nine tenths of the distance still catches up.
+# How often catch-up "all" plans per interval between two moments: after a moment was recorded, and while it waits for
+# the live run to end. So runs that take up to nine tenths of the interval still catch up.
 _BEHIND_SHARE, _WAITING_SHARE = 2, 10
 
 
 def plan(inputs: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
-    """What a schedule that wants to be looked at is owed at `now`."""
+    """The plan of a due schedule at `now`."""
     return _plan_ordinary(inputs, now) or plan_closely(inputs, now, uniform)
 
 
 def _plan_ordinary(inputs: PlanInputs, now: int) -> Plan | None:
-    """What nearly every tick finds: one moment has come, the next has not, and nothing stands against a run.
+    """The fast path, for nearly every plan: one moment is due, the next is not, and nothing prevents its run.
 
-    None: look closely. Says what that would say, at a third of its cost: there is nothing to search, count or draw.
+    None: use `plan_closely`, which gives the same plan in such a case, at three times the cost.
     """
     fire_at, definition, rule = inputs.fire_at, inputs.definition, inputs.rule
     if fire_at is None or not 0 <= now - fire_at <= FRESH or not _has_plain_moments(rule):
@@ -71,7 +70,7 @@ def _plan_ordinary(inputs: PlanInputs, now: int) -> Plan | None:
 
 
 def _has_plain_moments(rule: When) -> bool:
-    """Whether each is due when it comes, however many there were before, and whatever became of them."""
+    """Whether each moment is due at once and independent of earlier ones."""
     bounds = rule.bounds
     return bounds.max_fires is None and not rule.is_after_end and not bounds.jitter and rule.calendar is None
 
@@ -85,7 +84,7 @@ def plan_closely(inputs: PlanInputs, now: int, uniform: Callable[[], float]) -> 
 
 
 def _restarted(inputs: PlanInputs, rule: When, made: Plan, now: int, uniform: Callable[[], float]) -> Plan:
-    """A fire that was promised to a moved moment and did not come of it is given back to the rule."""
+    """If a moved moment did not use its share of `max_fires`, the rule continues."""
     most, occurrences = rule.bounds.max_fires, made.occurrences
     if most is None or occurrences is None or made.next_fire_at is not None or made.after_end is not None:
         return made
@@ -104,7 +103,7 @@ def _plan_rule(inputs: PlanInputs, now: int, uniform: Callable[[], float]) -> Pl
         return Plan(next_fire_at=inputs.fire_at, next_at=inputs.pause.until)
     gaps, resumed = end_pause(inputs, inputs.pause.until)
     if isinstance(inputs.rule, Every) and inputs.rule.is_after_end and inputs.fire_at is None:
-        # It had no cursor to keep over the pause: the count begins where the pause ends.
+        # It has no cursor during the pause: the interval counts from the end of the pause.
         made = Plan() if inputs.is_spent else Plan(after_end=inputs.rule.interval_us)
     else:
         made = _plan_running(resumed, now, uniform)
@@ -118,7 +117,7 @@ def _plan_running(inputs: PlanInputs, now: int, uniform: Callable[[], float]) ->
     if inputs.fire_at is None or inputs.is_spent:
         return Plan()
     if inputs.blackout is not None and not inputs.blackout.permits(now):
-        # Nothing fires while it is closed, not even what was owed before. What is held is recorded when it opens.
+        # Nothing fires during a blackout, not even moments from before. They are recorded when it ends.
         opens = inputs.blackout.next_open(max(now, inputs.fire_at))
         return Plan(next_fire_at=inputs.fire_at, next_at=opens)
     if isinstance(inputs.rule, Every) and inputs.rule.is_after_end:
@@ -134,7 +133,7 @@ def _plan_running(inputs: PlanInputs, now: int, uniform: Callable[[], float]) ->
 
 
 def _plan_owed(inputs: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
-    """What is owed by the rule, and catch-up decides about."""
+    """The owed moments of the rule, by catch-up."""
     assert inputs.fire_at is not None
     catch_up, newest = inputs.definition.catch_up, newest_owed(inputs, now)
     if newest is None:
@@ -156,7 +155,7 @@ def _plan_owed(inputs: PlanInputs, now: int, uniform: Callable[[], float]) -> Pl
 
 
 def _move_counted(inputs: PlanInputs, rule: Every, fire_at: int, now: int, uniform: Callable[[], float]) -> Plan | None:
-    """A cursor counted from the end of a run knows nothing of bounds, calendar and drawn jitter yet; None: it stays."""
+    """Apply bounds, calendar and jitter to a cursor that counts from the end of a run; None: it stays."""
     allowed = rule.next_us(fire_at - rule.interval_us)
     if allowed is None:
         return Plan()
@@ -170,14 +169,14 @@ def _move_counted(inputs: PlanInputs, rule: Every, fire_at: int, now: int, unifo
 def _catch_up_latest(
     inputs: PlanInputs, newest: int, now: int, uniform: Callable[[], float], *, rest: tuple[Verdict, Reason]
 ) -> Plan:
-    """The newest owed moment runs for all of them."""
+    """Run the newest owed moment only; the others are coalesced into it."""
     assert inputs.fire_at is not None
     if is_past_grace(inputs, newest, now):
         gap = make_gap(inputs, inputs.fire_at, newest, Verdict.MISSED, Reason.GRACE)
         return _moved_past(inputs, newest, uniform, gaps=(gap,))
     admitted = admit(inputs.definition.overlap, inputs.live)
     if admitted is None:
-        # The newest did not run either, so nothing was coalesced into it: overlap is the reason for all.
+        # The newest does not run either, so overlap is the reason for all.
         gap = make_gap(inputs, inputs.fire_at, newest, Verdict.SKIPPED, Reason.OVERLAP)
         return _moved_past(inputs, newest, uniform, gaps=(gap,))
     gaps = gap_before(inputs, newest, *rest)
@@ -186,7 +185,7 @@ def _catch_up_latest(
 
 
 def _catch_up_all(inputs: PlanInputs, newest: int, now: int, uniform: Callable[[], float]) -> Plan:
-    """One owed moment at a time, oldest first, and not before its forerunner has ended where overlap is skip."""
+    """Run one owed moment at a time, oldest first; with overlap "skip" only after the last run has ended."""
     gaps, inputs = _give_up_oldest(inputs, newest, now)
     oldest = inputs.fire_at
     if oldest is None or oldest > newest:
@@ -195,7 +194,7 @@ def _catch_up_all(inputs: PlanInputs, newest: int, now: int, uniform: Callable[[
         oldest < newest or is_in_blackout(inputs, oldest) or now - due_at(inputs, oldest) > inputs.definition.pace
     )
     if inputs.live & STUCK:
-        # With all of them wanted, none takes the place of another: the parked one is waited for.
+        # All moments must run, so a parked run is not replaced but waited for.
         is_behind, inputs = True, msgspec.structs.replace(inputs, live=inputs.live & ~STUCK)
     admitted = admit(inputs.definition.overlap, inputs.live)
     if admitted is None and is_behind:
@@ -212,9 +211,9 @@ def _catch_up_all(inputs: PlanInputs, newest: int, now: int, uniform: Callable[[
 
 
 def _pace(inputs: PlanInputs, moment: int, share: int) -> int:
-    """How long to wait before the next look while behind: at most this share of the distance to the following moment.
+    """The wait before the next plan during catch-up: at most this share of the interval to the following moment.
 
-    One moment is taken per look, so a pace as long as that distance would never catch up.
+    Each plan takes one moment, so a longer wait would never catch up.
     """
     following = inputs.rule.next_us(moment)
     pace = inputs.definition.pace
@@ -222,7 +221,7 @@ def _pace(inputs: PlanInputs, moment: int, share: int) -> int:
 
 
 def _give_up_oldest(inputs: PlanInputs, newest: int, now: int) -> tuple[tuple[NewGap, ...], PlanInputs]:
-    """Drop what is past its grace, then what is beyond the newest `catch_up_limit`."""
+    """Drop moments past their grace, then all but the newest `catch_up_limit`."""
     gaps: list[NewGap] = []
     if inputs.definition.grace is not None:
         first_kept = _first_within_grace(inputs, now - inputs.definition.grace)
@@ -242,10 +241,10 @@ def _give_up_oldest(inputs: PlanInputs, newest: int, now: int) -> tuple[tuple[Ne
 
 
 def _first_within_grace(inputs: PlanInputs, since: int) -> int | None:
-    """The first moment due at `since` or later: jitter may carry the moment just before `since` over it."""
+    """The first moment due at `since` or later, which may be before `since` with jitter."""
     begin = since
     if inputs.blackout is not None and not (inputs.blackout.permits(since) and inputs.blackout.permits(since - 1)):
-        # What a blackout held is due when that opened: at `since`, or later.
+        # Moments that a blackout held are due at its end: at `since`, or later.
         closed = since if not inputs.blackout.permits(since) else since - 1
         begin = (inputs.blackout.previous_open(closed) or EARLIEST) + 1
     first = inputs.rule.next_us(begin - 1)
@@ -270,9 +269,9 @@ def _cut_before(
 
 
 def _make_up(inputs: PlanInputs, held: int, now: int, uniform: Callable[[], float]) -> Plan:
-    """The blackout has opened: what it held runs, and what was owed before it with them.
+    """After a blackout: run the moments that it held, and those that were owed before it.
 
-    With "latest" a moment that came since it opened stands for those before, if catch-up lets it run.
+    With "latest" a moment since its end replaces those before, if catch-up lets it run.
     """
     if skips_next(inputs):
         return _plan_owed(inputs, now, uniform)
@@ -286,7 +285,7 @@ def _make_up(inputs: PlanInputs, held: int, now: int, uniform: Callable[[], floa
 
 
 def _drop_blackout(inputs: PlanInputs, now: int, uniform: Callable[[], float]) -> Plan:
-    """The moments of the blackout are one gap; the others are planned as if those did not exist."""
+    """Record the moments of the blackout as one gap; plan the others as if those did not exist."""
     assert inputs.fire_at is not None
     if inputs.counts_from_end:
         reason = Reason.BY_HAND if skips_next(inputs) else Reason.BLACKOUT
@@ -325,7 +324,7 @@ def _moved_past(
     fires: tuple[Fire, ...] = (),
     gaps: tuple[NewGap, ...] = (),
 ) -> Plan:
-    """The plan that puts the cursor behind `moment`."""
+    """The plan that moves the cursor past `moment`."""
     is_blocked = any(fire.is_blocked for fire in fires)
     replaces = bool(fires) and takes_place(inputs.definition.overlap, inputs.live, is_blocked=is_blocked)
     most = inputs.rule.bounds.max_fires

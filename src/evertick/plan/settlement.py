@@ -1,6 +1,6 @@
-"""Closing the account of a definition that is about to change, and of a pause that ends. Pure.
+"""Settles the owed moments before a definition changes, and at the end of a pause. Pure.
 
-What people decided about single moments is settled apart (overrides.py).
+overrides.py settles overridden moments.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ __all__ = ["end_pause", "settle"]
 def settle(
     inputs: PlanInputs, now: int, reason: Reason, *, fresh: int = FRESH, is_opened: bool = False
 ) -> tuple[tuple[Fire, ...], tuple[NewGap, ...]]:
-    """Close the account of the old definition: what was due just now still runs, the rest is a gap with the reason.
+    """Settle the old definition: a moment that was due just now still runs, the others become a gap with the reason.
 
-    An edit made seconds after a moment must not swallow it because the tick had not come by yet; an edit after a long
-    downtime must not start old work. A moment that jitter still delays has come, too: an edit lets it become a run, due
-    when it was to be; a pause and a removal put it into the gap. `fresh` is how long ago "just now" may be; -1: nothing
-    runs any more. What a blackout holds is a gap, unless the change itself ends the blackout (`is_opened`): then the
-    newest of it runs. Decisions about single moments are not part of it (`settle_decisions`).
+    An edit seconds after a moment must not lose it; an edit after a long downtime must not start old work. A moment
+    that jitter still delays: an edit keeps its run, at the same due time; a pause or a removal adds it to the gap.
+    `fresh`: how long ago "just now" may be; -1: nothing runs. Moments in a blackout are a gap, unless the change ends
+    the blackout (`is_opened`): then the newest one runs.
     """
     if inputs.pause is not None and inputs.pause.until is not None and inputs.pause.until <= now:
         paused, inputs = end_pause(inputs, inputs.pause.until)
@@ -96,10 +95,10 @@ def _settle_owed(
 
 
 def end_pause(inputs: PlanInputs, until: int) -> tuple[tuple[NewGap, ...], PlanInputs]:
-    """The moments before `until` were paused; from there on it is as if it had never been."""
+    """The gap of the moments before `until`, and the inputs from there on, without the pause."""
     gaps = gap_until(inputs, until - 1, Verdict.SKIPPED, Reason.PAUSED)
     cursor = inputs.fire_at
     if cursor is not None and cursor < until:
         cursor = inputs.rule.next_us(until - 1)
-    # `at` was the end of the pause, not when the moment is due: its delay is drawn anew.
+    # `at` was the end of the pause, not a drawn delay.
     return gaps, msgspec.structs.replace(inputs, fire_at=cursor, at=None, pause=None)

@@ -1,6 +1,6 @@
-"""How a schedule could leave a herd: the same rule, with `H` for its minute, or with jitter. Pure.
+"""Suggests rules for schedules that fire at the same instant: with `H` for the minute, or with jitter. Pure.
 
-A suggestion is a whole rule as text, ready to be used; it is only made where it would mean the same but for the minute.
+A suggestion is the text of a whole rule that differs only in the minute.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUGGESTED_MOST = 10
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that would take a schedule out of a collision."""
+    """A rule that avoids a collision."""
 
     key: str
     when: str
@@ -34,7 +34,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suggestions(collisions: Iterable[Collision], expected: Mapping[str, Expected], since: int) -> list[Suggestion]:
-    """Rules that dissolve the largest collisions: one of each may stay where it is."""
+    """Rules that avoid the largest collisions; one schedule of each may keep its rule."""
     found: dict[str, Suggestion] = {}
     for collision in collisions:
         movable = {
@@ -43,7 +43,7 @@ def suggestions(collisions: Iterable[Collision], expected: Mapping[str, Expected
             if key not in found and (text := spread_rule(expected[key].rule, key, since)) is not None
         }
         stays = 1 if len(movable) == len(collision.keys) else 0
-        # A minute of its own is better than jitter: it can be read off, and is the same every day.
+        # A minute of its own is better than jitter: it is visible and the same every day.
         for key, text in sorted(movable.items(), key=lambda pair: "jitter=" in pair[1])[stays:]:
             if len(found) == _SUGGESTED_MOST:
                 return list(found.values())
@@ -52,7 +52,7 @@ def suggestions(collisions: Iterable[Collision], expected: Mapping[str, Expected
 
 
 def spread_rule(rule: When, key: str, after: int) -> str | None:
-    """The text of a rule that fires as often, but not at the minute that everybody has; None where there is none."""
+    """The text of a rule that fires as often, but at another minute; None if there is none."""
     if rule.bounds.jitter:
         return None
     text = _with_hash(rule) if isinstance(rule, Cron) else None
@@ -61,13 +61,13 @@ def spread_rule(rule: When, key: str, after: int) -> str | None:
         return None
     try:
         parse_when(text).bind(key=key, created=after, calendars=_calendars(rule))
-    except EvertickError:  # the text of a rule it may not be: no suggestion is better than a wrong one
+    except EvertickError:  # not a valid rule
         return None
     return text
 
 
 def _with_hash(rule: Cron) -> str | None:
-    """`H` in place of one minute or of an even step; None for any other minute."""
+    """The rule with `H` in place of one minute or an even step; None for other minutes."""
     fields = rule.expression.split()
     place = 0 if len(fields) == _FIELDS_WITHOUT_SECONDS else 1
     minute = fields[place] if len(fields) >= _FIELDS_WITHOUT_SECONDS else ""
@@ -88,7 +88,7 @@ def _hashed(minute: str) -> str | None:
 
 
 def _with_jitter(rule: When, after: int) -> str | None:
-    """Jitter of half the distance to the next fire, up to five minutes; None where that is no whole second."""
+    """The rule with a jitter of half the interval, up to five minutes; None if that is less than a second."""
     first = rule.next_us(after)
     second = None if first is None else rule.next_us(first)
     room = _JITTER_MOST if first is None or second is None else min(_JITTER_MOST, (second - first) // 2)

@@ -1,7 +1,6 @@
-"""The fires to come of many schedules, in the order in which they will run. Pure and lazy.
+"""The future fires of many schedules, in the order in which they will run, with overrides and blackouts. Pure.
 
-Each schedule is asked for its next fire only when the one before it was taken. What people decided about single moments
-and what a blackout does to others is told with each.
+Lazy: the next fire of a schedule is computed only when the previous one was used.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from evertick.when.moment import LATEST
 
 __all__ = ["COUNT_MOST", "Expected", "Foreseen", "Prospect", "upcoming_fires"]
 
-# Beyond so many the moments of a closed stretch are not counted.
+# The moments of a blackout are counted up to this limit.
 COUNT_MOST = 100_000
 
-# What becomes of a moment that does not just run: skipped or moved by hand; held by a blackout until that opens, or
+# The outcome of a moment that does not just run: skipped or moved by a user; held by a blackout until its end, or
 # dropped by it.
 Prospect = Literal["skipped", "moved", "held", "dropped"]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule to be looked at; `left`: how often it may still fire."""
+    """A schedule. `left`: its remaining fires if `max_fires` limits them."""
 
     key: str
     rule: When
@@ -41,10 +40,10 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Foreseen(NamedTuple):
-    """A moment and when it is to run; where it does not run `at` is its own time.
+    """A moment and its time `at`: when it runs, or the moment itself if it does not run.
 
-    `moments` is more than one where it stands for a closed stretch: the newest of those that a blackout holds for one
-    run, the first of those that it drops.
+    `moments` is more than one if it stands for all moments of a blackout: the newest one if they are held for one run,
+    the first one if they are dropped.
     """
 
     at: int
@@ -57,9 +56,9 @@ class Foreseen(NamedTuple):
 def upcoming_fires(
     schedules: Iterable[Expected], after: int, until: int, *, is_folded: bool = False
 ) -> Iterator[Foreseen]:
-    """What is to come after `after` and up to `until`, in order; equal times are in the order of the keys.
+    """The fires after `after` and up to `until`, in order; equal times are in the order of the keys.
 
-    Folded: moments that a blackout makes one run of, or none, are one.
+    Folded: the moments of a blackout that give one run, or none, are one entry.
     """
     return takewhile(
         lambda each: each.at <= until, merge(*(_of_one(each, after, is_folded=is_folded) for each in schedules))
@@ -93,7 +92,7 @@ def _by_rule(expected: Expected, after: int, *, is_folded: bool) -> Iterator[For
 
 
 def _folded(first: Foreseen, rule: When, blackout: Calendar | None) -> tuple[Foreseen, int]:
-    """The stretch that the moment begins as one, and the last moment of it."""
+    """The blackout that begins with this moment as one entry, and its last moment."""
     assert blackout is not None
     opens = blackout.next_open(first.fire_at) or LATEST
     last = max(first.fire_at, rule.previous_us(opens) or first.fire_at)
