@@ -14,20 +14,20 @@ from time import monotonic
 from typing import NamedTuple
 
 from simulation.clock import START_US
-from simulation.journal import Deed, Dispatching, DutyAct, Errand, Happening, Job, RowChange
+from simulation.journal import Action, DeliveryEvent, DutyEvent, Event, JobEvent, QueueEvent, RowChange
 from simulation.mutants import MUTANTS
-from simulation.run import Simulated, simulate
+from simulation.run import SimulationResult, simulate
 
 # Seconds between two lines of progress.
 _PROGRESS_EVERY = 30.0
 # Seeds that a process runs at a time, and how many such batches wait for one.
 _BATCH, _AHEAD = 5, 2
-# What the last line counts: deeds of the story by their name, and rows of the ledger by their verdict.
+# The faults that the last lines count; they also count rows of the ledger by verdict.
 _FAULTS = ("killed", "frozen", "cut_off", "outage")
 
 
 class Covered(NamedTuple):
-    """A batch of seeds that has run."""
+    """Results of a batch of seeds."""
 
     violations: list[tuple[int, list[str]]]
     seconds: float
@@ -37,15 +37,13 @@ class Covered(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
-    parser.add_argument("seed", type=int, nargs="?", help="replay this seed: its story, its happenings, its violations")
+    parser.add_argument("seed", type=int, nargs="?", help="replay this seed: its story, its events, its violations")
     parser.add_argument("--seeds", metavar="A-B", help="run all seeds from A up to B, and name those that fail")
     parser.add_argument("--from", type=int, metavar="SEED", dest="first", help="run seeds from this one until Ctrl-C")
     parser.add_argument("--minutes", type=float, metavar="N", help="with --from: stop after N minutes")
     parser.add_argument("--workers", type=int, default=None, help="processes that run seeds (default: one per core)")
     parser.add_argument("--mutant", choices=[mutant.name for mutant in MUTANTS], help="replay with this planted bug")
-    parser.add_argument(
-        "--about", default="", help="show only happenings that mention this text (a run, a node, a key)"
-    )
+    parser.add_argument("--about", default="", help="show only events that mention this text (a run, a node, a key)")
     parser.add_argument("--log", action="store_true", help="show what the engines log")
     chosen = parser.parse_args()
     if chosen.minutes is not None and chosen.first is None:
@@ -67,80 +65,78 @@ def main() -> int:
     )
 
 
-def _replay(simulated: Simulated, about: str) -> int:
+def _replay(simulated: SimulationResult, about: str) -> int:
     lines = [*simulated.story.lines(), ""]
-    lines += [line for happening in simulated.happenings if about in (line := _line(happening))]
-    lines += ["", f"{len(simulated.happenings)} happenings in {simulated.seconds:.0f} s, trace {simulated.trace}"]
+    lines += [line for event in simulated.events if about in (line := _line(event))]
+    lines += ["", f"{len(simulated.events)} events in {simulated.seconds:.0f} s, trace {simulated.trace}"]
     lines += [f"VIOLATION {each}" for each in simulated.violations] or ["all promises were kept"]
     print("\n".join(lines))
     return 1 if simulated.violations else 0
 
 
-def _line(happening: Happening) -> str:
-    at = f"{(happening.at - START_US) / 1_000_000:10.3f}"
-    match happening:
+def _line(event: Event) -> str:
+    at = f"{(event.at - START_US) / 1_000_000:10.3f}"
+    match event:
         case RowChange():
-            row = " ".join(f"{name}={value}" for name, value in happening.row.items() if value is not None)
-            return (
-                f"{at} {happening.who:10} {happening.intent} #{happening.call}: {happening.how} {happening.table} {row}"
-            )
-        case Job():
-            told = f"{happening.task} {happening.what} {happening.cause}".rstrip()
-            return f"{at} {happening.who:10} job {told}: run {happening.run} fence {happening.fence}"
-        case Dispatching():
-            told = f"{happening.what}: message {happening.message} after {happening.attempts} tries"
-            return f"{at} {happening.who:10} sender {told} by {happening.node}"
-        case Errand():
-            told = f"{happening.task} {happening.what}, attempt {happening.attempt}"
-            return f"{at} outside    {told}: run {happening.run} fence {happening.fence}"
-        case DutyAct():
-            return (
-                f"{at} {happening.who:10} duty {happening.duty} acted under term {happening.term} of {happening.node}"
-            )
-        case Deed():
-            detail = "" if happening.detail is None else f" {happening.detail}"
-            return f"{at} {happening.who:10} {happening.what} {happening.about}{detail}"
+            row = " ".join(f"{name}={value}" for name, value in event.row.items() if value is not None)
+            return f"{at} {event.who:10} {event.intent} #{event.call}: {event.how} {event.table} {row}"
+        case JobEvent():
+            text = f"{event.task} {event.what} {event.cause}".rstrip()
+            return f"{at} {event.who:10} job {text}: run {event.run} fence {event.fence}"
+        case DeliveryEvent():
+            text = f"{event.what}: message {event.message} after {event.attempts} tries"
+            return f"{at} {event.who:10} sender {text} by {event.node}"
+        case QueueEvent():
+            text = f"{event.task} {event.what}, attempt {event.attempt}"
+            return f"{at} queue      {text}: run {event.run} fence {event.fence}"
+        case DutyEvent():
+            return f"{at} {event.who:10} duty {event.duty} acted under term {event.term} of {event.node}"
+        case Action():
+            detail = "" if event.detail is None else f" {event.detail}"
+            return f"{at} {event.who:10} {event.what} {event.about}{detail}"
 
 
 def _run_many(seeds: Iterable[int], workers: int | None, until: float | None = None) -> int:
-    """Run seeds in order, so that those that have run are a range without holes."""
-    began, first, following, red = monotonic(), 0, 0, 0
-    seconds, faults, verdicts, told_at = 0.0, Counter[str](), Counter[str](), monotonic()
+    """Run seeds in order, so that the finished ones are a range without gaps."""
+    began, first, following, failed = monotonic(), 0, 0, 0
+    seconds, faults, verdicts, printed_at = 0.0, Counter[str](), Counter[str](), monotonic()
     try:
         for batch, covered in _in_order(seeds, workers, until):
             first, following = (batch[0] if not following else first), batch[-1] + 1
-            seconds, red = seconds + covered.seconds, red + len(covered.violations)
+            seconds, failed = seconds + covered.seconds, failed + len(covered.violations)
             faults += covered.faults
             verdicts += covered.verdicts
             for seed, violations in covered.violations:
                 print(f"seed {seed} failed: {violations[0]} ({len(violations)} in all)", flush=True)
-            if monotonic() - told_at > _PROGRESS_EVERY:
-                told_at = monotonic()
-                rate = (following - first) / (told_at - began)
-                print(f"seeds {first}-{following - 1}: {red} failed ({rate:.1f} a second)", flush=True)
+            if monotonic() - printed_at > _PROGRESS_EVERY:
+                printed_at = monotonic()
+                rate = (following - first) / (printed_at - began)
+                print(f"seeds {first}-{following - 1}: {failed} failed ({rate:.1f} a second)", flush=True)
     except KeyboardInterrupt:
         print("interrupted")
-    print(f"{following - first} seeds ({first}-{following - 1}), {red} failed, in {(monotonic() - began) / 60:.1f} min")
+    print(
+        f"{following - first} seeds ({first}-{following - 1}), {failed} failed, in {(monotonic() - began) / 60:.1f} min"
+    )
     print(f"simulated {seconds / 3600:.1f} h of fleets; faults: {_listed(faults)}")
     print(f"verdicts: {_listed(verdicts)}")
     print(f"continue with --from {following}")
-    return 1 if red else 0
+    return 1 if failed else 0
 
 
 def _in_order(seeds: Iterable[int], workers: int | None, until: float | None) -> Iterator[tuple[list[int], Covered]]:
     workers = workers or os.cpu_count() or 1
     with ProcessPoolExecutor(workers) as pool:
-        under_way = deque[tuple[list[int], Future[Covered]]]()
+        pending = deque[tuple[list[int], Future[Covered]]]()
         try:
             for batch in _batches(seeds):
                 if until is not None and monotonic() >= until:
                     break
-                under_way.append((batch, pool.submit(_cover, batch)))
-                if len(under_way) > _AHEAD * workers:
-                    done, covered = under_way.popleft()
+                pending.append((batch, pool.submit(_cover, batch)))
+                if len(pending) > _AHEAD * workers:
+                    done, covered = pending.popleft()
                     yield done, covered.result()
-            while under_way:
-                done, covered = under_way.popleft()
+            while pending:
+                done, covered = pending.popleft()
                 yield done, covered.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -165,11 +161,11 @@ def _cover(seeds: list[int]) -> Covered:
         seconds += simulated.seconds
         if simulated.violations:
             covered.violations.append((seed, simulated.violations))
-        for happening in simulated.happenings:
-            if isinstance(happening, Deed) and happening.what in _FAULTS:
-                covered.faults[happening.what] += 1
-            elif isinstance(happening, RowChange) and happening.table in ("history", "gaps"):
-                covered.verdicts[happening.row["verdict"]] += happening.row.get("count") or 1
+        for event in simulated.events:
+            if isinstance(event, Action) and event.what in _FAULTS:
+                covered.faults[event.what] += 1
+            elif isinstance(event, RowChange) and event.table in ("history", "gaps"):
+                covered.verdicts[event.row["verdict"]] += event.row.get("count") or 1
     return covered._replace(seconds=seconds)
 
 

@@ -1,8 +1,7 @@
-"""A dispatched run is in the hands of whoever got its message, and of nobody else: written about under its fence alone,
-dispatched once for each claim, taken back only when its time is over, all of which it could be heard.
+"""A dispatched run belongs to the worker that got its message: only reports with its fence count, each claim is
+dispatched once, and the run is released only after a timeout during which all reports could be read.
 
-Reckoned from what happened outside (what the queue got, what workers said of themselves) and from the calls that the
-ledger took, by the arguments that each run carries.
+Checked with the events of the queue and its workers, the accepted calls, and the timeouts in the arguments of each run.
 """
 
 from __future__ import annotations
@@ -14,47 +13,47 @@ import msgspec
 from simulation.dispatched import DISPATCHED_WORKS, KILLS, MODES, QUEUE
 from simulation.evidence import Evidence
 from simulation.jobs import token
-from simulation.journal import Errand
+from simulation.journal import QueueEvent
 from simulation.replay import Call, Ledger, Row
 
 __all__ = ["check_dispatched"]
 
-# How many of a task may be at work at once, here or elsewhere.
+# The concurrency limit of a task, over nodes and workers.
 _AT_ONCE = {"built_capped": 2}
-# Which of a worker's own words must stand behind a verdict.
-_BEHIND = {"finish": {"finished"}, "ack": {"started"}, "forget": {"pushed"}}
+# The worker's event that a success needs, by mode.
+_REQUIRED = {"finish": {"finished"}, "ack": {"started"}, "forget": {"pushed"}}
 
-# An outage that is shorter may fall between two reads, and is not noticed.
+# A shorter outage can fall between two reads unnoticed.
 _UNNOTICED = 6_000_000
-# What a node's clock may be off between two beats.
+# The error of a node's clock between two heartbeats.
 _DRIFT = 100_000
 
 Claim = tuple[str, int]
 
 
 def check_dispatched(evidence: Evidence) -> Iterator[str]:
-    if not evidence.story.hands:
+    if not evidence.story.dispatches_runs:
         return
     checker = _Checker(evidence)
     for call in evidence.calls:
         yield from (f"{call.intent} #{call.number} by {call.who}: {found}" for found in checker.step(call))
-    yield from checker.errands()
+    yield from checker.check_queue_events()
     yield from checker.at_the_end()
 
 
 class _Checker:
     def __init__(self, evidence: Evidence) -> None:
         self._ledger = Ledger()
-        self._errands = [each for each in evidence.happenings if isinstance(each, Errand)]
-        self._said: dict[Claim, list[Errand]] = {}
-        for errand in self._errands:
-            self._said.setdefault((errand.run, errand.fence), []).append(errand)
-        self._aways = list(_aways(self._errands))
-        # When each claim was dispatched.
+        self._events = [each for each in evidence.events if isinstance(each, QueueEvent)]
+        self._events_of: dict[Claim, list[QueueEvent]] = {}
+        for event in self._events:
+            self._events_of.setdefault((event.run, event.fence), []).append(event)
+        self._outages = list(_outages(self._events))
+        # The time at which each claim was dispatched.
         self._dispatched: dict[Claim, int] = {}
-        # When the ledger last took a word of its worker.
-        self._heard_at: dict[Claim, int] = {}
-        # When it was cancelled before the queue had it.
+        # The time of the last accepted report of its worker.
+        self._reported_at: dict[Claim, int] = {}
+        # The time at which it was cancelled before the queue had it.
         self._withdrawn: dict[Claim, int] = {}
         self._messages: dict[str, Row] = {}
 
@@ -68,16 +67,16 @@ class _Checker:
             elif change.table == "outbox":
                 self._messages[change.row["id"]] = change.row
         after = {run: self._ledger.live.get(run) or self._ledger.done[run] for run in before}
-        yield from self._message_with_its_run(call, before, after)
+        yield from self._check_message(call, before, after)
         for run, old in before.items():
             if old is not None and old["state"] == "dispatched":
-                yield from self._moved(call, old, after[run])
-        yield from self._not_too_many(call, after)
-        self._hear(call)
+                yield from self._check_dispatched_run(call, old, after[run])
+        yield from self._check_concurrency(call, after)
+        self._note_reports(call)
 
     # --- dispatching
 
-    def _message_with_its_run(self, call: Call, before: dict[str, Row | None], after: dict[str, Row]) -> Iterator[str]:
+    def _check_message(self, call: Call, before: dict[str, Row | None], after: dict[str, Row]) -> Iterator[str]:
         sent = {
             (change.row["caused_by"], change.row["dispatches"])
             for change in call.changes
@@ -88,9 +87,10 @@ class _Checker:
             for run, row in after.items()
             if row["state"] == "dispatched" and (before[run] or {}).get("state") != "dispatched"
         }
-        yield from (f"run {run} was dispatched under {fence}, and no message" for run, fence in dispatched - sent)
+        yield from (f"run {run} was dispatched under {fence} without a message" for run, fence in dispatched - sent)
         yield from (
-            f"a message hands run {run} over under {fence}, and nobody else does" for run, fence in sent - dispatched
+            f"a message dispatches run {run} under {fence}, but the run was not dispatched"
+            for run, fence in sent - dispatched
         )
         for claim in dispatched:
             if claim in self._dispatched:
@@ -98,154 +98,157 @@ class _Checker:
             self._dispatched[claim] = call.at
         for run, fence in dispatched:
             if call.intent != "finish" or not _is_reported(call.args[2], run, fence):
-                yield f"run {run} was dispatched under {fence}, and its owner did not say so"
+                yield f"run {run} was dispatched under {fence} without an outcome of its node"
 
-    # --- while it is in other hands
+    # --- while it is dispatched
 
-    def _moved(self, call: Call, old: Row, new: Row) -> Iterator[str]:
+    def _check_dispatched_run(self, call: Call, old: Row, new: Row) -> Iterator[str]:
         name = f"run {old['id']} under {old['fence']}"
         match call.intent:
             case "apply_reports":
-                yield from self._by_report(call, old, new, name)
+                yield from self._check_report(call, old, new, name)
             case "check_dispatched":
-                yield from self._by_time(call, old, new, name)
+                yield from self._check_timeout(call, old, new, name)
             case _:
                 if new["state"] != "dispatched":
-                    yield f"{name} left its hands by a call that has no say in it"
+                    yield f"{name} stopped being dispatched by {call.intent}"
                 if new["losses"] != old["losses"] or new["attempts"] != old["attempts"]:
-                    yield f"{name} was counted by a call that has no say in it"
+                    yield f"{name} changed its losses or attempts by {call.intent}"
 
-    def _by_report(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
-        words = [each for each in call.args[1] if each.id == old["id"] and each.fence == old["fence"]]
-        if not words:
-            yield f"{name} was written about by the word of another dispatch"
+    def _check_report(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
+        reports = [each for each in call.args[1] if each.id == old["id"] and each.fence == old["fence"]]
+        if not reports:
+            yield f"{name} was changed by a report of another dispatch"
             return
         if new["losses"] != old["losses"]:
             yield f"{name} was lost by a report"
         if new["state"] == "dispatched":
             if new["attempts"] != old["attempts"]:
-                yield f"{name} is still in other hands, and has {new['attempts']} attempts"
+                yield f"{name} is still dispatched, and has {new['attempts']} attempts"
             return
-        kinds = {word.kind for word in words}
+        kinds = {report.kind for report in reports}
         is_tried = kinds != {"release"} and new["verdict"] != "cancelled"
         if is_tried and new["attempts"] != old["attempts"] + 1:
             yield f"{name} went from {old['attempts']} to {new['attempts']} attempts"
         if new["state"] == "waiting":
-            yield from self._put_back(call, new, kinds, name)
+            yield from self._check_retry(call, new, kinds, name)
         else:
-            yield from self._ended(old, new, kinds, name)
+            yield from self._check_verdict(old, new, kinds, name)
 
-    def _put_back(self, call: Call, new: Row, kinds: set[str], name: str) -> Iterator[str]:
+    def _check_retry(self, call: Call, new: Row, kinds: set[str], name: str) -> Iterator[str]:
         if not kinds & {"fail", "undelivered"}:
-            yield f"{name} went back by {sorted(kinds)}"
+            yield f"{name} was put back by {sorted(kinds)}"
         delay = DISPATCHED_WORKS[new["task"]].retry.delay(new["attempts"])
         if new["due_at"] < call.at + delay:
             yield f"{name} is due again {new['due_at'] - call.at} us after it failed, and not after {delay}"
 
-    def _ended(self, old: Row, new: Row, kinds: set[str], name: str) -> Iterator[str]:
-        said = {each.what for each in self._said.get((old["id"], old["fence"]), ()) if each.at <= new["finished_at"]}
-        told = f"{name} ended as {new['verdict']}({new['reason']}) by {sorted(kinds)}; outside it was {sorted(said)}"
+    def _check_verdict(self, old: Row, new: Row, kinds: set[str], name: str) -> Iterator[str]:
+        kinds_outside = {
+            each.what for each in self._events_of.get((old["id"], old["fence"]), ()) if each.at <= new["finished_at"]
+        }
+        ending = f"{new['verdict']}({new['reason']}) by {sorted(kinds)}"
+        text = f"{name} ended as {ending}; events of its worker: {sorted(kinds_outside)}"
         mode = MODES.get(old["task"], "finish")
         match new["verdict"]:
-            case "succeeded" if not said & _BEHIND[mode]:
-                yield told
+            case "succeeded" if not kinds_outside & _REQUIRED[mode]:
+                yield text
             case "succeeded" if mode == "finish" and (new["result"] or "").strip('"') != token(old["id"], old["fence"]):
-                yield f"{told}; its result is {new['result']}"
-            case "failed" if not (said & {"failed", "killed"} or "undelivered" in kinds):
-                yield told
-            case "skipped" if "skipped" not in said:
-                yield told
+                yield f"{text}; its result is {new['result']}"
+            case "failed" if not (kinds_outside & {"failed", "killed"} or "undelivered" in kinds):
+                yield text
+            case "skipped" if "skipped" not in kinds_outside:
+                yield text
             case "cancelled" if not old["is_cancel_requested"]:
-                yield f"{told}, and nobody asked for it"
+                yield f"{text}, without a requested cancel"
 
-    def _by_time(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
-        """A loss has its price and its reason: the time that its own arguments allow is over."""
+    def _check_timeout(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
+        """A loss counts, and needs an expired timeout of the run's own arguments."""
         if new["attempts"] != old["attempts"]:
-            yield f"{name} has spent an attempt by its time"
+            yield f"{name} spent an attempt by a timeout"
         if old["is_cancel_requested"]:
             if new["state"] == "waiting":
-                yield f"{name} was to be cancelled, and goes back"
-            yield from self._given_up(call, old, new, name)
+                yield f"{name} had a requested cancel, and was put back"
+            yield from self._check_cancel(call, old, new, name)
             return
         if new["state"] == "dispatched":
             if new["deadline"] <= old["deadline"] or new["losses"] != old["losses"]:
-                yield f"{name} was looked at, and nothing was decided"
+                yield f"{name} was checked without a decision"
             return
         if new["losses"] != old["losses"] + (old["taken_at"] is not None):
-            yield f"{name} was taken back, and its losses are {new['losses']}"
+            yield f"{name} was released, and its losses are {new['losses']}"
         if new["verdict"] == "lost" and not old["at_most_once"] and new["losses"] < 3:
-            yield f"{name} was given up after {new['losses']} losses"
-        yield from self._is_over(call, old, name)
+            yield f"{name} ended as lost after {new['losses']} losses"
+        yield from self._check_timeout_reason(call, old, name)
 
-    def _given_up(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
-        """What was to be cancelled costs a loss if a worker had it, and ends before its time if nobody had it."""
+    def _check_cancel(self, call: Call, old: Row, new: Row, name: str) -> Iterator[str]:
+        """A cancelled run counts a loss if a worker had taken it, and ends at once if no worker had."""
         if new["state"] != "done":
             return
         if old["pushed_at"] is None and old["killed_at"] is None:
             self._withdrawn[old["id"], old["fence"]] = call.at
         if new["losses"] != old["losses"] + (old["taken_at"] is not None):
-            yield f"{name} was given up, and its losses are {new['losses']}"
+            yield f"{name} was cancelled, and its losses are {new['losses']}"
         patience = msgspec.json.decode(old["dispatch"])["progress_timeout"]
         is_over = old["killed_at"] is not None and old["killed_at"] + patience <= call.at
         if old["pushed_at"] is not None and not is_over and (old["taken_at"] is not None or QUEUE not in call.args[2]):
-            yield f"{name} was given up, and a worker may have been at it, which had time to stop"
+            yield f"{name} was cancelled while a worker may have had it and still had time to stop"
 
-    def _is_over(self, call: Call, old: Row, name: str) -> Iterator[str]:
-        agreed = msgspec.json.decode(old["dispatch"])
+    def _check_timeout_reason(self, call: Call, old: Row, name: str) -> Iterator[str]:
+        terms = msgspec.json.decode(old["dispatch"])
         claim = (old["id"], old["fence"])
         if old["pushed_at"] is None:
-            yield f"{name} was taken back, and its message was still in the outbox"
+            yield f"{name} was released while its message was in the outbox"
         elif old["taken_at"] is None:
-            yield from self._was_heard(call, agreed["ack_timeout"], name)
-            if call.at < old["pushed_at"] + agreed["ack_timeout"]:
-                yield f"{name} was taken back {call.at - old['pushed_at']} us after the queue got it"
+            yield from self._check_read_window(call, terms["ack_timeout"], name)
+            if call.at < old["pushed_at"] + terms["ack_timeout"]:
+                yield f"{name} was released {call.at - old['pushed_at']} us after the queue got it"
         else:
-            yield from self._was_heard(call, agreed["progress_timeout"], name)
-            if call.at < self._heard_at.get(claim, 0) + agreed["progress_timeout"]:
-                yield f"{name} was taken back {call.at - self._heard_at[claim]} us after a word of its worker"
+            yield from self._check_read_window(call, terms["progress_timeout"], name)
+            if call.at < self._reported_at.get(claim, 0) + terms["progress_timeout"]:
+                yield f"{name} was released {call.at - self._reported_at[claim]} us after a report of its worker"
 
-    def _was_heard(self, call: Call, timeout: int, name: str) -> Iterator[str]:
-        """For so long before it was judged the queue was there, and brought what was said."""
-        hearing = call.args[2].get(QUEUE)
-        if hearing is None:
-            yield f"{name} was taken back by somebody who does not hear its worker"
+    def _check_read_window(self, call: Call, timeout: int, name: str) -> Iterator[str]:
+        """The queue was available for the whole timeout, so that all reports were read."""
+        window = call.args[2].get(QUEUE)
+        if window is None:
+            yield f"{name} was released by a node that does not read its channel"
             return
-        for since, until in self._aways:
-            deaf = min(until, hearing.until) - max(since, hearing.until - timeout)
-            if until - since > _UNNOTICED and deaf > _DRIFT:
-                yield f"{name} was taken back, and of the {timeout} us of silence {deaf} were an outage of the queue"
+        for since, until in self._outages:
+            overlap = min(until, window.until) - max(since, window.until - timeout)
+            if until - since > _UNNOTICED and overlap > _DRIFT:
+                yield f"{name} was released, and {overlap} of the {timeout} us without a report were an outage"
 
-    def _not_too_many(self, call: Call, after: dict[str, Row]) -> Iterator[str]:
+    def _check_concurrency(self, call: Call, after: dict[str, Row]) -> Iterator[str]:
         for task, most in _AT_ONCE.items():
             if not any(row["task"] == task for row in after.values()):
                 continue
             live = [row for row in self._ledger.live.values() if row["task"] == task]
             at_once = sum(row["state"] in ("running", "dispatched") for row in live)
             if at_once > most:
-                yield f"{at_once} runs of {task} at once, here or elsewhere, and {most} may be"
+                yield f"{at_once} runs of {task} are running or dispatched, and the limit is {most}"
 
-    def _hear(self, call: Call) -> None:
+    def _note_reports(self, call: Call) -> None:
         if call.intent != "apply_reports" or call.answer is None:
             return
         for report, answer in zip(call.args[1], call.answer, strict=True):
             if answer.answer == "done" and report.kind not in ("pushed", "undelivered"):
-                self._heard_at[report.id, report.fence] = call.at
+                self._reported_at[report.id, report.fence] = call.at
 
-    # --- outside
+    # --- events of the queue
 
-    def errands(self) -> Iterator[str]:
-        """A worker gets what was dispatched, and once."""
+    def check_queue_events(self) -> Iterator[str]:
+        """A worker gets only dispatched runs, and an at-most-once run only once."""
         by_run: dict[str, int] = {}
-        for errand in self._errands:
-            claim = (errand.run, errand.fence)
-            if errand.what == "pushed" and not self._dispatched.get(claim, errand.at + 1) <= errand.at:
-                yield f"the queue got run {errand.run} under {errand.fence}, and it was not dispatched"
-            if errand.what == "pushed" and errand.at > self._withdrawn.get(claim, errand.at):
-                yield f"the queue got run {errand.run} under {errand.fence} after it was cancelled"
-            if errand.what == "started":
-                by_run[errand.run] = by_run.get(errand.run, 0) + 1
-                if DISPATCHED_WORKS[errand.task].on_lost == "fail" and by_run[errand.run] > errand.attempt:
-                    yield f"run {errand.run} of {errand.task} must not run twice, and did"
+        for event in self._events:
+            claim = (event.run, event.fence)
+            if event.what == "pushed" and not self._dispatched.get(claim, event.at + 1) <= event.at:
+                yield f"the queue got run {event.run} under {event.fence} before it was dispatched"
+            if event.what == "pushed" and event.at > self._withdrawn.get(claim, event.at):
+                yield f"the queue got run {event.run} under {event.fence} after it was cancelled"
+            if event.what == "started":
+                by_run[event.run] = by_run.get(event.run, 0) + 1
+                if DISPATCHED_WORKS[event.task].on_lost == "fail" and by_run[event.run] > event.attempt:
+                    yield f"run {event.run} of {event.task} is at-most-once, and was started twice"
 
     def at_the_end(self) -> Iterator[str]:
         for row in self._messages.values():
@@ -253,14 +256,14 @@ class _Checker:
                 yield f"message {row['key']} is {row['state']} at the end"
 
 
-def _aways(errands: list[Errand]) -> Iterator[tuple[int, int]]:
-    """From when to when the queue was away."""
+def _outages(check_queue_events: list[QueueEvent]) -> Iterator[tuple[int, int]]:
+    """Start and end of each outage of the queue."""
     since: int | None = None
-    for errand in errands:
-        if errand.what == "went away" and since is None:
-            since = errand.at
-        elif errand.what == "came back" and since is not None:
-            yield since, errand.at
+    for event in check_queue_events:
+        if event.what == "went away" and since is None:
+            since = event.at
+        elif event.what == "came back" and since is not None:
+            yield since, event.at
             since = None
 
 

@@ -1,6 +1,6 @@
-"""Never more at once, never more in a period than may be; nobody forgotten behind a limit.
+"""Concurrency limits and rates are never exceeded, and no run stays blocked for ever.
 
-The limits are written here anew, from the promises. What a run counts under is what its job said of itself.
+The limits are defined here a second time. The limit key of a run is the one that its job recorded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class _Checker:
         starts = [job for job in evidence.jobs if job.what == "started" and job.cause]
         self._key_of = {job.run: job.cause for job in starts}
         self._starts = {(job.run, job.fence): job.at for job in starts}
-        # When each claim was made, by task and key; with the start that came of it, if one did.
+        # Claims by task and key: their time, and the start of their job, if any.
         self._claims: dict[tuple[str, str], list[tuple[int, int | None]]] = {}
 
     def step(self, call: Call) -> Iterator[str]:
-        # Most calls have nothing to do with limits; the rest is small.
+        # Most calls do not concern limits.
         before = dict(self._ledger.limits)
         rows = [change.row for change in call.changes if change.table in ("runs", "history")]
         old = {row["id"]: self._ledger.live.get(row["id"]) for row in rows}
@@ -44,21 +44,21 @@ class _Checker:
             self._ledger.apply(change)
             if change.table == "runs" and change.row["state"] == "running" and _is_claimed(was, change.row):
                 claimed.append(change.row)
-        # What one call claims it claims at once: those of tasks that allow less are judged before the others count.
+        # One call claims all its runs at once: check the tasks with lower limits first.
         claimed.sort(key=lambda row: _AT_ONCE.get(row["task"], 0))
         for number, row in enumerate(claimed):
-            yield from self._claimed(call, row, {later["id"] for later in claimed[number + 1 :]})
+            yield from self._check_claim(call, row, {later["id"] for later in claimed[number + 1 :]})
         if any(_concerns_limits(old[row["id"]], row) for row in rows) or before != self._ledger.limits:
-            yield from self._nobody_forgotten()
+            yield from self._check_blocked_runs()
         if call.intent == "claim":
-            yield from self._looked_at(call)
+            yield from self._check_due_keys(call)
         if call.intent == "park_unknown":
-            yield from self._nothing_to_mend(old, before)
+            yield from self._check_maintenance(old, before)
 
-    def _claimed(self, call: Call, row: Row, later: set[str]) -> Iterator[str]:
+    def _check_claim(self, call: Call, row: Row, later: set[str]) -> Iterator[str]:
         task, key = row["task"], self._key_of.get(row["id"])
         if key is None:
-            return  # of a task without a limit, or it never came to say so
+            return  # a task without a limit, or its job never started
         if task in _PER_PERIOD:
             start = self._starts.get((row["id"], row["fence"]))
             self._claims.setdefault((task, key), []).append((call.at, start))
@@ -69,10 +69,10 @@ class _Checker:
                 if each["id"] not in later
             )
             if at_once > _AT_ONCE[task]:
-                yield f"{at_once} runs of {key} at once, and {task} allows {_AT_ONCE[task]}"
+                yield f"{at_once} runs of {key} at once, the limit of {task} is {_AT_ONCE[task]}"
 
     def rates(self) -> Iterator[str]:
-        """By the store's time exactly; as the world saw it, give or take how long a claim took to become a start."""
+        """Claims exactly, by the store's time; starts with the longest delay between claim and start as tolerance."""
         for (task, key), claims in self._claims.items():
             most, period = _PER_PERIOD[task]
             yield from _too_many(f"{task}, {key}: claims", sorted(at for at, _ in claims), most, period)
@@ -80,41 +80,41 @@ class _Checker:
             delay = max((start - at for at, start in started), default=0)
             yield from _too_many(f"{task}, {key}: starts", sorted(start for _, start in started), most, period - delay)
 
-    # --- nobody is forgotten
+    # --- blocked runs
 
-    def _nobody_forgotten(self) -> Iterator[str]:
-        """Who is held back waits for somebody who runs, for somebody who was let through, or for a time."""
+    def _check_blocked_runs(self) -> Iterator[str]:
+        """A run blocked by a limit waits for a running run, an unblocked run, or a time."""
         held: dict[tuple[str, str], Row] = {}
-        comes_to_it: set[str] = set(self._ledger.limits)
-        let_through: set[tuple[str, str]] = set()
+        freed_later: set[str] = set(self._ledger.limits)
+        unblocked: set[tuple[str, str]] = set()
         for row in self._ledger.live.values():
             key = row["limit_key"]
             if key is None:
                 continue
             if row["state"] in ("running", "dispatched"):
-                comes_to_it.add(key)
+                freed_later.add(key)
             elif row["state"] == "waiting":
-                let_through.add((key, row["task"]))
+                unblocked.add((key, row["task"]))
             else:
                 held[key, row["task"]] = row
         for (key, task), row in held.items():
-            if key not in comes_to_it and (key, task) not in let_through:
-                yield f"run {row['id']} of {task} waits for {key}, and nothing will ever let it through"
+            if key not in freed_later and (key, task) not in unblocked:
+                yield f"run {row['id']} of {task} is blocked by {key}, and nothing will ever unblock it"
 
-    def _looked_at(self, call: Call) -> Iterator[str]:
+    def _check_due_keys(self, call: Call) -> Iterator[str]:
         for key, row in self._ledger.limits.items():
-            if row["free_at"] <= call.at and self._is_living(call):
-                yield f"the time of {key} has come, and a claim did not look at it"
+            if row["free_at"] <= call.at and self._is_caller_alive(call):
+                yield f"the time of {key} has come, and a claim ignored it"
 
-    def _is_living(self, call: Call) -> bool:
-        """A claim of the dead does nothing."""
+    def _is_caller_alive(self, call: Call) -> bool:
+        """A claim of a dead node does nothing."""
         return any(
             row["died_at"] is None and self._ledger.machine_of[node] == call.who
             for node, row in self._ledger.nodes.items()
         )
 
-    def _nothing_to_mend(self, old: dict[str, Row | None], timed: dict[str, Row]) -> Iterator[str]:
-        """Upkeep parks, which may make room; but it finds nobody forgotten."""
+    def _check_maintenance(self, old: dict[str, Row | None], timed: dict[str, Row]) -> Iterator[str]:
+        """Maintenance may free a place by parking, but finds no run that should have been unblocked."""
         parked = {
             row["limit_key"]
             for run, row in old.items()
@@ -125,7 +125,7 @@ class _Checker:
             if row is None or new is None or row["state"] != "blocked" or new["state"] != "waiting":
                 continue
             if row["limit_key"] not in parked and row["limit_key"] not in timed:
-                yield f"run {run} was forgotten behind {row['limit_key']}, and upkeep found it"
+                yield f"run {run} should have been unblocked from {row['limit_key']} before maintenance did it"
 
 
 def _is_claimed(old: Row | None, new: Row) -> bool:

@@ -1,4 +1,4 @@
-"""Death is written once, only of the dead, and their work goes on elsewhere in time."""
+"""A death is recorded once, only of dead nodes, and their runs are reassigned in time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from simulation.replay import Call, Ledger, Row
 
 __all__ = ["check_nodes"]
 
-# One for jobs that were told to stop, five each for the last writes, for what is under way, for signing off.
-_LAST_WORDS_SECONDS = 20.0
+# 1 s for stopped jobs, 5 s each for last writes, calls in flight and leaving, and a margin.
+_STOP_MARGIN_SECONDS = 20.0
 
 
 def check_nodes(evidence: Evidence) -> Iterator[str]:
@@ -18,58 +18,64 @@ def check_nodes(evidence: Evidence) -> Iterator[str]:
     for call in evidence.calls:
         for change in call.changes:
             if change.table == "nodes" and change.how == "update":
-                yield from _death(evidence, ledger, call, change.row)
+                yield from _check_death(evidence, ledger, call, change.row)
             ledger.apply(change)
-    yield from _recovery(evidence)
-    yield from _stops(evidence)
+    yield from _check_recovery(evidence)
+    yield from _check_stops(evidence)
 
 
-def _death(evidence: Evidence, ledger: Ledger, call: Call, row: Row) -> Iterator[str]:
+def _check_death(evidence: Evidence, ledger: Ledger, call: Call, row: Row) -> Iterator[str]:
     node = row["id"]
     if ledger.nodes[node]["died_at"] is not None:
-        yield f"node {node} was dead already, and is written about again by {call.intent}"
+        yield f"node {node} was dead already, and was changed by {call.intent}"
     if call.intent != "judge":
         return
     if row["lease_until"] >= call.at:
-        yield f"node {node} was judged {row['lease_until'] - call.at} us before its lease ran out"
+        yield f"node {node} was declared dead {row['lease_until'] - call.at} us before its lease expired"
     machine = ledger.machine_of[node]
-    # Where one beat in ten is lost, five in a row are lost now and then, and the node is as good as dead.
-    if evidence.story.climate.lost_share <= 0.03 and evidence.calm.left_alone(
+    # If one heartbeat in ten is lost, five in a row are lost now and then, and the lease expires.
+    if evidence.story.fault_rates.lost_share <= 0.03 and evidence.disturbances.was_undisturbed(
         machine, row["lease_until"] - evidence.lease, call.at
     ):
-        yield f"node {node} on {machine} was declared dead by {call.who}, and nothing was wrong with it"
+        yield f"node {node} on {machine} was declared dead by {call.who} without a disturbance"
 
 
-def _stops(evidence: Evidence) -> Iterator[str]:
-    """A stop is bounded, whatever the store does: the time given to the work, and a little for last words."""
-    gone = {deed.who: deed.at for deed in evidence.deeds if deed.what == "gone"}
-    killed = {deed.who for deed in evidence.deeds if deed.what in ("killed", "frozen")}
-    asked: dict[str, tuple[int, float]] = {}
-    for deed in evidence.deeds:
-        if deed.what == "stopping":
-            asked.setdefault(deed.who, (deed.at, float(deed.about)))
-    for machine, (at, seconds) in asked.items():
-        if machine in killed or machine not in evidence.calm.up_since or evidence.calm.up_since[machine] > at:
+def _check_stops(evidence: Evidence) -> Iterator[str]:
+    """A stop is bounded, also without the store: the stop time for jobs, and a margin."""
+    stopped_at = {action.who: action.at for action in evidence.actions if action.what == "gone"}
+    killed = {action.who for action in evidence.actions if action.what in ("killed", "frozen")}
+    stop_requests: dict[str, tuple[int, float]] = {}
+    for action in evidence.actions:
+        if action.what == "stopping":
+            stop_requests.setdefault(action.who, (action.at, float(action.about)))
+    for machine, (at, seconds) in stop_requests.items():
+        if (
+            machine in killed
+            or machine not in evidence.disturbances.up_since
+            or evidence.disturbances.up_since[machine] > at
+        ):
             continue
-        until = at + int((seconds + _LAST_WORDS_SECONDS) * SECOND)
-        if gone.get(machine, until + 1) > until:
-            yield f"{machine} was asked to stop in {seconds} s at {at}, and was gone at {gone.get(machine)}"
+        until = at + int((seconds + _STOP_MARGIN_SECONDS) * SECOND)
+        if stopped_at.get(machine, until + 1) > until:
+            yield f"{machine} was asked to stop in {seconds} s at {at}, and stopped at {stopped_at.get(machine)}"
 
 
-def _recovery(evidence: Evidence) -> Iterator[str]:
-    """What a killed node held is taken over within its lease and a few beats, if anybody is there to do it."""
-    if not evidence.is_gentle:
+def _check_recovery(evidence: Evidence) -> Iterator[str]:
+    """Runs of a killed node are reassigned within its lease and a few heartbeats by an undisturbed node."""
+    if not evidence.has_few_faults:
         return
     slack = 3 * evidence.beat + 2 * SECOND
-    for deed in evidence.deeds:
-        if deed.what != "killed":
+    for action in evidence.actions:
+        if action.what != "killed":
             continue
-        until = deed.at + evidence.lease + slack
-        since = deed.at - 2 * evidence.lease
-        if until > evidence.ended_at or not evidence.calm.store_was_well(since, until):
+        until = action.at + evidence.lease + slack
+        since = action.at - 2 * evidence.lease
+        if until > evidence.ended_at or not evidence.disturbances.was_store_available(since, until):
             continue
-        if any(evidence.calm.left_alone(machine, since, until) for machine in evidence.calm.up_since):
-            yield from _still_held(evidence, deed.who, deed.at, until)
+        if any(
+            evidence.disturbances.was_undisturbed(machine, since, until) for machine in evidence.disturbances.up_since
+        ):
+            yield from _still_held(evidence, action.who, action.at, until)
 
 
 def _still_held(evidence: Evidence, machine: str, killed: int, until: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""The clocks of a simulation: the true one, which is the store's, and those of the nodes, which are wrong.
+"""The clocks of a simulation: the correct clock of the store, and the wrong clocks of the nodes.
 
-A node's clock is off by its skew, runs a little too fast or too slow, and jumps when somebody sets it. Its elapsed time
-never jumps. Ids and random numbers come from the seed.
+A node's clock has a skew and a drift, and jumps when it is set. Its elapsed time never jumps. Ids and random numbers
+come from the seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ START_US = 1_772_442_000_000_000
 
 
 class TrueClock(Clock):
-    """Virtual time as it is."""
+    """The virtual time of the loop."""
 
     def __init__(self, loop: VirtualLoop, seed: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class TrueClock(Clock):
 
 
 class NodeClock(TrueClock):
-    """A clock that is wrong by `skew` seconds and by `drift` seconds more with every second."""
+    """A clock that is `skew` seconds off, and `drift` more with every second."""
 
     def __init__(self, loop: VirtualLoop, seed: str, *, skew: float, drift: float) -> None:
         super().__init__(loop, seed)
@@ -54,5 +54,5 @@ class NodeClock(TrueClock):
         return self._booted + self._loop.time() * self._rate
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock."""
         self._skew += seconds

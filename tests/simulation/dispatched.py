@@ -1,6 +1,6 @@
-"""Work that is dispatched: what its driver gives to the queue of a simulation, one job per way to end elsewhere.
+"""Tasks that are dispatched to the queue of a simulation, one for each way to end.
 
-How long a worker takes, and how long it may be silent, are arguments: the pace of a story says so.
+The duration of the work and its timeouts are arguments, because they depend on the pace of the story.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ QUEUE, KILLS = "queue", "kills"
 MODES: dict[str, DispatchMode] = {"acked": "ack", "forgotten": "forget"}
 
 
-class HandingDriver:
-    """Gives its run to the queue."""
+class DispatchDriver:
+    """Dispatches its run to the queue."""
 
     name = "handing"
     can_be_cancelled = True
@@ -45,7 +45,7 @@ class HandingDriver:
 
 
 def _work(task: str, **terms: Any) -> Work:
-    return Work(task=task, driver=HandingDriver(), hash=task, **terms)
+    return Work(task=task, driver=DispatchDriver(), hash=task, **terms)
 
 
 DISPATCHED_WORKS: dict[str, Work] = {

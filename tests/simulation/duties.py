@@ -1,7 +1,7 @@
-"""The duties of a simulation. Each tells the witness of every act, outside of the store.
+"""The duties of a simulation. Each records every act outside of the store.
 
-A loop that looks before every act, and a periodic function: what code in earnest should look like. Between its look
-and its word no other machine comes to its turn, so an act is never late by less than a fault.
+One is a loop that checks its term before every act, the other a periodic function. No other machine runs between the
+check and the act, so only a fault can make an act late.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["DUTIES", "duties_of"]
 DUTIES = ("follow", "tick")
 
 
-def duties_of(hear: Callable[[DutyContext], None], step: float) -> list[DutyWork]:
+def duties_of(record: Callable[[DutyContext], None], step: float) -> list[DutyWork]:
     async def follow(ctx: DutyContext) -> None:
         while True:
             ctx.check()
-            hear(ctx)
+            record(ctx)
             await ctx.sleep(step)
 
     async def tick(ctx: DutyContext) -> None:
-        hear(ctx)
+        record(ctx)
         await ctx.sleep(step / 4)
 
     return [

@@ -1,4 +1,4 @@
-"""What the oracle is given: the story, the journal, the last state of the tables, and who was left alone when."""
+"""The input of the checks: the story, the journal, the logs in the tables, and the disturbances."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from simulation.calm import Calm
-from simulation.journal import Deed, Happening, Job
+from simulation.disturbances import Disturbances
+from simulation.journal import Action, Event, JobEvent
 from simulation.replay import Call, calls
 from simulation.story import Story
 from simulation.world import World
@@ -19,31 +19,31 @@ SECOND = 1_000_000
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     story: Story
-    happenings: list[Happening]
+    events: list[Event]
     calls: list[Call]
-    jobs: list[Job]
-    deeds: list[Deed]
-    calm: Calm
+    jobs: list[JobEvent]
+    actions: list[Action]
+    disturbances: Disturbances
     # Lines of log by (run, fence), in order.
     logs: dict[tuple[str, int], list[str]]
     ended_at: int
     is_settled: bool
-    are_all_gone: bool
+    have_all_stopped: bool
 
     @classmethod
     def of(cls, world: World) -> Evidence:
-        happenings = world.journal.all
+        events = world.journal.all
         return cls(
             story=world.story,
-            happenings=happenings,
-            calls=list(calls(happenings)),
-            jobs=[each for each in happenings if isinstance(each, Job)],
-            deeds=[each for each in happenings if isinstance(each, Deed)],
-            calm=Calm(happenings),
+            events=events,
+            calls=list(calls(events)),
+            jobs=[each for each in events if isinstance(each, JobEvent)],
+            actions=[each for each in events if isinstance(each, Action)],
+            disturbances=Disturbances(events),
             logs=_logs(world),
             ended_at=world.clock.now_us(),
             is_settled=world.is_settled,
-            are_all_gone=all(machine.is_over for machine in world.machines),
+            have_all_stopped=all(machine.is_over for machine in world.machines),
         )
 
     @property
@@ -59,10 +59,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.story.pace.poll * SECOND)
 
     @property
-    def is_gentle(self) -> bool:
-        """Whether calls are lost so seldom that promises of time can be held against the clock."""
-        climate = self.story.climate
-        return climate.lost_share + climate.unanswered_share < 0.05 and climate.delay_seconds <= 0.05
+    def has_few_faults(self) -> bool:
+        """Whether so few calls are lost that promises of time can be checked."""
+        fault_rates = self.story.fault_rates
+        return fault_rates.lost_share + fault_rates.unanswered_share < 0.05 and fault_rates.delay_seconds <= 0.05
 
 
 def _logs(world: World) -> dict[tuple[str, int], list[str]]:

@@ -1,8 +1,8 @@
-"""The jobs of a simulation. Each tells the witness of its start and its end, outside of the store.
+"""The jobs of a simulation. Each records its start and its end outside of the store.
 
-One per way to end: quick, slow, failing, failing at first, skipping, over time, deaf to being cancelled, not to be run
-twice, asking for a retry, talking while it works, taking its node down with it; and one per kind of limit. How long
-each takes is an argument.
+One for each way to end: quick, slow, failing, failing at first (flaky), skipping, timing out (overtime), ignoring a
+cancel (deaf), at-most-once (precious), raising Retry (asking), logging (talking), killing its node (deadly); and one
+for each kind of limit. The duration is an argument.
 """
 
 from __future__ import annotations
@@ -20,70 +20,70 @@ from evertick.model.retry import Constant, Exponential, Linear
 from simulation.loop import Machine, here
 from simulation.senders import CHANNEL
 
-__all__ = ["TALK", "TIGHT_WORKS", "WORKS", "Witness", "token"]
+__all__ = ["TALK", "TIGHT_WORKS", "WORKS", "JobMachine", "JobRecorder", "token"]
 
 # Lines that the talking job writes.
 TALK = 5
 
 
-class Witness(Protocol):
-    """Who hears what jobs say."""
+class JobRecorder(Protocol):
+    """Records the events of jobs."""
 
-    def hear(self, what: str, context: Context, cause: str = "") -> None: ...
+    def record(self, what: str, context: Context, cause: str = "") -> None: ...
 
 
-class Employer(Machine):
-    """A machine with a witness on it."""
+class JobMachine(Machine):
+    """A machine that runs jobs and records their events."""
 
-    witness: Witness
+    recorder: JobRecorder
     # Whether every job sends a message.
-    sends: bool = False
+    sends_messages: bool = False
 
     def die(self) -> None:
-        """What a job does to it that takes its whole process down."""
+        """Kill this machine, as a job does that crashes its process."""
         raise NotImplementedError
 
 
-def _employer() -> Employer:
+def _job_machine() -> JobMachine:
     machine = here()
-    assert isinstance(machine, Employer), "a job runs on a machine that has a witness"
+    assert isinstance(machine, JobMachine), "jobs run on a JobMachine"
     return machine
 
 
 def token(run: str, fence: int) -> str:
-    """The result of every job that returns: tells which claim it worked under."""
+    """The result of every job that returns: names its claim."""
     return f"{run}/{fence}"
 
 
-async def _witnessed(context: Context, work: Awaitable[None], key: str = "") -> str:
-    """`key`: what the limits of the job count it under."""
-    witness = _employer().witness
-    witness.hear("started", context, key)
-    if _employer().sends:
-        # Before anything can fail: what does not succeed must send nothing.
+async def _recorded(context: Context, work: Awaitable[None], key: str = "") -> str:
+    """`key`: the limit key of the job."""
+    recorder = _job_machine().recorder
+    recorder.record("started", context, key)
+    if _job_machine().sends_messages:
+        # Before anything can fail, because a failed attempt must send nothing.
         claim = token(context.run_id, context.fence)
         context.send(CHANNEL, claim, key=claim)
     try:
         await work
     except asyncio.CancelledError:
-        witness.hear("cancelled", context)
+        recorder.record("cancelled", context)
         raise
     except Skip:
-        witness.hear("skipped", context)
+        recorder.record("skipped", context)
         raise
     except Exception as error:
-        witness.hear("raised", context, type(error).__name__)
+        recorder.record("raised", context, type(error).__name__)
         raise
-    witness.hear("returned", context)
+    recorder.record("returned", context)
     return token(context.run_id, context.fence)
 
 
 async def quick(ctx: Context, seconds: float = 0.0) -> str:
-    return await _witnessed(ctx, asyncio.sleep(0))
+    return await _recorded(ctx, asyncio.sleep(0))
 
 
 async def slow(ctx: Context, seconds: float = 0.0) -> str:
-    return await _witnessed(ctx, asyncio.sleep(seconds))
+    return await _recorded(ctx, asyncio.sleep(seconds))
 
 
 async def failing(ctx: Context, seconds: float = 0.0) -> str:
@@ -91,7 +91,7 @@ async def failing(ctx: Context, seconds: float = 0.0) -> str:
         await asyncio.sleep(seconds / 4)
         raise RuntimeError("fails every time")
 
-    return await _witnessed(ctx, fail())
+    return await _recorded(ctx, fail())
 
 
 async def flaky(ctx: Context, seconds: float = 0.0) -> str:
@@ -100,18 +100,18 @@ async def flaky(ctx: Context, seconds: float = 0.0) -> str:
         if ctx.attempt < 3:
             raise RuntimeError(f"fails at attempt {ctx.attempt}")
 
-    return await _witnessed(ctx, fail_at_first())
+    return await _recorded(ctx, fail_at_first())
 
 
 async def skipping(ctx: Context, seconds: float = 0.0) -> str:
     async def skip() -> None:
         raise Skip("nothing to do")
 
-    return await _witnessed(ctx, skip())
+    return await _recorded(ctx, skip())
 
 
 async def overtime(ctx: Context, seconds: float = 0.0) -> str:
-    return await _witnessed(ctx, asyncio.sleep(seconds * 2))
+    return await _recorded(ctx, asyncio.sleep(seconds * 2))
 
 
 async def deaf(ctx: Context, seconds: float = 0.0) -> str:
@@ -122,13 +122,13 @@ async def deaf(ctx: Context, seconds: float = 0.0) -> str:
             try:
                 await asyncio.sleep(end - loop.time())
             except asyncio.CancelledError:
-                _employer().witness.hear("ignored", ctx)
+                _job_machine().recorder.record("ignored", ctx)
 
-    return await _witnessed(ctx, go_on())
+    return await _recorded(ctx, go_on())
 
 
 async def precious(ctx: Context, seconds: float = 0.0) -> str:
-    return await _witnessed(ctx, asyncio.sleep(seconds))
+    return await _recorded(ctx, asyncio.sleep(seconds))
 
 
 async def asking(ctx: Context, seconds: float = 0.0) -> str:
@@ -137,7 +137,7 @@ async def asking(ctx: Context, seconds: float = 0.0) -> str:
         if ctx.attempt < 2:
             raise Retry("once more", after=3)
 
-    return await _witnessed(ctx, ask())
+    return await _recorded(ctx, ask())
 
 
 async def talking(ctx: Context, seconds: float = 0.0) -> str:
@@ -145,19 +145,19 @@ async def talking(ctx: Context, seconds: float = 0.0) -> str:
         for number in range(TALK):
             ctx.log(f"line {number}")
             ctx.progress(number / TALK)
-            # Long enough to talk on when its node has been declared dead.
+            # Long enough to log after its node has been declared dead.
             await asyncio.sleep(2 * seconds / TALK)
 
-    return await _witnessed(ctx, talk())
+    return await _recorded(ctx, talk())
 
 
 async def deadly(ctx: Context, seconds: float = 0.0) -> str:
     async def take_all_down() -> None:
         await asyncio.sleep(seconds / 8)
-        _employer().die()
+        _job_machine().die()
         await asyncio.sleep(1)
 
-    return await _witnessed(ctx, take_all_down())
+    return await _recorded(ctx, take_all_down())
 
 
 async def _fail_at_first(ctx: Context, seconds: float) -> None:
@@ -167,27 +167,27 @@ async def _fail_at_first(ctx: Context, seconds: float) -> None:
 
 
 async def capped(ctx: Context, seconds: float = 0.0) -> str:
-    return await _witnessed(ctx, asyncio.sleep(seconds / 2), "capped")
+    return await _recorded(ctx, asyncio.sleep(seconds / 2), "capped")
 
 
 async def keyed(ctx: Context, seconds: float = 0.0, key: str = "a") -> str:
-    return await _witnessed(ctx, _fail_at_first(ctx, seconds / 2), f"k-{key}")
+    return await _recorded(ctx, _fail_at_first(ctx, seconds / 2), f"k-{key}")
 
 
 async def keyed_too(ctx: Context, seconds: float = 0.0, key: str = "a") -> str:
-    return await _witnessed(ctx, asyncio.sleep(seconds / 4), f"k-{key}")
+    return await _recorded(ctx, asyncio.sleep(seconds / 4), f"k-{key}")
 
 
 async def rated(ctx: Context, seconds: float = 0.0) -> str:
-    return await _witnessed(ctx, _fail_at_first(ctx, seconds / 8), "rated")
+    return await _recorded(ctx, _fail_at_first(ctx, seconds / 8), "rated")
 
 
 async def rated_by_key(ctx: Context, seconds: float = 0.0, key: str = "a") -> str:
-    return await _witnessed(ctx, asyncio.sleep(seconds / 8), f"r-{key}")
+    return await _recorded(ctx, asyncio.sleep(seconds / 8), f"r-{key}")
 
 
 async def rare_and_alone(ctx: Context, seconds: float = 0.0) -> str:
-    return await _witnessed(ctx, asyncio.sleep(seconds / 8), "rare_and_alone")
+    return await _recorded(ctx, asyncio.sleep(seconds / 8), "rare_and_alone")
 
 
 _threads = Threads()
@@ -231,7 +231,7 @@ WORKS: dict[str, Work] = {
     )
 }
 
-# As they were before a deployment: longer than any story.
+# Tighter limits, as before a deployment; their periods are longer than any story.
 TIGHT_WORKS: dict[str, Work] = WORKS | {
     work.task: work
     for work in (

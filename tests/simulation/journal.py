@@ -1,7 +1,7 @@
-"""What happened, in order: every change of the ledger, every start and end of a job, every deed of people and nature.
+"""The events of a simulation, in order: changes of the ledger, starts and ends of jobs, faults and users' actions.
 
-The ledger's changes are taken down by triggers inside the transactions that make them, so that what is rolled back was
-never written. Nothing here judges; the oracle reads it afterwards, and its hash is the trace of a seed.
+Triggers record the changes of the ledger inside their transactions, so a rollback leaves no event. The checks read the
+journal afterwards; its hash is the trace of a seed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Deed", "Dispatching", "DutyAct", "Errand", "Happening", "Job", "Journal", "RowChange"]
+__all__ = ["Action", "DeliveryEvent", "DutyEvent", "Event", "JobEvent", "Journal", "QueueEvent", "RowChange"]
 
 _RUN = (
     "id schedule_id version task cause fire_at due_at queue priority state verdict reason expires unique_key attempts "
     "losses node fence started_at finished_at deadline at_most_once is_cancel_requested blocked_on limit_key progress"
 )
 _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
-    # table: (columns, when to look, a condition on an update)
+    # table: (columns, operations, a condition on an update)
     "runs": (f"{_RUN} dispatch dispatched_at pushed_at taken_at killed_at", ("INSERT", "UPDATE"), ""),
     "history": (f"{_RUN} result", ("INSERT",), ""),
     "due": ("schedule_id version fire_at at after_end fires error", ("INSERT", "UPDATE", "DELETE"), ""),
@@ -42,10 +42,10 @@ _WATCHED: dict[str, tuple[str, tuple[str, ...], str]] = {
 
 
 class RowChange(NamedTuple):
-    """A row as an intent left it; for a deleted one, as it was."""
+    """A row after a call changed it; a deleted one as it was before."""
 
     at: int
-    # Which call to the store did it: its name, its number, and who called.
+    # The call to the store: its name, its number, and the caller.
     intent: str
     call: int
     who: str
@@ -54,8 +54,8 @@ class RowChange(NamedTuple):
     row: dict[str, Any]
 
 
-class Job(NamedTuple):
-    """A job's own word, spoken outside of the store."""
+class JobEvent(NamedTuple):
+    """An event that a job recorded, outside of the store."""
 
     at: int
     # started, returned, raised, skipped, cancelled, ignored (a cancel)
@@ -68,21 +68,21 @@ class Job(NamedTuple):
     cause: str = ""
 
 
-class Dispatching(NamedTuple):
-    """A sender's own word about a message, spoken outside of the store."""
+class DeliveryEvent(NamedTuple):
+    """An event that a sender recorded about a message, outside of the store."""
 
     at: int
     # begun, delivered, failed, cut off
     what: str
     message: str
-    # The incarnation that claimed it, and the machine it is on.
+    # The node that claimed it, and its machine.
     node: str
     who: str
     attempts: int
 
 
-class Errand(NamedTuple):
-    """What happens to a dispatched run outside of the ledger: in the queue, and by its worker's own word."""
+class QueueEvent(NamedTuple):
+    """An event of a dispatched run in the queue or at its worker, outside of the ledger."""
 
     at: int
     # pushed (the queue has its message), started, fell silent, killed, finished, failed, skipped; of the queue itself,
@@ -94,19 +94,19 @@ class Errand(NamedTuple):
     attempt: int
 
 
-class DutyAct(NamedTuple):
-    """The word of whoever does a duty, spoken outside of the store."""
+class DutyEvent(NamedTuple):
+    """An act of the holder of a duty, recorded outside of the store."""
 
     at: int
     duty: str
     term: int
-    # The incarnation that holds it, and the machine it is on.
+    # The node that holds it, and its machine.
     node: str
     who: str
 
 
-class Deed(NamedTuple):
-    """What people or nature did, or what a call brought."""
+class Action(NamedTuple):
+    """A fault, a user's action, or a call with its answer."""
 
     at: int
     who: str
@@ -115,19 +115,19 @@ class Deed(NamedTuple):
     detail: Any = None
 
 
-Happening = RowChange | Job | Dispatching | Errand | DutyAct | Deed
+Event = RowChange | JobEvent | DeliveryEvent | QueueEvent | DutyEvent | Action
 
 
 class Journal:
-    """All happenings of one simulation."""
+    """All events of one simulation."""
 
     def __init__(self) -> None:
-        self.all: list[Happening] = []
+        self.all: list[Event] = []
         self._db: sqlite3.Connection | None = None
         self._seen = 0
 
     def watch(self, db: sqlite3.Connection) -> None:
-        """Take down every change of this database from now on."""
+        """Record every change of this database from now on."""
         self._db = db
         db.execute("CREATE TEMP TABLE journal (seq INTEGER PRIMARY KEY, tab TEXT, how TEXT, data TEXT)")
         for table, (columns, hows, condition) in _WATCHED.items():
@@ -142,7 +142,7 @@ class Journal:
         self._seen = db.total_changes
 
     def harvest(self, at: int, intent: str, call: int, who: str) -> None:
-        """Take over what the call that has just ended changed."""
+        """Read the changes of the call that has just ended."""
         assert self._db is not None
         if self._db.total_changes == self._seen:
             return
@@ -152,12 +152,12 @@ class Journal:
         self._db.execute("DELETE FROM temp.journal")
         self._seen = self._db.total_changes
 
-    def add(self, happening: Happening) -> None:
-        self.all.append(happening)
+    def add(self, event: Event) -> None:
+        self.all.append(event)
 
     def trace(self) -> str:
-        """The same for the same course of events, in every process."""
+        """A hash that is the same for the same events, in every process."""
         digest = blake2b(digest_size=16)
-        for happening in self.all:
-            digest.update(repr(happening).encode())
+        for event in self.all:
+            digest.update(repr(event).encode())
         return digest.hexdigest()

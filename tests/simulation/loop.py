@@ -1,11 +1,11 @@
 """An event loop in virtual time, shared by many machines.
 
-Time stands still while anything is ready and jumps to the next timer when nothing is; nothing ever really waits. Every
-callback belongs to the machine in whose context it was made. What belongs to a dead machine never runs (no `finally`
-either: its coroutines simply stay where they are), what belongs to a frozen one is kept and runs when it thaws.
+Time does not move while a callback is ready, and jumps to the next timer when none is; nothing really waits. Every
+callback belongs to the machine in whose context it was made. Callbacks of a dead machine never run (not even `finally`:
+its coroutines stay where they are), those of a frozen one are kept and run when it thaws.
 
-Callbacks of one machine run in their order, as in any loop; between machines the seed decides. So the same seed gives
-the same course of events, and another seed another interleaving.
+Callbacks of one machine run in order, as in any loop; the seed decides the order between machines. So the same seed
+gives the same events, and another seed another interleaving.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["Machine", "StandsStill", "VirtualLoop", "here"]
+__all__ = ["Machine", "SimulationStuck", "VirtualLoop", "here"]
 
-# So many callbacks without time passing are a loop that spins.
+# More callbacks without time passing are a spinning loop.
 _SPINS_MAX = 200_000
 
-# An odd number with its bits well spread: a product with it spreads those of the other factor.
+# An odd number with well spread bits, for multiplicative hashing.
 _MIXER, _MIXED = 0x9E37_79B9_7F4A_7C15, (1 << 64) - 1
 
 
-class StandsStill(Exception):
-    """Virtual time does not move any more: something spins, or everybody waits for ever."""
+class SimulationStuck(Exception):
+    """Virtual time does not move any more: a loop spins, or every task waits for ever."""
 
 
 class Machine:
-    """Whatever lives and dies as one: a process with all of its coroutines."""
+    """A process with all of its coroutines, which live and die together."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -54,7 +54,7 @@ def here() -> Machine:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """See above. `outside` is the machine of everything that was started on none."""
+    """The loop of all machines. `outside` is the machine of callbacks that were started on none."""
 
     def __init__(self, seed: str) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._spins = 0
         self._kept: set[asyncio.Task[Any]] = set()
         self.outside = Machine("outside")
-        self.complaints: list[dict[str, Any]] = []
-        self.set_exception_handler(lambda _, complaint: self.complaints.append(complaint))
+        self.loop_errors: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda _, context: self.loop_errors.append(context))
         self.set_task_factory(self._make_task)
 
     # --- machines
@@ -94,7 +94,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if machine.ready and not machine.is_dead:
             self._busy.append(machine)
 
-    # --- what asyncio asks of a loop
+    # --- the interface of an asyncio loop
 
     def time(self) -> float:
         return self._now
@@ -120,13 +120,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         raise RuntimeError("a simulation has no threads")
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are passed over when their time comes."""
+        """Nothing to do: a cancelled timer is ignored at its time."""
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, main: Any, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(main, loop=loop, context=context)
-        # A coroutine that nobody refers to is closed, which runs its `finally`: those of the dead are kept from it.
+        # A coroutine without a reference is closed, which runs its `finally`: keep those of dead machines.
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
         return task
@@ -142,11 +142,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._busy.append(machine)
 
     def _run_once(self) -> None:
-        self._ring_timers()
+        self._fire_timers()
         while self._busy and not self._stopping:  # type: ignore[attr-defined]
             self._spins += 1
             if self._spins > _SPINS_MAX:
-                raise StandsStill(f"{_SPINS_MAX} callbacks ran at {self._now:.6f} s and time did not move")
+                raise SimulationStuck(f"{_SPINS_MAX} callbacks ran at {self._now:.6f} s and time did not move")
             machine = self._next_machine()
             handle = machine.ready.popleft()
             if not machine.ready:
@@ -160,18 +160,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._busy[self._draw(len(self._busy))]
 
     def _draw(self, count: int) -> int:
-        """A number below `count` that follows from the seed and from now: what is more to do at one time changes
-        nothing for another."""
+        """A number below `count` from the seed and the current time, so that more callbacks at one time do not change
+        the order at another."""
         mixed = (self._salt ^ hash(self._now) ^ (self._spins << 20)) * _MIXER & _MIXED
         return ((mixed ^ mixed >> 29) * _MIXER & _MIXED) * count >> 64
 
-    def _ring_timers(self) -> None:
+    def _fire_timers(self) -> None:
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         if self._busy or self._stopping:  # type: ignore[attr-defined]
             return
         if not self._timers:
-            raise StandsStill(f"at {self._now:.6f} s nobody is going to do anything any more")
+            raise SimulationStuck(f"at {self._now:.6f} s no task is ready and no timer is set")
         when = self._timers[0][0]
         if when > self._now:
             self._now, self._spins = when, 0
@@ -181,15 +181,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._make_ready(timer)
 
     def end(self) -> None:
-        """Close the loop with everything that is still under way in it, without a word."""
+        """Close the loop and all its unfinished coroutines silently."""
         for task in self._kept:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         for task in list(self._kept):
             coroutine = task.get_coro()
             if coroutine is not None and not task.done():
                 _close(coroutine)
-        # A job's context is unknown to the garbage collector (`gc=False`) and leads to this loop by its clock: whatever
-        # led back from here to a task that is not done would stay for ever, with its whole world.
+        # A job's context is not tracked by the garbage collector (`gc=False`) and refers to this loop by its clock. A
+        # reference from here to an unfinished task would keep the whole world in memory.
         self._kept.clear()
         self._timers.clear()
         self._busy.clear()
@@ -197,6 +197,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _close(coroutine: Any) -> None:
-    # The simulation is over; what its remains say is of no interest.
+    # The simulation is over: errors of unfinished coroutines do not matter.
     with contextlib.suppress(BaseException):
         coroutine.close()

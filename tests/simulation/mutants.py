@@ -1,8 +1,8 @@
-"""Planted bugs: small wrongs of the kind that people make, each of which the oracle must see.
+"""Planted bugs: small mistakes that the checks must find.
 
-A mutant patches the engine, the planning, the editing or the SQLite store while its simulations run. Two guards that
-back each other up hide each other's absence: such bugs are planted in pairs, and the halves that nobody can
-see from outside are named at the end.
+A mutant patches the engine, the planning, the editing or the SQLite store during its simulations. If two guards back
+each other up, removing one has no visible effect: such bugs are planted in pairs. The end of this file lists the
+single halves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from evertick.store.sqlite import SqliteStore, claims, endings, fires, limits, n
 from evertick.store.sqlite import dispatched as sqlite_dispatched
 from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.outbox import write_messages
-from simulation.run import Simulated, simulate
+from simulation.run import SimulationResult, simulate
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -37,16 +37,16 @@ Patch = Callable[[], Any]
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
-    """A bug and the seeds whose stories bring it to light: searched once, a few more than are needed."""
+    """A bug, and seeds that find it: searched once, a few more than needed."""
 
     name: str
     what: str
     patches: tuple[Patch, ...]
     seeds: tuple[int, ...] = ()
-    # What it does to the tables (a dropped index).
+    # Statements that change the tables, such as dropping an index.
     tables: tuple[str, ...] = ()
 
-    def simulate(self, seed: int) -> Simulated:
+    def simulate(self, seed: int) -> SimulationResult:
         with ExitStack() as stack:
             for patch in self.patches:
                 stack.enter_context(patch())
@@ -58,7 +58,7 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _attribute(owner: Any, name: str, value: Any) -> Patch:
-    """Replace a function or constant; a `value` named make gets the original."""
+    """Replace a function or constant."""
     return lambda: mock.patch.object(owner, name, value)
 
 
@@ -72,7 +72,7 @@ def _sql(name: str, old: str, new: str) -> Patch:
     @contextmanager
     def patch() -> Iterator[None]:
         statement = SQL[name]
-        assert old in statement, f"{name} does not read {old!r} any more: the mutant must follow"
+        assert old in statement, f"{name} has no {old!r}: update the mutant"
         with mock.patch.dict(SQL, {name: statement.replace(old, new)}):
             yield
 
@@ -91,15 +91,15 @@ def _no_sql(name: str) -> Patch:
     return patch
 
 
-# --- bugs that take more than a line ---------------------------------------------------------------------------
+# --- bugs of more than one line --------------------------------------------------------------------------------
 
 
 async def _hold_at_once(self: SqliteStore, app: str, node: str, names: Any) -> Any:
-    """Without a look whether there is anything to take."""
+    """Without the check whether a duty is free."""
     return await self.session().write(lambda db, now: nodes.hold_duties(db, now, app, node, names))
 
 
-def _stop_only_if_told(original: Any) -> Any:
+def _keep_while_silent(original: Any) -> Any:
     def stop_all(self: duty.DutyKeeper, why: str) -> None:
         if why != duty.STORE_SILENT:
             original(self, why)
@@ -120,8 +120,8 @@ def _plan_by_own_clock(original: Any) -> Any:
     return plan_all
 
 
-def _remember(original: Any) -> Any:
-    """Who is there is read once."""
+def _read_nodes_once(original: Any) -> Any:
+    """Read the live nodes once."""
 
     async def nodes(self: fire.Recorder, due: Any, known: Any) -> Any:
         remembered = getattr(self, "_remembered", None) or await original(self, due, known)
@@ -142,7 +142,7 @@ def _ignore(stop: Stop) -> Callable[[Any], Any]:
     return wrap
 
 
-def _believe_unanswered(original: Any) -> Any:
+def _trust_unanswered(original: Any) -> Any:
     async def record(self: fire.Recorder, advances: Any) -> Any:
         try:
             recorded = await original(self, advances)
@@ -159,7 +159,7 @@ async def _no_reconcile(self: recovery.Recoverer) -> None:
     return None
 
 
-def _send_of_all(original: Any) -> Any:
+def _send_lost_messages(original: Any) -> Any:
     async def finish_all(self: SqliteStore, app: str, node: str, outcomes: Any) -> Any:
         finished = await original(self, app, node, outcomes)
         sent = [message for outcome in outcomes for message in outcome.messages]
@@ -169,14 +169,14 @@ def _send_of_all(original: Any) -> Any:
     return finish_all
 
 
-def _send_whatever_came(original: Any) -> Any:
+def _send_always(original: Any) -> Any:
     def put(self: finish.Finisher, attempt: Any, outcome: Any) -> None:
         original(self, attempt, msgspec.structs.replace(outcome, messages=tuple(attempt.record.messages)))
 
     return put
 
 
-def _sent_whatever_came(original: Any) -> Any:
+def _count_as_sent(original: Any) -> Any:
     def judge_as_sent(message: Any, sender: Any, error: Any, uniform: float, keep_dead: int) -> Any:
         return original(message, sender, None, uniform, keep_dead)
 
@@ -190,19 +190,19 @@ def _give_up_at_once(original: Any) -> Any:
     return judge_once
 
 
-def _whatever_fence(original: Any) -> Any:
-    """A report is taken for the run as it stands, whoever it was dispatched to when the worker got it."""
+def _accept_any_fence(original: Any) -> Any:
+    """Accept a report for the current dispatch of its run, with any fence."""
 
-    def hear(reports: Any, rows: Any, now: int) -> Any:
+    def record(reports: Any, rows: Any, now: int) -> Any:
         fences = {row["id"]: row["fence"] for row in rows}
-        told = [msgspec.structs.replace(each, fence=fences.get(each.id, each.fence)) for each in reports]
-        return original(told, rows, now)
+        batches = [msgspec.structs.replace(each, fence=fences.get(each.id, each.fence)) for each in reports]
+        return original(batches, rows, now)
 
-    return hear
+    return record
 
 
 def _send_afterwards(original: Any) -> Any:
-    """Messages are sent when the outcome is written, by a call of their own."""
+    """Send messages in a separate call after the outcome."""
 
     async def write(self: finish.Finisher, batch: Any, outcomes: Any) -> Any:
         messages = [message for outcome in outcomes for message in outcome.messages]
@@ -216,20 +216,20 @@ def _send_afterwards(original: Any) -> Any:
 
 
 def _settle_first(original: Any) -> Any:
-    """A message is settled before its run is told of it, which a death in between prevents."""
+    """Settle a message before its run is updated, so that a death in between loses the update."""
 
     async def settle(self: outbox_delivery.OutboxDelivery) -> None:
-        told: list[Any] = []
-        self._report, before = (lambda batch: _later(told, batch)), self._report  # type: ignore[method-assign]
+        batches: list[Any] = []
+        self._report, before = (lambda batch: _later(batches, batch)), self._report  # type: ignore[method-assign]
         try:
             await original(self)
         finally:
             self._report = before  # type: ignore[method-assign]
-        for batch in told:
+        for batch in batches:
             await self._report(batch)
 
-    async def _later(told: list[Any], batch: Any) -> None:
-        told.append(list(batch))
+    async def _later(batches: list[Any], batch: Any) -> None:
+        batches.append(list(batch))
 
     return settle
 
@@ -238,7 +238,7 @@ def _silent_since_taken(self: Any) -> Any:
     return (self._taken_at or self._now) + self._terms.progress_timeout
 
 
-def _lose_and_go_on(original: Any) -> Any:
+def _ignore_at_most_once(original: Any) -> Any:
     def lose(tended: Any, row: Any, *rest: Any) -> None:
         original(tended, {**dict(row), "at_most_once": 0}, *rest)
 
@@ -322,7 +322,7 @@ def _drop_skipped(original: Any) -> Any:
     return with_decisions
 
 
-def _forget_done(original: Any) -> Any:
+def _drop_done(original: Any) -> Any:
     def with_decisions(inputs: Any, made: Any, now: int) -> Any:
         planned = original(inputs, made, now)
         kept = tuple(each for each in planned.occurrences or () if each.kind != "done")
@@ -331,12 +331,12 @@ def _forget_done(original: Any) -> Any:
     return with_decisions
 
 
-def _given_up_without_a_row(is_given_up: Callable[[Any, Reason, Any], bool]) -> Callable[[Any], Any]:
+def _drop_gaps(is_dropped: Callable[[Any, Reason, Any], bool]) -> Callable[[Any], Any]:
     def wrap(original: Any) -> Any:
         def settle_decisions(inputs: Any, now: int, reason: Reason, **options: Any) -> Any:
             settled = original(inputs, now, reason, **options)
-            given_up = {each.fire_at for each in inputs.occurrences if is_given_up(inputs, reason, each)}
-            kept = tuple(gap for gap in settled.gaps if gap.first_at not in given_up)
+            dropped = {each.fire_at for each in inputs.occurrences if is_dropped(inputs, reason, each)}
+            kept = tuple(gap for gap in settled.gaps if gap.first_at not in dropped)
             return msgspec.structs.replace(settled, gaps=kept)
 
         return settle_decisions
@@ -396,7 +396,7 @@ def _skip_oldest(original: Any) -> Any:
     return catch_up_latest
 
 
-def _judge_always(original: Any) -> Any:
+def _check_at_once(original: Any) -> Any:
     async def step(self: recovery.Recoverer) -> Any:
         self._judges_from = 0.0
         return await original(self)
@@ -404,7 +404,7 @@ def _judge_always(original: Any) -> Any:
     return step
 
 
-def _backwards(original: Any) -> Any:
+def _reverse(original: Any) -> Any:
     def lanes(*args: Any) -> Any:
         return original(*args)[::-1]
 
@@ -429,26 +429,26 @@ class _NoLock:
         return None
 
 
-def _deaf_to_beats(self: engine.Engine, run_ids: list[str]) -> None:
+def _ignore_cancels(self: engine.Engine, run_ids: list[str]) -> None:
     return None
 
 
-def _leave_waiting(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:
+def _keep_runs(db: sqlite3.Connection, now: int, app: str, schedule: int) -> None:
     db.execute(SQL["change_schedules.remove"], (schedule,))
     db.execute(SQL["change_schedules.remove_due"], (schedule,))
 
 
-def _count_before_taking(original: Any) -> Any:
+def _count_once(original: Any) -> Any:
     def let_in(self: limits.Gate, row: Any, terms: Any) -> Any:
         key = original(self, row, terms)
-        # Read again from the tables, where those that this claim takes do not stand yet.
+        # Read again from the tables, which do not have the runs of this claim yet.
         self._running.clear()
         return key
 
     return let_in
 
 
-def _retry_for_free(original: Any) -> Any:
+def _ignore_retries(original: Any) -> Any:
     def let_in(self: limits.Gate, run: Any, terms: Any) -> Any:
         key = original(self, run, terms)
         if run.attempts and terms.rate is not None:
@@ -477,25 +477,25 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- claims
     Mutant(
         name="finish_without_guard",
-        what="an outcome is taken whoever brings it and under whatever fence (node and fence guard, a pair)",
+        what="an outcome is accepted from any node and under any fence (node guard and fence guard, a pair)",
         seeds=(192, 184, 35),
         patches=(_sql("finish.held", "r.node = ?3 AND r.fence = o.value", "?3 IS NOT NULL"),),
     ),
     Mutant(
         name="note_without_guard",
-        what="progress and log lines are taken from a claim that is over",
+        what="progress and log lines are accepted from a claim that has ended",
         seeds=(214, 12),
         patches=(_sql("note.progress", "node = ?3 AND fence = ?4", _ANY_CLAIM),),
     ),
     Mutant(
-        name="same_fence_again",
+        name="claim_reuses_fence",
         what="a claim does not draw a new fence",
         seeds=(101, 20, 103),
         patches=(_sql("fence.draw", "value + 1", "max(value, 1)"),),
     ),
     Mutant(
-        name="dead_nodes_claim",
-        what="a node that is written down as dead still gets work",
+        name="dead_node_claims",
+        what="a dead node still claims runs",
         seeds=(54, 132, 71),
         patches=(
             _sql("claim.node", " AND died_at IS NULL", ""),
@@ -503,20 +503,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="start_without_answer",
-        what="a node starts what it has asked for although the answer was lost",
+        name="unanswered_claim_started",
+        what="a node starts runs although the answer to its claim was lost",
         seeds=(124, 142, 189),
-        patches=(_wrapped(fire.Recorder, "_record", _believe_unanswered),),
+        patches=(_wrapped(fire.Recorder, "_record", _trust_unanswered),),
     ),
     Mutant(
-        name="strays_kept",
-        what="runs that were claimed without hearing of it are never given back",
+        name="unanswered_claims_kept",
+        what="runs whose claim was not answered are never released",
         seeds=(142, 189, 119),
         patches=(_attribute(recovery.Recoverer, "_reconcile", _no_reconcile),),
     ),
     Mutant(
-        name="claiming_unlocked",
-        what="claims under way are taken for strays",
+        name="claim_in_flight_released",
+        what="a claim in flight is treated as an unanswered one",
         seeds=(101, 33),
         patches=(_wrapped(node.LocalNode, "__init__", _without_lock),),
     ),
@@ -524,11 +524,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lowest_priority_first",
         what="claims begin with the lowest priority",
         seeds=(192, 103, 20),
-        patches=(_wrapped(claims, "_lanes", _backwards),),
+        patches=(_wrapped(claims, "_lanes", _reverse),),
     ),
     Mutant(
         name="expiry_ignored",
-        what="a run that is too old to start is started",
+        what="an expired run is started",
         seeds=(31, 103, 42),
         patches=(_attribute(claims, "_is_expired", lambda run, now: False),),
     ),
@@ -547,56 +547,56 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="release_spends_attempt",
-        what="work that a stop cut off counts as a failed attempt",
+        what="a run interrupted by a stop counts as a failed attempt",
         seeds=(192, 103, 33),
         patches=(_wrapped(judge, "_judge_stop", _spend_attempt),),
     ),
     Mutant(
-        name="retry_at_once",
+        name="retry_without_delay",
         what="a retry does not wait for its delay",
         seeds=(31, 20, 103),
         patches=(_sql("finish.retry", "due_at = ?3", "due_at = min(?3, due_at)"),),
     ),
     Mutant(
-        name="cancel_forgotten_by_retry",
-        what="a run whose cancel was asked for is tried again",
+        name="cancel_ignored_by_retry",
+        what="a run with a requested cancel is retried",
         seeds=(101, 33, 68),
         patches=(_sql("finish.held", "r.is_cancel_requested", "0"),),
     ),
     Mutant(
-        name="cancel_not_heard",
-        what="a node does not listen to the cancels that its beat brings",
+        name="cancel_ignored_by_node",
+        what="a node ignores the cancels that its heartbeat returns",
         seeds=(203, 47, 63),
-        patches=(_attribute(engine.Engine, "cancel", _deaf_to_beats),),
+        patches=(_attribute(engine.Engine, "cancel", _ignore_cancels),),
     ),
     Mutant(
         name="timeout_ignored",
-        what="an attempt may take as long as it likes",
+        what="an attempt never times out",
         seeds=(183, 71, 63),
         patches=(_attribute(work.Timeouts, "_set_timer", lambda self, loop, when: None),),
     ),
-    # --- death
+    # --- deaths
     Mutant(
-        name="judged_too_soon",
-        what="a node is declared dead ten seconds before its lease runs out",
+        name="declared_dead_too_soon",
+        what="a node is declared dead ten seconds before its lease expires",
         seeds=(31, 20, 103),
         patches=(_sql("judge", "lease_until < ?1", "lease_until < ?1 + 10000000"),),
     ),
     Mutant(
-        name="judged_after_outage",
-        what="whoever comes back first after an outage declares all others dead",
+        name="declared_dead_after_outage",
+        what="after an outage the first node to return declares all others dead",
         seeds=(35, 71),
-        patches=(_wrapped(recovery.Recoverer, "step", _judge_always),),
+        patches=(_wrapped(recovery.Recoverer, "step", _check_at_once),),
     ),
     Mutant(
-        name="death_inferred",
-        what="runs are taken from a node whose lease has run out before its death is written down",
+        name="reassigned_before_death",
+        what="runs of a node with an expired lease are reassigned before its death is recorded",
         seeds=(31, 20, 103),
         patches=(_sql("rehome.find", "n.died_at IS NULL", "n.died_at IS NULL AND n.lease_until > ?2 + 60000000"),),
     ),
     Mutant(
-        name="beat_revives",
-        what="a beat brings a dead node back to life",
+        name="heartbeat_revives",
+        what="a heartbeat revives a dead node",
         seeds=(181, 20, 192),
         patches=(
             _sql("beat", "SET beat_at", "SET died_at = NULL, beat_at"),
@@ -604,39 +604,39 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="reborn_goes_on",
-        what="a node that learns of its death lets its work go on",
+        name="dead_node_keeps_working",
+        what="a node that learns of its death continues its jobs",
         seeds=(174, 8, 131),
         patches=(_wrapped(work.Worker, "stop", _ignore(Stop.LOST)),),
     ),
     Mutant(
-        name="losses_without_end",
-        what="a run that takes every node down with it is run for ever",
+        name="losses_without_limit",
+        what="a run that kills every node is run without limit",
         seeds=(67, 33),
         patches=(_attribute(verdicts, "LOSSES_MAX", 99),),
     ),
     Mutant(
         name="losses_not_counted",
-        what="a lost claim leaves no mark",
+        what="a lost claim is not counted",
         seeds=(31, 20, 103),
         patches=(_sql("rehome.lose", "losses = ?3", "losses = min(losses, ?3)"),),
     ),
     Mutant(
-        name="precious_run_again",
-        what="what must not run twice is run again after its node has died",
+        name="at_most_once_run_reassigned",
+        what="an at-most-once run is run again after the death of its node",
         seeds=(38, 42, 26),
         patches=(_sql("rehome.find", "r.at_most_once", "0 AS at_most_once"),),
     ),
     Mutant(
-        name="nobody_rehomes",
-        what="the runs of the dead are left to them",
+        name="dead_node_runs_not_reassigned",
+        what="the runs of a dead node are never reassigned",
         seeds=(28, 20, 103),
         patches=(_sql("rehome.find", "NOT EXISTS", "0 AND NOT EXISTS"),),
     ),
     # --- duties
     Mutant(
-        name="duty_taken_from_the_living",
-        what="a duty is taken though its holder lives",
+        name="duty_taken_from_live_holder",
+        what="a duty is taken from a live holder",
         seeds=(31, 33, 142),
         patches=(
             _sql(
@@ -649,36 +649,36 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="term_stands_still",
-        what="a new holder acts under the term of the one before",
+        name="term_not_increased",
+        what="a new holder acts under the term of the previous one",
         seeds=(101, 31, 33),
         patches=(_sql("hold_duties.take", "term = 1 + CASE WHEN term > 0", "term = CASE WHEN term > 0"),),
     ),
     Mutant(
-        name="holder_outlives_its_lease",
-        what="who holds a duty goes on while the store is silent",
+        name="duty_kept_after_lease",
+        what="the holder of a duty continues while the store is unreachable",
         seeds=(68, 177),
         patches=(
             _attribute(duty.Term, "_is_trusted", lambda self: True),
-            _wrapped(duty.DutyKeeper, "stop_all", _stop_only_if_told),
+            _wrapped(duty.DutyKeeper, "stop_all", _keep_while_silent),
         ),
     ),
     Mutant(
-        name="resigned_before_it_has_stopped",
-        what="a duty is handed over while its function is still at it",
+        name="duty_resigned_before_stop",
+        what="a duty is resigned while its function still runs",
         seeds=(137, 33, 42),
         patches=(_attribute(duty.Term, "stop", lambda self, why: None),),
     ),
     # --- moments
     Mutant(
         name="record_without_cursor_guard",
-        what="a plan is written whatever became of the cursor meanwhile",
+        what="a plan is written although the cursor has changed",
         seeds=(28, 20, 60),
         patches=_ANY_CURSOR,
     ),
     Mutant(
         name="moment_run_twice",
-        what="neither the cursor nor the unique index keeps a moment from a second run (a pair)",
+        what="neither the cursor nor the unique index prevents a second run of a moment (a pair)",
         seeds=(124, 20, 103),
         patches=(
             *_ANY_CURSOR,
@@ -692,106 +692,106 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="planned_by_own_clock",
+        name="planned_by_node_clock",
         what="a node plans by its own clock instead of the store's",
         seeds=(28, 103, 20),
         patches=(_wrapped(fire.Recorder, "_plan", _plan_by_own_clock),),
     ),
     Mutant(
-        name="gap_counts_one_more",
-        what="a gap is counted with its fence posts",
+        name="gap_count_off_by_one",
+        what="the count of a gap is one too high",
         seeds=(31, 20, 103),
         patches=tuple(_wrapped(where, "make_gap", _count_one_more) for where in (moments, blackout, plan, settlement)),
     ),
     Mutant(
-        name="coalesced_without_trace",
-        what="moments for which a newer one runs are not recorded",
+        name="coalesced_moments_not_recorded",
+        what="coalesced moments are not recorded",
         seeds=(124, 31, 103),
         patches=(_wrapped(plan, "_catch_up_latest", _skip_oldest),),
     ),
     Mutant(
         name="catch_up_drops_newest",
-        what="catching up with all moments forgets the newest",
+        what="catch-up all drops the newest moment",
         seeds=(84, 80),
         patches=(_wrapped(plan, "_catch_up_all", _drop_newest),),
     ),
     Mutant(
         name="overlap_unguarded",
-        what="whether a run is live is looked at before the transaction, not in it",
+        what="live runs are checked before the transaction and not in it",
         seeds=(147, 18),
         patches=(_wrapped(fire, "advance_of", _unguarded),),
     ),
     Mutant(
         name="overlap_ignored_by_trigger",
-        what="a trigger by hand runs beside a live run",
+        what="a trigger starts a run beside a live one",
         seeds=(142, 42, 59),
         patches=(_attribute(editor, "admit", lambda overlap, live: "free"),),
     ),
     Mutant(
-        name="blocked_for_ever",
-        what="a verdict does not free what waits for it",
+        name="blocked_run_never_freed",
+        what="a verdict does not free the run that is blocked on it",
         seeds=(28, 20, 189),
         patches=(_no_sql("run.unblock"),),
     ),
     Mutant(
-        name="end_not_counted",
-        what="a schedule that counts from the end of its runs never starts again",
+        name="after_end_not_restarted",
+        what="an after-end schedule never starts again",
         seeds=(38, 20, 103),
         patches=(_no_sql("schedule.count_from_end"),),
     ),
-    # --- people
+    # --- edits
     Mutant(
-        name="pause_forgotten",
+        name="paused_moments_not_recorded",
         what="the moments of a pause are not recorded when it ends",
         seeds=(31, 20, 103),
         patches=(_wrapped(editor, "settle", _forget_pause),),
     ),
     Mutant(
         name="edit_does_not_settle",
-        what="a change forgets what the old definition still owed",
+        what="an edit does not settle the due moments of the old definition",
         seeds=(101, 31, 20),
         patches=(_attribute(editor, "settle", lambda *args, **options: ((), ())),),
     ),
     Mutant(
-        name="change_fires_at_once",
-        what="after an edit or a resume the cursor starts in the past",
+        name="edit_sets_cursor_in_the_past",
+        what="after an edit or a resume the cursor is in the past",
         seeds=(101, 31, 20),
         patches=(_wrapped(editor, "cursor_after", _cursor_in_the_past),),
     ),
     Mutant(
-        name="removed_runs_on",
-        what="removing a schedule leaves its waiting runs",
+        name="removed_schedule_keeps_runs",
+        what="removing a schedule keeps its waiting runs",
         seeds=(31, 158, 80),
-        patches=(_attribute(schedules, "_remove", _leave_waiting),),
+        patches=(_attribute(schedules, "_remove", _keep_runs),),
     ),
     # --- limits
     Mutant(
-        name="limit_fused",
+        name="limited_run_recorded_as_claimed",
         what="a fire of a limited task is recorded as already running",
         seeds=(147, 60),
         patches=(_attribute(node.LocalNode, "is_limited", lambda self, task: False),),
     ),
     Mutant(
-        name="limit_counted_before",
-        what="a claim counts what runs, and then takes as many as it likes up to the limit, for each of them anew",
+        name="limit_counted_once_per_claim",
+        what="a claim does not count the runs that it takes itself",
         seeds=(103, 33, 60),
-        patches=(_wrapped(limits.Gate, "_admit", _count_before_taking),),
+        patches=(_wrapped(limits.Gate, "_admit", _count_once),),
     ),
     Mutant(
-        name="limit_not_asked_by_rehoming",
-        what="the runs of the dead are taken over whatever their limit says",
+        name="limit_ignored_by_recovery",
+        what="runs of a dead node are reassigned without a check of their limit",
         seeds=(10, 41),
         patches=(_attribute(nodes, "may_be_taken", lambda row, tasks: row["task"] in tasks),),
     ),
     Mutant(
-        name="limit_lets_nobody_through",
-        what="the end of a run under a limit lets nobody through",
+        name="limit_never_unblocks",
+        what="the end of a limited run unblocks no other run",
         seeds=(216, 103, 33),
         patches=(_attribute(endings, "make_room", lambda db, app, keys: False),),
     ),
     Mutant(
-        name="limit_forgets_the_put_back",
-        what="a run that is put back counts as running on, so that nobody is let through for it",
+        name="limit_counts_released_runs",
+        what="a released run still counts as running, and unblocks no other run",
         seeds=(103, 60, 119),
         patches=(
             _attribute(endings, "_limits_left", lambda held, back: []),
@@ -799,20 +799,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="limit_forgets_the_cancelled",
-        what="one that was let through and is cancelled takes its turn with it",
+        name="limit_loses_place_of_cancelled_run",
+        what="an unblocked run that is cancelled does not pass its place on",
         seeds=(214, 184, 161),
         patches=(_sql("run.ending", "ELSE r.limit_key END", "ELSE NULL END"),),
     ),
     Mutant(
-        name="limit_does_not_go_on",
-        what="a claim lets nobody through after those it has taken, and sets no time for them",
+        name="limit_not_continued_after_claim",
+        what="a claim unblocks no run after those it has taken, and sets no time for it",
         seeds=(147, 20, 103),
         patches=(_attribute(limits.Gate, "settle", lambda self, slots: False),),
     ),
     Mutant(
-        name="limit_of_the_past_holds",
-        what="nobody looks again at what was held back under limits of others, neither joining nor living (a pair)",
+        name="old_limit_still_blocks",
+        what="runs blocked by a limit that no node has any more stay blocked, after a join and after a death (a pair)",
         seeds=(103, 47, 97),
         patches=(
             _sql("join.has_other_limits", "limits <> ?3", "limits <> ?3 AND 0"),
@@ -821,13 +821,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="limit_times_ignored",
-        what="nobody looks at the keys whose time has come",
+        what="a claim ignores limit keys whose time has come",
         seeds=(33, 20, 60),
         patches=(_attribute(limits.Gate, "open_due", lambda self: None),),
     ),
     Mutant(
-        name="limit_queues_for_overlap",
-        what="a run that a limit holds back counts as one that overlap has queued",
+        name="limit_counts_as_overlap_queue",
+        what="a run blocked by a limit counts as queued by overlap",
         seeds=(10, 203, 199),
         patches=(
             _sql("due_schedules", _QUEUED, "r.schedule_id = d.schedule_id)"),
@@ -837,103 +837,103 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="rate_of_a_shorter_period",
+        name="rate_period_too_short",
         what="a start counts three seconds too short",
         seeds=(147, 20, 60),
         patches=(_sql("limits.starts", "at > ?3", "at > ?3 + 3000000"),),
     ),
     Mutant(
-        name="rate_spares_retries",
+        name="rate_ignores_retries",
         what="a retry does not count as a start",
         seeds=(20, 60, 147),
-        patches=(_wrapped(limits.Gate, "_admit", _retry_for_free),),
+        patches=(_wrapped(limits.Gate, "_admit", _ignore_retries),),
     ),
     Mutant(
-        name="node_over_its_slots",
+        name="node_exceeds_slots",
         what="a node takes one run more than it has slots",
         seeds=(38, 31, 20),
         patches=(_attribute(node.Hold, "idle", property(_one_slot_too_many)),),
     ),
-    # --- decisions about single moments, and blackouts
+    # --- overrides and blackouts
     Mutant(
         name="skip_not_recorded",
-        what="a moment that somebody skipped is in no row",
+        what="a skipped moment has no row",
         seeds=(192, 33, 60),
         patches=(_wrapped(plan, "with_decisions", _drop_skipped),),
     ),
     Mutant(
-        name="moved_moment_comes_again",
-        what="a moment that was moved to an earlier time comes once more at its own (done, and left out: a pair)",
+        name="moved_moment_fires_twice",
+        what="a moment moved to an earlier time fires again at its old time (two guards, a pair)",
         seeds=(20, 192, 63),
         patches=(
-            _wrapped(plan, "with_decisions", _forget_done),
+            _wrapped(plan, "with_decisions", _drop_done),
             _attribute(editor, "without_decided", lambda rule, occurrences: rule),
         ),
     ),
     Mutant(
-        name="decision_not_written",
-        what="what was decided about a moment is not kept",
+        name="override_not_written",
+        what="an override is not stored",
         seeds=(192, 33, 60),
         patches=(_no_sql("record_fires.decide"),),
     ),
     Mutant(
-        name="moved_moment_removed_without_trace",
-        what="a moment that was moved, and whose schedule is removed before its time, is in no row",
+        name="removed_moved_moment_not_recorded",
+        what="a moved moment of a schedule that is removed before it has no row",
         seeds=(920, 1656),
         patches=(
             _wrapped(
                 editor,
                 "settle_decisions",
-                _given_up_without_a_row(lambda _, reason, each: reason is Reason.REMOVED and each.kind == "move"),
+                _drop_gaps(lambda _, reason, each: reason is Reason.REMOVED and each.kind == "move"),
             ),
         ),
     ),
     Mutant(
-        name="skip_in_a_pause_not_recorded",
-        what="a skipped moment whose time comes in a pause is in no row when it ends",
+        name="skip_in_pause_not_recorded",
+        what="a skipped moment during a pause has no row when the pause ends",
         seeds=(200, 63),
         patches=(
             _wrapped(
                 editor,
                 "settle_decisions",
-                _given_up_without_a_row(lambda inputs, _, each: inputs.pause is not None and each.kind == "skip"),
+                _drop_gaps(lambda inputs, _, each: inputs.pause is not None and each.kind == "skip"),
             ),
         ),
     ),
     Mutant(
-        name="blackout_not_looked_at",
-        what="a schedule fires while its blackout is closed",
+        name="blackout_ignored",
+        what="a schedule fires during its blackout",
         seeds=(20, 203, 63),
         patches=(_wrapped(fire, "plan_inputs_of", _without_blackout),),
     ),
     Mutant(
-        name="dropped_not_recorded",
-        what="what a blackout drops is in no row",
+        name="dropped_moments_not_recorded",
+        what="moments that a blackout drops have no row",
         seeds=(79, 80, 203),
         patches=tuple(_attribute(where, "gap_of_blackout", lambda inputs, until: ()) for where in (plan, settlement)),
     ),
     # --- the outbox
     Mutant(
-        name="lost_outcome_sends",
-        what="the messages of an outcome are written though its claim is lost",
+        name="lost_outcome_sends_messages",
+        what="the messages of a lost outcome are written",
         seeds=(132, 195),
-        patches=(_wrapped(SqliteStore, "finish", _send_of_all),),
+        patches=(_wrapped(SqliteStore, "finish", _send_lost_messages),),
     ),
     Mutant(
-        name="failed_attempt_sends",
+        name="failed_attempt_sends_messages",
         what="an attempt that fails, is stopped or released sends its messages",
         seeds=(101, 168, 132),
-        patches=(_wrapped(finish.Finisher, "put", _send_whatever_came),),
+        patches=(_wrapped(finish.Finisher, "put", _send_always),),
     ),
     Mutant(
         name="message_not_written",
-        what="a run ends, and what it sends is not written with it",
+        what="a run ends without writing its messages",
         seeds=(101, 168, 132),
         patches=(_attribute(endings, "write_messages", lambda *args: None),),
     ),
     Mutant(
-        name="message_settled_by_anybody",
-        what="a message is settled whoever brings its outcome, and whatever it is by then (three guards)",
+        name="message_settled_without_guard",
+        what="a message in any state is settled by any node (three guards)",
         seeds=(89, 171),
         patches=(
             _sql(
@@ -944,81 +944,81 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="message_of_the_dead_left",
-        what="what a dead node was sending is not sent by anybody else",
+        name="message_of_dead_node_not_sent",
+        what="a message of a dead node is not sent by another node",
         seeds=(9, 168, 132),
         patches=(_no_sql("claim_messages.release_lost"),),
     ),
     Mutant(
-        name="message_of_the_dead_late",
-        what="what a dead node was sending is left lying for a minute",
+        name="message_of_dead_node_late",
+        what="a message of a dead node waits for a minute",
         seeds=(161, 61, 204),
         patches=(_sql("claim_messages.release_lost", "n.died_at IS NULL", "coalesce(n.died_at > ?3 - 60000000, 1)"),),
     ),
     Mutant(
-        name="message_of_the_living_taken",
-        what="what a living node is sending is taken from it",
+        name="message_of_live_node_taken",
+        what="a message is taken from a live node that sends it",
         seeds=(168, 132, 80),
         patches=(_sql("claim_messages.release_lost", "n.died_at IS NULL", "n.died_at IS NULL AND 1 = 0"),),
     ),
     Mutant(
-        name="unanswered_message_left",
-        what="a message whose claim was not answered is not sent by anybody",
+        name="unanswered_message_claim_kept",
+        what="a message whose claim was not answered is never sent",
         seeds=(128, 87, 155),
         patches=(_no_sql("claim_messages.release_strays"),),
     ),
     Mutant(
-        name="failed_delivery_counts",
+        name="failed_delivery_counts_as_sent",
         what="a message that could not be delivered counts as sent",
         seeds=(174, 168, 132),
-        patches=(_wrapped(outbox_delivery, "judge_delivery", _sent_whatever_came),),
+        patches=(_wrapped(outbox_delivery, "judge_delivery", _count_as_sent),),
     ),
     Mutant(
-        name="message_given_up_at_once",
-        what="a message is given up after its first try",
+        name="message_dead_after_first_attempt",
+        what="a message is dead after its first attempt",
         seeds=(168, 132, 80),
         patches=(_wrapped(outbox_delivery, "judge_delivery", _give_up_at_once),),
     ),
-    # --- what is dispatched
+    # --- dispatched runs
     Mutant(
-        name="report_of_an_old_fence",
-        what="what a worker says of an earlier dispatch is taken for the present one",
+        name="report_with_old_fence_accepted",
+        what="a report about an earlier dispatch is accepted for the current one",
         seeds=(7, 12, 22),
-        patches=(_wrapped(sqlite_dispatched, "apply_all", _whatever_fence),),
+        patches=(_wrapped(sqlite_dispatched, "apply_all", _accept_any_fence),),
     ),
     Mutant(
-        name="dispatched_before_its_message",
-        what="a run is dispatched, and the message that does it is written by another transaction",
+        name="dispatch_without_its_message",
+        what="the message of a dispatch is written in another transaction",
         seeds=(101, 4, 7),
         patches=(_wrapped(finish.Finisher, "_write", _send_afterwards),),
     ),
     Mutant(
-        name="told_after_settled",
-        what="that a message was delivered is forgotten before its run is told",
+        name="message_settled_before_report",
+        what="a delivered message is settled before its run is updated",
         seeds=(132, 125),
         patches=(_wrapped(outbox_delivery.OutboxDelivery, "_settle", _settle_first),),
     ),
     Mutant(
-        name="progress_not_heard",
-        what="a worker that speaks loses its run as if it were silent",
+        name="progress_report_ignored",
+        what="a worker that reports progress loses its run as silent",
         seeds=(23, 8, 12),
         patches=(_attribute(dispatched._DispatchedRun, "_silent_until", _silent_since_taken),),
     ),
     Mutant(
-        name="queue_away_costs",
+        name="ack_timeout_starts_too_soon",
         what="the time to take a run begins before its queue has it",
         seeds=(87, 118),
         patches=(_sql("finish.dispatch", "deadline = NULL", "deadline = ?3 + json_extract(o.value, '$.ack_timeout')"),),
     ),
     Mutant(
-        name="deaf_and_judging",
-        what="who cannot hear workers calls them silent",
+        name="silence_without_reading",
+        what="a node that cannot read reports declares workers silent",
         seeds=(23, 12, 39),
         patches=(_attribute(report.ReportWatch, "stretch", lambda self, now: (0.0, now)),),
     ),
     Mutant(
-        name="dispatched_not_counted",
-        what="a run in other hands does not count for its limit",
+        name="dispatched_run_not_limited",
+        what="a dispatched run does not count for its limit",
         seeds=(131, 8, 55),
         patches=(
             _sql(
@@ -1029,69 +1029,69 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        name="dispatched_dies_with_its_node",
-        what="what a dead node has dispatched is lost with it",
+        name="dispatched_run_lost_with_its_node",
+        what="a run that a dead node has dispatched is lost with it",
         seeds=(47, 82),
         patches=(_sql("rehome.bound", "NOT IN ('running', 'dispatched')", "<> 'running'"),),
     ),
     Mutant(
-        name="dispatched_twice",
-        what="what must not run twice is dispatched again",
+        name="at_most_once_run_dispatched_again",
+        what="an at-most-once run is dispatched again",
         seeds=(47,),
-        patches=(_wrapped(dispatched, "_revoke", _lose_and_go_on),),
+        patches=(_wrapped(dispatched, "_revoke", _ignore_at_most_once),),
     ),
     Mutant(
-        name="failed_elsewhere_for_nothing",
-        what="a worker's failure spends no attempt",
+        name="worker_failure_spends_no_attempt",
+        what="a failure at a worker spends no attempt",
         seeds=(217, 7, 22),
         patches=(_wrapped(dispatched._DispatchedRun, "_outcome", _without_attempt),),
     ),
     Mutant(
-        name="dispatched_never_looked_at",
-        what="what nobody takes stays in other hands for ever",
+        name="dispatch_timeouts_ignored",
+        what="a dispatched run that is never taken stays dispatched",
         seeds=(128, 7, 8),
         patches=(_sql("check_dispatched.find_overdue", "deadline <= ?2", "deadline <= ?2 - 3600000000"),),
     ),
     Mutant(
-        name="cancelled_elsewhere_goes_on",
-        what="a run in other hands that is to be cancelled is tried again",
+        name="cancelled_dispatch_retried",
+        what="a dispatched run with a requested cancel is retried",
         seeds=(142, 7, 23),
         patches=(_attribute(dispatched, "cancelled_outcome", lambda outcome, held: outcome),),
     ),
     Mutant(
-        name="withdrawn_message_sent",
-        what="a run is cancelled before its queue has it, and its message is sent all the same",
+        name="message_of_cancelled_dispatch_sent",
+        what="the message of a run that was cancelled before its dispatch is sent",
         seeds=(157, 55),
         patches=(_no_sql("check_dispatched.withdraw"), _sql("check_dispatched.is_unsent", "NOT EXISTS", "EXISTS")),
     ),
     # --- every node
     Mutant(
-        name="for_all_without_one",
-        what="what is for every node leaves one of them out",
+        name="every_node_leaves_one_out",
+        what="an every-node moment leaves one node out",
         seeds=(169, 119),
         patches=(_wrapped(planning, "able_nodes", lambda able: lambda nodes, task: able(nodes, task)[:-1]),),
     ),
     Mutant(
-        name="for_all_for_anybody",
-        what="what is for one node alone is in the queue that all work on",
+        name="every_node_run_in_common_queue",
+        what="an every-node run is in the queue of all nodes",
         seeds=(31, 169, 119),
         patches=(_attribute(planning, "own_queue", lambda node: "default"),),
     ),
     Mutant(
-        name="for_all_as_remembered",
-        what="who is there is read once, and not when a moment comes",
+        name="every_node_reads_nodes_once",
+        what="the live nodes are read once and not for each moment",
         seeds=(169, 119, 84),
-        patches=(_wrapped(fire.Recorder, "_nodes", _remember),),
+        patches=(_wrapped(fire.Recorder, "_nodes", _read_nodes_once),),
     ),
     Mutant(
-        name="for_all_beside_itself",
-        what="a node that is still at it gets the next moment, too",
+        name="every_node_ignores_overlap",
+        what="a node that is still running gets the next moment, too",
         seeds=(31, 169, 119),
         patches=(_attribute(planning, "unique_key_on", lambda *about: None),),
     ),
     Mutant(
-        name="left_for_the_dead",
-        what="what waits for a dead node alone waits for ever",
+        name="dead_node_queue_never_ended",
+        what="a run in the own queue of a dead node waits for ever",
         seeds=(31, 169, 71),
         patches=(_sql("rehome.bound", "r.state NOT IN ('running', 'dispatched')", "1 = 0"),),
     ),
@@ -1104,7 +1104,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="live_run_replaced_by_skip",
-        what="under overlap skip the next fire replaces a run that is not parked",
+        what="with overlap skip the next fire replaces a run that is not parked",
         seeds=(28, 7005979, 7002105),
         patches=(
             _attribute(plan, "admit", lambda overlap, live: "free"),
@@ -1113,32 +1113,32 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="parked_run_replaced_by_catch_up_all",
-        what="under catch-up all the next fire replaces a parked run instead of waiting for it",
+        what="with catch-up all the next fire replaces a parked run instead of waiting for it",
         seeds=(7005979,),
         patches=(_wrapped(plan, "_catch_up_all", _ignore_catch_up_all),),
     ),
     # --- unique keys
     Mutant(
         name="unique_key_kept_after_start",
-        what="a key that is to be free from the first start on is kept until the end",
+        what="a unique key until the first start is kept until the end",
         seeds=(20, 119, 80),
         patches=(_sql("claim.mark", "THEN NULL", "THEN unique_key"),),
     ),
     Mutant(
         name="unique_period_ignored",
-        what="a key that is taken for a period is given to others when its run has ended",
+        what="a unique key for a period is free when its run has ended",
         seeds=(216, 20, 103),
         patches=(_sql("enqueue.find_unique_for", "u.until > ?3", "u.until < ?3 * 0"),),
     ),
     Mutant(
         name="unique_period_without_end",
-        what="a key that is taken for a period is never free again",
+        what="a unique key for a period is never free again",
         seeds=(216, 20, 103),
         patches=(_sql("enqueue.find_unique_for", "u.until > ?3", "u.until > ?3 * 0"),),
     ),
     Mutant(
         name="unique_key_shared",
-        what="two live runs may have the same unique key (nobody looks, and no index forbids it, a pair)",
+        what="two live runs can have the same unique key (check and index, a pair)",
         seeds=(38, 20, 103),
         patches=tuple(_attribute(where, "is_duplicate", lambda *args: False) for where in (fires,)),
         tables=(
@@ -1148,13 +1148,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
 )
 
-# What is not planted: halves of pairs. Without the one guard the other still holds, so nothing, or hardly anything, is
-# seen from outside.
+# Not planted: single halves of pairs. The other guard still holds, so they have no effect, or hardly any.
 #
 # - finish without its fence guard: the node guard holds, unless one node claims a run twice;
-# - finish without its node guard: a fence is never drawn twice, so it names the node, too;
-# - a message settled without one of these guards: the same; without both: an owner that has lost it must come back in
-#   the few seconds in which the next one sends;
-# - a dead node takes a duty: one that does not hear of its death stops asking before its lease is over;
-# - no unique index on keys: whoever inserts a run looks first, in the same transaction;
-# - no unique index on moments: the cursor guard lets only one plan of a moment through.
+# - finish without its node guard: a fence is never drawn twice, so it identifies the node, too;
+# - a message settled without one of its guards: the same. Without both, a node that has lost the message must return in
+#   the few seconds in which the next one sends it;
+# - a dead node takes a duty: a node that does not learn of its death stops asking before its lease expires;
+# - no unique index on keys: an insert of a run checks the key in the same transaction;
+# - no unique index on moments: the cursor guard accepts only one plan of a moment.

@@ -1,7 +1,7 @@
-"""Holds what happened against the promises. No violations: all were kept.
+"""All checks of a simulation. Without violations, all promises were kept.
 
-Independent of the code under test: it reads the journal of a simulation and what jobs said of themselves, and reckons
-with rules of its own. Of Evertick it uses the rules of time alone, which have their own proofs.
+They are independent of the code under test: they read only the journal, and have rules of their own. Of Evertick they
+use only the time rules (`evertick.when`), which have their own tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["check"]
 
 
 def check(evidence: Evidence) -> list[str]:
-    """Every broken promise, in words."""
+    """Every violation, as text."""
     return [
         f"{name}: {found}"
         for name, each in (

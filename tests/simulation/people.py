@@ -1,8 +1,7 @@
-"""People who add, edit, pause, resume, remove, trigger, enqueue, cancel and decide about single moments.
+"""Users who add, edit, pause, resume, remove, trigger, enqueue, cancel and set overrides.
 
-They go over the same bad ways as the nodes.
-
-They hear "unavailable" without knowing whether their change was made. What they meant and what they heard is noted.
+They use the same faulty network as the nodes: after "unavailable" they do not know whether their change was made. Each
+action is recorded with its answer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from evertick.model import Cause, Definition, NewRun
 from evertick.store.base import ScheduleFilter, Store
 from evertick.when import parse_when
 from simulation.clock import NodeClock, TrueClock
-from simulation.journal import Deed, Journal
+from simulation.journal import Action, Journal
 from simulation.story import Act
 
 __all__ = ["APP", "People"]
@@ -30,34 +29,36 @@ APP = "sim"
 
 
 class People:
-    """Carry out the acts of people."""
+    """Carries out the acts of users, each as a new user."""
 
-    def __init__(self, far_store: Callable[[str], Store], clock: NodeClock, truth: TrueClock, journal: Journal) -> None:
-        self._far_store = far_store
+    def __init__(
+        self, remote_store: Callable[[str], Store], clock: NodeClock, truth: TrueClock, journal: Journal
+    ) -> None:
+        self._remote_store = remote_store
         self._clock = clock
         self._truth = truth
         self._journal = journal
         self._count = 0
 
     async def do(self, act: Act, live_runs: list[str]) -> None:
-        person = self._somebody()
+        person = self._next_person()
         try:
-            heard = await person.do(act, live_runs)
+            answer = await person.do(act, live_runs)
         except EvertickError as error:
-            heard = f"{type(error).__name__}: {error}"
-        self._journal.add(Deed(self._truth.now_us(), person.name, act.verb, act.about, str(heard)))
+            answer = f"{type(error).__name__}: {error}"
+        self._journal.add(Action(self._truth.now_us(), person.name, act.verb, act.about, str(answer)))
 
     async def pause_all(self) -> None:
-        await self._somebody().pause_all()
+        await self._next_person().pause_all()
 
     async def remove_all(self) -> None:
-        await self._somebody().remove_all()
+        await self._next_person().remove_all()
 
-    def _somebody(self) -> _Person:
-        """Everybody does one thing: what was read for one change is not mistaken for what was read for another."""
+    def _next_person(self) -> _Person:
+        """Each user does one thing, so that the reads of different changes are not mixed up."""
         self._count += 1
         name = f"people.{self._count}"
-        return _Person(name, self._far_store(name), self._clock)
+        return _Person(name, self._remote_store(name), self._clock)
 
 
 class _Person:
@@ -101,11 +102,11 @@ class _Person:
                     return "nothing to cancel"
                 return await self._store.cancel(APP, [live_runs[int(key) % len(live_runs)]], "people")
             case _:
-                raise AssertionError(f"people do not {act.verb}")
+                raise AssertionError(f"unknown act {act.verb}")
         return "done"
 
     async def _move(self, key: str, detail: dict[str, Any]) -> object:
-        """One of the next moments, to some time from now on."""
+        """Move one of the next moments to a later time."""
         found, now = await self._store.stored_schedules(APP, keys=[key]), await self._store.now()
         moment: int | None = now
         for stored in found:
@@ -132,19 +133,19 @@ class _Person:
             )
             for _ in range(detail["times"])
         ]
-        # The same ids again: an answer that was lost must not make two of one.
-        return await self._insist(lambda: self._store.enqueue(APP, runs))
+        # A repeated call has the same ids, so that a lost answer causes no second run.
+        return await self._retry(lambda: self._store.enqueue(APP, runs))
 
     async def pause_all(self) -> None:
-        """Whatever it takes."""
-        for schedule in await self._insist(lambda: self._store.schedules(APP, ScheduleFilter())):
-            await self._insist(partial(self._editor.pause, schedule.key, note="the end"))
+        """Pause every schedule, and repeat calls until they succeed."""
+        for schedule in await self._retry(lambda: self._store.schedules(APP, ScheduleFilter())):
+            await self._retry(partial(self._editor.pause, schedule.key, note="the end"))
 
     async def remove_all(self) -> None:
-        for schedule in await self._insist(lambda: self._store.schedules(APP, ScheduleFilter())):
-            await self._insist(partial(self._editor.remove, schedule.key))
+        for schedule in await self._retry(lambda: self._store.schedules(APP, ScheduleFilter())):
+            await self._retry(partial(self._editor.remove, schedule.key))
 
-    async def _insist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def _retry(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         while True:
             try:
                 return await ask()

@@ -1,4 +1,4 @@
-"""The ledger rebuilt from the journal, call by call, so that each step can be looked at before and after."""
+"""The ledger, rebuilt from the journal call by call, so that checks can compare each step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
-from simulation.journal import Deed, Happening, RowChange
+from simulation.journal import Action, Event, RowChange
 
 __all__ = ["Call", "Ledger", "Row"]
 
@@ -15,30 +15,30 @@ K = TypeVar("K", int, str)
 
 
 class Call(NamedTuple):
-    """One call to the store that changed something, or whose answer is of interest."""
+    """One call to the store that changed rows, or whose answer was recorded."""
 
     number: int
     at: int
     intent: str
     who: str
     changes: list[RowChange]
-    # The call's (args, kwargs) and answer, where they were noted.
+    # The call's arguments and answer, if they were recorded.
     args: tuple[Any, ...]
     answer: Any
 
 
 class Ledger:
-    """Rows as they stand after the calls so far."""
+    """The rows after the calls so far."""
 
     def __init__(self) -> None:
         self.live: dict[str, Row] = {}
         self.done: dict[str, Row] = {}
         self.nodes: dict[str, Row] = {}
-        # Who started the incarnation.
+        # The machine of each node.
         self.machine_of: dict[str, str] = {}
         self.schedules: dict[int, Row] = {}
         self.due: dict[int, Row] = {}
-        # Keys of limits that are to be looked at, at their time.
+        # Limit keys with the time at which the next claim checks them.
         self.limits: dict[str, Row] = {}
         self.duties: dict[str, Row] = {}
         self.fence = 0
@@ -76,21 +76,21 @@ class Ledger:
             table[key] = change.row
 
 
-def calls(happenings: Iterable[Happening]) -> Iterator[Call]:
+def calls(events: Iterable[Event]) -> Iterator[Call]:
     """The calls in their order."""
-    of_store = [each for each in happenings if isinstance(each, RowChange) or _is_noted_call(each)]
+    of_store = [each for each in events if isinstance(each, RowChange) or _is_noted_call(each)]
     for number, group in groupby(of_store, key=_number):
         parts = list(group)
-        first, noted = parts[0], parts[-1] if isinstance(parts[-1], Deed) else None
+        first, noted = parts[0], parts[-1] if isinstance(parts[-1], Action) else None
         args, _, answer = ((), {}, None) if noted is None else noted.detail
         changes = [each for each in parts if isinstance(each, RowChange)]
         intent = first.intent if isinstance(first, RowChange) else first.what
         yield Call(number, first.at, intent, first.who, changes, args, answer)
 
 
-def _is_noted_call(happening: Happening) -> TypeGuard[Deed]:
-    return isinstance(happening, Deed) and isinstance(happening.detail, tuple)
+def _is_noted_call(event: Event) -> TypeGuard[Action]:
+    return isinstance(event, Action) and isinstance(event.detail, tuple)
 
 
-def _number(happening: Any) -> int:
-    return int(happening.call if isinstance(happening, RowChange) else happening.about)
+def _number(event: Any) -> int:
+    return int(event.call if isinstance(event, RowChange) else event.about)

@@ -1,7 +1,7 @@
-"""The sender of a simulation: what it does with a message follows from the message's key.
+"""The sender of a simulation. Its behaviour for a message depends on the message's key.
 
-Most are delivered, some only at the second try, some after a while, some never; some hang, and some take their node
-down with them at the first try. It tells the witness of each begin and end, outside of the store.
+Most messages are delivered at once, some slowly, some at the second attempt, some never; some hang, and some kill their
+node at the first attempt. Each start and end is recorded outside of the store.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from evertick.errors import Retry
 from evertick.model import Message
 from evertick.model.retry import Constant
 
-__all__ = ["CHANNEL", "TRIES", "Deliveries", "Word"]
+__all__ = ["CHANNEL", "TRIES", "Deliveries", "DeliveryStep"]
 
 CHANNEL = "out"
 TRIES = 5
 _KINDS = ("at once", "at once", "at once", "slow", "second try", "asks", "never", "hangs", "deadly")
 
-Word = Literal["begun", "delivered", "failed", "cut off"]
+DeliveryStep = Literal["begun", "delivered", "failed", "cut off"]
 
 
 class Deliveries:
-    """The sender of one machine. `hear` is told of each word, `die` takes the machine down."""
+    """The sender of one machine. `record` records each step, `die` kills the machine."""
 
-    def __init__(self, hear: Callable[[Word, Message], None], die: Callable[[], None]) -> None:
-        self._hear = hear
+    def __init__(self, record: Callable[[DeliveryStep, Message], None], die: Callable[[], None]) -> None:
+        self._record = record
         self._die = die
 
     def sender(self) -> Sender:
@@ -37,16 +37,16 @@ class Deliveries:
         return Sender(channel=CHANNEL, deliver=self._deliver, retry=retry, timeout=3_000_000, concurrency=2)
 
     async def _deliver(self, message: Message) -> None:
-        self._hear("begun", message)
+        self._record("begun", message)
         try:
             await self._behave(message)
         except asyncio.CancelledError:
-            self._hear("cut off", message)
+            self._record("cut off", message)
             raise
         except Exception:
-            self._hear("failed", message)
+            self._record("failed", message)
             raise
-        self._hear("delivered", message)
+        self._record("delivered", message)
 
     async def _behave(self, message: Message) -> None:
         is_first = message.attempts == 0

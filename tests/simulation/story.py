@@ -1,6 +1,7 @@
-"""The script of a seed: who is there, what is scheduled, what goes wrong, and what people do in the middle of it.
+"""The script of a seed: nodes, schedules, faults, and users' changes.
 
-A story is plain data, drawn before anything happens: a bug changes what comes of it, never the story itself.
+A story is data that is drawn before the simulation starts, so a bug cannot change it. The texts that seed the random
+numbers stay as they are: another text is another story.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import msgspec
 
 from evertick.model import BLACKOUT_FATES, CATCH_UPS, OVERLAPS
 from evertick.when import Calendar
-from simulation.faults import Climate
+from simulation.faults import FaultRates
 
-__all__ = ["FREEZE", "REST", "Act", "Pace", "Planned", "Story", "tell"]
+__all__ = ["FREEZE", "REST", "Act", "Pace", "PlannedSchedule", "Story", "make_story"]
 
 Verb = Literal[
     "kill", "freeze", "stop", "start", "cut_off", "outage", "blackout", "jump",
@@ -24,7 +25,7 @@ Verb = Literal[
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast everything goes: seconds."""
+    """Length of a story and its intervals, in seconds."""
 
     length: float
     beat: float
@@ -34,8 +35,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     step: float
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule to be: `fields` are those of its definition."""
+class PlannedSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule that a user will add: `fields` are those of its definition."""
 
     key: str
     when: str
@@ -43,7 +44,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happens from outside. `about` is a slot of a node, a key, or a number to choose by."""
+    """A fault or a user's act. `about` is the slot of a node, a key, or a number that selects a run."""
 
     at: float
     verb: Verb
@@ -57,43 +58,47 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace
     # Slots per node, and the tasks that it does not know.
     nodes: tuple[int, ...]
-    lacks: tuple[tuple[str, ...], ...]
-    # Nodes that begin with code whose limits are tighter; whoever is started in their place has those of all others.
+    unknown_tasks: tuple[tuple[str, ...], ...]
+    # Nodes that start with tighter limits; their replacements have the usual ones.
     tight: tuple[int, ...]
-    climate: Climate
-    planned: tuple[Planned, ...]
+    fault_rates: FaultRates
+    planned: tuple[PlannedSchedule, ...]
     acts: tuple[Act, ...]
     # Whether nodes have duties of their own, beside those of Evertick.
     has_duties: bool
     # Whether every job sends a message through the outbox.
-    sends: bool
+    sends_messages: bool
     # Whether there is an outside queue that runs are dispatched to.
-    hands: bool
+    dispatches_runs: bool
 
     def lines(self) -> list[str]:
-        """The story for people."""
-        told = [
+        """The story as text."""
+        lines = [
             f"seed {self.seed}: {len(self.nodes)} nodes with {self.nodes} slots, {self.pace.length:.0f} s, beat "
             f"{self.pace.beat:g} s, lease {self.pace.lease:g} s, poll {self.pace.poll:g} s",
-            f"  {self.climate}",
-            *(f"  node {node} does not know {', '.join(lack)}" for node, lack in enumerate(self.lacks) if lack),
+            f"  {self.fault_rates}",
+            *(
+                f"  node {node} does not know {', '.join(unknown)}"
+                for node, unknown in enumerate(self.unknown_tasks)
+                if unknown
+            ),
             *(f"  node {node} begins with tight limits" for node in self.tight),
             *(["  every node declares duties"] if self.has_duties else []),
-            *(["  every job sends a message"] if self.sends else []),
-            *(["  some runs are dispatched to an outside queue"] if self.hands else []),
+            *(["  every job sends a message"] if self.sends_messages else []),
+            *(["  some runs are dispatched to an outside queue"] if self.dispatches_runs else []),
         ]
-        told += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
-        told += [
+        lines += [f"  schedule {plan.key}: {plan.when}; {plan.fields}" for plan in self.planned]
+        lines += [
             f"  {act.at:9.3f} {act.verb} {act.about} {f'{act.seconds:.1f} s ' * bool(act.seconds)}{act.detail or ''}"
             for act in self.acts
         ]
-        return told
+        return lines
 
 
-# Some schedules rest at times. Stories begin at 9:00.
+# The calendar of some schedules. Stories begin at 9:00.
 REST = Calendar("rest", exclude=["09:00:20-09:00:35", "09:01:10-09:01:50", "09:03-09:05"])
 
-# Nothing of those that have it as their blackout fires meanwhile.
+# The blackout of some schedules.
 FREEZE = Calendar("freeze", exclude=["09:00:15-09:00:30", "09:00:50-09:01:20", "09:02-09:04", "09:06-09:06:30"])
 
 _PACES = (
@@ -101,12 +106,12 @@ _PACES = (
     Pace(length=150, beat=3, lease=15, poll=5, step=3),
     Pace(length=420, beat=10, lease=45, poll=15, step=10),
 )
-_CLIMATES = (
-    Climate(),
-    Climate(delay_seconds=0.2),
-    Climate(delay_seconds=0.05, lost_share=0.03, unanswered_share=0.03),
-    Climate(delay_seconds=0.02, unanswered_share=0.15),
-    Climate(delay_seconds=0.1, slow_share=0.1, lost_share=0.1, unanswered_share=0.1),
+_FAULT_RATES = (
+    FaultRates(),
+    FaultRates(delay_seconds=0.2),
+    FaultRates(delay_seconds=0.05, lost_share=0.03, unanswered_share=0.03),
+    FaultRates(delay_seconds=0.02, unanswered_share=0.15),
+    FaultRates(delay_seconds=0.1, slow_share=0.1, lost_share=0.1, unanswered_share=0.1),
 )
 _TASKS = (
     "quick", "quick", "slow", "slow", "slow", "failing", "flaky", "skipping", "overtime", "deaf", "precious",
@@ -117,11 +122,11 @@ _TASKS = (
 _LIMITED_TASKS = ("capped", "keyed", "keyed_too", "rated", "rated_by_key", "rare_and_alone")
 _LIMITED_SHARE = 0.35
 _TIGHT_SHARE = 0.3
-_DECIDED_SHARE = 0.4
-_SENDING_SHARE = 0.25
+_OVERRIDE_SHARE = 0.4
+_OUTBOX_SHARE = 0.25
 _DUTIES_SHARE = 0.4
 _EVERY_NODE_SHARE = 0.25
-_HANDING_SHARE = 0.3
+_DISPATCH_SHARE = 0.3
 _DISPATCHED_TASKS = (
     "built", "built", "built", "built_failing", "built_flaky", "built_skipping", "built_once", "built_once",
     "built_capped", "built_capped", "acked", "forgotten",
@@ -130,22 +135,21 @@ _ENQUEUED = {"priority": 0, "expires": None, "delay": 0, "unique_key": None, "ti
 _TROUBLES = ("kill", "freeze", "stop", "cut_off", "outage", "blackout", "jump")
 
 
-def tell(seed: int) -> Story:
+def make_story(seed: int) -> Story:
     """The story of a seed."""
-    return _Teller(seed).story()
+    return _StoryMaker(seed).story()
 
 
-class _Teller:
+class _StoryMaker:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._draw = random.Random(f"story {seed}")
-        # Drawn apart: stories without limits are what they were before there were any.
-        self._limits = random.Random(f"limits {seed}")
-        # Drawn apart for the same reason.
-        self._decisions = random.Random(f"decisions {seed}")
-        self._terms = random.Random(f"terms {seed}")
-        self._everywhere = random.Random(f"every node {seed}")
-        self._handing = random.Random(f"handing {seed}")
+        # Drawn separately, so that a new kind of act does not change the rest of a story.
+        self._limit_draw = random.Random(f"limits {seed}")
+        self._override_draw = random.Random(f"decisions {seed}")
+        self._deployment_draw = random.Random(f"terms {seed}")
+        self._every_node_draw = random.Random(f"every node {seed}")
+        self._dispatch_draw = random.Random(f"handing {seed}")
         pace = self._draw.choices(_PACES, (5, 3, 1))[0]
         self._pace = msgspec.structs.replace(pace, length=pace.length * self._draw.uniform(0.7, 1.3))
 
@@ -153,47 +157,49 @@ class _Teller:
         draw = self._draw
         nodes = tuple(draw.choice((1, 2, 3, 4, 8)) for _ in range(draw.choice((2, 2, 3, 3, 4, 5))))
         planned = tuple(self._planned(f"s{number}") for number in range(draw.randint(3, 9)))
-        acts = [*self._nature(len(nodes)), *self._people(planned)]
-        lacks, climate = self._lacks(len(nodes)), draw.choice(_CLIMATES)
+        acts = [*self._faults(len(nodes)), *self._user_acts(planned)]
+        unknown_tasks, fault_rates = self._unknown_tasks(len(nodes)), draw.choice(_FAULT_RATES)
         if draw.random() < 0.2:
-            acts += self._undead(len(nodes))
+            acts += self._falsely_dead(len(nodes))
         tight: tuple[int, ...] = ()
-        if self._limits.random() < _LIMITED_SHARE:
+        if self._limit_draw.random() < _LIMITED_SHARE:
             limited = self._limited_schedules()
             planned += limited
-            acts += self._limited(limited)
-            if self._terms.random() < _TIGHT_SHARE:
-                tight = tuple(self._terms.sample(range(len(nodes)), k=self._terms.randint(1, len(nodes))))
+            acts += self._limit_acts(limited)
+            if self._deployment_draw.random() < _TIGHT_SHARE:
+                tight = tuple(
+                    self._deployment_draw.sample(range(len(nodes)), k=self._deployment_draw.randint(1, len(nodes)))
+                )
                 acts += self._deployment(tight)
-        if self._decisions.random() < _DECIDED_SHARE:
-            decided = self._decided_schedules()
+        if self._override_draw.random() < _OVERRIDE_SHARE:
+            decided = self._override_schedules()
             planned += decided
-            acts += self._decided(decided)
-        if self._everywhere.random() < _EVERY_NODE_SHARE:
-            everywhere = self._schedules_for_all()
+            acts += self._override_acts(decided)
+        if self._every_node_draw.random() < _EVERY_NODE_SHARE:
+            everywhere = self._every_node_schedules()
             planned += everywhere
-            acts += self._for_all(everywhere)
-        hands = self._handing.random() < _HANDING_SHARE
-        if hands:
+            acts += self._every_node_acts(everywhere)
+        dispatches_runs = self._dispatch_draw.random() < _DISPATCH_SHARE
+        if dispatches_runs:
             dispatched = self._dispatched_schedules()
             planned += dispatched
-            acts += self._dispatched(dispatched)
+            acts += self._dispatch_acts(dispatched)
         return Story(
             seed=self._seed,
             pace=self._pace,
             nodes=nodes,
-            lacks=lacks,
+            unknown_tasks=unknown_tasks,
             tight=tight,
-            climate=climate,
+            fault_rates=fault_rates,
             planned=planned,
             acts=tuple(sorted(acts, key=lambda act: act.at)),
             has_duties=random.Random(f"duties {self._seed}").random() < _DUTIES_SHARE,
-            sends=random.Random(f"outbox {self._seed}").random() < _SENDING_SHARE,
-            hands=hands,
+            sends_messages=random.Random(f"outbox {self._seed}").random() < _OUTBOX_SHARE,
+            dispatches_runs=dispatches_runs,
         )
 
-    def _lacks(self, nodes: int) -> tuple[tuple[str, ...], ...]:
-        """In some stories one node is of an older kind; the first always knows everything."""
+    def _unknown_tasks(self, nodes: int) -> tuple[tuple[str, ...], ...]:
+        """In some stories one node is older and does not know all tasks; the first node always does."""
         draw = self._draw
         older = draw.randrange(nodes) if draw.random() < 0.3 else 0
         missing = tuple(sorted(set(draw.choices(_TASKS, k=4))))
@@ -201,8 +207,8 @@ class _Teller:
 
     # --- schedules
 
-    def _planned(self, key: str) -> Planned:
-        return Planned(key=key, when=self._when(), fields=self._fields())
+    def _planned(self, key: str) -> PlannedSchedule:
+        return PlannedSchedule(key=key, when=self._when(), fields=self._fields())
 
     def _when(self) -> str:
         draw, step = self._draw, self._pace.step
@@ -248,19 +254,21 @@ class _Teller:
 
     # --- limits and unique keys
 
-    def _limited_schedules(self) -> tuple[Planned, ...]:
-        draw, step = self._limits, self._pace.step
+    def _limited_schedules(self) -> tuple[PlannedSchedule, ...]:
+        draw, step = self._limit_draw, self._pace.step
         planned = []
         for number in range(draw.choice((0, 1, 2))):
             fields = {**self._limited_task(), "catch_up": draw.choice(CATCH_UPS), "overlap": draw.choice(OVERLAPS)}
             if draw.random() < 0.5:
                 fields |= {"unique": draw.choice(("u1", "u3")), **self._unique_term()}
-            planned.append(Planned(key=f"l{number}", when=f"every {draw.choice((1, 2, 4)) * step:g}s", fields=fields))
+            planned.append(
+                PlannedSchedule(key=f"l{number}", when=f"every {draw.choice((1, 2, 4)) * step:g}s", fields=fields)
+            )
         return tuple(planned)
 
-    def _limited(self, planned: tuple[Planned, ...]) -> list[Act]:
-        """Bursts of limited work, now and then cancelled, and keys that are wanted again and again."""
-        draw, pace = self._limits, self._pace
+    def _limit_acts(self, planned: tuple[PlannedSchedule, ...]) -> list[Act]:
+        """Bursts of limited runs, some cancelled, and repeated enqueues of one unique key."""
+        draw, pace = self._limit_draw, self._pace
         acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
         for number in range(draw.choice((1, 2, 3))):
             at, detail = draw.uniform(1, pace.length * 0.6), {**_ENQUEUED, **self._limited_task()}
@@ -279,7 +287,7 @@ class _Teller:
         return acts
 
     def _limited_task(self) -> dict[str, Any]:
-        draw, step = self._limits, self._pace.step
+        draw, step = self._limit_draw, self._pace.step
         task = draw.choice(_LIMITED_TASKS)
         args: dict[str, Any] = {"seconds": round(draw.choice((1, 4, 8)) * step * draw.uniform(0.5, 1.2), 2)}
         if task in ("keyed", "keyed_too", "rated_by_key"):
@@ -287,8 +295,8 @@ class _Teller:
         return {"task": task, "args": args}
 
     def _deployment(self, tight: tuple[int, ...]) -> list[Act]:
-        """One after the other the nodes with tight limits stop, and come back with wider ones."""
-        draw, pace = self._terms, self._pace
+        """The nodes with tight limits stop one after the other, and restart with wider ones."""
+        draw, pace = self._deployment_draw, self._pace
         acts = []
         for slot in tight:
             at = draw.uniform(0.2, 0.8) * pace.length
@@ -300,21 +308,23 @@ class _Teller:
         return acts
 
     def _unique_term(self) -> dict[str, Any]:
-        draw, step = self._limits, self._pace.step
+        draw, step = self._limit_draw, self._pace.step
         period = int(draw.choice((3, 10)) * step * 1_000_000)
         return draw.choice(({}, {"unique_until": "start"}, {"unique_for": period}))
 
-    # --- what is for every node
+    # --- every-node schedules
 
-    def _schedules_for_all(self) -> tuple[Planned, ...]:
-        draw, step = self._everywhere, self._pace.step
+    def _every_node_schedules(self) -> tuple[PlannedSchedule, ...]:
+        draw, step = self._every_node_draw, self._pace.step
         return tuple(
-            Planned(key=f"a{number}", when=f"every {draw.choice((2, 3, 5)) * step:g}s", fields=self._fields_for_all())
+            PlannedSchedule(
+                key=f"a{number}", when=f"every {draw.choice((2, 3, 5)) * step:g}s", fields=self._every_node_fields()
+            )
             for number in range(draw.choice((1, 2)))
         )
 
-    def _fields_for_all(self) -> dict[str, Any]:
-        draw, step = self._everywhere, self._pace.step
+    def _every_node_fields(self) -> dict[str, Any]:
+        draw, step = self._every_node_draw, self._pace.step
         return {
             "task": draw.choice(("quick", "slow", "slow", "failing", "flaky", "precious")),
             "args": {"seconds": round(draw.choice((0.5, 2, 6)) * step * draw.uniform(0.5, 1.2), 2)},
@@ -323,21 +333,21 @@ class _Teller:
             "mode": "every-node",
         }
 
-    def _for_all(self, planned: tuple[Planned, ...]) -> list[Act]:
-        draw, pace = self._everywhere, self._pace
+    def _every_node_acts(self, planned: tuple[PlannedSchedule, ...]) -> list[Act]:
+        draw, pace = self._every_node_draw, self._pace
         acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
         for _ in range(draw.choice((0, 3, 6))):
             at, key = draw.uniform(2, pace.length), draw.choice(planned).key
             verbs: tuple[Verb, ...] = ("trigger", "edit", "pause", "resume", "remove")
             verb = draw.choices(verbs, (4, 2, 2, 3, 0.5))[0]
-            detail = {"fields": self._fields_for_all()} if verb == "edit" else {}
+            detail = {"fields": self._every_node_fields()} if verb == "edit" else {}
             acts.append(Act(at=at, verb=verb, about=key, detail=detail))
         return acts
 
-    # --- what is dispatched to an outside queue
+    # --- runs dispatched to an outside queue
 
-    def _dispatched_schedules(self) -> tuple[Planned, ...]:
-        draw, step = self._handing, self._pace.step
+    def _dispatched_schedules(self) -> tuple[PlannedSchedule, ...]:
+        draw, step = self._dispatch_draw, self._pace.step
         planned = []
         for number in range(draw.choice((1, 2, 3))):
             fields = {**self._dispatched_task(), "catch_up": draw.choice(CATCH_UPS), "overlap": draw.choice(OVERLAPS)}
@@ -345,12 +355,12 @@ class _Teller:
             if draw.random() < 0.25:
                 fields |= {"mode": "every-node", "catch_up": "latest", "overlap": "skip"}
                 when = f"every {draw.choice((2, 3, 5)) * step:g}s"
-            planned.append(Planned(key=f"h{number}", when=when, fields=fields))
+            planned.append(PlannedSchedule(key=f"h{number}", when=when, fields=fields))
         return tuple(planned)
 
-    def _dispatched(self, planned: tuple[Planned, ...]) -> list[Act]:
-        """Bursts, now and then cancelled, and a queue that is away for a while."""
-        draw, pace = self._handing, self._pace
+    def _dispatch_acts(self, planned: tuple[PlannedSchedule, ...]) -> list[Act]:
+        """Bursts of runs, some cancelled, and outages of the queue."""
+        draw, pace = self._dispatch_draw, self._pace
         acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
         for number in range(draw.choice((1, 2, 4))):
             at, detail = draw.uniform(1, pace.length * 0.7), {**_ENQUEUED, **self._dispatched_task()}
@@ -367,7 +377,7 @@ class _Teller:
         return acts
 
     def _dispatched_task(self) -> dict[str, Any]:
-        draw, step = self._handing, self._pace.step
+        draw, step = self._dispatch_draw, self._pace.step
         args = {
             "seconds": round(draw.choice((0.2, 2, 5)) * step * draw.uniform(0.5, 1.2), 2),
             "ack": draw.choice((3, 6)) * step,
@@ -375,9 +385,9 @@ class _Teller:
         }
         return {"task": draw.choice(_DISPATCHED_TASKS), "args": args}
 
-    # --- what goes wrong
+    # --- faults
 
-    def _nature(self, nodes: int) -> list[Act]:
+    def _faults(self, nodes: int) -> list[Act]:
         draw, pace = self._draw, self._pace
         acts = []
         for _ in range(draw.choice((0, 1, 2, 3, 4, 6))):
@@ -404,8 +414,8 @@ class _Teller:
                     acts.append(Act(at=at, verb="jump", about=slot, seconds=draw.choice((-3600, -30, 30, 86400))))
         return acts
 
-    def _undead(self, nodes: int) -> list[Act]:
-        """A node is declared dead in the middle of long work, and does not know it."""
+    def _falsely_dead(self, nodes: int) -> list[Act]:
+        """A node is declared dead during a long job, and does not know it."""
         draw, pace = self._draw, self._pace
         at, slot = draw.uniform(3, pace.length * 0.4), str(draw.randrange(nodes))
         long = {"task": draw.choice(("talking", "slow", "flaky")), "args": {"seconds": round(pace.lease * 1.6, 1)}}
@@ -415,25 +425,25 @@ class _Teller:
             Act(at=at + pace.poll + 2, verb=verb, about=slot, seconds=pace.lease * draw.uniform(1.2, 1.6)),
         ]
 
-    # --- decisions about single moments, and blackouts
+    # --- overrides and blackouts
 
-    def _decided_schedules(self) -> tuple[Planned, ...]:
-        draw, step = self._decisions, self._pace.step
+    def _override_schedules(self) -> tuple[PlannedSchedule, ...]:
+        draw, step = self._override_draw, self._pace.step
         planned = []
         for number in range(draw.choice((1, 2, 3))):
             fields = {
                 "task": draw.choice(("quick", "slow", "slow", "flaky")),
                 "args": {"seconds": round(draw.choice((1, 4, 8)) * step * draw.uniform(0.5, 1.2), 2)},
                 "overlap": draw.choice(OVERLAPS),
-                **self._decided_fields(),
+                **self._override_fields(),
             }
             if draw.random() < 0.6:
                 fields["blackout"] = FREEZE.name
-            planned.append(Planned(key=f"d{number}", when=self._decided_when(), fields=fields))
+            planned.append(PlannedSchedule(key=f"d{number}", when=self._override_when(), fields=fields))
         return tuple(planned)
 
-    def _decided_when(self) -> str:
-        draw, seconds = self._decisions, self._decisions.choice((2, 3, 5, 7)) * self._pace.step
+    def _override_when(self) -> str:
+        draw, seconds = self._override_draw, self._override_draw.choice((2, 3, 5, 7)) * self._pace.step
         text = draw.choice(
             (f"every {seconds:g}s", f"every {seconds:g}s; since=start", f"every {seconds:g}s; after=end")
         )
@@ -441,8 +451,8 @@ class _Teller:
             text += f"; jitter={seconds:g}s; jitter_mode={draw.choice(('stable', 'fresh'))}"
         return text
 
-    def _decided_fields(self) -> dict[str, Any]:
-        draw, step = self._decisions, self._pace.step
+    def _override_fields(self) -> dict[str, Any]:
+        draw, step = self._override_draw, self._pace.step
         return {
             "catch_up": draw.choice(CATCH_UPS),
             "catch_up_limit": draw.choice((2, 100)),
@@ -450,32 +460,32 @@ class _Teller:
             "grace": draw.choice((None, None, int(5 * step * 1_000_000))),
         }
 
-    def _decided(self, planned: tuple[Planned, ...]) -> list[Act]:
-        draw, pace = self._decisions, self._pace
+    def _override_acts(self, planned: tuple[PlannedSchedule, ...]) -> list[Act]:
+        draw, pace = self._override_draw, self._pace
         acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
         for _ in range(draw.choice((6, 12, 20))):
             at, key = draw.uniform(2, pace.length), draw.choice(planned).key
             verbs: tuple[Verb, ...] = ("skip_next", "move", "run_early", "undo", "edit", "pause", "resume", "remove")
             verb = draw.choices(verbs, (5, 6, 4, 3, 2, 1, 2, 0.3))[0]
-            acts.append(Act(at=at, verb=verb, about=key, detail=self._decision(verb)))
+            acts.append(Act(at=at, verb=verb, about=key, detail=self._override_detail(verb)))
         return acts
 
-    def _decision(self, verb: Verb) -> dict[str, Any]:
-        draw, step = self._decisions, self._pace.step
+    def _override_detail(self, verb: Verb) -> dict[str, Any]:
+        draw, step = self._override_draw, self._pace.step
         match verb:
             case "move":
                 return {"ahead": draw.choice((1, 1, 2, 5)), "after": round(draw.uniform(0.1, 30) * step, 3)}
             case "edit":
-                detail: dict[str, Any] = {"fields": self._decided_fields()}
-                return detail | ({"when": self._decided_when()} if draw.random() < 0.4 else {})
+                detail: dict[str, Any] = {"fields": self._override_fields()}
+                return detail | ({"when": self._override_when()} if draw.random() < 0.4 else {})
             case "pause":
                 return {"until": 5 * step} if draw.random() < 0.5 else {}
             case _:
                 return {}
 
-    # --- what people do
+    # --- acts of users
 
-    def _people(self, planned: tuple[Planned, ...]) -> list[Act]:
+    def _user_acts(self, planned: tuple[PlannedSchedule, ...]) -> list[Act]:
         draw, pace = self._draw, self._pace
         acts = [Act(at=draw.uniform(0, 2), verb="add", about=plan.key, detail=_detail(plan)) for plan in planned]
         for number in range(draw.choice((2, 5, 10, 15))):
@@ -483,13 +493,13 @@ class _Teller:
             verb: Verb = draw.choices(
                 ("edit", "pause", "resume", "remove", "trigger", "enqueue", "cancel"), (3, 3, 3, 1, 3, 4, 3)
             )[0]
-            acts.append(self._deed(at, verb, key, number))
+            acts.append(self._user_act(at, verb, key, number))
             if verb == "remove" and draw.random() < 0.7:
-                again = Planned(key=key, when=self._when(), fields=self._fields())
+                again = PlannedSchedule(key=key, when=self._when(), fields=self._fields())
                 acts.append(Act(at=at + draw.uniform(0.1, 20), verb="add", about=key, detail=_detail(again)))
         return acts
 
-    def _deed(self, at: float, verb: Verb, key: str, number: int) -> Act:
+    def _user_act(self, at: float, verb: Verb, key: str, number: int) -> Act:
         draw, step = self._draw, self._pace.step
         match verb:
             case "edit":
@@ -525,5 +535,5 @@ class _Teller:
         }
 
 
-def _detail(plan: Planned) -> dict[str, Any]:
+def _detail(plan: PlannedSchedule) -> dict[str, Any]:
     return {"when": plan.when, "fields": plan.fields}

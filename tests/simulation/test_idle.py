@@ -1,4 +1,4 @@
-"""A node with nothing to do does next to nothing: loops that would hear of work do not look for it."""
+"""An idle node takes few steps: loops with wake-ups do not poll."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import pytest
 from evertick.engine.loop import Loop
 from evertick.store.base import DutyHolds
 from evertick.store.sqlite import SqliteStore
-from simulation.faults import Climate
-from simulation.story import Pace, tell
+from simulation.faults import FaultRates
+from simulation.story import Pace, make_story
 from simulation.world import World
 
 SECONDS, BEAT, LEASE = 600, 3, 15
 QUIET = msgspec.structs.replace(
-    tell(0),
+    make_story(0),
     pace=Pace(length=SECONDS, beat=BEAT, lease=LEASE, poll=1, step=1),
-    climate=Climate(),
+    fault_rates=FaultRates(),
     nodes=(2,),
-    lacks=((),),
+    unknown_tasks=((),),
     tight=(),
     planned=(),
     acts=(),
     has_duties=False,
-    sends=False,
+    sends_messages=False,
 )
 
 
-def _let_pass() -> float:
-    """Ten minutes of one node that has nothing to do; how long it was up."""
+def _run_idle_node() -> float:
+    """Run one idle node for ten minutes; returns how long it was up."""
     world = World(QUIET)
     asyncio.set_event_loop(None)
     world.loop.run_until_complete(world.run())
@@ -50,11 +50,11 @@ def test_loops_with_wake_ups_take_no_idle_steps(monkeypatch: pytest.MonkeyPatch)
         return await take_step(self)
 
     monkeypatch.setattr(Loop, "_try", counted)
-    seconds = _let_pass()
-    # Each to begin with, and at the end.
+    seconds = _run_idle_node()
+    # One step at the start and one at the end.
     assert max(steps[name] for name in ("finish", "progress", "auto_pause", "outbox")) <= 2, steps
     assert steps["recovery"] <= seconds / BEAT + 3, steps
-    # The one that looks for what others may have added.
+    # `fire` polls for schedules that others added.
     assert steps["fire"] >= seconds * 0.9, steps
 
 
@@ -66,7 +66,7 @@ def test_a_node_that_holds_all_its_duties_asks_for_them_once_in_four_leases(monk
         return await hold_duties(self, app, node, names)
 
     monkeypatch.setattr(SqliteStore, "hold_duties", counted)
-    seconds = _let_pass()
+    seconds = _run_idle_node()
     assert set(asked) == {"evertick.prune"}
     wanted = seconds / (4 * LEASE)
     assert wanted - 2 <= asked["evertick.prune"] <= wanted + 2

@@ -1,4 +1,4 @@
-"""The oracle sees: every planted bug is caught within a bounded number of stories."""
+"""The checks work: every planted bug is found within a bounded number of stories."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from simulation.mutants import MUTANTS, Mutant
 
-# Beyond the seeds that are known to show a bug: how far to look before it counts as a survivor.
+# How many further seeds to try if the known ones do not find the bug.
 SEARCHED = 150
 
 

@@ -1,4 +1,4 @@
-"""The same seed gives the same course of events, here and anywhere."""
+"""The same seed gives the same events, in every process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from simulation import simulate
-from simulation.loop import Machine, StandsStill, VirtualLoop
+from simulation.loop import Machine, SimulationStuck, VirtualLoop
 from simulation.world import World
 
 SEEDS = (3, 9, 19)
@@ -41,15 +41,15 @@ def test_different_seeds_give_different_traces() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["1", "4711"])
 def test_a_fresh_process_gives_the_same_trace(hash_seed: str) -> None:
-    told = _run(str(SEEDS[0]), hash_seed=hash_seed)
-    assert f"trace {simulate(SEEDS[0], with_trace=True).trace}" in told
+    output = _run(str(SEEDS[0]), hash_seed=hash_seed)
+    assert f"trace {simulate(SEEDS[0], with_trace=True).trace}" in output
 
 
 def test_a_replay_prints_the_story_the_trace_and_the_violation() -> None:
-    told = _run("0", "--mutant", "losses_not_counted", hash_seed="0")
-    assert told.startswith("seed 0: ")
-    assert "join #1: insert nodes" in told
-    assert "VIOLATION runs: rehome" in told
+    output = _run("0", "--mutant", "losses_not_counted", hash_seed="0")
+    assert output.startswith("seed 0: ")
+    assert "join #1: insert nodes" in output
+    assert "VIOLATION runs: rehome" in output
 
 
 def test_many_seeds_are_run_by_one_command() -> None:
@@ -57,7 +57,7 @@ def test_many_seeds_are_run_by_one_command() -> None:
 
 
 def test_a_finished_story_leaves_no_objects_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of them are played in one process. In these, nodes die while jobs run."""
+    """Thousands of stories run in one process. In these, nodes die while jobs run."""
     worlds: weakref.WeakSet[World] = weakref.WeakSet()
     make, made = World.__init__, list[int]()
 
@@ -91,31 +91,31 @@ def test_a_virtual_day_takes_little_real_time() -> None:
 
 
 def test_a_killed_machine_runs_no_further_line_not_even_finally() -> None:
-    said = []
+    log = []
 
     async def live() -> None:
         try:
-            said.append("born")
+            log.append("born")
             await asyncio.sleep(10)
-            said.append("old")
+            log.append("old")
         finally:
-            said.append("finally")
+            log.append("finally")
 
     with _loop() as loop:
         machine = Machine("m")
         loop.start(machine, live())
         loop.call_later(5, loop.kill, machine)
         loop.run_until_complete(asyncio.sleep(20))
-        assert said == ["born"]
+        assert log == ["born"]
 
 
 def test_a_frozen_machine_continues_in_the_same_order() -> None:
-    said = []
+    log = []
 
     async def live() -> None:
         for number in range(4):
             await asyncio.sleep(1)
-            said.append((number, asyncio.get_running_loop().time()))
+            log.append((number, asyncio.get_running_loop().time()))
 
     with _loop() as loop:
         machine = Machine("m")
@@ -123,7 +123,7 @@ def test_a_frozen_machine_continues_in_the_same_order() -> None:
         loop.call_later(1.5, loop.freeze, machine)
         loop.call_later(10, loop.thaw, machine)
         loop.run_until_complete(asyncio.sleep(20))
-        assert said == [(0, 1), (1, 10), (2, 11), (3, 12)]
+        assert log == [(0, 1), (1, 10), (2, 11), (3, 12)]
 
 
 def test_a_spinning_loop_is_detected() -> None:
@@ -131,10 +131,10 @@ def test_a_spinning_loop_is_detected() -> None:
         while True:
             await asyncio.sleep(0)
 
-    with _loop() as loop, pytest.raises(StandsStill, match="time did not move"):
+    with _loop() as loop, pytest.raises(SimulationStuck, match="time did not move"):
         loop.run_until_complete(spin())
 
 
 def test_a_wait_without_any_timer_is_detected() -> None:
-    with _loop() as loop, pytest.raises(StandsStill, match="nobody is going to do anything"):
+    with _loop() as loop, pytest.raises(SimulationStuck, match="no task is ready"):
         loop.run_until_complete(loop.create_future())

@@ -1,6 +1,6 @@
-"""More than sixty stories of failing nodes, lost answers and wrong clocks, and every promise kept in each.
+"""More than sixty stories of failing nodes, lost answers and wrong clocks keep every promise.
 
-More of them by command: `sh run simulate --from 100000 --minutes 30`.
+For more, run `sh run simulate --from 100000 --minutes 30`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from evertick.engine.node import LocalNode
 from simulation import __main__, simulate
 from simulation.mutants import MUTANTS
 
-# The first ones as they come; one for each planted bug, which it brings to light: where a guard that is left out
-# shows, one that is broken in another way shows most likely; and those that once failed.
+# The first seeds, one seed for each planted bug (another bug near that guard is likely to show there, too), and seeds
+# that once failed.
 FIRST = 8
 # A moved moment whose grace an edit changed; parked runs, with one queued behind them, that yield to the next fire; a
 # resume after a pause that had ended by itself; every-node moments without a node; a job longer than the patience;
@@ -49,24 +49,23 @@ SEEDS = sorted({*range(FIRST), *ONCE_FAILED, *(seed for mutant in MUTANTS for se
 CHUNK = 12
 
 
-def _red(seeds: Iterable[int]) -> dict[int, list[str]]:
+def _failed(seeds: Iterable[int]) -> dict[int, list[str]]:
     return {seed: found for seed in seeds if (found := simulate(seed).violations)}
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), CHUNK))
 def test_every_promise_is_kept_in_the_stories_from_seed(first: int) -> None:
-    red = _red(SEEDS[first : first + CHUNK])
-    told = "\n".join(
+    failed = _failed(SEEDS[first : first + CHUNK])
+    report = "\n".join(
         f"seed {seed}: {found[0]} ({len(found)} in all)\n  replay: python -m simulation {seed}"
-        for seed, found in red.items()
+        for seed, found in failed.items()
     )
-    assert not red, f"\n{told}"
+    assert not failed, f"\n{report}"
 
 
 @pytest.mark.parametrize("batches", [1, 4])
 def test_every_promise_is_kept_with_ticks_of_many_pages(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
-    """What only many thousands of due schedules would bring about: each is a batch of its own, and a page of its own or
-    with others, which nodes that are behind then share."""
+    """As with many thousands of due schedules: small batches make many pages, which nodes that are behind share."""
     make, look, pages, shares = LocalNode.__init__, fire.Recorder._look_ahead, 0, 0
     keeps_up = PeerShare.keeps_up
 
@@ -88,7 +87,7 @@ def test_every_promise_is_kept_with_ticks_of_many_pages(monkeypatch: pytest.Monk
     monkeypatch.setattr(fire, "_BATCHES_AHEAD", batches)
     monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
     monkeypatch.setattr(PeerShare, "keeps_up", shared)
-    assert not _red(range(5))
+    assert not _failed(range(5))
     assert pages > (250 if batches == 1 else 50)
     assert (shares > 0) == (batches > 1)
 

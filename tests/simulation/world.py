@@ -1,8 +1,8 @@
-"""A world with one store and many nodes, in which a story takes place.
+"""Runs a story, with one store and many nodes.
 
-The nodes are real engines; only time, the way to the store and their jobs are made up. A node that is killed never runs
-another line, one that is frozen goes on later as if nothing had been, one that is stopped drains. After the story
-everything is healed, people pause every schedule, and what is still under way gets its time to end.
+The nodes are real engines; only time, the network and their jobs are simulated. A killed node runs no further line, a
+frozen one continues later, a stopped one drains. At the end all faults are repaired, every schedule is paused, and live
+runs get the time to end.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from evertick.store.sqlite.session import InlineSession
 from simulation.clock import NodeClock, TrueClock
 from simulation.dispatched import DISPATCHED_WORKS
 from simulation.duties import duties_of
-from simulation.faults import FarStore, Weather
-from simulation.jobs import TIGHT_WORKS, WORKS, Employer
-from simulation.journal import Deed, Dispatching, DutyAct, Errand, Job, Journal
+from simulation.faults import Network, RemoteStore
+from simulation.jobs import TIGHT_WORKS, WORKS, JobMachine
+from simulation.journal import Action, DeliveryEvent, DutyEvent, JobEvent, Journal, QueueEvent
 from simulation.loop import Machine, VirtualLoop
 from simulation.people import APP, People
 from simulation.queue import OutsideQueue
-from simulation.senders import CHANNEL, Deliveries, Word
+from simulation.senders import CHANNEL, Deliveries, DeliveryStep
 from simulation.story import FREEZE, REST, Act, Story
 
 __all__ = ["NodeMachine", "World"]
@@ -46,16 +46,16 @@ async def _no_threads(function: Callable[[], object]) -> object:
     raise AssertionError("a simulation has no threads")
 
 
-class NodeMachine(Employer):
+class NodeMachine(JobMachine):
     """A process with an engine in it."""
 
     def __init__(self, world: World, slot: int, number: int, concurrency: int) -> None:
         super().__init__(f"n{slot}.{number}")
         self.slot = slot
-        self.witness = self
+        self.recorder = self
         self._world = world
         pace, seed = world.story.pace, f"{world.story.seed} {self.label}"
-        # Drawn for each apart: who was started before it, and how often, makes no difference to it.
+        # Drawn for each machine separately, so that other machines do not change it.
         chance = random.Random(f"machine {seed}")
         self.clock = NodeClock(
             world.loop,
@@ -63,33 +63,33 @@ class NodeMachine(Employer):
             skew=chance.choice((0.0, 0.0, -2.5, 40.0, -3600.0)),
             drift=chance.choice((0.0, 0.0005, -0.0005)),
         )
-        store = world.far_store(self.label)
+        store = world.remote_store(self.label)
         works = TIGHT_WORKS if number == 0 and slot in world.story.tight else WORKS
-        works = works | DISPATCHED_WORKS if world.story.hands else works
-        senders = {CHANNEL: Deliveries(self.hear_sender, self.die).sender()} if world.story.sends else {}
+        works = works | DISPATCHED_WORKS if world.story.dispatches_runs else works
+        senders = {CHANNEL: Deliveries(self.record_delivery, self.die).sender()} if world.story.sends_messages else {}
         self.node = LocalNode(
             name=f"n{slot}",
             app=APP,
             version="1",
             store=store,
             clock=self.clock,
-            works={task: work for task, work in works.items() if task not in world.story.lacks[slot]},
+            works={task: work for task, work in works.items() if task not in world.story.unknown_tasks[slot]},
             queues=("default",),
             concurrency=concurrency,
             lease=int(pace.lease * 1_000_000),
             hooks=Hooks(_no_threads),
             declares={},
-            senders=senders | (world.queue.senders() if world.story.hands else {}),
-            sources=[world.queue] if world.story.hands else (),
+            senders=senders | (world.queue.senders() if world.story.dispatches_runs else {}),
+            sources=[world.queue] if world.story.dispatches_runs else (),
         )
-        self.sends = world.story.sends
+        self.sends_messages = world.story.sends_messages
         editor = Editor(store, APP, self.clock, "UTC")
         settings = EngineSettings(poll=pace.poll, beat=pace.beat, heart_in_thread=False)
-        duties = duties_of(self.hear_duty, pace.step) if world.story.has_duties else []
+        duties = duties_of(self.record_duty, pace.step) if world.story.has_duties else []
         self._engine = Engine(self.node, editor, settings, duties)
         self._stop_asked = asyncio.Event()
         self._stop_seconds = 0.0
-        self.is_gone = False
+        self.has_stopped = False
 
     async def live(self) -> None:
         while not self._stop_asked.is_set():
@@ -99,12 +99,12 @@ class NodeMachine(Employer):
             except StoreUnavailable:
                 await asyncio.sleep(1)
         else:
-            self.is_gone = True
+            self.has_stopped = True
             return
         self._world.note(self.label, "up", self.node.id)
         await self._stop_asked.wait()
         await self._engine.stop(self._stop_seconds)
-        self.is_gone = True
+        self.has_stopped = True
         self._world.note(self.label, "gone", self.node.id)
 
     def ask_to_stop(self, seconds: float) -> None:
@@ -113,62 +113,62 @@ class NodeMachine(Employer):
 
     @property
     def is_over(self) -> bool:
-        return self.is_dead or self.is_gone
+        return self.is_dead or self.has_stopped
 
     def die(self) -> None:
-        self._world.let_die(self)
+        self._world.crash(self)
 
-    def hear(self, what: str, context: Context, cause: str = "") -> None:
+    def record(self, what: str, context: Context, cause: str = "") -> None:
         if not self._world.is_over:
             at, run = self._world.clock.now_us(), context.run_id
-            job = Job(at, what, run, context.fence, self.label, context.attempt, context.task, cause)
+            job = JobEvent(at, what, run, context.fence, self.label, context.attempt, context.task, cause)
             self._world.journal.add(job)
 
-    def hear_duty(self, context: DutyContext) -> None:
+    def record_duty(self, context: DutyContext) -> None:
         if not self._world.is_over:
             at = self._world.clock.now_us()
-            self._world.journal.add(DutyAct(at, context.name, context.term, context.node, self.label))
+            self._world.journal.add(DutyEvent(at, context.name, context.term, context.node, self.label))
 
-    def hear_sender(self, what: Word, message: Message) -> None:
+    def record_delivery(self, what: DeliveryStep, message: Message) -> None:
         if not self._world.is_over:
             at, node = self._world.clock.now_us(), message.node or ""
-            self._world.journal.add(Dispatching(at, what, message.id, node, self.label, message.attempts))
+            self._world.journal.add(DeliveryEvent(at, what, message.id, node, self.label, message.attempts))
 
 
 class World:
-    """Everything there is in one simulation."""
+    """One simulation: store, network, machines, users, and journal."""
 
     def __init__(self, story: Story, prepare: Callable[[sqlite3.Connection], object] | None = None) -> None:
         self.story = story
-        # What a planted bug does to the tables before anything happens.
+        # Changes the tables for a planted bug.
         self._prepare = prepare
         self.loop = VirtualLoop(f"loop {story.seed}")
         self.clock = TrueClock(self.loop, f"store {story.seed}")
         self.journal = Journal()
-        self.weather = Weather(story.climate, f"weather {story.seed}")
+        self.network = Network(story.fault_rates, f"weather {story.seed}")
         self.store = SqliteStore("sqlite://", clock=self.clock, is_inline=True)
-        self.queue = OutsideQueue(self.loop, f"queue {story.seed}", self._hear_errand, self.clock.now_us)
+        self.queue = OutsideQueue(self.loop, f"queue {story.seed}", self._record_queue_event, self.clock.now_us)
         self.machines: list[NodeMachine] = []
         self.is_over = False
-        # Set when what is live after healing has all come to its end.
+        # Set when all runs and messages have ended after the repair.
         self.is_settled = False
         self._is_ending = False
         self._calls = [0]
-        self._deeds: list[asyncio.Task[None]] = []
+        self._actions: list[asyncio.Task[None]] = []
 
-    def far_store(self, who: str) -> Store:
-        return FarStore(self.store, who, self.weather, self.clock, self.journal, self._calls).as_store()
+    def remote_store(self, who: str) -> Store:
+        return RemoteStore(self.store, who, self.network, self.clock, self.journal, self._calls).as_store()
 
     def note(self, who: str, what: str, about: str = "") -> None:
         if not self.is_over:
-            self.journal.add(Deed(self.clock.now_us(), who, what, about))
+            self.journal.add(Action(self.clock.now_us(), who, what, about))
 
-    def _hear_errand(self, errand: Errand) -> None:
+    def _record_queue_event(self, errand: QueueEvent) -> None:
         if not self.is_over:
             self.journal.add(errand)
 
     async def run(self) -> None:
-        """The story, its healing, and the end."""
+        """Run the story, repair all faults, and stop."""
         await self.store.open(migrate="auto")
         if self._prepare is not None:
             self._prepare(self.database)
@@ -177,7 +177,7 @@ class World:
         self.journal.watch(self.database)
         self._people_machine = Machine("people")
         people_clock = NodeClock(self.loop, f"{self.story.seed} people", skew=7.0, drift=0.0)
-        self._people = People(self.far_store, people_clock, self.clock, self.journal)
+        self._people = People(self.remote_store, people_clock, self.clock, self.journal)
         self._start_all()
         for act in self.story.acts:
             await self._sleep_until(act.at)
@@ -207,7 +207,7 @@ class World:
                 self.loop.call_later(act.seconds, self.queue.come_back)
             case _:
                 runs = self.live_runs()
-                self._deeds.append(self.loop.start(self._people_machine, self._people.do(act, runs)))
+                self._actions.append(self.loop.start(self._people_machine, self._people.do(act, runs)))
 
     def _do_to_node(self, act: Act, slot: int) -> None:
         machine = self._current(slot)
@@ -242,14 +242,14 @@ class World:
         self.note(machine.label, "killed", machine.node.id)
         self.loop.kill(machine)
 
-    def let_die(self, machine: NodeMachine) -> None:
-        """A job has taken its node down; somebody starts it again."""
+    def crash(self, machine: NodeMachine) -> None:
+        """A job has killed its node, which is restarted."""
         self._kill(machine)
         # Not on the machine that has just died.
         self.loop.call_later(1.0, self._start_all, context=contextvars.Context())
 
     def _black_out(self, seconds: float) -> None:
-        """Everybody dies at once, and everybody comes back at once."""
+        """Kill all nodes at once, and start them again at once."""
         for machine in self.machines:
             if not machine.is_over:
                 self._kill(machine)
@@ -279,20 +279,20 @@ class World:
             self.loop.thaw(machine)
 
     def _break(self, who: str | None, seconds: float) -> None:
-        self.weather.break_for(who)
+        self.network.break_for(who)
         self.note(who or "store", "broken")
-        self.loop.call_later(seconds, self._mend, who)
+        self.loop.call_later(seconds, self._repair, who)
 
-    def _mend(self, who: str | None) -> None:
-        if self.weather.is_broken(who or ""):
-            self.weather.mend_for(who)
+    def _repair(self, who: str | None) -> None:
+        if self.network.is_broken(who or ""):
+            self.network.repair_for(who)
             self.note(who or "store", "mended")
 
     # --- the end
 
     async def _heal(self) -> None:
         self.note("story", "healed")
-        self.weather.heal()
+        self.network.heal()
         self.queue.heal()
         for machine in self.machines:
             self._thaw(machine)
@@ -300,25 +300,24 @@ class World:
         pace = self.story.pace
         await asyncio.sleep(pace.lease + 3 * pace.beat + 3 * pace.poll)
         if any(machine.is_over for machine in self.machines):
-            # One was still stopping when all were started.
+            # A node was still stopping when all were started.
             self._start_all()
             await asyncio.sleep(pace.lease + 3 * pace.beat + 3 * pace.poll)
 
     async def _settle(self) -> None:
-        await asyncio.gather(*self._deeds)
+        await asyncio.gather(*self._actions)
         await self.loop.start(self._people_machine, self._people.pause_all())
         self.note("story", "all paused")
         await self._wait_for_runs()
         self.note("story", "settled" if self.is_settled else "not settled")
         if self.is_settled:
-            # Closes the account of every schedule: whatever was still to come of it gets its row now. Of what has not
-            # settled nothing is taken away: it is to be seen.
+            # Removing a schedule records its remaining moments. An unsettled story is left as it is, for the checks.
             await self.loop.start(self._people_machine, self._people.remove_all())
 
     async def _wait_for_runs(self) -> None:
-        """Until nothing is live any more, or nothing has changed for longer than any job takes."""
+        """Until no run is live, or nothing has changed for longer than any job takes."""
         pace = self.story.pace
-        # The longest job of a story talks for 2 * 25 * 1.2 steps.
+        # The longest job of a story takes 2 * 25 * 1.2 steps.
         patience = 2 * pace.lease + 70 * pace.step + 30
         live, moved_at = self._unsettled(), self.loop.time()
         while live and self.loop.time() - moved_at < patience:
@@ -339,7 +338,7 @@ class World:
 
     @property
     def database(self) -> sqlite3.Connection:
-        """The store's own connection, for those who look at the tables."""
+        """The store's own connection, to read its tables."""
         line = self.store.session()
         assert isinstance(line, InlineSession), "the store is open and inline"
         return line.shared.db
@@ -348,15 +347,15 @@ class World:
         return [row[0] for row in self.database.execute("SELECT id FROM evertick_runs ORDER BY id")]
 
     def _unsettled(self) -> list[str]:
-        """Live runs and messages, with their tries so far: a long queue on few slots moves, though none comes to its
-        end for a long time. There are only so many tries, so this cannot go on for ever."""
+        """Live runs and messages with their attempts, because a long queue makes progress before one ends. Attempts are
+        bounded, so the wait ends."""
         runs = "SELECT id || ' ' || attempts || ' ' || losses FROM evertick_runs ORDER BY id"
         messages = "SELECT id || ' ' || attempts FROM evertick_outbox WHERE forget_at IS NULL ORDER BY id"
         return [row[0] for query in (runs, messages) for row in self.database.execute(query)]
 
     def close(self) -> None:
         self.is_over = True
-        # Those that were killed have not signed off from it.
+        # Killed nodes have not removed their capture.
         log_capture.remove_all()
         self.database.close()
         self.loop.end()
