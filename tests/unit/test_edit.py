@@ -158,7 +158,7 @@ async def test_an_edit_does_not_swallow_a_moment_that_jitter_still_delays(bench:
 
 async def test_the_unknown_is_not_found(bench: Bench) -> None:
     with pytest.raises(
-        NotFound, match=r"there is no schedule 'nope' in app 'shop'; `evertick list` shows those there are"
+        NotFound, match=r"there is no schedule 'nope' in app 'shop'; `evertick list` shows all schedules"
     ):
         await bench.editor.edit("nope", same)
 
@@ -189,7 +189,7 @@ async def test_a_change_that_never_gets_through_says_so(bench: Bench, monkeypatc
         return [False]
 
     monkeypatch.setattr(bench.store, "change_schedules", never)
-    with pytest.raises(StoreUnavailable, match="'k' changed 50 times while we tried to change it; try again"):
+    with pytest.raises(StoreUnavailable, match="schedule 'k': 50 concurrent changes; try again"):
         await bench.editor.edit("k", same)
 
 

@@ -142,7 +142,7 @@ async def test_what_cannot_be_decided_is_refused_in_words(scheduler: Scheduler, 
         await scheduler.skip_next("k", note=7)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="zone"):
         await scheduler.move("k", datetime(2026, 6, 1, 13), to=NOON)
-    with pytest.raises(Refused, match="nothing is decided"):
+    with pytest.raises(Refused, match="has no override"):
         await scheduler.undo("k")
     with pytest.raises(InvalidSetting, match="blackout_fate: 'keep'"):
         await scheduler.update("k", blackout_fate="keep")  # type: ignore[arg-type]

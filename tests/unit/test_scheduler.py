@@ -252,7 +252,11 @@ def test_one_task_may_have_several_schedules() -> None:
         ),
         (lambda s: s.task(nope=1)(nothing), InvalidSetting, "task 'nothing': nope: no such option; there are retry, "),
         (lambda s: s.task(s.task(nothing)), InvalidSetting, "'nothing' is a task already"),
-        (lambda s: s.on("finished"), InvalidSetting, "'finished' is not an event; hooks can be set on scheduled, started"),
+        (
+            lambda s: s.on("finished"),
+            InvalidSetting,
+            "'finished' is not an event; hooks can be set on scheduled, started",
+        ),
         (
             lambda s: s.every("1m", timeout="1s")(s.task(nothing)),
             InvalidSetting,
