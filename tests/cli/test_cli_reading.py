@@ -363,7 +363,7 @@ def test_an_unknown_schedule_is_an_error_with_the_command_to_list_them(database,
     result = evertick(command, "nope")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "error: there is no schedule 'nope' in app 'default'; `evertick list` shows those there are\n"
+        "error: there is no schedule 'nope' in app 'default'; `evertick list` shows all schedules\n"
     )
 
 

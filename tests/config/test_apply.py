@@ -205,7 +205,7 @@ async def test_a_change_since_the_plan_refuses_the_whole_apply(file: File, ledge
         await apply_declared(await scheduler.runtime.context(), plan)
     plan = await file.plan(text, prune=True)
     await ledger.add(key="new", when=Every("1d"), task="t")
-    with pytest.raises(Refused, match="schedule 'new' was added by somebody else since the plan was made"):
+    with pytest.raises(Refused, match="schedule 'new' was added since the plan was made"):
         await apply_declared(await scheduler.runtime.context(), plan)
     await ledger.remove("new")
     plan = await file.plan(text, prune=True)

@@ -309,7 +309,7 @@ def test_a_long_pause_without_an_end_is_reported():
 
 
 def test_a_schedule_paused_for_its_failures_is_reported_with_its_error_and_the_command_to_resume_it():
-    note = "3 runs in a row have failed, the last error: ValueError: no paper; mend it, then resume it"
+    note = "3 runs in a row have failed, the last error: ValueError: no paper; fix it, then resume it"
     failing = msgspec.structs.replace(a_surveyed(is_paused=True, pause_note=note), is_failing=True)
     (found,) = findings_about(failing)
     assert (found.severity, found.check, found.about) == (Severity.WARNING, "failing", ("report",))

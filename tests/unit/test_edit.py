@@ -158,7 +158,7 @@ async def test_an_edit_keeps_a_moment_that_jitter_still_delays(bench: Bench) -> 
 
 async def test_an_unknown_schedule_is_not_found(bench: Bench) -> None:
     with pytest.raises(
-        NotFound, match=r"there is no schedule 'nope' in app 'shop'; `evertick list` shows those there are"
+        NotFound, match=r"there is no schedule 'nope' in app 'shop'; `evertick list` shows all schedules"
     ):
         await bench.editor.edit("nope", same)
 
@@ -193,7 +193,7 @@ async def test_a_change_that_conflicts_every_time_fails_with_an_error(
         return [False]
 
     monkeypatch.setattr(bench.store, "change_schedules", never)
-    with pytest.raises(StoreUnavailable, match="'k' changed 50 times while we tried to change it; try again"):
+    with pytest.raises(StoreUnavailable, match="schedule 'k': 50 concurrent changes; try again"):
         await bench.editor.edit("k", same)
 
 

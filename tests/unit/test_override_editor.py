@@ -142,7 +142,7 @@ async def test_an_invalid_override_is_refused_with_the_reason(scheduler: Schedul
         await scheduler.skip_next("k", note=7)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="zone"):
         await scheduler.move("k", datetime(2026, 6, 1, 13), to=NOON)
-    with pytest.raises(Refused, match="nothing is decided"):
+    with pytest.raises(Refused, match="has no override"):
         await scheduler.undo("k")
     with pytest.raises(InvalidSetting, match="blackout_fate: 'keep'"):
         await scheduler.update("k", blackout_fate="keep")  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ def test_an_empty_list_of_allowed_rules_refuses_everything() -> None:
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
-        ("0 * * * *", r"'0 \* \* \* \*' is no list of rules"),
+        ("0 * * * *", r"'0 \* \* \* \*' is not a list of rules"),
         (["not a rule"], r"allow_schedules: "),
         ([5], r"allow_schedules: 5 is not the text of a rule"),
         (["0 9 * * *; calendar=b"], r"names a calendar; leave it out"),
@@ -259,7 +259,9 @@ def test_catch_up_all_is_refused_for_moments_that_come_faster_than_they_can_be_c
     for options in ({"catch_up": "all"}, {"blackout": "freeze", "blackout_fate": "all"}):
         fitting(Every("100ms"), **options)
         fitting(Every("50ms", after="end"), **options)
-        with pytest.raises(InvalidSetting, match=r"'all' does not go with 'every 50ms.*every 100ms .*choose 'latest'"):
+        with pytest.raises(
+            InvalidSetting, match=r"'all' is not possible with 'every 50ms.*below 100ms .*choose 'latest'"
+        ):
             fitting(Every("50ms"), **options)
     fitting(Every("50ms"), blackout_fate="all")
 

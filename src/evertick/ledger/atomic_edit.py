@@ -1,8 +1,7 @@
-"""Many changes to schedules at once, all of them or none: what a file of jobs comes down to.
+"""Applies many changes to schedules in one transaction, for example those of a configuration file.
 
-The changes were planned from schedules as they stood, and the plan was looked at. So each is made only if its
-schedule is still of the version that the plan was made from; a cursor that has moved on meanwhile is no other schedule,
-and the changes are made anew from where it is. Everything is written in one transaction, the calendars too.
+The user has reviewed the plan of the changes, so each schedule must still have the version from which the plan was
+made. If only its cursor has moved, the changes are computed again from there. Calendars are part of the transaction.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ from evertick.when import Calendar, When
 __all__ = ["BatchEditor", "Edit", "Halt", "ScheduleBatch", "Version"]
 
 Version = tuple[int, int]
+_REVIEW = "review the plan again"
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it is to be. Without a rule its own stays, anchored where it was."""
+    """The new definition of a schedule. Without a rule, the old rule stays with its anchor."""
 
     key: str
     definition: Definition
     rule: When | None = None
     declared: DeclaredBy | None = None
-    # Whether a pause ends by it.
+    # Whether the edit ends a pause.
     resumes: bool = False
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule to be paused until it is declared again."""
+    """A schedule to pause until it is declared again."""
 
     key: str
     note: str
@@ -44,15 +44,15 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is to be changed, and what it was planned from."""
+    """All changes, and the versions from which they were planned."""
 
     additions: tuple[Addition, ...] = ()
     edits: tuple[Edit, ...] = ()
     halts: tuple[Halt, ...] = ()
     removals: tuple[str, ...] = ()
-    # Those that are new or changed; the schedules that use them are among the edits.
+    # New and changed calendars; the schedules that use them are among the edits.
     calendars: tuple[Calendar, ...] = ()
-    # By key, the id and version of each schedule that is changed, as it was read.
+    # By key, the id and version of each changed schedule, as it was read.
     versions: dict[str, Version] = {}
 
     @property
@@ -61,10 +61,10 @@ class ScheduleBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchEditor(Editor):
-    """Changes many schedules of one app in one step."""
+    """Changes many schedules of one app in one transaction."""
 
     async def change_together(self, wanted: ScheduleBatch) -> None:
-        """Make all of the changes, or none. Raises Refused if something has changed since they were planned."""
+        """Apply all changes, or none. Raises Refused if a schedule has changed since they were planned."""
         rules = {edit.key: edit.rule for edit in wanted.edits if edit.rule is not None and edit.declared is not None}
         await self._check_limits({added.key: added.rule for added in wanted.additions} | rules)
         calendars = [
@@ -98,14 +98,14 @@ class BatchEditor(Editor):
         ]
 
     async def _read(self, wanted: ScheduleBatch) -> list[StoredSchedule]:
-        """The schedules that are to be changed, if they are still what the plan was made from."""
+        """The schedules to change. Raises Refused if one has another version than in the plan."""
         keys = list(wanted.versions)
         found = await self._store.stored_schedules(self._app, keys=keys) if keys else []
         versions = {each.key: (each.id, each.version) for each in found}
         for key, version in wanted.versions.items():
             if versions.get(key) != version:
                 what = "was changed" if key in versions else "was removed"
-                raise Refused(f"schedule {key!r} {what} since the plan was made: nothing was applied; look at it again")
+                raise Refused(f"schedule {key!r} {what} since the plan was made: nothing was applied", fix=_REVIEW)
         return found
 
     def _edit(self, current: CurrentSchedule, edit: Edit, calendars: Mapping[str, Calendar]) -> Change:
@@ -128,10 +128,9 @@ def _is_on_every(stored: StoredSchedule) -> bool:
 
 
 def _refuse_taken(changes: Sequence[Change], taken: Sequence[bool]) -> None:
-    """A key that was free when the plan was made; for the others, their next round tells."""
+    """Raise Refused if a key of an addition is taken; the next round checks the other changes."""
     for change, is_taken in zip(changes, taken, strict=True):
         if change.kind == "add" and not is_taken:
             raise Refused(
-                f"schedule {change.key!r} was added by somebody else since the plan was made: nothing was applied; "
-                "look at it again"
+                f"schedule {change.key!r} was added since the plan was made: nothing was applied", fix=_REVIEW
             )

@@ -1,12 +1,10 @@
-"""What a wrong clock has left in a ledger: found, and put right.
+"""Finds and repairs the effects of a wrong store clock.
 
-While the store's clock was ahead, moments were recorded that have not come, cursors went far ahead, and what was tried
-again was put off to that time. A cursor is compared with what its rule gives from now, so nothing need be known of the
-wrong time; rows are known by the time at which they say that they were written.
+While the clock was ahead, future moments were recorded, cursors moved far ahead, and retries were postponed. A wrong
+cursor is found by comparing it with its rule from now; wrong rows are found by the time of their writing.
 
-A schedule is repaired like an edit that changes nothing: guarded, its cursor restarted from now, its version raised.
-The gap that was recorded for moments to come is cut at now, with the reason `clock`: what has passed meanwhile did not
-run, and the ledger says so.
+A schedule is repaired like an edit that changes nothing: guarded, with the cursor restarted from now and a new version.
+A gap of future moments is cut at now, with the reason `clock`, since the moments until now did not run.
 """
 
 from __future__ import annotations
@@ -54,26 +52,26 @@ __all__ = [
     "written_ahead",
 ]
 
-# Clocks are put right by less than this every day, and a moment that has run does not run again.
+# Ordinary corrections of a clock are smaller, and a moment never runs twice.
 _CLOCK_MARGIN = MINUTE
 _PAGE = 1_000
-_BITE = 5_000
+_BATCH = 5_000
 _AHEAD, _FAR = timedelta(microseconds=CLOCK_AHEAD), timedelta(microseconds=CLOCK_FAR)
-# Far more than a clock that is wrong for days leaves.
-_BITES_MOST = 100_000
+# Far more than a clock that was wrong for days causes.
+_BATCHES_MAX = 100_000
 
-# What is wrong with a schedule: its next moment, when it is looked at, what its rule counts from, its pause.
+# The wrong part of a schedule: its next moment, the time of its next plan, the start of its rule, its pause.
 Wrong = Literal["cursor", "look", "start", "pause"]
 
 
 class Astray(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule that stands still, or fires at other times than its rule says, because a clock was wrong."""
+    """A schedule that does not fire, or at wrong times, because a clock was wrong."""
 
     key: str
     wrong: Wrong
-    # Its next moment as it is stored; None: none at all.
+    # Its next moment as stored; None: none.
     stored_at: datetime | None
-    # When its rule has the next one; of a pause its end, if it is to have one.
+    # The next moment by its rule; of a pause: its corrected end, if it has one.
     expected_at: datetime | None
 
     def words(self) -> str:
@@ -83,15 +81,15 @@ class Astray(msgspec.Struct, frozen=True, kw_only=True):
             case "cursor":
                 return f"it would fire again {stored}, although its rule has a moment at {expected}"
             case "look":
-                return f"its moment {stored} would not be looked at for more than a day after it is due"
+                return f"its moment {stored} would not be planned for more than a day after it is due"
             case "start":
-                return f"its rule counts from a time that was wrong, so that it would fire again {stored}"
+                return f"its rule counts from a wrong time, so it would fire again {stored}"
             case "pause":
                 return "it was paused while the clock was wrong" + (f", and would resume {stored}" if expected else "")
 
 
 def passed_over(inputs: PlanInputs, now: int) -> int | None:
-    """The first moment to come that the cursor lies behind. None: there is none."""
+    """The first future moment that the cursor has passed. None: there is none."""
     if inputs.pause is not None:
         return None  # a resume restarts the cursor
     inputs = apart(inputs)
@@ -108,14 +106,14 @@ def passed_over(inputs: PlanInputs, now: int) -> int | None:
 
 
 def looks_too_late(inputs: PlanInputs, now: int) -> bool:
-    """Whether the next look at the schedule is long after its moment is due."""
+    """Whether the next plan of the schedule is long after its moment is due."""
     if inputs.pause is not None or inputs.fire_at is None or inputs.at is None:
         return False
     begin = max(now, inputs.fire_at)
     opens = begin if inputs.blackout is None else inputs.blackout.next_open(begin)
     if opens is None:
         return False
-    # A day: a plan that failed is tried again within an hour.
+    # A day, since a failed plan is retried within an hour.
     latest: int | None = opens + (inputs.rule.bounds.jitter or 0) + inputs.definition.pace + DAY
     if inputs.blackout is not None and latest is not None:
         latest = inputs.blackout.next_open(min(latest, LATEST))
@@ -125,14 +123,14 @@ def looks_too_late(inputs: PlanInputs, now: int) -> bool:
 async def astray_of(
     store: Store, app: str, stored: StoredSchedule, rule: When, blackout: Calendar | None, now: int
 ) -> Astray | None:
-    """Whether the cursor of a schedule lies where its rule has it from now on."""
+    """Check the cursor of a schedule against its rule. None: it is right."""
     inputs = plan_inputs_of(stored, stored.definition, rule, blackout=blackout)
     expected = passed_over(inputs, now)
     if expected is not None and stored.fingerprint != fingerprint_of(rule, blackout):
-        # Other rules of a zone or another calendar move a cursor, too; not by so much.
+        # A change of the zone or the calendar moves a cursor too, but by less than a day.
         expected = expected if stored.fire_at is None or stored.fire_at - expected > DAY else None
     if expected is not None and isinstance(rule, Once):
-        # It has run already, at a time that was wrong or by hand.
+        # It may have run already, at a wrong time or early.
         is_done = await store.recorded_moments(app, stored.id, first=expected, last=expected, limit=1)
         expected = None if is_done else expected
     if expected is None and not looks_too_late(inputs, now):
@@ -146,7 +144,7 @@ async def astray_of(
 
 
 async def astray_in(store: Store, app: str, *, most: int | None = None) -> AsyncIterator[Astray]:
-    """All schedules of an app, or the first of them by key."""
+    """The wrong schedules of an app, or of its first `most` schedules by key."""
     calendars = await load_calendars(store, app)
     async for stored, now in _stored_with_time(store, app, most):
         found = await _astray(store, app, stored, calendars, now)
@@ -182,10 +180,9 @@ async def _astray(
 
 
 async def written_ahead(store: Store, app: str) -> datetime | None:
-    """The latest time, still to come, at which something of an app says that it was written; by a look at the newest of
-    what is mostly written. None: there is none, as it should be."""
+    """The latest future time at which a row of an app was written, among its newest rows. None: none is wrong."""
     now = from_us(await store.now() + CLOCK_AHEAD)
-    # What waits may honestly have a moment that is years away.
+    # Without waiting runs, whose moments may be years away.
     begun = (State.RUNNING, State.DISPATCHED, State.DONE)
     runs, gaps = await store.runs(app, RunFilter(states=begun, limit=20)), await store.gaps(app, RunFilter(limit=5))
     nodes = await store.nodes(app)
@@ -198,31 +195,31 @@ async def written_ahead(store: Store, app: str) -> datetime | None:
 
 
 def is_put_off(run: Run, now: datetime, ahead: datetime | None = None) -> bool:
-    """Whether a run waits for a time to which a wrong clock has put it off. `ahead`: see `written_ahead`."""
+    """Whether a wrong clock postponed a run. `ahead`: see `written_ahead`."""
     if run.state is not State.WAITING or run.due_at <= now:
         return False
     if run.created_at - now > _AHEAD:
         return True
-    # What is written then is of about the time when it was put off.
+    # A postponed run is due at about the time at which the wrong rows were written.
     is_of_then = ahead is not None and run.due_at - now > (ahead - now) / 2
     return bool(run.attempts or run.losses) and (is_of_then or run.due_at - now > _FAR)
 
 
 class ClockRepairer(Editor):
-    """Finds what a wrong clock has left, and puts it right. Nodes may go on running."""
+    """Repairs the effects of a wrong clock. Nodes may continue to run."""
 
     async def traces(self) -> ClockTraces:
-        return await self._mender().clock_traces(self._app, limit=_BITE)
+        return await self._repair_store().clock_traces(self._app, limit=_BATCH)
 
-    def _mender(self) -> ClockRepair:
+    def _repair_store(self) -> ClockRepair:
         if not isinstance(self._store, ClockRepair):
-            raise Refused("this store cannot put times right; its maker must offer `ClockRepair`")
+            raise Refused("this store cannot repair times: it does not implement `ClockRepair`")
         return self._store
 
     # --- schedules
 
     async def schedules(self, traces: ClockTraces) -> AsyncIterator[Astray]:
-        """Those to be repaired, also by what the traces tell of the wrong time."""
+        """The schedules to repair, also by the traces of the wrong time."""
         calendars = await load_calendars(self._store, self._app)
         async for stored, now in _stored_with_time(self._store, self._app):
             found = _by_traces(stored, calendars, now, traces)
@@ -231,7 +228,7 @@ class ClockRepairer(Editor):
                 yield found
 
     async def repair(self, found: Astray, traces: ClockTraces) -> None:
-        """Guarded like any other change; one that is right by now, or gone, stays as it is."""
+        """Repair a schedule with a guarded change, unless it is right or gone by now."""
 
         def make(current: CurrentSchedule) -> Change | None:
             return self._repairing(current, found.wrong, traces)
@@ -253,10 +250,10 @@ class ClockRepairer(Editor):
         inputs = plan_inputs_of(stored, stored.definition, rule, blackout=current.blackout)
         if passed_over(inputs, current.time) is not None:
             return self._restarting(current, rule)
-        return self._looking_now(current) if looks_too_late(inputs, current.time) else None
+        return self._planned_now(current) if looks_too_late(inputs, current.time) else None
 
     def _restarting(self, current: CurrentSchedule, rule: When) -> Change:
-        """Like an edit: settled up to now, and the cursor of the rule from now."""
+        """The change that settles up to now and restarts the cursor from now."""
         stored = current.stored
         definition = msgspec.structs.replace(stored.definition, when=rule.text)
         settled = self._settle(msgspec.structs.replace(current, rule=rule), Reason.CLOCK)
@@ -276,8 +273,8 @@ class ClockRepairer(Editor):
             declared=declared,
         )
 
-    def _looking_now(self, current: CurrentSchedule) -> Change:
-        """What is owed stays owed, and is planned at once."""
+    def _planned_now(self, current: CurrentSchedule) -> Change:
+        """The change that plans the schedule at once; owed moments stay owed."""
         stored = current.stored
         settled = Advance(
             schedule_id=stored.id,
@@ -293,19 +290,19 @@ class ClockRepairer(Editor):
     # --- rows
 
     async def mend_rows(self, traces: ClockTraces, on_step: Callable[[int], None]) -> dict[str, int]:
-        """What is no schedule, in bites, until nothing is left. Hears how many rows were mended until then."""
-        mended: dict[str, int] = {}
+        """Repair all other rows in batches. `on_step` gets the number of repaired rows so far."""
+        repaired: dict[str, int] = {}
         gaps: Sequence[GapAhead] = traces.gaps
-        for _ in range(_BITES_MOST):
+        for _ in range(_BATCHES_MAX):
             cuts = await self._cuts(gaps)
-            bite = await self._mender().mend_times(self._app, cuts, traces=traces, limit=_BITE)
-            if not any(bite.values()):
+            batch = await self._repair_store().mend_times(self._app, cuts, traces=traces, limit=_BATCH)
+            if not any(batch.values()):
                 break
-            for kind, count in bite.items():
-                mended[kind] = mended.get(kind, 0) + count
-            on_step(sum(mended.values()))
+            for kind, count in batch.items():
+                repaired[kind] = repaired.get(kind, 0) + count
+            on_step(sum(repaired.values()))
             gaps = (await self.traces()).gaps
-        return mended
+        return repaired
 
     async def _cuts(self, gaps: Sequence[GapAhead]) -> list[GapCut]:
         calendars, now = await load_calendars(self._store, self._app), await self._store.now()
@@ -326,7 +323,7 @@ def _cut(gap: GapAhead, rule: When | None, now: int) -> GapCut:
         return GapCut(id=gap.id, last_at=last, count=0, is_exact=True)
     if rule is None or rule.is_after_end:
         return GapCut(id=gap.id, last_at=last, count=1, is_exact=False)
-    # The last of its moments, so that a stretch begins and ends at one.
+    # A gap ends at one of its moments.
     moment = rule.previous_us(last + 1)
     last = last if moment is None else max(moment, gap.first_at)
     count = max(rule.count_us(gap.first_at, last, COUNT_LIMIT), 1)
@@ -336,7 +333,7 @@ def _cut(gap: GapAhead, rule: When | None, now: int) -> GapCut:
 def _by_traces(
     stored: StoredSchedule, calendars: Mapping[str, Calendar], now: int, traces: ClockTraces
 ) -> Astray | None:
-    """What was paused, or given what it counts from, while the clock was wrong."""
+    """A schedule that was paused, or got its start, while the clock was wrong."""
     fire_at = None if stored.fire_at is None else from_us(stored.fire_at)
     pause = stored.pause
     if pause is not None and pause.at > now + CLOCK_AHEAD:
@@ -361,7 +358,7 @@ def _by_traces(
 
 
 def _pause_from(pause: Pause, now: int) -> Pause:
-    """The same pause, as long as it was to be, from now on."""
+    """The same pause from now on, with the same length."""
     if pause.at <= now + CLOCK_AHEAD:
         return pause
     until = None if pause.until is None else now + max(pause.until - pause.at, 0)
@@ -369,7 +366,7 @@ def _pause_from(pause: Pause, now: int) -> Pause:
 
 
 def _restarted(stored: StoredSchedule, rule: When, now: int, traces: ClockTraces) -> When | None:
-    """The rule counted from now, if it counts from a time at which the clock was wrong; None: it does not."""
+    """The rule with now as start, if its start is from a wrong clock; None: it is not."""
     if traces.first_at is None or traces.last_at is None:
         return None
     is_new = stored.created_at > now + CLOCK_AHEAD

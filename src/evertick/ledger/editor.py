@@ -1,8 +1,7 @@
-"""People's changes to schedules: add, edit, pause, resume, remove, trigger, rerun.
+"""Changes of schedules by users: add, edit, pause, resume, remove, trigger, rerun.
 
-A change first settles the account of the old definition up to now, then restarts the cursor from now, so that it never
-fires anything by itself and never loses a moment silently. Read, settle, write guarded; if another was faster,
-again from the start.
+A change first settles the old definition up to now, then restarts the cursor from now. So it does not fire old moments,
+and no moment gets lost without a record. The write is guarded; after a concurrent change it starts again.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from evertick.store.base import (
 )
 from evertick.text.error_line import what_was_raised
 from evertick.when import Calendar, Every, Once, When, parse_when, to_us
+from evertick.when.moment import moment_text
 
 __all__ = [
     "ROUNDS_MAX",
@@ -50,11 +50,11 @@ __all__ = [
     "undeclared_note",
 ]
 
-# A round is lost only to another writer's success; beyond this something else is wrong.
+# A round fails only if another writer succeeded; more failures than this have another cause.
 ROUNDS_MAX = 50
 _PAGE = 500
 _USERS_MOST = 1_000_000
-# The note of a schedule that is declared no more, by what declared it.
+# The pause note of a schedule that is no longer declared, by the source of its declaration.
 _UNDECLARED: dict[Source, str] = {
     "code": "no longer declared by {name}; declare it again to resume it, or remove it",
     "file": "no longer in the configuration of {name}; put it back to resume it, or remove it with "
@@ -68,36 +68,36 @@ def undeclared_note(node_name: str, source: Source) -> str:
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule to be added: its rule as it was written, not bound yet, and the rest of its definition."""
+    """A schedule to add: its unbound rule, and the rest of its definition."""
 
     key: str
     rule: When
     definition: Definition
     declared: DeclaredBy | None = None
-    # The calendar that the definition names as its blackout, where it was given and not only named.
+    # The calendar of its blackout, unless only its name was given.
     blackout: Calendar | None = None
 
 
 class CurrentSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands: what a change is made from."""
+    """The current state of a schedule, from which a change is made."""
 
     time: int
     stored: StoredSchedule
-    # None when the stored rule cannot be read any more (a calendar is gone): then there is nothing to settle.
+    # None if the stored rule cannot be read (its calendar is gone); then there is nothing to settle.
     rule: When | None
     blackout: Calendar | None = None
-    # Where its runs go, for a schedule that runs on every node.
+    # The nodes for its runs, with mode "every-node".
     nodes: Sequence[Node] = ()
 
 
 class _ChangedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change makes of a schedule, as far as its moments go."""
+    """The rule and blackout of a schedule after a change."""
 
     rule: When | None
     blackout: Calendar | None
-    # What a blackout holds stays behind the cursor.
+    # Moments that a blackout holds stay owed.
     keeps_held: bool = False
-    # The change itself ends a blackout that holds something.
+    # The change ends a blackout that holds moments.
     lets_go: bool = False
 
 
@@ -112,7 +112,7 @@ class Editor:
         self._limits = limits or ScheduleLimits()
 
     async def add(self, additions: Sequence[Addition], *, all_or_none: bool = False) -> list[bool]:
-        """Add schedules; False where the key is taken. A new schedule owes nothing of the past."""
+        """Add schedules; False if the key is taken. A new schedule owes no past moments."""
         taken = {
             stored.key for stored in await self._store.stored_schedules(self._app, keys=[a.key for a in additions])
         }
@@ -131,7 +131,7 @@ class Editor:
     def _adding(self, added: Addition, now: int, calendars: Mapping[str, Calendar]) -> Change:
         check_rule(added.definition, added.rule)
         rule = added.rule.bind(key=added.key, created=now, tz=self._tz, calendars=calendars)
-        # Only a one-shot may mean this very moment (`Once(after="0s")`); a rhythm begins with the next beat.
+        # Only a one-shot may fire at the current moment (`Once(after="0s")`); other rules fire later.
         since = now - 1 if isinstance(rule, Once) else now
         blackout = blackout_named(added.definition.blackout, added.key, rule, calendars)
         fire_at, at = cursor_after(rule, added.key, since, self._clock.uniform, blackout)
@@ -148,15 +148,15 @@ class Editor:
         )
 
     async def put_calendar(self, calendar: Calendar) -> None:
-        """Keep a named calendar, and let the schedules that use it go by it from now on.
+        """Store a named calendar, and recompute the cursors of the schedules that use it.
 
-        The same one again moves those that still go by another: the first put may not have got to them.
+        A second call with the same calendar updates schedules that the first one did not reach.
         """
         if not await self._put_if_new(calendar):
             await self._move(await self._left_behind(calendar.name))
 
     async def _put_if_new(self, calendar: Calendar) -> bool:
-        """The same, but nothing for one that is kept already: thousands of rules may bring it, one by one."""
+        """The same, but does nothing if it is stored already: thousands of rules may carry the same calendar."""
         content = calendar.to_json().encode()
         if (await self._store.calendars(self._app)).get(calendar.name) == content:
             return False
@@ -166,12 +166,12 @@ class Editor:
 
     async def _move(self, keys: Sequence[str]) -> None:
         for key in keys:
-            # One that was removed meanwhile goes by no calendar any more.
+            # A schedule that was removed meanwhile needs no update.
             with contextlib.suppress(NotFound):
                 await self.edit(key, lambda definition: definition)
 
     async def _left_behind(self, name: str) -> list[str]:
-        """Users of a calendar whose cursor was not computed with what it is now."""
+        """The schedules whose cursor was computed with another version of the calendar."""
         calendars = await load_calendars(self._store, self._app)
         samples = list((await self._store.fingerprints(self._app)).values())
         found = await self._store.stored_schedules(self._app, ids=samples)
@@ -185,10 +185,10 @@ class Editor:
         return left
 
     async def refresh_cursors(self) -> int:
-        """Recompute cursors that were computed with other zone rules than this machine has; answers how many.
+        """Recompute cursors that were computed with other zone rules than this machine has; returns how many.
 
-        One schedule of each fingerprint tells for all that share it. A schedule that owes something now is left alone:
-        its tick plans with the new rules anyway, and what it owes must not be settled as if it had been edited.
+        One schedule of each fingerprint is checked for all that share it. A schedule that owes moments is skipped: it
+        is planned with the new rules anyway, and its moments must not be settled like those of an edit.
         """
         calendars = await load_calendars(self._store, self._app)
         refreshed = 0
@@ -217,11 +217,11 @@ class Editor:
         declared: DeclaredBy | None = None,
         blackout: Calendar | None = None,
     ) -> None:
-        """Change the definition, and the rule where one is given. The cursor restarts from now; a pause stays.
+        """Change the definition, and the rule if one is given. The cursor restarts from now; a pause stays.
 
-        `blackout` is the calendar that the new definition names, where it was given and not only named.
+        `blackout` is the calendar of the new definition's blackout, unless only its name was given.
         """
-        stored = (await self._current(key)).stored  # a schedule that is not there changes no calendar
+        stored = (await self._current(key)).stored  # an unknown schedule must not change a calendar
         if rule is not None and not _is_known_rule(stored, rule):
             await self._check_limits({key: rule})
         for calendar in (None if rule is None else rule.calendar, blackout):
@@ -244,7 +244,7 @@ class Editor:
         declared: DeclaredBy | None = None,
         resumes: bool = False,
     ) -> Change:
-        """The change of a definition. With `resumes` a pause ends by it, else it stays."""
+        """The change of a definition. With `resumes` it ends a pause."""
         stored = current.stored
         created = stored.created_at if rule is None else current.time
         written = parse_when(stored.definition.when, calendars) if rule is None else rule
@@ -278,9 +278,9 @@ class Editor:
         is_failing: bool = False,
         unless: Callable[[StoredSchedule], bool] = lambda _: False,
     ) -> bool:
-        """Stop recording fires. Runs that are recorded already, and their retries, go on.
+        """Stop recording fires. Runs that are recorded already, and their retries, continue.
 
-        False: nothing was changed, because of `unless`, which looks at the schedule that would be paused.
+        False: nothing was changed, because `unless` was true for the current schedule.
         """
         is_made = True
 
@@ -290,7 +290,12 @@ class Editor:
             if not is_made:
                 return None
             if until is not None and until <= current.time:
-                raise Refused(f"cannot pause {key!r} until a moment that has passed; give a later one, or none")
+                raise Refused(
+                    f"cannot pause {key!r} until a moment that has passed",
+                    setting="until",
+                    value=moment_text(until),
+                    fix="give a later one, or none",
+                )
             pause = Pause(at=current.time, note=note, until=until, is_undeclared=is_undeclared, is_failing=is_failing)
             return self._pausing(current, pause)
 
@@ -303,10 +308,10 @@ class Editor:
         return Change(key=current.stored.key, kind="pause", settle=settled, pause=pause)
 
     async def pause_failing(self, failing: Failing) -> str | None:
-        """Pause a schedule that has failed too often; answers the note. None: another was faster, or changed it."""
-        said = what_was_raised(failing.error) or failing.reason or failing.verdict
+        """Pause a schedule that failed too often; returns the note. None: it was changed or paused meanwhile."""
+        error = what_was_raised(failing.error) or failing.reason or failing.verdict
         runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
-        note = f"{runs} failed, the last error: {said}; mend it, then resume it"
+        note = f"{runs} failed, the last error: {error}; fix it, then resume it"
 
         def has_changed(stored: StoredSchedule) -> bool:
             return stored.id != failing.schedule_id or stored.version != failing.version or stored.pause is not None
@@ -318,14 +323,14 @@ class Editor:
         return note if is_paused else None
 
     async def pause_undeclared(self, key: str, node_name: str, source: Source = "code") -> bool:
-        """Pause a schedule that what runs under `node_name` no longer declares. False: another was faster."""
+        """Pause a schedule that the program under `node_name` no longer declares. False: it was changed meanwhile."""
         note = undeclared_note(node_name, source)
         return await self.pause(key, note=note, is_undeclared=True, unless=lambda stored: stored.pause is not None)
 
     async def resume(self, key: str, *, unless: Callable[[Pause], bool] = lambda _: False) -> bool:
-        """Go on from now, or from the end of a pause that is over; the paused moments become one gap.
+        """Continue from now, or from the end of a pause that is over; the paused moments become one gap.
 
-        False if it was not paused, or `unless` forbids it.
+        False if it was not paused, or if `unless` was true.
         """
         was_paused = False
 
@@ -334,7 +339,7 @@ class Editor:
             pause = current.stored.pause
             was_paused = pause is not None and not unless(pause)
             if pause is not None and pause.until is not None and _is_over(pause, current.time):
-                # As at its end, or later where an edit has moved the cursor on: what follows is owed as ever.
+                # From the end of the pause, or from a later cursor of an edit: moments since then are owed.
                 owed_from = max(pause.until, current.stored.fire_at or 0)
                 current = msgspec.structs.replace(current, time=min(owed_from - 1, current.time))
             return Change(key=key, kind="resume", settle=self._settle(current, Reason.PAUSED)) if was_paused else None
@@ -343,7 +348,7 @@ class Editor:
         return was_paused
 
     async def remove(self, key: str) -> None:
-        """Take the schedule away. Waiting runs are cancelled, and those that no worker has taken; its history stays."""
+        """Remove the schedule. Cancels its waiting runs and those that no worker has taken; its history stays."""
 
         def make(current: CurrentSchedule) -> Change:
             pause = current.stored.pause
@@ -353,7 +358,10 @@ class Editor:
                 where = "code" if declared.source == "code" else "the configuration"
                 raise Refused(
                     f"schedule {key!r} is declared in {where} ({declared.node_name}) and would come back at the next "
-                    f"start; pause it instead, or remove it from the {where.removeprefix('the ')} first"
+                    "start",
+                    setting="key",
+                    value=repr(key),
+                    fix=f"pause it instead, or remove it from the {where.removeprefix('the ')} first",
                 )
             return self._removing(current)
 
@@ -364,9 +372,9 @@ class Editor:
         return Change(key=current.stored.key, kind="remove", settle=settled)
 
     async def trigger(self, key: str, *, args: bytes | None = None) -> str:
-        """Run the schedule's task now, by hand, paused or not; answers the run's id. Overlap is obeyed.
+        """Run the schedule's task now, paused or not; returns the run's id. Overlap applies.
 
-        On every node, where it is for all: those that are still at it are left out, and the first run is answered.
+        With mode "every-node" it runs on each node that is not still running it; returns the id of the first run.
         """
         run_id = self._clock.new_id()
 
@@ -386,10 +394,10 @@ class Editor:
         return (await self._run_by_hand(key, make))[0]
 
     async def rerun(self, old: Run, *, args: bytes, overlap: RerunOverlap | None = None) -> str:
-        """Run again what has ended, as it was; answers the new run's id.
+        """Run an ended run again; returns the new run's id.
 
-        Overlap of its schedule is obeyed, unless another one is given for this run: "queue" puts it behind all that is
-        live, also where others wait already, "allow" beside it.
+        The overlap of its schedule applies, unless `overlap` is given: "queue" puts it behind all live runs, "allow"
+        runs it beside them.
         """
         again = NewRun(
             id=self._clock.new_id(),
@@ -409,7 +417,7 @@ class Editor:
 
         await self._check_node_lives(old)
         if old.schedule_key is not None:
-            # Its schedule may be gone, also from one round to the next.
+            # Its schedule may be gone, or removed between two rounds.
             with contextlib.suppress(NotFound):
                 await self._run_by_hand(old.schedule_key, make, as_if=overlap)
                 return again.id
@@ -420,7 +428,7 @@ class Editor:
     # --- how a change is made
 
     async def _check_limits(self, rules: Mapping[str, When]) -> None:
-        """Refuse rules that the scheduler does not take, before anything is written."""
+        """Reject rules that the scheduler does not accept, before any write."""
         if self._limits.are_none or not rules:
             return
         now = await self._store.now()
@@ -438,20 +446,20 @@ class Editor:
         raise never_settles(key)
 
     async def _check_node_lives(self, old: Run) -> None:
-        """A run that was for one node alone is run again there, or not at all."""
+        """Raise Refused if the run was bound to a node that is gone."""
         if not is_own_queue(old.queue):
             return
         node = node_of_queue(old.queue)
         if not any(each.id == node and each.died_at is None for each in await self._store.nodes(self._app)):
-            problem = f"the run was for node {node} only, which has ended"
+            problem = f"the run was bound to node {node}, which is gone"
             raise Refused(problem, setting="run", value=old.id, fix="trigger its schedule to run it on every live node")
 
     async def _run_by_hand(
         self, key: str, make: Callable[[CurrentSchedule], NewRun], *, as_if: RerunOverlap | None = None
     ) -> list[str]:
-        """Put a run that no fire has made through the guard of its schedule; what overlap forbids is refused.
+        """Record a manual run under the guard of its schedule. Raises Refused if overlap does not admit it.
 
-        Answers its id, or those of the runs on the nodes.
+        Returns its id, or the ids of the runs on the nodes.
         """
         for _ in range(ROUNDS_MAX):
             current = await self._current(key)
@@ -479,44 +487,44 @@ class Editor:
         return current_schedule_of(found[0], await self._store.now(), calendars, nodes)
 
     def _settle(self, current: CurrentSchedule, reason: Reason, *, fresh: int = FRESH) -> Advance:
-        """What is owed, where rule and blackout stay as they are."""
-        becomes = _ChangedSchedule(rule=current.rule, blackout=current.blackout)
-        return self._settle_into(current, becomes, reason, fresh=fresh)
+        """Settle the owed moments of a schedule whose rule and blackout stay."""
+        changed = _ChangedSchedule(rule=current.rule, blackout=current.blackout)
+        return self._settle_into(current, changed, reason, fresh=fresh)
 
     def _settle_edit(self, current: CurrentSchedule, rule: When, blackout: Calendar | None) -> Advance:
-        """An edit settles what the old definition owed, but for what a blackout holds.
+        """Settle the owed moments of the old definition, except those that a blackout holds.
 
-        That stays held, if the rule stays and the new definition does not let it go either; a calendar may be changed
-        in the middle of a blackout. If the edit lets it go, the newest of it runs.
+        They stay held if the rule stays and the new blackout is closed too (a calendar may change during a blackout).
+        If the edit ends the blackout, the newest of them runs.
         """
         stored, now = current.stored, current.time
-        becomes = _ChangedSchedule(rule=rule, blackout=blackout)
+        changed = _ChangedSchedule(rule=rule, blackout=blackout)
         is_behind = stored.fire_at is not None and stored.fire_at <= now and stored.pause is None
         if not is_behind or stored.definition.blackout is None:
-            return self._settle_into(current, becomes, Reason.EDITED)
+            return self._settle_into(current, changed, Reason.EDITED)
         if blackout is not None and not blackout.permits(now):
             keeps = rule.text == stored.definition.when
-            return self._settle_into(current, msgspec.structs.replace(becomes, keeps_held=keeps), Reason.EDITED)
-        # What the calendar was before its change is not known any more. A look that is far ahead tells that it held.
+            return self._settle_into(current, msgspec.structs.replace(changed, keeps_held=keeps), Reason.EDITED)
+        # The old calendar is not known any more. If the next plan is far ahead, the blackout was closed.
         is_held = stored.at is None or stored.at > now + stored.definition.pace
-        return self._settle_into(current, msgspec.structs.replace(becomes, lets_go=is_held), Reason.EDITED)
+        return self._settle_into(current, msgspec.structs.replace(changed, lets_go=is_held), Reason.EDITED)
 
     def _settle_into(
-        self, current: CurrentSchedule, becomes: _ChangedSchedule, reason: Reason, *, fresh: int = FRESH
+        self, current: CurrentSchedule, changed: _ChangedSchedule, reason: Reason, *, fresh: int = FRESH
     ) -> Advance:
-        """What is owed by the old definition, and the cursor of the new one."""
-        stored, now, rule, blackout = current.stored, current.time, becomes.rule, becomes.blackout
+        """Settle the owed moments of the old definition, with the cursor of the new one."""
+        stored, now, rule, blackout = current.stored, current.time, changed.rule, changed.blackout
         fires: tuple[Fire, ...] = ()
         gaps: tuple[NewGap, ...] = ()
         fire_at: int | None = None
         at: int | None = None
-        if becomes.keeps_held:
+        if changed.keeps_held:
             fire_at, at = stored.fire_at, None if blackout is None else blackout.next_open(now)
         elif current.rule is not None:
             inputs = apart(plan_inputs_of(stored, stored.definition, current.rule, blackout=current.blackout))
-            fires, gaps = settle(inputs, now, reason, fresh=fresh, is_opened=becomes.lets_go)
-        settled = self._settle_decisions(current, becomes, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
-        if rule is not None and interval_from_end(rule) is None and not becomes.keeps_held:
+            fires, gaps = settle(inputs, now, reason, fresh=fresh, is_opened=changed.lets_go)
+        settled = self._settle_decisions(current, changed, reason, cursor=fire_at, fresh=fresh, is_alone=not fires)
+        if rule is not None and interval_from_end(rule) is None and not changed.keeps_held:
             rest = without_decided(rule, settled.occurrences)
             fire_at, at = cursor_after(rest, stored.key, now, self._clock.uniform, blackout)
         fires += settled.fires
@@ -530,7 +538,7 @@ class Editor:
             gaps=gaps + settled.gaps,
             next_fire_at=fire_at,
             next_at=soonest(at, settled.occurrences),
-            after_end=None if becomes.keeps_held else interval_from_end(rule),
+            after_end=None if changed.keeps_held else interval_from_end(rule),
             replaces_live=bool(fires)
             and guards_live(stored.definition)
             and takes_place(stored.definition.overlap, stored.live, is_blocked=any(fire.is_blocked for fire in fires)),
@@ -542,23 +550,23 @@ class Editor:
     def _settle_decisions(
         self,
         current: CurrentSchedule,
-        becomes: _ChangedSchedule,
+        changed: _ChangedSchedule,
         reason: Reason,
         *,
         cursor: int | None,
         fresh: int,
         is_alone: bool,
     ) -> Settled:
-        stored, known = current.stored, current.rule or becomes.rule
+        stored, known = current.stored, current.rule or changed.rule
         if not stored.occurrences or known is None:
             return Settled(occurrences=stored.occurrences)
-        rule = None if reason is Reason.REMOVED else becomes.rule
+        rule = None if reason is Reason.REMOVED else changed.rule
         inputs = plan_inputs_of(stored, stored.definition, known)
         return settle_decisions(inputs, current.time, reason, rule=rule, cursor=cursor, fresh=fresh, is_alone=is_alone)
 
 
 def _is_over(pause: Pause | None, now: int) -> bool:
-    """Whether a pause has ended by itself, though no tick has noticed yet."""
+    """Whether a pause is over that no plan has ended yet."""
     return pause is not None and pause.until is not None and pause.until <= now
 
 
@@ -574,11 +582,11 @@ def current_schedule_of(
 
 
 def _advance_by_hand(current: CurrentSchedule, run: NewRun, as_if: RerunOverlap | None) -> Advance:
-    """One run more, where overlap admits it. The cursor stays, unless it counts from the end of this run."""
+    """Add a run if overlap admits it. The cursor stays, unless it counts from the end of this run."""
     stored, overlap = current.stored, current.stored.definition.overlap
     is_guarded = guards_live(stored.definition)
     is_free = as_if == "allow" or not is_guarded
-    # Behind whatever is live when it is written: the store finds the end of the line, or that there is none.
+    # Behind all runs that are live at the write: the store finds the last one, if there is one.
     is_last = as_if == "queue" and overlap != "allow"
     admitted = "blocked" if is_last else "free" if is_free else admit(overlap, stored.live)
     if admitted is None:
@@ -598,7 +606,7 @@ def _advance_by_hand(current: CurrentSchedule, run: NewRun, as_if: RerunOverlap 
         state=State.BLOCKED if is_blocked else State.WAITING,
         **_unique_of(stored, run, as_if),
     )
-    # What counts from the end of the run before counts from the end of this one; an owed moment stays owed.
+    # A rule that counts from the end of a run counts from this one; an owed moment stays owed.
     is_owed = stored.fire_at is not None and stored.fire_at <= current.time
     after_end = None if is_owed or stored.pause is not None else interval_from_end(current.rule)
     return Advance(
@@ -617,7 +625,7 @@ def _advance_by_hand(current: CurrentSchedule, run: NewRun, as_if: RerunOverlap 
 
 
 def _unique_of(stored: StoredSchedule, run: NewRun, as_if: RerunOverlap | None) -> dict[str, Any]:
-    """The unique key of a run by hand: that of its schedule, or what keeps its node from two at once."""
+    """The unique key of a manual run: that of its schedule, or that of its node."""
     definition = stored.definition
     if definition.mode == "every-node":
         is_minded = is_own_queue(run.queue) and as_if is None
@@ -637,13 +645,13 @@ def _key_taken(key: str, definition: Definition) -> Refused:
 
 
 def soonest(at: int | None, occurrences: tuple[Occurrence, ...]) -> int | None:
-    """When to look at a schedule whose cursor wants to be looked at then."""
+    """When to plan a schedule: at the due time of its cursor, or of an earlier override."""
     times = [time_of(each) for each in pending(occurrences)[:1]]
     return min([*times, *([] if at is None else [at])], default=None)
 
 
 def _is_current(stored: StoredSchedule, calendars: dict[str, Calendar]) -> bool:
-    """Whether the fingerprint of this schedule is what it would be today. One that cannot be read tells nothing."""
+    """Whether the schedule still has its fingerprint. True if it cannot be read."""
     try:
         rule = rule_of(stored, calendars)
         return fingerprint_of(rule, blackout_of(stored, rule, calendars)) == stored.fingerprint
@@ -652,13 +660,13 @@ def _is_current(stored: StoredSchedule, calendars: dict[str, Calendar]) -> bool:
 
 
 def _is_known_rule(stored: StoredSchedule, rule: When) -> bool:
-    """Whether it is the rule there is, or the one that the code has declared: it was judged when it was written."""
+    """Whether the rule is the stored or the declared one, which was checked when it was written."""
     declared = None if stored.declared is None else stored.declared.definition.when
     return rule.text in (stored.definition.when, declared)
 
 
 def _declaring(declared: DeclaredBy | None, definition: Definition) -> DeclaredBy | None:
-    """What the code declares, as it came to be stored: later differences are overrides."""
+    """The declaration with the stored definition: later differences are overrides."""
     return None if declared is None else msgspec.structs.replace(declared, definition=definition)
 
 
@@ -671,9 +679,11 @@ def no_schedule(app: str, key: str) -> NotFound:
         f"there is no schedule {key!r} in app {app!r}",
         setting="key",
         value=key,
-        fix="`evertick list` shows those there are",
+        fix="`evertick list` shows all schedules",
     )
 
 
 def never_settles(key: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{key!r} changed {ROUNDS_MAX} times while we tried to change it; try again")
+    return StoreUnavailable(
+        f"schedule {key!r}: {ROUNDS_MAX} concurrent changes", setting="key", value=key, fix="try again"
+    )

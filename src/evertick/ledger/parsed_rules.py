@@ -1,11 +1,11 @@
-"""What definitions mean: their rules, remembered by their text.
+"""A cache of parsed definitions and their rules, by text.
 
-A text means the same in all schedules and at all times, so what is remembered is never stale, and however many
-schedules have equal definitions, it is read once. The exceptions are remembered by (schedule, version) instead: a
-definition that names a calendar, which may be changed (that raises the version), and one whose rule is not bound.
+A text has the same meaning in all schedules, so entries are never stale, and equal definitions are parsed once. Two
+kinds are cached by (schedule, version) instead: definitions with a calendar, whose change raises the version, and those
+whose rule is not bound.
 
-Bounded, since a store may hold a million schedules that differ. A definition whose rule is known costs 3 us to read
-again, a rule 9 (an interval) to 22 (cron), and 4 where only its start is new (when/family.py).
+The cache is bounded, since a store may have a million different schedules. Parsing a definition with a known rule takes
+3 us; a new rule 9 us (interval) to 22 us (cron), or 4 us if only its start is new (when/family.py).
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _definitions = msgspec.json.Decoder(Definition)
 
 
 class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A definition with its rule, or with the reason why it has none."""
+    """A parsed definition with its rule, or with the error."""
 
     definition: Definition
-    # As runs have them.
+    # As JSON, for runs.
     args: bytes
     rule: When | None = None
     blackout: Calendar | None = None
-    # What cursors are computed with.
+    # See `fingerprint_of`.
     fingerprint: str = ""
-    # Whether its live runs decide about one more; looked up once, and not for every fire.
+    # `overlap.guards_live`, cached because each fire needs it.
     guards_live: bool = False
     error: str | None = None
 
@@ -61,7 +61,7 @@ async def load_calendars(store: Store, app: str) -> dict[str, Calendar]:
 
 
 async def rule_in_force(store: Store, app: str, key: str) -> When | None:
-    """The rule of a schedule, where there is one that can be read."""
+    """The rule of a schedule; None if it has none or it cannot be read."""
     for stored in await store.stored_schedules(app, keys=[key]):
         try:
             return rule_of(stored, await load_calendars(store, app))
@@ -77,7 +77,7 @@ def rule_of(stored: StoredSchedule, calendars: Mapping[str, Calendar]) -> When:
 
 
 def blackout_of(stored: StoredSchedule, rule: When, calendars: Mapping[str, Calendar]) -> Calendar | None:
-    """The calendar while which is closed nothing of the schedule fires, as its rule's zone sees it."""
+    """The calendar of the schedule's blackout, in the zone of its rule."""
     return blackout_named(stored.definition.blackout, stored.key, rule, calendars)
 
 
@@ -85,12 +85,13 @@ def blackout_named(name: str | None, key: str, rule: When, calendars: Mapping[st
     if name is None:
         return None
     if name not in calendars:
-        raise InvalidWhen(f"the blackout {name!r} of {key!r} is a calendar that is not defined; define it first")
+        problem = f"the blackout {name!r} of {key!r} is a calendar that is not defined"
+        raise InvalidWhen(problem, value=repr(name), fix="define it first")
     return calendars[name].in_zone(rule.zone)
 
 
 def fingerprint_of(rule: When, blackout: Calendar | None) -> str:
-    """What a cursor was computed with: the rules of zones, the calendar of the rule, the blackout."""
+    """A hash of the inputs of a cursor: zone rules, the calendar of the rule, the blackout."""
     if blackout is None:
         return rule.fingerprint
     zone = blackout.zone.key
@@ -99,18 +100,18 @@ def fingerprint_of(rule: When, blackout: Calendar | None) -> str:
 
 
 class Rules:
-    """The definitions this node has met lately."""
+    """The cache of a node."""
 
     def __init__(self, store: Store, app: str) -> None:
         self._store = store
         self._app = app
         self._known: dict[str | tuple[int, int], KnownDefinition] = {}
-        # Complete rules by their text: definitions that differ mostly have one of a few rules.
+        # Complete rules by their text: different definitions mostly share a few rules.
         self._rules: dict[str, When] = {}
         self._families = Families()
 
     async def of(self, due: list[DueSchedule]) -> dict[int, KnownDefinition]:
-        """What these schedules are defined by, by their ids. One that cannot be read is left out."""
+        """The parsed definitions of these schedules, by id, without those that cannot be read."""
         found: dict[int, KnownDefinition] = {}
         new: list[DueSchedule] = []
         for row in due:
@@ -133,7 +134,7 @@ class Rules:
         return {row.id: known for (row, _), known in zip(readable, learned, strict=True)}
 
     def _remember(self, row: DueSchedule, definition: Definition, calendars: dict[str, Calendar]) -> KnownDefinition:
-        # Equal ones may be new together.
+        # Several new schedules may have equal definitions.
         known = self._known.get(row.definition)
         if known is None:
             known, is_shared = self._know(row, definition, calendars)
@@ -143,7 +144,7 @@ class Rules:
     def _know(
         self, row: DueSchedule, definition: Definition, calendars: dict[str, Calendar]
     ) -> tuple[KnownDefinition, bool]:
-        """What the definition means, and whether it means that in every schedule."""
+        """Parse a definition; returns also whether the result is the same for all schedules."""
         args = msgspec.json.encode(definition.args)
         try:
             rule, is_shared = self._rule(row, definition, calendars)
@@ -168,7 +169,7 @@ class Rules:
         is_plain = "calendar=" not in definition.when
         rule = self._families.rule(definition.when) if is_plain else parse_when(definition.when, calendars)
         if rule.is_complete and rule.is_zone_given and rule.calendar is None:
-            # Bound already: neither key nor creation change what it means.
+            # Bound already: it does not depend on key and creation time.
             self._rules[definition.when] = rule
             return rule, True
         return rule.bind(key=row.key, created=row.created_at, calendars=calendars), False

@@ -1,9 +1,8 @@
-"""From the ledger to a plan and back: the inputs that a plan is made from, and the runs that its fires become. Pure.
+"""Makes the inputs of a plan from the rows of the ledger, and runs from the fires of a plan. Pure.
 
-With mode "every-node" a fire becomes a run on each node. Ids are derived from the moment and the node: a plan that is
-written twice, by whichever nodes, makes the same runs. With overlap "skip" a run has a unique key of its schedule and
-node while it is live; so the store itself leaves out the nodes that are still at work on an earlier moment, and says so
-in a gap.
+With mode "every-node" a fire becomes a run on each node. Ids are derived from the moment and the node, so a plan that
+is written twice adds each run once. With overlap "skip" a live run has a unique key of its schedule and node, so the
+store skips nodes that are still running an earlier moment, and records a gap.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def plan_inputs_of(
     blackout: Calendar | None = None,
     live: int | None = None,
 ) -> PlanInputs:
-    """`live`: what overlap is to see of the live runs, where that is known already."""
+    """`live`: the live runs for overlap, if they are known already."""
     if live is None:
         live = schedule.live if guards_live(definition) else 0
     return PlanInputs(
@@ -55,7 +54,7 @@ def run_of(
     fire: Fire,
     claim: TaskTerms | None = None,
 ) -> NewRun:
-    """The row of a moment that becomes a run; with `claim` as one that the recording node runs at once, under these."""
+    """The row of a fire; with `claim` it is claimed by the recording node under these terms."""
     return NewRun(
         id=run_id,
         task=definition.task,
@@ -81,12 +80,12 @@ def run_of(
 
 
 def able_nodes(nodes: Sequence[Node], task: str) -> list[Node]:
-    """The nodes that a run for every node goes to: not written down as dead, and they know the task."""
+    """The nodes for a run with mode "every-node": not recorded as dead, and they know the task."""
     return [node for node in nodes if node.died_at is None and task in node.tasks]
 
 
 def fan_out(advance: Advance, definition: Definition, nodes: Sequence[Node]) -> Advance:
-    """The plan with a run per node instead of each run; as it is, where the schedule's mode is another."""
+    """With mode "every-node", the plan with a run per node instead of each run."""
     if definition.mode != "every-node" or not advance.runs:
         return advance
     able = able_nodes(nodes, definition.task)
@@ -94,8 +93,8 @@ def fan_out(advance: Advance, definition: Definition, nodes: Sequence[Node]) -> 
     if not able:
         gaps = tuple(_gap(run, Verdict.MISSED, Reason.NO_NODE) for run in fires)
         return msgspec.structs.replace(advance, runs=(), gaps=tuple(map(_without_node, advance.gaps)) + gaps)
-    # Of several moments at once (an edit settles a moved one and the newest) a node takes the newest, or it would have
-    # to skip that one for being at work on the other.
+    # Of several moments at once (an edit settles a moved one and the newest) a node runs only the newest; otherwise
+    # overlap would skip it.
     newest = max((run.fire_at or 0 for run in fires), default=0)
     passed = [run for run in fires if definition.overlap == "skip" and run.fire_at != newest]
     gaps = tuple(_gap(run, Verdict.SKIPPED, Reason.COALESCED) for run in passed)
@@ -104,12 +103,12 @@ def fan_out(advance: Advance, definition: Definition, nodes: Sequence[Node]) -> 
 
 
 def unique_key_on(node: str, schedule_id: int | None, definition: Definition) -> str | None:
-    """What keeps a node from two runs of the schedule at once. People's keys hold no semicolon."""
+    """The unique key that prevents two live runs of the schedule on a node. Keys of users have no semicolon."""
     return None if definition.overlap == "allow" else f";{schedule_id};{node}"
 
 
 def overlap_on(name: str) -> str:
-    """The reason why the moment has no run on the node of this name."""
+    """The reason of the gap of a moment that overlap skips on this node."""
     return f"{Reason.OVERLAP} on {name}"
 
 
@@ -118,7 +117,7 @@ def _on(node: Node, run: NewRun, definition: Definition) -> NewRun:
         assert run.fire_at is not None, "a fire has its moment"
         cause, run_id = Cause.EVERY_NODE, derived_id(run.fire_at, run.schedule_id, run.fire_at, node.id)
     else:
-        # By hand: the id that the caller has made stands for the moment, and is in the order of time.
+        # A manual run: its time-ordered id stands for the moment.
         cause, run_id = run.cause, derived_id(int(run.id.replace("-", "")[:12], 16) * 1000, run.id, node.id)
     return msgspec.structs.replace(
         run,
@@ -136,7 +135,7 @@ def _gap(run: NewRun, verdict: Verdict, reason: Reason) -> NewGap:
 
 
 def _without_node(gap: NewGap) -> NewGap:
-    """The newest moment did not run either, so nothing was coalesced into it."""
+    """The newest moment does not run either, so the others are not coalesced into it."""
     if gap.reason != Reason.COALESCED:
         return gap
     return msgspec.structs.replace(gap, verdict=Verdict.MISSED, reason=Reason.NO_NODE)

@@ -296,7 +296,7 @@ def _drop_blackout(inputs: PlanInputs, now: int, uniform: Callable[[], float]) -
         made = _plan_owed(rest, now, uniform)
     most = inputs.rule.bounds.max_fires
     if most is not None and inputs.fires + len(made.fires) >= most:
-        # Of what comes after its last fire nothing is owed.
+        # Moments after the last fire of `max_fires` are not owed.
         return msgspec.structs.replace(made, gaps=made.gaps + gap_of_blackout(inputs, made.fires[-1].fire_at))
     until = now if made.next_fire_at is None else min(now, made.next_fire_at - 1)
     gaps = made.gaps + gap_of_blackout(inputs, until)
