@@ -1,4 +1,4 @@
-"""Commands on a terminal of their own."""
+"""Commands on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def drawn_by(
     code: int = 0,
     has_errors: bool = False,
 ) -> str:
-    """What a command writes to a terminal, with its errors and hints if asked for."""
+    """The output of a command on a terminal, on request with errors and hints."""
     ours, theirs = pty.openpty()
     errors = {"stderr": theirs} if has_errors else {}
     process = start(*args, env=dict(env), stdout=theirs, stdin=theirs, **errors)
@@ -26,7 +26,7 @@ def drawn_by(
     try:
         while part := os.read(ours, 65536):
             parts.append(part)
-    except OSError:  # how Linux says that the other end was closed
+    except OSError:  # on Linux: the other end was closed
         pass
     os.close(ours)
     drawn = b"".join(parts).decode()

@@ -1,4 +1,4 @@
-"""A ledger that cannot be written can be read: a read-only file system, or no right to write file and directory."""
+"""A read-only ledger can be read: on a read-only file system, or without write permission."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-# A mount that only the command sees; in a namespace of its own also for a user who is not root.
+# A mount in the command's own namespace, which also a user other than root can make.
 _MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
-# Root without its right to pass over permissions.
+# Root without the capability to ignore permissions.
 _BOUND_BY_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -54,7 +54,7 @@ def _run(command: list[str], words: tuple[str, ...], url: str) -> subprocess.Com
 
 @pytest.fixture(params=["mount", "rights"])
 def read_only(request: pytest.FixtureRequest, prepared: Path, tmp_path: Path) -> Iterator[tuple[Path, Call, str]]:
-    """A ledger in a folder, how to call the command line where that is read-only, and how that is told."""
+    """A ledger in a read-only folder, a call of the command line there, and the expected note."""
     folder = tmp_path / "kept"
     folder.mkdir()
     path = folder / "l.db"
@@ -114,7 +114,7 @@ def test_a_read_only_wal_is_read_with_its_index_and_refused_without_it(read_only
     refused = call("list")
     assert refused.returncode == 1
     assert f"Copy {path} and {path}-wal together to a directory that you may write" in refused.stderr
-    # An empty one holds nothing.
+    # An empty file has no data.
     Path(f"{path}-wal").write_bytes(b"")
     assert "report" in call("list").stdout
 

@@ -1,4 +1,4 @@
-"""What users test with the kit: their schedules over hours and days, in milliseconds."""
+"""Tests that users write with the kit: hours and days of their schedules in milliseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evertick import Constant, Context, Exponential, Retry, Scheduler, Skip
 from evertick.testing import virtual_time
 
 BERLIN = ZoneInfo("Europe/Berlin")
-# No directory of that name: whoever opened it would fail.
+# There is no such directory, so opening it would fail.
 NOWHERE = "sqlite:////no/such/directory/jobs.db"
 
 

@@ -1,4 +1,4 @@
-"""Values that a ledger cannot give back as they were, or that no terminal shows: refused at the call, on each store."""
+"""Values that a ledger would change or a terminal cannot show are refused at the call, on each store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from evertick.text.values import encode_data, shown
 HOSTILE = ["half \ud800", "zero \x00", "bell \x07", "escape \x1b[2J", "delete \x7f", "c1 \x9b"]
 HUGE = "x" * 10**7
 NOW = datetime.now(UTC)
-# An error names the value shortened: whatever was given, it can be read, logged and kept.
+# An error has the value shortened, so that it can be read, logged and stored.
 MESSAGE_MOST = 1_000
 
 
@@ -64,7 +64,7 @@ TAKING_DATA: dict[str, Call] = {
     "backfill": lambda s, value: s.backfill("k", NOW - timedelta(days=1), NOW, args={"value": value}),
     "send": lambda s, value: s.send("channel", {"value": value}),
 }
-# All that take a text by which something is found, named or described.
+# All calls with a text that finds, names or describes something.
 TAKING_TEXT: dict[str, Call] = {
     "add": lambda s, text: s.add(key=text, when="hourly", task="job"),
     "task of add": lambda s, text: s.add(key="new", when="hourly", task=text),
@@ -133,7 +133,7 @@ TAKING_TEXT: dict[str, Call] = {
     "labels of a call": lambda s, text: s.runtime.tasks["job"].options(labels={"team": text}).enqueue(),
     "delay of a call": lambda s, text: s.runtime.tasks["job"].options(delay=text).enqueue(),
 }
-# All that takes something while a program is set up.
+# All calls while a program is set up.
 SETTING_UP: dict[str, Call] = {
     "url": lambda _, text: Scheduler(text),
     "app": lambda _, text: Scheduler("sqlite://", app=text),
@@ -175,7 +175,7 @@ class Parcel(msgspec.Struct):
 
 
 async def call(scheduler: Scheduler, make: Call, value: Any) -> Exception:
-    """What the call is answered with; the ledger has a schedule of a task that is here, and of one that is not."""
+    """The error of the call; the ledger has a schedule of a known and of an unknown task."""
     await scheduler.keep_feed("1d")
     await scheduler.add(key="k", when="hourly", task="job")
     await scheduler.add(key="e", when="hourly", task="elsewhere")
@@ -303,7 +303,7 @@ async def test_bytes_are_refused_for_parameters_that_are_not_bytes(function: Any
 async def test_a_result_that_json_would_change_is_not_kept_and_logged(
     scheduler: Scheduler, result: object, told: str
 ) -> None:
-    """The work is done: to call it failed would have it done again."""
+    """The job has done its work, so the run must not fail and be retried."""
 
     @scheduler.task
     async def measure() -> object:
