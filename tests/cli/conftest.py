@@ -1,4 +1,4 @@
-"""A database with something of everything in it, and ways to call the command line."""
+"""A database with example data, and fixtures that call the command line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import preloaded
 from evertick import Every, Scheduler
 from evertick.cli import cli
 
-# A job may put anything into its error; a terminal must not obey it.
+# An error of a job may contain control sequences, which must not reach a terminal.
 NASTY = "no paper\x1b[2J left"
 
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs that succeeded, failed and wait, a gap, a node that has gone. Only for reading."""
+    """Succeeded, failed and waiting runs, a gap, a stopped node. Read-only."""
     path = tmp_path_factory.mktemp("cli") / "jobs.db"
     _run_some_jobs(f"sqlite:///{path}")
     _make_a_gap(f"sqlite:///{path}")
@@ -65,7 +65,7 @@ def _make_a_gap(url: str) -> None:
 
 @pytest.fixture
 def database(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A copy of the prepared database to change at will, named by the environment."""
+    """A writable copy of the example database, named by the environment."""
     path = tmp_path / "evertick.db"
     path.write_bytes(prepared.read_bytes())
     monkeypatch.setenv("EVERTICK_DATABASE", f"sqlite:///{path}")
@@ -81,7 +81,7 @@ def evertick() -> Callable[..., Result]:
 
 @pytest.fixture
 def ask(evertick: Callable[..., Result]) -> Callable[..., Any]:
-    """Call a command with --json, and answer what it printed."""
+    """Call a command with --json and return its output."""
 
     def call(*args: str) -> Any:
         result = evertick(*args, "--json")

@@ -75,7 +75,7 @@ def _all_of(terminal: int) -> str:
     try:
         while part := os.read(terminal, 65536):
             parts.append(part)
-    except OSError:  # how Linux says that the other end was closed
+    except OSError:  # on Linux: the other end was closed
         pass
     os.close(terminal)
     return b"".join(parts).decode()

@@ -1,4 +1,4 @@
-"""The command backfill: counting, making, and what its exit code says."""
+"""The command backfill: dry runs, runs, and exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evertick import Scheduler
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    """A node that carries out what is backfilled; jobs of the key `bad` fail."""
+    """A node that runs backfilled jobs; those of the key `bad` fail."""
     url = f"sqlite:///{tmp_path}/jobs.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     scheduler = Scheduler(url, node_name="shop@host")
@@ -61,7 +61,7 @@ def test_a_backfill_without_a_node_says_that_it_waits_and_ctrl_c_shows_its_progr
     scheduler = Scheduler(url, concurrency=0)
     scheduler.sync.add(key="lonely", when="0 9 * * *", task="nobody_has_it")
     scheduler.sync.close()
-    for made in (1, 0):  # asked again, it waits for the run that is there
+    for made in (1, 0):  # a second call waits for the existing run
         process = start("backfill", "lonely", "--from", "72h", env={"EVERTICK_DATABASE": url})
         assert process.stderr.readline() == (
             "note: no live node knows the task 'nobody_has_it' and works on the queue 'default'; "

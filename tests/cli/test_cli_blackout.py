@@ -1,4 +1,4 @@
-"""What commands tell of a schedule in a blackout, and of the calendar that is one."""
+"""Commands about a schedule in a blackout, and about its calendar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPENS = (now() + timedelta(hours=8)).replace(minute=0, second=0, microsecond=0)
 
 @pytest.fixture
 def held(database):
-    """Add a schedule of every 15 minutes whose blackout is closed since yesterday and for hours to come."""
+    """Add a schedule of every 15 minutes with a blackout since yesterday and for the next hours."""
 
     def add(fate: Literal["drop", "latest", "all"]) -> None:
         scheduler = Scheduler(concurrency=0)
@@ -77,7 +77,7 @@ def test_preview_shows_dropped_fires_in_one_line(held, ask, evertick):
 def test_a_calendar_without_a_zone_uses_the_zones_of_its_schedules(database, evertick):
     hour = now().astimezone(UTC).hour
     scheduler = Scheduler(concurrency=0)
-    # Open in this hour of UTC, which is another hour in India and in New York.
+    # Open in this hour in UTC, which is another hour in India and in New York.
     open_now = Calendar("shift", include=[f"{hour:02}:00-{hour:02}:59"])
     scheduler.sync.set_calendar(open_now)
     assert re.search(r"^Now +open .*in UTC; it goes by the zone", evertick("calendar", "show", "shift").stdout, re.M)

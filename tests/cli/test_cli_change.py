@@ -1,4 +1,4 @@
-"""Commands that make and change schedules: add, update, and pause and resume of many."""
+"""Commands that add and change schedules: add, update, bulk pause and resume, overrides."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_invalid_option_changes_nothing_and_names_the_reason(database, everti
 
 
 def test_a_dry_run_shows_which_fires_would_move_and_changes_nothing(database, evertick, ask):
-    # Far from now, so that the old and the new time of a day are both past or both to come.
+    # Far from now, so that the old and the new time of a day are both past or both future.
     hour = (datetime.now(UTC) + timedelta(hours=6)).hour
     evertick("add", "daily", "--task", "make_report", "--when", f"0 {hour} * * *")
     change = ("update", "daily", "--when", f"30 {hour} * * *", "--dry-run")
@@ -143,7 +143,7 @@ def test_a_dry_run_covers_the_given_number_of_days(database, evertick, ask):
     plan = ask(*change)
     since, until = (datetime.fromisoformat(plan[name]) for name in ("since", "until"))
     assert (until - since).days == 366
-    # A year of Berlin has two days on which the clock is turned, and both are Sundays.
+    # Berlin has two clock changes a year, both on Sundays.
     daily = evertick(*(each.replace("weekdays", "daily") for each in change)).stdout
     assert len(re.findall(r"^  [+~-] Sun .* \(the clock goes (?:forward|back) 1 hour", daily, re.MULTILINE)) == 2
     assert re.search(r"2 of them on days with a clock change: Sun \S+, Sun \S+$", daily, re.MULTILINE)
@@ -217,7 +217,7 @@ def test_a_key_and_a_label_together_are_refused(database, evertick, command, arg
     assert "name one schedule by its key, or several by --label" in result.stderr
 
 
-# --- single moments
+# --- overrides
 
 
 def _upcoming(ask, key: str) -> list[datetime]:

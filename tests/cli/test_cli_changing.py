@@ -1,4 +1,4 @@
-"""Commands that change something: trigger, cancel, pause, resume, remove."""
+"""Commands that change the ledger: trigger, cancel, pause, resume, remove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion, asked as the shells ask."""
+"""Completion, as shells call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about a configuration: config check, config show, apply; and commands that find their ledger by one."""
+"""Commands for configurations: config check, config show, apply; and commands that find their ledger by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ task = "do_backup"
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, and nothing in the environment."""
+    """An empty working directory and environment."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith(("EVERTICK", "XDG_"))]:
         monkeypatch.delenv(name)
@@ -226,7 +226,7 @@ def test_a_disabled_job_is_named_with_its_place_and_can_be_triggered_once(here, 
         "error: 'away' is a job that is disabled at evertick.toml:12, and has no schedule yet; take `enabled = false` "
         "out there; as it is, it cannot be tried",
     )
-    # One that had a schedule has it still.
+    # A job that had a schedule still has it.
     write("[jobs.on]\nevery = '1h'\nshell = 'true'\nenabled = false\n")
     evertick("apply", "--yes")
     assert "without a schedule: cron (" in evertick("list").stderr
@@ -264,7 +264,7 @@ def test_apply_shows_the_plan_and_asks(here, evertick, ask):
     assert len(lines) == 4
     assert lines[-1] == "schedules: 1 added; fires: 2 added (the next 2 days)"
     assert result.stderr == "note: nothing was changed\n"
-    # A look makes no database.
+    # A dry run creates no database.
     assert not (here / "jobs.db").exists()
     result = evertick("apply")
     assert result.exit_code == 2
@@ -288,7 +288,7 @@ def test_apply_notes_that_each_node_reads_commands_from_its_own_file(here, evert
     assert result.stderr == (
         "note: nothing was changed; what jobs do is not in the ledger: each node reads it from its own file\n"
     )
-    # Beside another change it is told, too: what is unchanged may have another command.
+    # The note is also printed beside another change, because an unchanged schedule may have another command.
     write(job + job.partition('sqlite:///jobs.db"\n')[2].replace("jobs.backup", "jobs.copy"))
     result = evertick("apply", "--yes")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "applied")
@@ -413,12 +413,12 @@ def test_apply_creates_the_state_directory_only_for_this_user(here, evertick):
     assert (here / "state/evertick.db").exists()
 
 
-# --- which ledger
+# --- the ledger of a command
 
 
 @pytest.fixture
 def ledgers(here: Path) -> Path:
-    """Three ledgers, each with a schedule that is called as its file is; and a configuration that names one."""
+    """Three ledgers, each with a schedule named like its file, and a configuration that names one."""
     for name, app in (("flag", "default"), ("env", "shop"), ("file", "shop")):
         scheduler = Scheduler(f"sqlite:///{name}.db", app=app, concurrency=0)
         scheduler.sync.add(key=f"of-{name}", when="every 1d", task="t")
@@ -440,7 +440,7 @@ def test_flags_override_the_environment_and_the_environment_overrides_the_file(l
     monkeypatch.setenv("EVERTICK_DATABASE", "sqlite:///env.db")
     result = evertick("list")
     assert (listed(result), result.stderr) == (["of-env"], "")
-    # Whoever names a database has said it all: the app of the file is not that of this one.
+    # An explicit database overrides the file, also its app.
     assert listed(evertick("list", "--database", "sqlite:///flag.db")) == ["of-flag"]
     assert listed(evertick("list", "--app", "default", "--database", "sqlite:///flag.db")) == ["of-flag"]
 
@@ -462,7 +462,7 @@ def test_an_explicit_file_must_be_valid(ledgers, evertick):
     assert "--database and --config both name a ledger; write one of them" in result.stderr
 
 
-# --- the settings of the node that hold for commands, too
+# --- settings of the node that also apply to commands
 
 STRICT = """\
 [database]
@@ -479,7 +479,7 @@ history = "2000d"
 
 @pytest.fixture
 def strict(here) -> Path:
-    """A ledger with a schedule, and a configuration that allows few rules."""
+    """A ledger with a schedule, and a configuration with few allowed rules."""
     scheduler = Scheduler("sqlite:///strict.db", app="shop", concurrency=0)
     scheduler.sync.add(key="old", when="0 9 * * *", task="work")
     scheduler.sync.close()

@@ -123,7 +123,7 @@ def test_vacuum_makes_the_file_smaller_while_the_rows_stay(database, evertick, a
 
 @pytest.fixture
 def old_file(tmp_path, evertick) -> str:
-    """One that was made by another program, without auto_vacuum."""
+    """A database of another program, without auto_vacuum."""
     url = f"sqlite:///{tmp_path}/old.db"
     _execute(url, "CREATE TABLE theirs (x)")
     assert evertick("db", "migrate", "--database", url).exit_code == 0
@@ -180,7 +180,7 @@ class _Ahead(Clock):
 
 @pytest.fixture
 def from_the_future(tmp_path):
-    """A database in which a schedule was added, and a run enqueued, by a machine whose clock was years ahead."""
+    """A database with a schedule and a run from a machine whose clock was years ahead."""
     url, clock = f"sqlite:///{tmp_path}/ahead.db", _Ahead()
     scheduler = Scheduler(url, concurrency=0)
     scheduler.runtime.parts = Parts(clock=clock, open_store=lambda url: SqliteStore(url, clock=clock))

@@ -1,4 +1,4 @@
-"""The command doctor: its findings as people and programs read them, and its exit code."""
+"""The command doctor: findings as text and JSON, and exit codes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_notes_alone_leave_the_exit_code_at_zero(tmp_path, evertick):
 
     with scheduler:
         scheduler.sync.add(key="past", when=Every("1h", max_fires=1), task="make_report")
-        # Over, as far as the doctor can see: its end has passed.
+        # Ended, as far as the doctor can see.
         end = scheduler.sync.schedule("past").created_at
         scheduler.sync.add(key="over", when=Cron("0 9 * * *", end=end), task="make_report")
         result = evertick("doctor", "--database", url)

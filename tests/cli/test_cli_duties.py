@@ -1,4 +1,4 @@
-"""`evertick duties`: who holds what."""
+"""`evertick duties`: duties and their holders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says and understands: its own words in errors, times without a zone."""
+"""The wording of errors on the command line, and times without a zone."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_times_of_a_run_are_in_the_zone_of_its_schedule(database, ask, evertick)
         text = evertick("show", word).stdout
         assert set(re.findall(r"\d\d:\d\d:\d\d(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)) <= {"+01:00", "+02:00"}
         assert re.search(r"^Now +it has ended 20\S+ \S+ Europe/Berlin: ", evertick("why", word).stdout, re.MULTILINE)
-    # A task may be that of many schedules.
+    # Many schedules can have the same task.
     assert re.search(r"ended 20\S+ \d\d:\d\d:\d\d( UTC|[+-]\d\d:\d\d): ", evertick("why", "print_it").stdout)
 
 

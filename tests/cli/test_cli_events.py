@@ -1,4 +1,4 @@
-"""The command events: what happened, what happens, and from where to go on."""
+"""The command events: past events, new events, and cursors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evertick import Scheduler
 
 @pytest.fixture
 def url(tmp_path, monkeypatch):
-    """A database whose app keeps a feed, with a little in it."""
+    """A database with a feed and some events."""
     url = f"sqlite:///{tmp_path}/jobs.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     scheduler = Scheduler(url, concurrency=0)

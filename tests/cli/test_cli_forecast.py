@@ -1,4 +1,4 @@
-"""The command forecast: the picture, the busiest minutes, the collisions, and what to do about them."""
+"""The command forecast: the picture, the busiest minutes, collisions and suggestions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_moved_moment_is_drawn_at_its_new_time(herd, ask):
     after = ask("forecast", "--days", "3", "--key", "report-00")["days"]
     assert (before[1]["hours"][9], before[1]["hours"][17]) == (1, 0)
     assert (after[1]["hours"][9], after[1]["hours"][17]) == (0, 1)
-    # Also of a rule that is only counted, and of one that has nothing else to come.
+    # Also with a dense rule, and with a rule without further fires.
     scheduler = Scheduler(concurrency=0)
     once = (now() + timedelta(hours=1)).replace(microsecond=0)
     scheduler.sync.add(key="once", when=Once(once), task="make_report")

@@ -1,4 +1,4 @@
-"""`evertick ha`, on three node processes that live."""
+"""`evertick ha`, with three live node processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _plain(text: str) -> list[str]:
 
 @pytest.fixture
 def fleet(start: Callable[..., Any], tmp_path: Path, postgres_url: str, evertick: Callable[..., Any]) -> Iterator[str]:
-    """Three processes on PostgreSQL, when each has told of its loops."""
+    """Three processes on PostgreSQL, after each has stored the ticks of its loops."""
     (tmp_path / "shop.py").write_text(PROGRAM)
     processes = []
     for number in range(3):
@@ -107,7 +107,7 @@ def _check_widths(url: str, on_terminal: Callable[..., str]) -> None:
 
 
 def _check_effect(url: str, tmp_path: Path) -> None:
-    """Outside of the ledger: each node has done it once for each moment of its own."""
+    """Checked outside of the ledger: each node ran once for each of its moments."""
     scheduler = Scheduler(url, concurrency=0)
     scheduler.sync.pause("refresh-cache")
     end = time.monotonic() + PATIENCE
@@ -142,7 +142,7 @@ def test_a_trigger_of_an_every_node_schedule_lists_all_runs(
         result = evertick("trigger", "refresh-cache", "--database", fleet)
         if "on 3 nodes: " in result.stdout:
             break
-        # Somebody was still at the moment before.
+        # A node was still running the previous moment.
         assert time.monotonic() < end, result.output
         time.sleep(0.1)
     shown = evertick("show", "refresh-cache", "--database", fleet).stdout

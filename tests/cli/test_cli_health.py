@@ -1,4 +1,4 @@
-"""`doctor`, `status` and `top` of the same ledger: one trouble has one name and one severity in all three."""
+"""`doctor`, `status` and `top` report a problem of the ledger with the same name and severity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_NODE, FAILED = ("no_node", "critical"), ("failed_runs", "warning")
 
 
 def found_by_all(evertick: Call) -> dict[str, str]:
-    """What all three find, each with its grade."""
+    """The findings of all three, with their severity."""
     doctor = {each["check"]: GRADES[each["severity"]] for each in json.loads(evertick("doctor", "--json").stdout)}
     status = json.loads(evertick("status", "--json").stdout)
     top = json.loads(evertick("top", "--json").stdout)
@@ -57,7 +57,7 @@ def on_store(database: str, work: Callable[[Store], Any]) -> None:
 
 
 def with_node(database: str, *, lease: int = HOUR, **fields: Any) -> None:
-    """A node that holds its lease and does nothing."""
+    """A live node that does nothing."""
     tasks = {name: TaskTerms() for name in ("make_report", "print_it")}
     node = {"id": "n", "name": "n", "app": "default", "version": "1", "queues": ("default",), "declares": {}}
 

@@ -67,7 +67,7 @@ def test_lines_that_cannot_be_imported_are_reported_on_stderr_in_the_file_and_by
 def test_imported_jobs_are_disabled(evertick, crontab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs.d").mkdir()
-    # Defaults that cron knows nothing of.
+    # Defaults that cron does not have.
     (tmp_path / "evertick.toml").write_text(
         "[defaults]\nretry = { constant = '1m', attempts = 5 }\noverlap = 'skip'\non_lost = 'rerun'\n"
     )
@@ -84,7 +84,7 @@ def test_imported_jobs_are_disabled(evertick, crontab, tmp_path, monkeypatch):
         assert job.is_enabled
         assert (job.definition.overlap, job.definition.catch_up) == ("allow", "skip")
         assert (job.task_options["retry"].attempts, job.task_options["on_lost"]) == (1, "fail")
-    # Whoever wants it at once says so, and gets the same jobs.
+    # With --enabled the jobs are the same, but enabled.
     result = evertick(*imported, "--force", "--enabled")
     assert "; look it over; a daemon that reads it runs them from now on\n" in result.stdout
     at_once = (tmp_path / "jobs.d/cron.toml").read_text()
@@ -126,7 +126,7 @@ def test_a_system_crontab_is_recognised_by_its_path(evertick, tmp_path, monkeypa
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True)
     path.write_text("17 * * * * daemon tidy --all\n")
-    # Wherever one stands, and however one writes it.
+    # From any directory, and in any spelling.
     result = evertick("import", "crontab", f"./{place}", "--tz", "UTC")
     assert result.exit_code == 0, result.stderr
     assert result.stderr == f"note: ./{place} is a crontab of the system, in which each line names its user\n"
@@ -139,7 +139,7 @@ def test_a_system_crontab_is_recognised_by_its_path(evertick, tmp_path, monkeypa
 
 def test_a_column_of_users_is_recognised_in_other_files(evertick, tmp_path):
     path = tmp_path / "shop"
-    # Some users are called like programs, and what follows those is no command.
+    # Some users have names of programs; the word after them is no command.
     lines = ("daemon tidy --all", "cat /etc/hosts", "tidy --all", "root tidy", "backup --all")
     path.write_text("".join(f"1 * * * * {line}\n" for line in lines))
     notes = evertick("import", "crontab", str(path), "--tz", "UTC").stderr.splitlines()
@@ -174,7 +174,7 @@ def test_a_second_import_keeps_the_job_names_of_the_first(evertick, tmp_path, mo
     assert "# Notes of the import:\n#   line 1: jobs.d/one.toml already has a job 'backup'" in second
     result = evertick("config", "check")
     assert (result.exit_code, "evertick.toml is right: 5 jobs" in result.stdout) == (0, True), result.stdout
-    # What is imported anew keeps the names that it has.
+    # A repeated import keeps the existing names.
     for name, text in (("one", first), ("two", second)):
         evertick("import", "crontab", name, "--tz", "UTC", "--output", f"jobs.d/{name}.toml", "--force")
         assert (tmp_path / f"jobs.d/{name}.toml").read_text() == text
@@ -217,12 +217,12 @@ def test_a_line_that_is_no_text_is_reported_with_its_number(evertick, tmp_path):
 
 
 def tidy():
-    """What the job in the store calls."""
+    """The function of the job in the store."""
 
 
 @pytest.fixture
 def job_store(tmp_path):
-    """One job that can be carried over, and one that cannot."""
+    """One job that can be imported, and one that cannot."""
     url = f"sqlite:///{tmp_path}/jobs.sqlite"
     store, scheduler = SQLAlchemyJobStore(url), BackgroundScheduler(timezone="UTC")
     store.start(scheduler, "default")
@@ -281,7 +281,7 @@ def test_an_empty_crontab_is_reported(evertick, tmp_path):
 
 
 def test_invisible_characters_of_a_line_are_escaped(evertick, tmp_path):
-    """U+202E shows the rest of a line backwards: `rm -rf /` may read as something else."""
+    """U+202E shows the rest of a line backwards, which can hide `rm -rf /`."""
     nasty = "say \u202e'gnihtyreve\u202c' \x9b2J\x7f \u2066x\u2069 \ufeff\U000e0041 grün 👩\u200d🔧"
     (tmp_path / "crontab").write_text(f"# \u202etesrever\nNAME=\u202evalue\n0 1 * * * {nasty}\n@reboot {nasty}\n")
     for args in ([], ["--json"]):
@@ -311,7 +311,7 @@ def test_a_pipe_without_a_writer_is_refused_at_once(evertick, tmp_path):
     result = evertick("import", "crontab", str(tmp_path / "pipe"))
     assert result.exit_code == 1
     assert result.stderr == f"error: '{tmp_path}/pipe' cannot be read: it is a named pipe, not a regular file\n"
-    # Names beside the output are looked for in files alone.
+    # Names beside the output are searched only in regular files.
     (tmp_path / "crontab").write_text(LINES)
     os.mkfifo(tmp_path / "jobs.toml")
     assert evertick("import", "crontab", str(tmp_path / "crontab"), "--output", str(tmp_path / "o.toml")).exit_code == 0

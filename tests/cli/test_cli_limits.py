@@ -1,4 +1,4 @@
-"""What the command line says of runs that a limit holds back."""
+"""Runs blocked by a limit, on the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_show_and_history_name_the_limit_that_blocks_a_run(
         press.sync.enqueue()
         assert begun.wait(20)
         held = press.sync.enqueue()
-        while scheduler.sync.runs(states=["waiting"]):  # until a claim has looked at it
+        while scheduler.sync.runs(states=["waiting"]):  # until a claim has blocked it
             pass
         shown, listed = evertick("show", held.id).stdout, evertick("history").stdout
         may_end.set()

@@ -1,4 +1,4 @@
-"""The command logs: what a run has said, and what it says until it has ended."""
+"""The command logs: the log of a run, and following it to its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evertick import Constant, Context, Scheduler
 
 
 class Program:
-    """A node whose job waits for us between its lines."""
+    """A node whose job waits for the test between its lines."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""On a terminal of 80 columns: what must be read or copied is there, and nothing is wider than it."""
+"""Output on 80 columns: required text is complete, and no line is wider."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_the_default_ledger_is_named_if_none_was_given(database, tmp_path, narro
     told = "(ledger: sqlite:///evertick.db; name another with --database)"
     assert narrow(None, "list")[0] == told
     monkeypatch.chdir(tmp_path)
-    # One that is empty names none either.
+    # An empty list names none either.
     for change in (
         lambda: monkeypatch.setenv("EVERTICK_DATABASE", ""),
         lambda: monkeypatch.delenv("EVERTICK_DATABASE"),
@@ -221,7 +221,7 @@ def test_every_help_fits(evertick, path):
     assert [line for line in lines if len(line) > COLUMNS] == []
 
 
-# --- listings of a ledger with long keys, long rules and several zones
+# --- lists of a ledger with long keys, long rules and several zones
 
 LONG = "warehouse.sync.stock-levels-of-all-branches-in-the-east"
 RULE = "cron */15 8-18 1,2,3,4,5,6,7,8,9,10,11,12 * 1-5; tz=America/New_York"
@@ -232,7 +232,7 @@ SOON = [f"delayed-{number}" for number in range(30)]
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A ledger in which something has failed, and thirty delayed runs wait."""
+    """A ledger with failed runs and thirty delayed runs."""
     url = f"sqlite:///{tmp_path_factory.mktemp('busy')}/jobs.db"
     node = Scheduler(url, node_name="shop@warehouse-host-17.example.org", feed="7d")
     failed = threading.Event()
@@ -291,7 +291,7 @@ def test_a_narrow_forecast_has_complete_recommended_rules(shown, ask, busy):
     text = "\n".join(shown("forecast", "--days", "14"))
     assert suggestions
     for each in suggestions:
-        # On a line of its own, or on that of its key.
+        # On its own line, or on that of its key.
         assert re.search(rf"^.*\b{re.escape(each['when'])}( |$)", text, re.MULTILINE)
         assert re.search(rf"(instead:|  ) ?{re.escape(each['instead'])}$", text, re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Nodes are told by their names: in listings, of one run, in JSON beside their ids; what is left of pruned ones."""
+"""Names of nodes: in lists, for one run, in JSON beside their ids, and for pruned nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evertick.model import Node
 
 @pytest.fixture
 def pair(tmp_path, monkeypatch) -> Iterator[str]:
-    """Two nodes that have each run what is for every node."""
+    """Two nodes that each ran an every-node schedule."""
     url = f"sqlite:///{tmp_path}/jobs.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     monkeypatch.setenv("TZ", "UTC")
@@ -84,7 +84,7 @@ def test_a_running_run_has_its_current_attempt_and_why_names_its_node(tmp_path, 
 
 
 def a_node(id_: str, name: str, died_at: datetime | None = None, *, hour: int = 0) -> Node:
-    """One that has started and beaten in this hour."""
+    """A node that started and sent a heartbeat in this hour."""
     given: dict[str, Any] = dict.fromkeys(Node.__struct_fields__)
     started = datetime(2026, 1, 31, hour, tzinfo=UTC)
     times = {"started_at": started, "beat_at": started + timedelta(minutes=50), "died_at": died_at}
@@ -92,7 +92,7 @@ def a_node(id_: str, name: str, died_at: datetime | None = None, *, hour: int = 
 
 
 def test_the_end_of_an_id_is_shown_only_for_ambiguous_names():
-    # Killed, started again, and only then written down as dead.
+    # Killed, restarted, and only then declared dead.
     noticed = datetime(2026, 1, 31, 1, 10, tzinfo=UTC)
     restarted = [a_node("n-000001", "web", noticed), a_node("n-000002", "web", hour=1)]
     assert known_names(restarted) == {"n-000001": "web", "n-000002": "web"}

@@ -1,4 +1,4 @@
-"""Commands of a user who may not look into the directory of the ledger, as monitors often are."""
+"""Commands of a user without access to the directory of the ledger, like many monitors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import Result
 from evertick.config.files import find_file
 from other_user import closed_to_us
 
-# Before anybody becomes somebody else.
+# Imported before the process changes its user.
 _US = pwd.getpwuid(os.getuid()).pw_name
 
 Call = Callable[..., Result]
@@ -22,7 +22,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def closed(database: str, tmp_path: Path, evertick: Call) -> Iterator[Path]:
-    # What is imported late must be there before nothing can be read any more.
+    # Lazy imports must be loaded while files can still be read.
     for command in ("status", "list", "doctor", "history"):
         evertick(command)
     with closed_to_us(tmp_path):

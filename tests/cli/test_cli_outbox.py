@@ -11,7 +11,7 @@ from evertick import Constant, Message, Scheduler
 
 @pytest.fixture
 def messages(database) -> dict[str, Message]:
-    """One that was given up, one that was sent, one that nobody sends."""
+    """A dead message, a sent one, and one without a sender."""
     node = Scheduler(database, node_name="post@host")
 
     @node.sender("webhook", retry=Constant("1ms", attempts=2))

@@ -1,4 +1,4 @@
-"""The command line on PostgreSQL: the same commands, and clear words when the server, its rights or its driver lack."""
+"""The command line on PostgreSQL: the same commands, and errors about server, privileges and driver."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def url(empty_postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def used(url: str) -> Iterator[str]:
-    """A store with a run that succeeded, one that failed, and a node that lives."""
+    """A store with a succeeded run, a failed run, and a live node."""
     scheduler = Scheduler(url, node_name="shop@host")
     ended = threading.Semaphore(0)
 
@@ -66,11 +66,11 @@ def used(url: str) -> Iterator[str]:
         yield url
 
 
-# --- looking after it ------------------------------------------------------------------------------------------------
+# --- maintenance ----------------------------------------------------------------------------------------------------
 
 
 def said(start: Start, *words: str, **options: Any) -> tuple[int, str]:
-    """The exit code of a command in a process of its own, and what it said."""
+    """The exit code and the output of a command in its own process."""
     process = start(*words, **options)
     out, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
@@ -167,7 +167,7 @@ def test_a_role_at_its_connection_limit_is_told_how_to_raise_it(
     assert "max_connections" not in said
 
 
-# --- everything else -------------------------------------------------------------------------------------------------
+# --- other commands --------------------------------------------------------------------------------------------------
 
 READING = [
     ["list"],
@@ -208,17 +208,17 @@ def test_every_command_works_as_on_a_file(evertick: Evertick, used: str) -> None
 
 def test_the_doctor_finds_only_the_failed_run(evertick: Evertick, used: str) -> None:
     result = evertick("doctor")
-    # The fixture has run a job that fails.
+    # The fixture ran a failing job.
     assert result.exit_code == 1
     assert result.output.startswith("warning  1 run failed in the last hour: ")
     assert result.output.endswith("1 warning\n")
 
 
-# --- troubles --------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def refusal(evertick: Evertick, database: str, *, code: int = 1) -> str:
-    """What is said of a store that cannot be used, by two commands; in time, and without the password."""
+    """The errors of two commands for an unusable store, in time and without the password."""
     began = time.monotonic()
     results = [evertick(*words, "--database", database) for words in (["list"], ["db", "status"])]
     assert time.monotonic() - began < 20
@@ -249,11 +249,11 @@ def test_an_unknown_parameter_of_the_url_is_named(evertick: Evertick) -> None:
 
 @pytest.fixture(scope="module")
 def strict_dsn() -> Iterator[str]:
-    """A server that asks Ann for her password, which is another than she says."""
+    """A server that rejects Ann's password."""
     with tempfile.TemporaryDirectory(prefix="evhba") as folder:
         rules = Path(folder) / "hba.conf"
         rules.write_text("host all ann 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n")
-        # Read by the server, which is another user if this one is root.
+        # The server reads it as another user if this one is root.
         if (user := other_user()) is not None:
             for path in (folder, rules):
                 os.chown(path, user, -1)

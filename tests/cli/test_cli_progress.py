@@ -1,4 +1,4 @@
-"""How far long work has come, where nobody looks at a terminal."""
+"""Progress of long work without a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evertick.cli.show.progress import progress, repeated
 
 
 class Elapsed:
-    """A clock that stands still until it is told."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -71,7 +71,7 @@ async def test_waiting_is_reported_at_growing_intervals(clock, capsys, monkeypat
 
 
 async def _turn() -> None:
-    """Let other tasks go on."""
+    """Let other tasks run."""
     turned = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(turned.set_result, None)
     await turned

@@ -1,4 +1,4 @@
-"""A ledger that cannot be written can be read: a read-only file system, or no right to write file and directory."""
+"""A read-only ledger can be read: on a read-only file system, or without write permission."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-# A mount that only the command sees; in a namespace of its own also for a user who is not root.
+# A mount in the command's own namespace, which also a user other than root can make.
 _MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
-# Root without its right to pass over permissions.
+# Root without the capability to ignore permissions.
 _BOUND_BY_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 
 # Commands one after the other in one interpreter: an answer in JSON for each.

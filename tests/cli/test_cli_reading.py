@@ -1,4 +1,4 @@
-"""Commands that look at the ledger."""
+"""Commands that read the ledger."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def some_run(evertick_ask, **changes) -> Run:
 
 def test_show_of_a_run_has_its_cause_and_its_losses(database, ask):
     for cause in Cause:
-        # What was enqueued is shown as a call, in the column before.
+        # An enqueued run is shown as a call, in the column before.
         is_plain = cause in (Cause.FIRE, Cause.EVERY_NODE, Cause.ENQUEUE)
         assert remark(some_run(ask, cause=cause)) == ("" if is_plain else f"by {cause.value}")
     assert remark(some_run(ask, losses=1)) == "it was lost once, run again"
@@ -383,12 +383,12 @@ def test_a_time_distance_has_one_or_two_units(seconds, words, short):
     assert (distance(there, moment), distance(there, moment, is_short=True)) == (words, short)
 
 
-# --- what has happened, and what is only planned
+# --- past and planned runs
 
 
 @pytest.fixture
 def delayed(tmp_path, monkeypatch):
-    """One run that has ended, one that was cancelled before its moment, and thirty for later; no node runs."""
+    """A finished run, a run cancelled before its moment, and thirty delayed runs; no node is alive."""
     url = f"sqlite:///{tmp_path}/delayed.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     monkeypatch.setenv("TZ", "UTC")

@@ -14,14 +14,14 @@ from evertick import Scheduler
 
 @pytest.fixture
 def failed_run(database, ask):
-    """The one that the prepared database has."""
+    """The failed run of the example database."""
     (run,) = ask("failed")
     return run
 
 
 @pytest.fixture
 def several(database):
-    """Three more that failed, of a task without a schedule; answers their ids, newest first."""
+    """Three more failed runs, of a task without a schedule; returns their ids, newest first."""
     scheduler = Scheduler(database)
     ended = threading.Semaphore(0)
     scheduler.on("failed", lambda event: ended.release())
@@ -118,7 +118,7 @@ def test_one_rerun_obeys_the_overlap_policy_of_its_schedule_by_default(failed_ru
 
 @pytest.fixture
 def pile(database, evertick, ask):
-    """Three failed runs of the schedule "print", two of them with a label; answers their ids, oldest first."""
+    """Three failed runs of the schedule "print", two of them with a label; returns their ids, oldest first."""
     scheduler = Scheduler(database)
     ended = threading.Semaphore(0)
     scheduler.on("failed", lambda event: ended.release())

@@ -1,4 +1,4 @@
-"""What holds for every command: help, usage, errors, pipes, terminals, imports."""
+"""Rules for every command: help, usage, errors, pipes, terminals, imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evertick.cli.exits import EXIT_CODES
 
 
 def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Groups and what is in them."""
+    """Groups and their commands."""
     if path:
         yield " ".join(path)
     if isinstance(command, click.Group):
@@ -28,7 +28,7 @@ def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterato
 
 
 COMMANDS = list(every_command(cli))
-# Those that have nothing to answer a program, each for its reason; the page of the command line says so, too.
+# Commands without a result for programs, as the page of the command line says.
 WITHOUT_JSON = {
     "run": "is a node, and logs",
     "daemon": "is a node, and logs",
@@ -40,7 +40,7 @@ WITHOUT_JSON = {
     "import": "is a group",
     "config": "is a group",
 }
-# A configuration says where the ledger is; what is about one takes no other.
+# Commands about a configuration take no other ledger.
 OF_CONFIGURATION = ("apply", "config check", "config show")
 WITHOUT_STORE = (
     *WITHOUT_JSON,
@@ -79,13 +79,13 @@ def test_a_command_without_a_result_has_no_json_option(evertick, command):
 def test_every_command_on_a_store_takes_a_database_and_an_app(evertick, command):
     text = evertick(*command.split(), "--help").stdout
     assert "--database" in text
-    # What concerns the database itself concerns all apps.
+    # Commands about the database apply to all apps.
     assert ("--app" in text) != command.startswith("db ")
 
 
 def test_the_exit_codes_of_the_help_are_those_of_the_reference_page(evertick):
     shown = evertick("--help").stdout.partition("Exit codes:\n")[2]
-    # Lines that go on are set in further.
+    # Continuation lines are indented further.
     told = dict(re.findall(r"^ +(\d+) +(.+)$", re.sub(r"\n {6,}", " ", shown), re.MULTILINE))
     page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
     table = page.partition("## Exit codes")[2]

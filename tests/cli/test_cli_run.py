@@ -1,4 +1,4 @@
-"""`evertick run`: finding the scheduler, signals and exit codes, working beside other processes."""
+"""`evertick run`: finding the scheduler, signals, exit codes, and other processes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_root_does_not_import_files_that_another_user_can_change(
 
 
 def wait_for(stream, words: str) -> str:
-    """The first line with these words; what the process said before is shown if it never comes."""
+    """The first line with these words; otherwise a failure with all output."""
     said = []
     for line in stream:
         said.append(line)
@@ -160,7 +160,7 @@ def test_a_triggered_run_is_executed_by_the_node_in_another_process(start, tmp_p
 
 @pytest.fixture
 def in_the_folder(tmp_path, monkeypatch):
-    """This process is in the folder of the test, and forgets what it has imported from there."""
+    """Run in the folder of the test, and forget its imports afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     known = set(sys.modules)
@@ -210,7 +210,7 @@ def test_a_scheduler_that_cannot_be_found_is_an_error_with_the_fix(
 @pytest.mark.parametrize("where", ["hello:scheduler", "hello", "greetings.hello"])
 @pytest.mark.parametrize("end", ["scheduler.run()", "sys.exit(scheduler.run())", "def main(): scheduler.run()\nmain()"])
 def test_a_module_that_runs_its_scheduler_at_its_end_is_run_by_the_command(start, tmp_path, where, end):
-    """As a first program does it, without a guard. Nothing after that is done, and the module can be imported."""
+    """As in a first program, without a guard. The rest of the module does not run, and it can be imported."""
     folder = tmp_path / where.rpartition(".")[0]
     folder.mkdir(exist_ok=True)
     program = PROGRAM.replace("async def tick():", f"async def tick():\n    import {where.partition(':')[0]} as again")
@@ -283,7 +283,7 @@ def test_the_demo_ends_and_shows_its_results(start, tmp_path):
     assert re.search(r"report  succeeded  late ", ledger)
     assert re.search(r"report  skipped    coalesced .* moments since ", ledger)
 
-    # What was kept is a database like any other.
+    # The kept file is an ordinary database.
     reading = start("history", "mail", "--json", "--database", "sqlite:///kept.db")
     (run,) = json.loads(reading.communicate()[0])
     assert (run["verdict"], run["attempts"], run["result"]) == ("succeeded", 3, "sent")

@@ -1,4 +1,4 @@
-"""Commands about runs, however they came about: runs, history --task, why; and how a run is named."""
+"""Commands about runs of any cause: runs, history --task, why; and ids of runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evertick.cli.show.words import now
 
 @pytest.fixture
 def queue(tmp_path, monkeypatch):
-    """A node with one slot for a task: of three runs enqueued by hand one is at work, two are blocked."""
+    """A node and a task with a limit of one: of three enqueued runs one is running, two are blocked."""
     monkeypatch.setenv("EVERTICK_DATABASE", f"sqlite:///{tmp_path}/jobs.db")
     monkeypatch.setenv("TZ", "UTC")
     scheduler, begun, may_end = Scheduler(), threading.Event(), threading.Event()
@@ -88,7 +88,7 @@ def test_a_run_can_be_given_by_a_prefix_of_its_id(database, ask, evertick):
     assert f"run '{run['id']}' had ended already" in evertick("cancel", begins).stderr
     assert ask("rerun", begins)["caused_by"] == run["id"]
     assert "there is no schedule or run" in evertick("show", run["id"][:7]).stderr
-    # Now there are two: the rerun was made in another minute of the clock at most.
+    # Two runs now: the id of the rerun has the same first characters.
     result = evertick("cancel", run["id"][:8])
     assert (result.exit_code, "several runs have an id that begins with" in result.stderr) == (2, True)
 

@@ -1,4 +1,4 @@
-"""Runs of shell jobs on the command line: logs, show, why and failed tell what became of a command."""
+"""Runs of shell jobs on the command line: logs, show, why and failed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOBS = {
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A ledger in which each of the jobs has run once, by its schedule."""
+    """A ledger in which each job ran once, by its schedule."""
     monkeypatch.setenv("EVERTICK_SECRET_T", "open sesame")
     url = f"sqlite:///{tmp_path}/jobs.db"
     scheduler, left = Scheduler(url, drivers=["shell"], node_name="ops@host"), threading.Semaphore(0)
@@ -52,7 +52,7 @@ def lines_of(result: Result) -> list[str]:
 
 def test_logs_has_the_output_by_stream_and_the_duration_of_the_command(url: str, evertick: Evertick) -> None:
     *written, last = lines_of(evertick("logs", "good", "--database", url))
-    # In the order of its streams; between two streams nobody knows it. Control characters reach no terminal.
+    # In order within each stream; the order between streams is unknown. Control characters reach no terminal.
     assert sorted(written) == ["stderr   a  [31mred [0m word", "stdout   ***", "stdout   hello"]
     took = r"info     exit code 0; CPU time \d+\.\d\d s, peak memory \d+\.\d MiB in one process"
     assert re.fullmatch(took, last)

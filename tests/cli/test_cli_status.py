@@ -1,4 +1,4 @@
-"""`evertick status`: one line, an exit code for monitors, and what is behind it."""
+"""`evertick status`: one line and an exit code for monitors, and its rules."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], is_so: Callable[[T], object]) -> T:
-    """Look again and again; what a broker does has no event to wait on."""
+    """Repeat the call: a broker has no event to wait for."""
     for _ in range(1_200):
         if is_so(found := look()):
             return found
@@ -65,7 +65,7 @@ def until(look: Callable[[], T], is_so: Callable[[T], object]) -> T:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
-    """A living node with a schedule, on the database that commands find."""
+    """A live node with a schedule, on the database that commands find."""
     url = f"sqlite:///{tmp_path}/live.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
     scheduler = Scheduler(url, node_name="box")
@@ -154,7 +154,7 @@ def test_an_unreachable_broker_and_a_queue_without_workers_are_reported(
             away = until(lambda: evertick("status", *flags), lambda result: "redis" in result.stdout)
             assert away.exit_code == 1
             assert away.stdout.startswith("WARNING: channel redis: the oldest message is tried in vain for ")
-            # Also right after a try, when the next one is yet to come.
+            # Also right after an attempt, while the message waits for the next.
             [message] = scheduler.sync.messages(channel="redis")
             again = until(
                 lambda: scheduler.sync.messages(channel="redis")[0], lambda found: found.attempts > message.attempts
@@ -233,7 +233,7 @@ def test_an_unreachable_database_is_critical(evertick: Call, monkeypatch: pytest
 
 def test_status_changes_nothing(database: str, evertick: Call) -> None:
     with closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as watching:
-        # Counts what others have written, as long as this connection is open.
+        # Counts commits of other connections while this one is open.
         (before,) = watching.execute("PRAGMA data_version").fetchall()
         evertick("status")
         assert watching.execute("PRAGMA data_version").fetchall() == [before]
@@ -252,13 +252,13 @@ def test_the_daemon_of_a_configuration_is_shown(tmp_path: Path, node: Scheduler,
     assert "the daemon rejected its new configuration: evertick.toml:3: x" in result.stdout
     words = r"^Daemon +process 1 of /etc/evertick.toml, read again .* ago, but what is new does not hold$"
     assert re.search(words, result.stdout, re.MULTILINE)
-    # One that keeps another ledger in the same directory is not meant.
+    # Not a daemon with another ledger in the same directory.
     write_report(tmp_path / "state", msgspec.structs.replace(report, app="other", problems=("theirs",)))
     assert evertick("status", "--config", str(config)).exit_code == 0
-    # A process that is not there says nothing any more, and the next that writes clears it away.
+    # The entry of a stopped process is ignored, and the next write deletes it.
     write_report(tmp_path / "state", msgspec.structs.replace(report, pid=4194304, problems=("old",)))
     assert evertick("status", "--config", str(config)).exit_code == 0
-    # Nor does one whose number another process has by now.
+    # An entry whose process id belongs to another process is ignored, too.
     write_report(tmp_path / "state", msgspec.structs.replace(report, start_tick=1, problems=("old",)))
     assert evertick("status", "--config", str(config)).exit_code == 0
     write_report(tmp_path / "state", report)
@@ -366,7 +366,7 @@ def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
     grade, words = graded(channels=[channel])
     assert grade == Grade.WARNING
     assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 messages given up"]
-    # As a message stands that is tried again and again: its next try is yet to come.
+    # Like a message with repeated retries: it waits for the next attempt.
     soon = to_us(NOW + timedelta(seconds=20))
     channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=0, oldest_due_at=soon, oldest_failing_at=due)
     words = ["channel redis: the oldest message is tried in vain for 5 min"]

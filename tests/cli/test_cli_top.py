@@ -1,4 +1,4 @@
-"""The live view: what it shows, how it ends, and what fits on a screen."""
+"""The live view: its sections, its end, and its layout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 20.0
 
 @pytest.fixture
 def busy(tmp_path: Path):
-    """A node at work: its job has told how far it is, and waits."""
+    """A node whose job has reported progress and waits."""
     url = f"sqlite:///{tmp_path}/busy.db"
     scheduler, begun, may_end = Scheduler(url, node_name="shop@host"), threading.Event(), threading.Event()
 
@@ -122,7 +122,7 @@ def test_top_shows_failing_duties_and_dead_messages(tmp_path, ask, evertick):
 
 
 class Screen:
-    """A process on a terminal, and what it has drawn so far."""
+    """A process on a terminal, with its output so far."""
 
     def __init__(self, start, url: str, *args: str) -> None:
         self.ours, theirs = pty.openpty()
@@ -142,7 +142,7 @@ class Screen:
         try:
             while part := os.read(self.ours, 65536):
                 self.text += part.decode(errors="replace")
-        except OSError:  # how Linux says that the other end was closed
+        except OSError:  # on Linux: the other end was closed
             pass
         os.close(self.ours)
 
@@ -155,14 +155,14 @@ def test_top_runs_until_it_is_ended_and_restores_the_screen(busy, start, how):
     screen = Screen(start, busy, "--interval", "200ms")
     screen.read_until("half of it")
     first = screen.text.count("Running")
-    while screen.text.count("Running") < first + 2:  # it looks again by itself
+    while screen.text.count("Running") < first + 2:  # it refreshes automatically
         screen.text += os.read(screen.ours, 65536).decode(errors="replace")
     if how == "term":
         screen.process.send_signal(signal.SIGTERM)
     else:
         os.write(screen.ours, b"q" if how == "q" else b"\x03")
         if how == "ctrl-c":
-            # Without a session of its own the process has no terminal that makes a signal of the key.
+            # Ctrl-C sends a signal only if the process has its own session and terminal.
             screen.process.send_signal(signal.SIGINT)
     screen.read_to_the_end()
     assert screen.process.wait(PATIENCE_SECONDS) == 0

@@ -1,4 +1,4 @@
-"""Files to be read as configurations."""
+"""Fixtures with configuration files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> type[EchoDriver]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the files are, and where one is when reading them."""
+    """The folder of the files, which is the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -58,7 +58,7 @@ def authority(folder: Path) -> Path:
 
 @pytest.fixture
 def load(folder: Path, write: Callable[..., Path]) -> Callable[..., Configuration]:
-    """Read a text as ./evertick.toml, with this environment alone."""
+    """Load a text as ./evertick.toml, with only this environment."""
 
     def read(text: str, environ: Mapping[str, str] | None = None, **flags: tuple[str, Any]) -> Configuration:
         write(text)
@@ -70,7 +70,7 @@ def load(folder: Path, write: Callable[..., Path]) -> Callable[..., Configuratio
 
 @pytest.fixture
 def problems(load: Callable[..., Configuration]) -> Callable[..., list[str]]:
-    """What is wrong with a text."""
+    """The errors of a text."""
 
     def refused(text: str, environ: Mapping[str, str] | None = None, **flags: tuple[str, Any]) -> list[str]:
         with pytest.raises(InvalidConfiguration) as wrong:

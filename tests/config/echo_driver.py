@@ -1,4 +1,4 @@
-"""A driver of our own to name in files: it writes down what it was to say."""
+"""A third-party driver for configuration files: it records its texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Echo", "EchoDriver"]
 
 
 class Echo(Spec, frozen=True, kw_only=True):
-    """A job that writes down its text, so that tests see it run."""
+    """A job that records its text."""
 
     driver: ClassVar[str] = "echo"
     short: ClassVar[str | None] = "text"
@@ -24,7 +24,7 @@ class Echo(Spec, frozen=True, kw_only=True):
     text: str
     times: int = 1
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    # Waits until it is let go.
+    # Waits until the test sets `may_end`.
     waits: bool = False
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
@@ -36,7 +36,7 @@ class EchoDriver:
     can_be_cancelled = True
     kill_after = 0
     heard: ClassVar[list[str]] = []
-    # The texts of those that have run and were not closed since.
+    # The texts of jobs that ran and were not closed since.
     open: ClassVar[list[str]] = []
     has_begun: ClassVar[asyncio.Event]
     may_end: ClassVar[asyncio.Event]

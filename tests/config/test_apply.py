@@ -1,4 +1,4 @@
-"""What a file would change in the ledger is shown before, and changed in one step; nothing of others is touched."""
+"""Apply: the plan of a file is shown first, then applied in one step, and other schedules are not touched."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def file(load: Load, url: str) -> File:
 
 @pytest.fixture
 async def ledger(url: str) -> AsyncIterator[Scheduler]:
-    """Somebody who looks at it."""
+    """A reader of the plan."""
     scheduler = Scheduler(url, concurrency=0)
     yield scheduler
     await scheduler.close()
@@ -86,7 +86,7 @@ async def test_fires_beyond_the_listed_ones_are_counted_in_the_total(file: File)
     plan = await file.apply(often + too)
     assert [(each.fires_new, each.is_complete) for each in plan.adds] == [(20_160, False)] * 2
     assert plan.words() == "schedules: 2 added; fires: 40,320 added"
-    # Two that fire so often are compared as far as they are listed.
+    # Very frequent rules are compared up to the listed fires.
     plan = await file.apply(often + text.format("too", "*/2"))
     assert plan.words() == "schedules: 1 changed, 1 unchanged; fires: at least 1,000 removed"
     plan = await file.apply(text.format("too", "*/2"), prune=True)
@@ -94,7 +94,7 @@ async def test_fires_beyond_the_listed_ones_are_counted_in_the_total(file: File)
 
 
 async def test_apply_does_what_its_plan_shows(file: File, ledger: Scheduler) -> None:
-    # Not between the old moment and the new one, where one day's fire is lost by the change, and another day's is won.
+    # Not between the old and the new time of day, where the change drops or adds the fire of a day.
     hour = 3 if datetime.now(UTC).hour >= 6 else 15
     nightly = NIGHTLY.replace("0 3", f"0 {hour}")
     plan = await file.apply(nightly + HOURLY, days=2)
@@ -142,7 +142,7 @@ async def test_schedules_missing_from_the_file_are_removed_only_with_prune(file:
 async def test_schedules_of_code_other_files_and_run_time_are_never_removed(
     file: File, ledger: Scheduler, url: str
 ) -> None:
-    # A program whose nodes are called as those of the file are, and another file with a name of its own.
+    # A program whose nodes have the same name as those of the file, and another file with its own name.
     program = Scheduler(url, node_name="evertick@host")
 
     @program.every("1d", key="coded")
@@ -247,7 +247,7 @@ async def test_calendars_of_the_file_also_apply_to_schedules_of_others(file: Fil
         assert fire_at.strftime("%a") == "Sat"
     assert await ledger.calendars() == [Calendar("business", include=["sat"])]
     assert (await file.apply(weekdays.format(days="sat"))).is_empty
-    # One that is in the file no more, and is left, goes by the new calendar, too.
+    # A schedule that is no longer in the file, and is kept, uses the new calendar, too.
     plan = await file.apply("[calendars.business]\ninclude = ['sun']\n", days=7)
     assert (keys(plan), plan.left) == ({"changes": ["daily", "theirs"]}, ("daily",))
     plan = await file.apply("[calendars.business]\ninclude = ['tue']\n", days=7, prune=True)
@@ -296,7 +296,7 @@ async def test_a_changed_option_alone_changes_no_fire(file: File) -> None:
         True,
         [("priority", "0", "5")],
     )
-    # What belongs to the task is with the nodes, and not in the ledger.
+    # Options of the task are on the nodes, and not in the ledger.
     assert (await file.plan(HOURLY + "priority = 5\nretry = { constant = '9s', attempts = 3 }\n")).is_empty
     assert Constant("9s", 3) != Constant("1s", 2)
 

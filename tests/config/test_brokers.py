@@ -1,4 +1,4 @@
-"""The drivers of brokers get what the file says of their servers, each in its own form."""
+"""Drivers of brokers get their server settings from the file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_job_for_an_unconfigured_broker_is_reported_with_its_line(
     for driver in ("redis", "nats"):
         said = f"no server is configured; set address or url under [{driver}]"
         assert problems(job.format(driver=driver)) == [f"evertick.toml:3: jobs.a.{driver}: {said}"]
-    # A node that leaves such jobs to others need not know.
+    # A node that leaves such jobs to others needs no broker.
     assert len(load("[node]\ndrivers = ['shell']\n" + job.format(driver="redis")).jobs) == 1
 
 

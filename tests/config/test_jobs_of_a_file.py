@@ -1,4 +1,4 @@
-"""Jobs of a file become what the same jobs in code would be."""
+"""Jobs of a file are the same as jobs in code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Load = Callable[..., Configuration]
     ],
 )  # fmt: skip
 def test_a_rule_has_one_of_four_forms(load: Load, text: str, rule: str) -> None:
-    """A time without an offset is one of the zone of the job, else of the node."""
+    """A time without an offset is in the zone of the job, or else of the node."""
     [job] = load(f"[node]\ntz = 'Europe/Berlin'\n[jobs.a]\necho = 'x'\n{text}").jobs
     assert job.rule.text == rule
 
@@ -153,7 +153,7 @@ echo = "x"
     assert jobs["sentence"].task_options == {}
     assert (jobs["plain"].definition.overlap, jobs["own"].definition.overlap) == ("queue", "allow")
     assert (jobs["plain"].definition.labels, jobs["own"].definition.labels) == ({"team": "ops"}, {"of": "mine"})
-    # An error about a default is told where the default stands.
+    # An error about a default names the line of the default.
     assert jobs["plain"].places["timeout"] == "evertick.toml:6"
     assert jobs["own"].places["timeout"] == "evertick.toml:16"
 
@@ -226,7 +226,7 @@ def test_references_in_a_shell_command_are_left_to_the_shell(load: Load, monkeyp
     assert b == Echo(text="${HOME%/*}", headers={"h": "why"})
 
 
-# --- shown
+# --- shown settings
 
 
 def test_shown_settings_have_their_origin_and_no_secret(load: Load, folder: Path) -> None:
@@ -273,7 +273,7 @@ args = { url = "https://u:hush@h/", password = "hush", secret = "NAME" }
 
 
 def test_an_imported_crontab_is_a_valid_configuration(folder: Path, write: Callable[..., Path], load: Load) -> None:
-    """The shell's own references stay the shell's, those in variables are those that the crontab has."""
+    """References in commands are left to the shell, those in variables are as in the crontab."""
     crontab = write("A=${B}\n# every night\n0 3 * * * echo ${HOME:-none} \\% done%line %two\n@daily x\n", "crontab")
     done = CliRunner().invoke(cli, ["import", "crontab", str(crontab), "--tz", "Europe/Berlin", "--output", "c.toml"])
     assert done.exit_code == 0, done.output

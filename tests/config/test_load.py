@@ -1,4 +1,4 @@
-"""What holds: defaults, then files, then the environment, then flags; and where each value comes from."""
+"""Layers of settings (defaults, files, environment, flags), and the origin of each value."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_variables_that_kubernetes_sets_for_a_service_are_ignored(
         "EVERTICK_REDIS_PORT_6379_TCP_ADDR": "10.0.0.11",
     }
     assert load("", environ).connections == {}
-    # Without such a service it is a key that somebody has made up.
+    # Without such a service it is an unknown key.
     del environ["EVERTICK_REDIS_SERVICE_HOST"]
     assert len(problems("", environ)) == len(environ)
 
@@ -77,7 +77,7 @@ def test_every_setting_of_a_scheduler_has_a_key_with_the_same_default(load: Load
     settings = load("").settings
     parameters = inspect.signature(Scheduler).parameters
     assert set(settings) == set(parameters) - {"url", "unknown"}
-    own = {"node_name", "drivers"}  # a node of a configuration has a name of its own, and runs all that there is
+    own = {"node_name", "drivers"}  # a node of a configuration has its own name and all drivers
     for name, value in settings.items():
         if name not in own:
             assert value == parameters[name].default, name
@@ -116,7 +116,7 @@ def test_files_are_included_by_name_and_by_pattern_in_order(write: Write, load: 
     assert [job.name for job in loaded.jobs] == ["a", "b", "c"]
     assert [job.place for job in loaded.jobs] == ["conf.d/a.toml:1", "conf.d/b.toml:1", "jobs.d/c.toml:1"]
     assert (loaded.node.tz, loaded.log.level) == ("Asia/Kolkata", "error")
-    # A path counts from the folder of the file that names it.
+    # A path is relative to the folder of its file.
     assert loaded.log.file is not None
     assert loaded.log.file.resolve() == Path("conf.d/deep/log").absolute()
     assert [str(path) for path in loaded.digests] == [
@@ -192,7 +192,7 @@ def test_without_a_file_only_the_environment_applies(folder: Path) -> None:
         ),
         ("url = 'postgresql://u@h/d?schema=x'\npassword = 'p'", {}, "postgresql://u:p@h/d?schema=x"),
         ("url = 'postgresql://u@h/d'", {"EVERTICK_DATABASE_PASSWORD": "p"}, "postgresql://u:p@h/d"),
-        # Whoever names another database has said it all: what the file says of the first does not count.
+        # Another database replaces all database settings of the file.
         (
             "address = 'db'\nname = 'jobs'\nuser = 'u'\npassword = 'p'\nschema = 'x'",
             {"EVERTICK_DATABASE": "postgresql://other/jobs"},
@@ -268,13 +268,13 @@ def test_brokers_are_urls_or_their_parts(folder: Path, load: Load) -> None:
 @pytest.mark.parametrize(
     ("text", "environ", "url"),
     [
-        # A password of Redis is mostly that of nobody in particular.
+        # A Redis password usually has no user.
         ("[redis]\nurl = 'redis://h:1/2'\npassword = 'p/w'", {}, "redis://:p%2Fw@h:1/2"),
         ("[redis]\nurl = 'unix:///run/r.sock'\npassword = 'p'", {}, "unix://:p@/run/r.sock"),
         ("[redis]\nurl = 'rediss://u@h'\npassword_file = 'pw'\ntls = true", {}, "rediss://u:hush@h"),
         ("[redis]\naddress = '::1'\npassword = 'p'", {}, "redis://:p@[::1]"),
         ("[nats]\nurl = 'nats://u@a, nats://u@b'\npassword = 'p'", {}, "nats://u:p@a,nats://u:p@b"),
-        # As with the database: another server, of which the file says nothing.
+        # As with the database: another server replaces all settings of the file.
         ("[redis]\naddress = 'h'\ntls = true\nssl.ca = 'no.pem'", {"EVERTICK_REDIS": "redis://x"}, "redis://x"),
         ("", {"EVERTICK_NATS": "nats://x"}, "nats://x"),
     ],
@@ -297,7 +297,7 @@ def test_nothing_that_is_printed_shows_a_password(load: Load) -> None:
     assert "hush" not in " ".join(repr(part) for part in parts)
 
 
-# --- the ledger alone
+# --- only the ledger
 
 
 def test_a_command_finds_the_ledger_despite_invalid_jobs(folder: Path, write: Write) -> None:

@@ -1,4 +1,4 @@
-"""Who can change a configuration, and so what it runs."""
+"""Users who can change a configuration, and so its commands."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Load = Callable[..., Configuration]
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process takes itself for root. Another user's files are foreign to it then, like those of the suite."""
+    """This process believes to be root, so files of other users, also those of the suite, are foreign."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
 @pytest.fixture
 def alice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process takes itself for a user with a group of her own, 4321, whose files all files here are."""
+    """This process believes to be the owner of all files here, with the private group 4321."""
     people = {4321: SimpleNamespace(pw_name="alice", pw_uid=4321, pw_gid=4321, pw_dir="/nowhere")}
     groups = {
         4321: SimpleNamespace(gr_name="alice", gr_mem=[]),
@@ -50,7 +50,7 @@ def alice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def foreign(path: Path) -> Path:
-    """Of another user than root, whoever runs the suite."""
+    """Give the file to a user other than root."""
     if ME == 0:
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     return path
@@ -65,7 +65,7 @@ def distrusted(path: Path, environ: Mapping[str, str] = {}) -> dict[str, str]:
 def test_files_that_only_root_can_write_are_trusted(root: None, write: Write) -> None:
     path = write(RUNS, mode=0o644)
     path.parent.chmod(0o755)
-    # What is above, in a suite of another user, belongs to that user.
+    # If another user runs the suite, the parent folders belong to that user.
     assert not [said for said in distrusted(path).values() if "every user" in said or "group " in said.split("(")[0]]
     if ME == 0:
         assert distrusted(path) == {}
@@ -111,7 +111,7 @@ def test_a_folder_with_the_sticky_bit_is_accepted(root: None, folder: Path, writ
 def test_a_folder_on_a_read_only_file_system_is_accepted(
     root: None, folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kubernetes mounts a ConfigMap so: mode 0777 without the sticky bit, and a link in it for each key."""
+    """Kubernetes mounts a ConfigMap like this: mode 0777 without the sticky bit, and a link for each key."""
     write(RUNS, "map/..2026/evertick.toml", mode=0o644)
     (folder / "map/..data").symlink_to("..2026")
     (folder / "map/evertick.toml").symlink_to("..data/evertick.toml")
@@ -135,7 +135,7 @@ def test_the_owner_the_folder_and_the_target_of_a_link_are_checked(root: None, f
 def test_a_link_of_another_user_is_refused_although_its_target_is_trusted(
     root: None, folder: Path, write: Write
 ) -> None:
-    """In a folder with the sticky bit another user can point it anywhere."""
+    """In a folder with the sticky bit another user can create such a link."""
     target = write(RUNS, "real/evertick.toml")
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)
@@ -168,7 +168,7 @@ def test_two_dots_after_a_link_leave_the_folder_of_its_target(folder: Path, writ
 def test_the_opened_file_is_checked_and_not_the_file_with_its_name_now(
     root: None, folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is exchanged between the look at it and its opening."""
+    """The file is replaced between the check and its opening."""
     path, real = write(RUNS), os.open
 
     def exchanging(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
@@ -197,7 +197,7 @@ def test_no_file_descriptor_stays_open(folder: Path, write: Write) -> None:
 
 
 def test_a_private_group_is_accepted(alice: None, write: Write, folder: Path) -> None:
-    """With umask 002 all that a user makes is writable by the group that has the user's name."""
+    """With umask 002 all new files are writable by the user's private group."""
     path = write(RUNS, "clone/evertick.toml", mode=0o664)
     (folder / "clone").chmod(0o775)
     if ME == 0:
@@ -260,7 +260,7 @@ def test_root_does_not_read_a_refused_file(root: None, folder: Path, write: Writ
 
 @pytest.mark.skipif(ME != 0, reason="only root can be a second user")
 def test_a_second_user_is_warned_of_files_that_a_third_user_can_change() -> None:
-    # The folders of pytest are closed to that user.
+    # That user cannot enter the folders of pytest.
     with TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name).resolve()
         folder.chmod(0o755)
@@ -288,7 +288,7 @@ def test_root_refuses_an_include_of_another_user(root: None, write: Write, probl
     more = foreign(write(RUNS, "more.toml"))
     said = distrusted(more)[str(more)]
     assert said.startswith("its owner, user ")
-    # In a suite of another user the first file is refused before its includes are read.
+    # If another user runs the suite, the first file is refused before its includes are read.
     found = problems("include = ['more.toml']")
     assert found == [f"more.toml: {said}"] if ME == 0 else found
 
@@ -305,7 +305,7 @@ def test_the_variable_turns_the_check_off(
 
 
 def test_a_folder_for_imports_is_untrusted_even_with_the_sticky_bit(root: None, folder: Path) -> None:
-    """Any new file in it may be imported."""
+    """Any new file in it can be imported."""
     (folder / "app").mkdir()
     (folder / "app").chmod(0o1777)
     said = {each.place: each.problem for each in distrusted_folder(folder / "app", {})}[str(folder / "app")]
@@ -313,14 +313,14 @@ def test_a_folder_for_imports_is_untrusted_even_with_the_sticky_bit(root: None, 
     assert distrusted_folder(folder / "app", TRUST) == []
 
 
-# --- no files
+# --- paths that are no files
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
 def test_a_path_that_is_no_regular_file_is_refused_at_once(
     folder: Path, write: Write, kind: str, problems: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe without a writer blocks whoever opens it."""
+    """Opening a pipe without a writer blocks."""
     path, words = folder / "x.toml", {"fifo": "a named pipe", "socket": "a socket", "device": "a device"}[kind]
     if kind == "fifo":
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""The scanner finds every key that tomllib finds, and the line it stands on."""
+"""The scanner finds every key that tomllib finds, with its line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evertick.config.files import KeyPath, key_lines
 
 
 def paths_of(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every path of what tomllib has read."""
+    """Every key path that tomllib has read."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in pairs:
         yield (*path, name)
@@ -116,7 +116,7 @@ def test_unusual_texts_are_scanned_to_their_end(text: str) -> None:
     check(text)
 
 
-# --- texts made from data, with the line of each key known
+# --- generated texts with known lines
 
 
 _BARE = st.from_regex(r"[A-Za-z0-9_-]{1,5}", fullmatch=True)
@@ -171,7 +171,7 @@ def values(draw: st.DrawFn, depth: int = 2) -> str:
 
 @st.composite
 def documents(draw: st.DrawFn) -> tuple[str, dict[KeyPath, int]]:
-    """A text, and on which line the keys of its tables stand."""
+    """A text, and the line of each key."""
     text, expected = "", dict[KeyPath, int]()
 
     def pairs(table: KeyPath) -> None:

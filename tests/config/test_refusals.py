@@ -1,4 +1,4 @@
-"""Every error of a wrong configuration names the file and line, the key, the value and the fix; all of them at once."""
+"""All errors of a configuration are reported at once, with file, line, key, value and fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_REFERENCE = (
 
 
 def cases() -> list[tuple[str, str]]:
-    """Those of refusals.txt: a file, and the line that is said of it."""
+    """The cases of refusals.txt: a file and its error line."""
     text = (Path(__file__).parent / "refusals.txt").read_text().partition("\n\n")[2]
     return re.findall(r"(?s)(.+?)\n=> ([^\n]+)\n+", text + "\n")
 
@@ -67,7 +67,7 @@ def test_all_invalid_fields_of_a_specification_are_reported(problems: Callable[.
 
 
 def told(found: list[str]) -> list[str]:
-    """Without the file, and without the fix."""
+    """The error without the file and the fix."""
     return [each.removeprefix("evertick.toml:").partition(";")[0] for each in found]
 
 
@@ -140,7 +140,7 @@ def test_all_errors_of_a_queue_and_its_broker_are_reported_at_once(problems: Cal
 def test_errors_that_follow_from_another_error_are_not_reported(
     problems: Callable[..., list[str]],
 ) -> None:
-    """The body is JSON by a header that is refused; and 0 would be a success by default."""
+    """The body is JSON because of a refused header; and 0 would be a success by default."""
     text = "[jobs.a]\nevery = '1h'\n"
     [line] = problems(f"{text}[jobs.a.http]\nurl = 'https://h'\nbody = '{{}}'\nheaders = {{ Content-Type = 3 }}\n")
     assert "jobs.a.http.headers.Content-Type: 3 is neither text nor a secret" in line
@@ -241,7 +241,7 @@ def test_a_rule_outside_the_limits_of_the_node_is_reported(problems: Callable[..
 def test_invalid_toml_is_reported_with_its_line_and_without_its_value(
     problems: Callable[..., list[str]], text: str, line: str
 ) -> None:
-    # As an interpreter starts with: others in this process may have raised it.
+    # The default of an interpreter, because other code in this process may have raised it.
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(1_000)
     try:
@@ -361,7 +361,7 @@ def test_an_unknown_reference_is_reported_with_its_line(
     found = problems(
         f"[node]\nname = '{value}'\n[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntext = 'x'\nheaders.h = '{value}'"
     )
-    # And nothing else: what a part is missing of is looked at no further.
+    # And no other error: incomplete parts are not checked further.
     assert found == [f"evertick.toml:2: node.name: {said}", f"evertick.toml:7: jobs.a.echo.headers.h: {said}"]
 
 

@@ -1,4 +1,4 @@
-"""A running node takes up what its files say, without a stop; what is wrong changes nothing."""
+"""A running node reloads its files without a restart; invalid files change nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_jobs_are_replaced_while_the_node_runs(folder: Path, write: Write,
         assert (set(after.tasks), set(after.declares)) == ({"kept", "changed", "new"}, {"kept", "changed", "new"})
         found = {each.key: each for each in await scheduler.schedules()}
         assert found["changed"].when == "every 2d; tz=UTC"
-        # Not removed by itself, but paused: nobody is left who knows what it does.
+        # Not removed automatically, but paused: no node knows its command any more.
         assert set(found) == {"kept", "changed", "gone", "new"}
         assert [key for key, each in found.items() if each.is_paused] == ["gone"]
         assert found["gone"].pause_note == (
@@ -176,7 +176,7 @@ async def test_settings_that_need_a_restart_are_named_until_they_are_reverted(fo
             jobs(a="a") + "[node]\nlease = '20s'\ntz = 'Asia/Kolkata'\n[log]\nlevel = 'error'\n[http]\nallow = ['h']\n"
         )
         came = await reloader.reload()
-        # A flag is stronger than the file, so the level has not changed; zone and hosts are taken up at once.
+        # A flag overrides the file, so the level has not changed; zone and hosts apply at once.
         assert came.wants_restart == ("node.lease",)
         assert reloader._scheduler.settings.lease == settings.lease
         [schedule] = await reloader._scheduler.schedules()
@@ -193,17 +193,17 @@ async def test_a_changing_file_is_read_after_it_stops_changing(folder: Path, wri
     async with running(folder) as reloader:
         assert not reloader.has_changed()
         write(jobs(a="more"))
-        # Somebody may still be writing.
+        # The file may still be written.
         assert not reloader.has_changed()
         write(jobs(a="even more"))
         assert not reloader.has_changed()
         assert reloader.has_changed()
-        assert not reloader.has_changed()  # told once
+        assert not reloader.has_changed()  # logged once
         assert (await reloader.reload()).jobs == 2
         assert not reloader.has_changed()
 
 
-@pytest.mark.parametrize("change", ["new in the folder", "gone", "included", "wrong, then right", "written anew"])
+@pytest.mark.parametrize("change", ["new in the folder", "gone", "included", "wrong, then right", "rewritten"])
 async def test_every_file_of_the_configuration_is_watched(folder: Path, write: Write, change: str) -> None:
     write("include = ['conf.d/*.toml']\n" + jobs(a="a"))
     write(JOB.format(name="b", text="b"), "jobs.d/b.toml")
@@ -221,9 +221,9 @@ async def test_every_file_of_the_configuration_is_watched(folder: Path, write: W
             assert [reloader.has_changed(), reloader.has_changed()] == [False, False]
             write(JOB.format(name="c", text="c"), "jobs.d/b.toml")
         else:
-            # The same content under another date is no change.
+            # The same content with another time is no change.
             os.utime(folder / "jobs.d/b.toml", ns=(1, 1))
-        assert [reloader.has_changed(), reloader.has_changed()] == [False, change != "written anew"]
+        assert [reloader.has_changed(), reloader.has_changed()] == [False, change != "rewritten"]
 
 
 async def test_a_reload_is_retried_after_an_unreachable_ledger(
@@ -251,7 +251,7 @@ async def test_a_reload_is_retried_after_an_unreachable_ledger(
         assert echo.heard == ["b"]
 
 
-# What a reload asks of the ledger until that has the new jobs.
+# The calls of a reload to the ledger until the new jobs are stored.
 STEPS = ["calendars", "stored_schedules", "declared_schedules", "now", "join", "change_schedules"]
 
 
@@ -378,7 +378,7 @@ async def test_a_changed_broker_address_needs_a_restart_and_is_logged(folder: Pa
     async with running(folder) as reloader:
         connections = dict(reloader._scheduler.runtime.connections)
         write(before.replace("redis://a", "redis://b") + "[nats]\nurl = 'nats://c'\nevents = true\n")
-        # What is new is taken up but for the events, which are published from a start on.
+        # New settings apply at once, except published events, which need a restart.
         assert (await reloader.reload()).wants_restart == ("redis.url", "nats.events")
         assert reloader._scheduler.runtime.connections["redis"] == connections["redis"]
 
@@ -393,9 +393,9 @@ async def test_replaced_drivers_are_closed(folder: Path, write: Write, echo: typ
             write(jobs(long=f"{number}"))
             assert (await reloader.reload()).problems == ()
             if number % 10 == 0:
-                # Not by its schedule, whose run is still at work.
+                # Not by its schedule, whose run is still running.
                 await ended_run(scheduler, (await scheduler.runtime.tasks["long"].enqueue()).id)
-        # That of the first, which is at work, and perhaps that of the last.
+        # The driver of the first run, which is running, and perhaps that of the last.
         while len(echo.open) > 2:
             await asyncio.sleep(0.01)
         assert run.id not in {each.id for each in await scheduler.runs() if each.verdict is not None}
@@ -449,14 +449,14 @@ async def test_at_most_once_runs_are_not_claimed_ahead_after_a_reload(folder: Pa
 
 
 class Turns:
-    """Counts what is done on the event loop between two of its turns."""
+    """Counts calls on the event loop within one iteration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch
         self._loop_thread = threading.get_ident()
         self._done = 0
         self.most = 0
-        # How often each was done, there and in other threads.
+        # The number of calls, there and in other threads.
         self.on_loop: Counter[str] = Counter()
         self.elsewhere: Counter[str] = Counter()
 
@@ -483,7 +483,7 @@ class Turns:
 async def test_a_reload_of_many_jobs_does_not_block_the_event_loop(
     folder: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done for each of them is done in a thread, or in turns with everything else."""
+    """Work for each job is done in a thread, or yields to the event loop."""
     count = 10 * TURN
     text = jobs(**{f"job{number}": "before" for number in range(count)})
     write(text)
@@ -498,14 +498,14 @@ async def test_a_reload_of_many_jobs_does_not_block_the_event_loop(
             turns.count(BatchEditor, name)
         turning = asyncio.create_task(turns.turn())
         changed = text.replace("'1d'", "'2d'") + jobs(**{f"new{n}": "new" for n in range(count)}).removeprefix(DATABASE)
-        # All of them changed, and as many new ones; then the same files again.
+        # All jobs changed, and as many new ones; then the same files again.
         for content in (changed, f"{changed}# the same\n"):
             write(content)
             came = await reloader.reload()
             assert (came.problems, came.jobs) == ((), 2 * count)
         turning.cancel()
         assert turns.most <= TURN
-        # Checked in a thread, made here.
+        # Checked in a thread, created here.
         assert (turns.on_loop["read_job"], turns.elsewhere["read_job"]) == (0, 4 * count)
         assert (turns.on_loop["_add"], turns.elsewhere["_add"]) == (4 * count, 4 * count)
         assert (turns.on_loop["_plan_edit"], turns.on_loop["_plan_add"]) == (count, count)
@@ -525,9 +525,9 @@ async def test_a_reload_logs_warnings(folder: Path, write: Write) -> None:
 async def test_a_reload_refuses_files_that_another_user_can_change(
     folder: Path, write: Write, echo: type[EchoDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A `chmod` changes neither the content nor the time of a file."""
+    """A `chmod` changes neither content nor time of a file."""
     path = write(jobs(a="before"))
-    # Whoever runs the suite stands for root.
+    # The user of the suite stands for root.
     monkeypatch.setattr(ownership, "_ROOT", os.geteuid())
     monkeypatch.setattr(ownership, "_home_of", lambda _: str(folder))
     async with running(folder) as reloader:

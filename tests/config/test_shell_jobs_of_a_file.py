@@ -1,4 +1,4 @@
-"""Jobs of a file with the shell: the whole way, from the text of the file to what the command has done."""
+"""Shell jobs of a file end to end: from the text of the file to the effect of the command."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ async def test_commands_of_a_file_run_as_configured(
         assert (str(failed.verdict), failed.attempts) == ("failed", 2)
         listed = await ended(scheduler, "list")
         lines = {run.id: [line.text for line in await scheduler.log(run)] for run in (greeted, listed)}
-    # References in the text of a command are the shell's, those in its variables and arguments the file's.
+    # References in the text of a command are left to the shell; in its variables and arguments they are expanded.
     assert lines[greeted.id][0] == "hello *** unset"
     assert lines[listed.id][0] == "hello ${WORD}"

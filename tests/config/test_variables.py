@@ -1,4 +1,4 @@
-"""A variable that is called like ours and is none is told; those of others, and those that a file names, are theirs."""
+"""Unknown variables with Evertick's prefix are reported; those of other programs or named in a file are not."""
 
 from __future__ import annotations
 

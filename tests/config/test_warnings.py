@@ -1,4 +1,4 @@
-"""What is hardly meant is told with its place, and keeps nobody from running."""
+"""Likely mistakes are warnings with their place; they do not prevent the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evertick.errors import InvalidConfiguration, Refused
 from other_user import closed_to_us
 
 Load = Callable[..., Configuration]
-# Who else can change the files is another question, and some of the users here are none of this machine.
+# Without the check of owners, because some users here do not exist on this machine.
 TRUST = {"EVERTICK_TRUST_CONFIG": "1"}
 
 
@@ -49,7 +49,7 @@ def test_a_remote_broker_without_tls_gets_a_warning(folder: Path, load: Load) ->
     for text, lines in told.items():
         wanted = tuple(f"evertick.toml:{line}: {key}: {said}" for line, key, said in lines)
         assert load(text).warnings == wanted
-    # The one that counts is named.
+    # The effective setting is named.
     moved = load("[nats]\nurl = 'tls://bus'\n", {"EVERTICK_NATS_ADDRESS": "far"})
     assert moved.warnings == (f"EVERTICK_NATS_ADDRESS: nats.address: {NATS_IN_PLAIN_TEXT.format('far')}",)
 
@@ -114,7 +114,7 @@ def test_a_queue_outside_the_queues_of_this_node_gets_a_warning(load: Load) -> N
     )
     [line] = load("[defaults]\nqueue = 'gpu'\n[jobs.a]\nevery = '1h'\necho = 'x'\n").warnings
     assert line.startswith("evertick.toml:2: defaults.queue: a node by this file works on ")
-    # Who says which queues, shares them among nodes; and a task of other code is with another node.
+    # Explicit queues are shared among nodes, and a task of other code is on another node.
     for queues in ("['gpu']", "['default']"):
         assert load(f"[node]\nqueues = {queues}\n{text}").warnings == ()
     assert load(text.replace("echo", "task")).warnings == ()
@@ -170,7 +170,7 @@ def test_missing_directories_get_a_warning(folder: Path, load: Load) -> None:
         "the daemon starts"
         for line, key, name in ((2, "log.file", "var/log"), (4, "daemon.pidfile", "run"))
     )
-    # That of the state is made before anything is put into it.
+    # The state directory is created before it is used.
     assert load("[daemon]\npidfile = 'lib/e.pid'\n[directories]\nstate = 'lib'\n").warnings == ()
     assert load("[log]\nfile = 'lib/e.log'\n", {"STATE_DIRECTORY": f"{folder}/lib"}).warnings == ()
 
@@ -186,14 +186,14 @@ def test_unwritable_directories_get_a_warning(folder: Path, load: Load, monkeypa
         f"evertick.toml:4: daemon.pidfile: {said}; give it to him, or name another",
         f"evertick.toml:6: directories.state: {said}; make {folder}/theirs/state for him, or name another",
     )
-    # A log file that is there is enough.
+    # An existing log file is enough.
     (folder / "theirs/e.log").touch()
     assert not any("log.file" in line for line in load(text).warnings)
 
 
 @pytest.fixture
 def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that everybody may enter, which those of tests are not, and where one is when reading files."""
+    """A folder that every user may enter, unlike those of tests; it is the working directory."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         monkeypatch.chdir(name)
@@ -239,7 +239,7 @@ def test_a_directory_of_jobs_inside_an_unreadable_one_gets_a_warning(open_folder
 
 @pytest.fixture
 def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of another user than the one who looks, who may read what is in it."""
+    """A readable directory of another user."""
     path = folder / "theirs"
     path.mkdir()
     path.chmod(0o750)
@@ -288,10 +288,10 @@ def test_a_read_only_directory_can_belong_to_root_and_be_readable_by_a_group(
     loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n", TRUST)
     assert (loaded.warnings, loaded.make_directories()) == ((), [])
     assert theirs.stat().st_mode & 0o777 == 0o750
-    # What is written there is told all the same.
+    # A file to be written there still gets a warning.
     [line] = load("[daemon]\npidfile = 'theirs/e.pid'\n[directories]\nconfig = 'theirs'\n", TRUST).warnings
     assert line.startswith(f"evertick.toml:2: daemon.pidfile: this user may not write to {theirs}")
-    # State is the daemon's own, whoever has it.
+    # The state directory must belong to the daemon's user.
     [line] = load("[directories]\nstate = 'theirs'\n", TRUST).warnings
     assert "directories.state: " in line
     assert "would not start; give it to the user of the daemon, and run `chmod 700 " in line
@@ -337,7 +337,7 @@ def test_unknown_users_and_paths_get_a_warning(folder: Path, load: Load) -> None
         f"evertick.toml:10: jobs.b.shell.command: there is no program {folder}/no {here}; install it, {or_correct}",
         f"evertick.toml:13: jobs.c.shell: there is no program /no/program {here}; install it, {or_correct}",
     )
-    # Another node does it, on a machine of its own.
+    # Another node runs it, on another machine.
     assert load(f"[node]\ndrivers = ['function']\n{text}").warnings == ()
     us = pwd.getpwuid(os.geteuid()).pw_name
     assert load(f"[jobs.a]\nevery = '1h'\nshell = {{ command = 'x', user = '{us}', cwd = '/' }}\n").warnings == ()
@@ -352,7 +352,7 @@ def test_a_folder_in_the_home_of_the_job_user_is_searched_there(
     assert load(job.format(cwd="~/work", more="")).warnings == ()
     [line] = load(job.format(cwd="~/no", more="")).warnings
     assert line.startswith(f"evertick.toml:3: jobs.a.shell.cwd: there is no directory {folder}/no on this machine; ")
-    # That of somebody else is known when it runs.
+    # The home of another user is known when the job runs.
     assert load(job.format(cwd="~/no", more=f", user = '{pwd.getpwuid(os.geteuid()).pw_name}'")).warnings == ()
 
 

@@ -1,4 +1,4 @@
-"""Assertions say what was expected and show the ledger that did not have it."""
+"""A failed assertion shows what was expected, and the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler comes out of the kit as it went in, and so does the event loop."""
+"""The kit restores the scheduler and the event loop."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function", "-o")
 
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    # Warnings are errors: nothing may be left behind on a loop.
+    # Warnings are errors: nothing may be left on a loop.
     return pytester.runpytest_subprocess("-q", "-W", "error", "-p", "no:cacheprovider", *args)
 
 
@@ -78,7 +78,7 @@ def test_an_async_test_gets_a_kit_that_is_closed_for_it(jobs: pytest.Pytester) -
             "E * 2026-01-01 01:00:00 UTC  succeeded",
         ]
     )
-    # The failure is shown where the test made it.
+    # The failure is shown in the test.
     result.stdout.no_fnmatch_line("*ledger.py*")
 
 
@@ -105,7 +105,7 @@ def test_the_kit_fixture_works_in_strict_mode_and_in_a_fixture_of_the_user(jobs:
 
 
 def test_the_sync_kit_needs_no_asyncio_plugin(jobs: pytest.Pytester) -> None:
-    # Here the loop has ended before the test has, as with plugins that bring a loop per call.
+    # Here the loop ends before the test, as with plugins that use a loop per call.
     jobs.makepyfile("""
         import asyncio
         from jobs import ended, parts, scheduler

@@ -1,4 +1,4 @@
-"""What users test with the kit: their schedules over hours and days, in milliseconds."""
+"""Tests that users write with the kit: hours and days of their schedules in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot work ends in an error that names the culprit, never in a hang."""
+"""Mistakes end in an error that names the job, never in a hang."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_start_without_a_zone_is_refused(scheduler: Scheduler) -> None:
 
 async def test_an_event_loop_without_accessible_timers_is_refused() -> None:
     class Loop:
-        """Like uvloop's: no asyncio.BaseEventLoop, nothing to exchange."""
+        """Like uvloop's: no asyncio.BaseEventLoop."""
 
     with pytest.raises(Refused, match=r"asyncio's own event loops; this test runs on .*Loop.*uvloop"):
         _check_loop(Loop())

@@ -1,4 +1,4 @@
-"""A store in memory with a clock that is told its time, an editor on it, and the tick of an engine without one."""
+"""A store in memory with a settable clock, an editor, and ticks without an engine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bench:
         return found
 
     async def tick(self) -> None:
-        """Record what is due."""
+        """Record the due fires."""
         due = await self.store.due_schedules(APP, 100)
         known = await Rules(self.store, APP).of(due.schedules)
         for row in due.schedules:
@@ -76,7 +76,7 @@ class Bench:
             assert recorded.taken == [True]
 
     async def run_all(self) -> int:
-        """Claim what is due and end it as succeeded."""
+        """Claim all due runs and finish them as succeeded."""
         claim = await self.store.claim(APP, NODE, ["default"], {"job": TaskTerms(hash="h")}, 100)
         outcomes = [
             Outcome(id=run.id, fence=run.fence, kind="done", verdict=Verdict.SUCCEEDED, attempts=1)

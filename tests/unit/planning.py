@@ -1,4 +1,4 @@
-"""Words for the tests of plans: moments of one day, and facts with defaults."""
+"""Helpers for tests of plans: moments of one day, and inputs with defaults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bound(rule: When) -> When:
 
 
 def inputs(rule: When | None = None, fire_at: int | None = at(12), **fields: Any) -> PlanInputs:
-    """An hourly schedule whose cursor is at noon, unless something else is said; policies go into its definition.
+    """An hourly schedule with its cursor at noon by default; policies go into its definition.
 
     `closed` is the calendar of its blackout.
     """

@@ -1,4 +1,4 @@
-"""Which addresses a job may talk to."""
+"""The addresses that HTTP jobs may call."""
 
 from __future__ import annotations
 

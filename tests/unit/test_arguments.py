@@ -1,4 +1,4 @@
-"""Arguments: typed by the signature, kept as JSON, refused where they do not fit."""
+"""Arguments: typed by the signature, stored as JSON, refused if they do not fit."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_too_large_arguments_are_refused() -> None:
         Signature(job, "job").encode(("x" * ARGUMENTS_MAX_BYTES,), {})
 
 
-# --- stored arguments meet other code
+# --- stored arguments and changed code
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b"{", b'{"count":"one"}', b'{"count":1,"gone":2}', b"\xff", b"null"])

@@ -1,4 +1,4 @@
-"""Which cursors were set by a wrong clock, and which are far away because their rule is."""
+"""Cursors that a wrong clock has set, and cursors that are far away because of their rule."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_a_cursor_after_the_next_moment_of_its_rule_would_skip_that_moment() -> 
 @pytest.mark.parametrize(
     "known",
     [
-        inputs(),  # as its rule has it
-        inputs(fire_at=at(9)),  # owed
+        inputs(),  # a moment of its rule
+        inputs(fire_at=at(9)),  # due
         inputs(Cron("0 0 29 2 *"), fire_at=1_835_395_200_000_000),  # 2028-02-29
         inputs(Once(datetime(2102, 11, 1, tzinfo=UTC)), fire_at=4_191_782_400_000_000),
         inputs(Every("1h", start=datetime(2102, 11, 1, tzinfo=UTC)), fire_at=4_191_782_400_000_000),
         inputs(fire_at=at(12) + YEARS, pause=paused()),  # a resume restarts it
-        inputs(Every("1h", max_fires=3), fire_at=None, fires=3),  # spent
-        inputs(Every("1h", end=datetime(2026, 1, 1, 10, tzinfo=UTC)), fire_at=None),  # over
+        inputs(Every("1h", max_fires=3), fire_at=None, fires=3),  # max_fires reached
+        inputs(Every("1h", end=datetime(2026, 1, 1, 10, tzinfo=UTC)), fire_at=None),  # ended
         inputs(Every("1h", after="end"), fire_at=None),  # a run is live
         inputs(Every("1h", after="end"), fire_at=NOW + HOUR),
     ],
@@ -43,7 +43,7 @@ def test_a_cursor_on_a_moment_of_its_rule_is_left_alone(known) -> None:
 
 
 def test_a_clock_set_back_by_less_than_a_minute_is_ignored() -> None:
-    # The moment of twelve has run, half a minute ago by the clock of before.
+    # The moment at twelve ran half a minute ago by the old clock.
     assert passed_over(inputs(fire_at=at(13)), at(11, 59, 30)) is None
 
 

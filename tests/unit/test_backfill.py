@@ -1,4 +1,4 @@
-"""Moments of the past that got no run get one: each once, in order, without disturbing what the schedule owes."""
+"""Backfills: past moments without a run get one each, in order, without delaying due fires."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOUR = timedelta(hours=1)
 
 
 class World:
-    """A job that takes a while, and fails for the moments it is told to."""
+    """A job that takes some time, and fails for the given moments."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler("sqlite://", app="shop")
@@ -52,7 +52,7 @@ class World:
         await self.scheduler.add(key=key, when=when, task="job", **options)
 
     async def ended(self, backfill: Backfill) -> tuple[BackfillStep, list[BackfillStep]]:
-        """The last step and all of them, however much time they take."""
+        """All steps and the last one, in as much time as they take."""
         steps: list[BackfillStep] = []
         task = asyncio.ensure_future(backfill.to_the_end(steps.append))
         while not task.done():
@@ -70,7 +70,7 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-# --- what is made
+# --- recorded runs
 
 
 async def test_every_moment_without_a_run_gets_one_in_order(world: World) -> None:
@@ -193,13 +193,13 @@ async def test_a_backfill_over_the_night_of_a_clock_change_has_the_moments_of_th
     world = World()
     async with virtual_time(world.scheduler, start=datetime(2026, 10, 26, 12, tzinfo=UTC)) as world.kit:
         await world.add(Cron("*/30 * * * *", tz="Europe/Berlin"))
-        # The hour from 2 to 3 is shown twice: six moments of the wall clock, eight of time.
+        # The hour from 2 to 3 occurs twice: six moments by the wall clock, eight in real time.
         night = datetime(2026, 10, 24, 23, 30, tzinfo=UTC)
         last, _ = await world.ended(world.scheduler.backfill("k", night, night + 3.5 * HOUR))
         assert last.made == 8
 
 
-# --- one at a time, or side by side
+# --- sequential and parallel backfills
 
 
 async def test_each_run_of_a_backfill_is_recorded_after_the_end_of_the_one_before(world: World) -> None:
@@ -225,7 +225,7 @@ async def test_a_backfill_waits_for_a_due_fire(world: World) -> None:
     store = await world.scheduler.runtime.store()
     when = (await world.scheduler.schedule("k")).when
     maker = Backfiller(store, "shop", world.scheduler.runtime.clock, key="k", when=when)
-    world.kit._clock.move(3_600_000_000)  # an hour passes before any tick comes by
+    world.kit._clock.move(3_600_000_000)  # an hour passes without a tick
     wish = [int(START.timestamp() * 1e6)]
     assert await maker.make(wish, args=None, is_alone=True) == Backfilled(waiting=tuple(wish))
     assert len((await maker.make(wish, args=None, is_alone=False)).runs) == 1
@@ -264,7 +264,7 @@ async def test_runs_with_a_unique_key_wait_for_each_other_in_a_parallel_backfill
     assert world.at_work_most == 1
 
 
-# --- several callers, and callers that die
+# --- several callers, and killed callers
 
 
 async def test_two_concurrent_backfills_record_each_run_once(world: World) -> None:
@@ -419,7 +419,7 @@ async def test_a_backfill_that_is_not_awaited_raises_an_error(world: World, capl
     assert "scheduler.backfill(...) was not awaited and did nothing; write `await scheduler.backfill" in caplog.text
 
 
-# --- the blocking form
+# --- the sync form
 
 
 def test_the_sync_form_of_a_backfill_waits_for_the_end_and_reports_progress() -> None:

@@ -1,4 +1,4 @@
-"""Blackouts: while a calendar is closed nothing fires, and what comes then has a declared fate."""
+"""Blackouts: nothing fires while a calendar is closed, and a policy decides about those moments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def frozen(fate: str, **fields: Any) -> PlanInputs:
     return inputs(**{"fire_at": at(13), "closed": FREEZE, "blackout": "freeze", "blackout_fate": fate, **fields})
 
 
-# --- while it is closed
+# --- during a blackout
 
 
 @pytest.mark.parametrize("fate", ["drop", "latest", "all"])
@@ -63,7 +63,7 @@ def test_a_schedule_in_an_endless_blackout_is_never_due() -> None:
     assert gap_rows(gaps) == [(at(13), at(16), 4, "skipped", "removed")]
 
 
-# --- when it opens
+# --- at the end of a blackout
 
 
 def test_drop_records_the_held_moments_as_one_gap() -> None:

@@ -1,4 +1,4 @@
-"""Many schedules are paused and resumed by their labels, each by its own guarded change."""
+"""Schedules are paused and resumed by label, each in its own guarded change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that are ended although a cancellation gets lost."""
+"""Tasks are ended even if a cancellation is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change would do is told before it is made: fires that are added, removed, moved, and how many stay."""
+"""Previews of changes: fires that are added, removed, moved, or unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ moments = st.lists(st.integers(0, 14 * DAY // (10 * MINUTE)), unique=True, max_s
 )
 
 
-# --- taking two lists apart
+# --- comparing two lists
 
 
 @given(moments, moments, st.sampled_from(ZONES))
@@ -266,7 +266,7 @@ def test_a_change_that_changes_no_fire_is_empty() -> None:
     assert planned(None, None).words() == "k: 0 fires before, 0 after; none"
 
 
-# --- asking the scheduler
+# --- previews of the scheduler
 
 
 class World:
@@ -420,6 +420,6 @@ async def test_a_preview_of_a_rule_outside_the_limits_of_the_scheduler_is_refuse
 def test_a_preview_has_a_sync_form() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     scheduler.sync.add(key="k", when="0 9 * * *", task="job")
-    # On the last day, or the first, only one of the two may be in the days to come.
+    # On the first and last day only one of the two moments may be in the range.
     assert len(scheduler.sync.preview_change("k", "0 10 * * *", days=5).moves) in (4, 5)
     scheduler.sync.close()

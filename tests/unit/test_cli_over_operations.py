@@ -1,4 +1,4 @@
-"""Commands reach the ledger by operations alone: an authorisation or an audit around operations misses no command."""
+"""Commands use the ledger only through operations, so authorisation and audit of operations cover every command."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pytest
 CLI = Path(__file__).parents[2] / "src/evertick/cli"
 FILES = sorted(CLI.rglob("*.py"))
 
-# By file, what it may have of `scheduler.runtime`, and why.
+# By file, the attributes of `scheduler.runtime` that it may use, and why.
 RUNTIME = {
     "command/run.py": {"run_process(scheduler.runtime)"},  # the process of a node
     "database.py": {"scheduler.runtime.configure"},  # names the user who asks, before the first operation
 }
-# By file, what it may import of evertick.store, and why.
+# By file, its allowed imports from evertick.store, and why.
 STORE = {
-    # Looks for the file of a database, and whether it may be written, before a store opens it.
+    # Checks that the file of a database exists and is writable before a store opens it.
     "database.py": {"as_it_can_be_opened", "file_is_there", "location_of", "why_read_only"},
     "command/apply.py": {"location_of"},
     "command/completion.py": {"location_of"},
     # Maintenance also of a database that cannot be opened, and of all its apps.
     "command/db.py": {"Maintainable", "Maintenance", "StoreStatus", "TableOptions", "TableRows", "open_store"},
     "command/health.py": {"Maintenance"},
-    "command/top.py": {"ChannelPulse"},  # a row that operations answer
+    "command/top.py": {"ChannelPulse"},  # a row that operations return
 }
 
 
@@ -55,7 +55,7 @@ def findings(file: str, source: str) -> Iterator[str]:
 
 
 def takes_store(module: str, name: str) -> bool:
-    """Whether it is a function that asks or changes a store that is given to it."""
+    """Whether it is a function that reads or changes a store passed to it."""
     found = getattr(importlib.import_module(module), name, None)
     return inspect.isfunction(found) and next(iter(found.__annotations__.values()), "") == "Store"
 

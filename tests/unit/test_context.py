@@ -1,4 +1,4 @@
-"""What a job knows about its run, and what it may say."""
+"""The context of a job: its run, progress, log and phases."""
 
 from __future__ import annotations
 

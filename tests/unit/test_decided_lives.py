@@ -1,9 +1,9 @@
-"""Whole lives of schedules about whose moments people decide, and which have blackouts, held against a plain model.
+"""Schedules with overrides and blackouts, compared with a simple model.
 
-The life is real (editor, plan, SQLite in memory); only time is told. Ticks, downtime, runs that end or do not, edits,
-pauses, changed calendars and decisions come at random. In the end the schedule is removed, and every moment of its rule
-up to then must have exactly one row: a run, or a place in one gap. Gaps may enclose each other's moments: those that
-were decided about have rows of their own, and a blackout that drops counts its own.
+Editor, plan and SQLite (in memory) are real; only time is set. Ticks, downtime, ends of runs, edits, pauses, changed
+calendars and overrides are random. At the end the schedule is removed, and every earlier moment of its rule must have
+exactly one row: a run, or a place in one gap. Gaps may enclose moments of each other: a moment with an override has its
+own row, and a blackout that drops moments counts only those.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 60
 
 
 def closed_at_times(chance: random.Random, start: int) -> Calendar:
-    """A blackout of some stretches within the life."""
+    """A blackout with some closed ranges."""
     stretches, at = [], start
     for _ in range(chance.randint(1, 6)):
         begin = at + chance.randrange(6 * HOUR)
@@ -53,7 +53,7 @@ def a_rule(chance: random.Random, start: int, *, jitter: str | None, max_fires: 
 
 
 class Life:
-    """One schedule, what happens to it, and what was meant."""
+    """One schedule, its random actions, and the expected rows."""
 
     def __init__(self, seed: int, policy: dict[str, Any], jitter: str | None, max_fires: int | None) -> None:
         self.chance = random.Random(seed)
@@ -62,7 +62,7 @@ class Life:
         self.jitter, self.max_fires = jitter, max_fires
         self.spans: list[tuple[When, int]] = []
         self.calendars: list[tuple[int, Calendar]] = []
-        # Moments that somebody has decided about, ever.
+        # Moments that ever had an override.
         self.decided: set[int] = set()
 
     @property
@@ -88,7 +88,7 @@ class Life:
         bench, chance = self.bench, self.chance
         stored = await bench.stored()
         if stored.at is not None and chance.random() < 0.6:
-            # Somebody looks when it wants to be looked at, or later.
+            # A tick at its due time, or later.
             late = 3 * HOUR if chance.random() < 0.1 else 3 * SECOND
             bench.clock.move(max(stored.at - self.now, 0) + chance.randrange(late))
             await bench.tick()
@@ -151,12 +151,12 @@ class Life:
                 await self._change_calendar()
 
     async def _change_calendar(self) -> None:
-        self.bench.clock.move(1)  # so that rows of before can be told from rows of after
+        self.bench.clock.move(1)  # so that earlier and later rows differ in time
         calendar = closed_at_times(self.chance, self.now - HOUR)
         self.calendars.append((self.now, calendar))
         await self.bench.editor.put_calendar(calendar)
 
-    # --- the account
+    # --- the check of all rows
 
     def is_closed(self, moment: int, *, as_of: int) -> bool:
         known = [calendar for since, calendar in self.calendars if since <= as_of]
@@ -178,7 +178,7 @@ class Life:
             assert len(runs) <= self.max_fires
 
     def _moments(self) -> set[int]:
-        """All moments of its rules up to now."""
+        """All moments of its rules until now."""
         found = set[int]()
         for number, (rule, since) in enumerate(self.spans):
             until = self.spans[number + 1][1] if number + 1 < len(self.spans) else self.now
@@ -204,7 +204,7 @@ class Life:
 
     def _take(self, moments: set[int], left: set[int], taken: set[int], recorded: int) -> None:
         assert not moments & taken, f"two rows for {[from_us(each) for each in moments & taken]}"
-        # What was decided before its time came may be no moment of a later rule.
+        # A moment with an override may not be one of a later rule.
         others = {each for each in moments - left if each not in self.decided or each < recorded}
         assert not others, f"no moments of it: {[from_us(each) for each in others]}"
         taken |= moments

@@ -1,4 +1,4 @@
-"""Schedules declared in code, and how they meet what is stored."""
+"""Schedules declared in code, and stored schedules."""
 
 from __future__ import annotations
 

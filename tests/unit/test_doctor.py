@@ -1,4 +1,4 @@
-"""What the doctor finds, and what it says to do about it."""
+"""Findings of the doctor, with their fixes."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_reported():
     assert "`evertick cancel r7`" in found.fix
     counted = a_surveyed(Every("1h", after="end"), last_state=State.PARKED, next_fire_at=None, next_due_at=None)
     assert checks(findings_about(counted)) == ["behind_parked"]
-    # The next fire takes its place, or runs beside it.
+    # The next fire replaces it, or runs in parallel.
     assert findings_about(a_surveyed(last_state=State.PARKED, catch_up="latest")) == []
     assert findings_about(a_surveyed(last_state=State.PARKED, catch_up="all", overlap="allow")) == []
 
@@ -477,7 +477,7 @@ def test_many_schedules_at_one_moment_are_reported_with_a_better_rule():
 
 
 class SomeCare:
-    """A database in whatever condition."""
+    """A database with the given condition."""
 
     def __init__(self, checked: Checked | None = None, **fields: Any) -> None:
         given: dict[str, Any] = {
@@ -526,7 +526,7 @@ async def test_problems_of_the_database_are_reported(fields, found):
     assert [(finding.check, finding.severity.value) for finding in findings] == found
 
 
-# --- the whole
+# --- all findings together
 
 
 def test_findings_are_sorted_by_severity_and_similar_ones_shortened():

@@ -1,4 +1,4 @@
-"""Which drivers are known, how a specification is read from what people write, and the words it is refused with."""
+"""Known drivers, specifications from user input, and their error messages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Letter(Spec, frozen=True):
 
 @pytest.fixture
 def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package with drivers of its own."""
+    """An installed package that adds drivers."""
     (tmp_path / "office_drivers.py").write_text(MODULE)
     about = tmp_path / "office_drivers-1.0.dist-info"
     about.mkdir()

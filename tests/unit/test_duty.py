@@ -1,4 +1,4 @@
-"""What may be declared as a duty, and when it acts."""
+"""Declarations of duties, and the times of their ticks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def scheduler() -> Scheduler:
     return Scheduler("sqlite://")
 
 
-# --- rhythms
+# --- intervals and rules
 
 
 def test_an_interval_starts_at_once_and_keeps_its_phase() -> None:
@@ -55,7 +55,7 @@ def test_a_cron_rule_gives_the_moments_of_a_duty() -> None:
     assert rhythm.after(HOUR, 7 * HOUR + 5) == 8 * HOUR
 
 
-# --- declaring
+# --- declarations
 
 
 def test_declaring_a_duty_returns_the_function_unchanged(scheduler: Scheduler) -> None:

@@ -1,4 +1,4 @@
-"""People's changes to schedules: what was owed is settled first, then the cursor restarts from now."""
+"""Changes of schedules: due moments are settled first, then the cursor restarts from now."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ async def test_a_pause_ends_automatically_at_until(bench: Bench) -> None:
 
 
 async def test_resuming_after_the_automatic_end_of_a_pause_settles_no_later_moment(bench: Bench) -> None:
-    """Without a node that looked in between: what came after the end of the pause is owed as ever."""
+    """Without a tick in between: moments after the end of the pause are due as usual."""
     for key, catch_up in (("k", "latest"), ("all", "all")):
         await bench.add(Every("1m"), key=key, catch_up=catch_up, overlap="allow")
         await bench.editor.pause(key, until=bench.start + 150 * SECOND)
@@ -308,7 +308,7 @@ async def test_a_pause_records_a_moment_that_jitter_still_delays(bench: Bench) -
     assert await bench.gaps() == [(3600, 3600, 1, "skipped", "paused")]
 
 
-# --- counted from the end
+# --- after-end rules
 
 
 async def test_an_after_end_rule_has_no_cursor_while_a_run_is_live(bench: Bench) -> None:

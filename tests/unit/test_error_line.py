@@ -1,4 +1,4 @@
-"""What was raised, in one line: type and first line of the message, however many lines there are."""
+"""An error in one line: its type and the first line of its message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def text_of(error: BaseException) -> str:
 
 
 class Locked(Exception):
-    """Like those of libraries that append advice to what the database said."""
+    """Like errors of libraries that append advice to a database error."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Errors carry fields, by which each front end phrases them."""
+"""Errors have fields, with which each front end words them."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ SETTINGS = {
     for name, each in inspect.signature(Scheduler).parameters.items()
     if each.kind is each.KEYWORD_ONLY and name != "node_name"
 }
-# Of the rules of a file, which are checked together with their options.
+# Rules of a file, which are checked together with their options.
 RIGHT = {"cron": "0 0 * * *", "every": "1h", "once": "2030-01-31T09:00:00Z"}
-# Each alone, with the options that it needs.
+# Each alone, with its required options.
 OPTIONS = [
     *((name, lambda given: make_settings(None, **{**SETTINGS, "node_name": "n", **given})) for name in SETTINGS),
     *((name, lambda given: make_definition("job", given)) for name in PolicyOptions.__annotations__),

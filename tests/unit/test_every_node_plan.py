@@ -1,4 +1,4 @@
-"""Schedules that run on every node: what goes with it, what is refused, and how a plan becomes a run per node."""
+"""Every-node schedules: allowed options, refusals, and the runs of a plan."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def an_advance(*runs: NewRun) -> Advance:
     return Advance(schedule_id=7, version=1, fire_at=AT, at=AT, runs=runs)
 
 
-# --- from a plan to runs
+# --- runs of a plan
 
 
 def test_a_fire_becomes_a_run_in_the_own_queue_of_each_live_node_that_knows_the_task() -> None:
@@ -228,7 +228,7 @@ async def test_an_edit_right_after_a_moment_still_runs_it_on_every_node() -> Non
         await store.join(join)
     moment = (await scheduler.add(key="tidy", when="once +50ms", task="tidy", mode="every-node")).next_fire_at
     async with asyncio.timeout(10):
-        # Nobody records it here.
+        # No node records it here.
         while moment is None or await store.now() < to_us(moment):
             await asyncio.sleep(0.01)
     await scheduler.update("tidy", priority=5)

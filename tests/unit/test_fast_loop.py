@@ -1,4 +1,4 @@
-"""The event loop of a process that is nothing but a node."""
+"""The event loop of a process that only runs a node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evertick.scheduler.scheduler import Scheduler
 
 
 class Told(asyncio.SelectorEventLoop):
-    """Stands for that of uvloop."""
+    """A stand-in for uvloop's loop."""
 
 
 async def _loop_of(scheduler: Scheduler, *_: object) -> int:

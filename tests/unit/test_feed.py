@@ -1,4 +1,4 @@
-"""Other programs read what happened, go on where they were, and are told when they cannot."""
+"""Readers of the feed continue at their cursor, and get an error if they cannot."""
 
 from __future__ import annotations
 

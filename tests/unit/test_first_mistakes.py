@@ -1,4 +1,4 @@
-"""What a newcomer writes on the first day, and the sentence that answers it. Nothing is kept of what is refused."""
+"""Typical mistakes of new users and their error messages. A refused declaration leaves nothing behind."""
 
 from __future__ import annotations
 

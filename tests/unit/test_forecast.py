@@ -1,4 +1,4 @@
-"""Counting what is to come, by hour and minute, and finding the instants that many share."""
+"""Forecasts: fires by hour and minute, and moments that many schedules share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_past_hours_are_none_and_not_zero():
 def test_the_table_has_a_row_for_every_day_in_the_zone_of_the_reader():
     days = made(3, zone="Asia/Tokyo", report=Every("1h")).days
     assert [f"{day.date}" for day in days] == ["2026-10-23", "2026-10-24", "2026-10-25"]
-    assert days[0].hours[8:10] == (None, 1)  # midnight of UTC is nine o'clock there
+    assert days[0].hours[8:10] == (None, 1)  # midnight UTC is nine o'clock there
     assert days[1].fires == 24
 
 

@@ -1,4 +1,4 @@
-"""The garbage collector is calmed where the process is ours, and left alone where somebody has set it."""
+"""A dedicated process raises the gc thresholds, unless the program has set them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calendars: who uses them, forgetting them, and public holidays as plain dates."""
+"""Calendars: their users, their removal, and public holidays as dates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be written about an HTTP job, and what is refused where it is written."""
+"""Specifications of HTTP jobs, and their refusals."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_settings_of_a_node_are_checked() -> None:
 
 
 def test_a_signature_follows_the_standard() -> None:
-    """The example of the specification of Standard Webhooks."""
+    """The example in the specification of Standard Webhooks."""
     headers = signature(
         ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
         "msg_p5jXN8AQM9LWM0D4loKWxJek",

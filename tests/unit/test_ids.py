@@ -64,7 +64,7 @@ def test_threads_never_get_the_same_random_number() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_forked_process_gets_different_random_numbers() -> None:
-    # In a process without threads: a fork of one that has some is warned of.
+    # In a process without threads, because Python warns about a fork with threads.
     script = """
 import os
 from evertick.clock import system_clock

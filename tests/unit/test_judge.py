@@ -1,4 +1,4 @@
-"""What an attempt's ending means for its run."""
+"""The outcome of a run after the end of an attempt."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_sys_exit_in_a_job_is_a_failure_without_retry() -> None:
     assert judged(raised(SystemExit(1)), retry=Constant("1s", 3)).verdict is Verdict.FAILED
 
 
-# --- what a job says itself
+# --- Skip and Retry
 
 
 def test_a_job_that_skips_ends_as_skipped_with_its_reason() -> None:

@@ -1,4 +1,4 @@
-"""What may be written about limits and unique keys, and what is refused."""
+"""Options of limits and unique keys, and their refusals."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_invalid_concurrency_is_refused(most: Any) -> None:
         ("c-{customer}", "[1]", "concurrency:c-null"),
         ("c-{customer}", "no json", "concurrency:c-null"),
         ("{limits}", "{}", 'concurrency:{"a":[1]}'),
-        # What comes from an argument is text, and never looked into again.
+        # Text from an argument is not parsed again.
         ("{customer}", '{"customer":"{shop}"}', "concurrency:{shop}"),
     ],
 )
@@ -154,7 +154,7 @@ def test_starts_are_grouped_only_above_a_thousand_per_period() -> None:
     assert rate("1001/h").grain == 3600 * SECOND // 1000
 
 
-# --- where tasks are made
+# --- declarations of tasks
 
 
 def test_the_limits_of_a_task_are_checked_at_its_declaration() -> None:

@@ -1,4 +1,4 @@
-"""The one runner of all background loops."""
+"""The runner of all background loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIND = LoopKind(name="test", mode="every-node", does="steps", replicas="Each ste
 
 
 class Steps:
-    """A step that counts how often it was taken, answers as told, and can be waited for."""
+    """A step that counts its calls, returns the given answers, and can be waited for."""
 
     def __init__(self, *answers: float | Exception | None) -> None:
         self._answers = list(answers)
@@ -161,7 +161,7 @@ async def test_a_step_without_a_store_call_does_not_log_the_recovery_of_the_stor
         await asyncio.sleep(0)
         assert "recovered" not in caplog.text
         assert loop.health().error == "locked"
-        # It is not the store that it waits for now: whatever wakes it is a reason to ask.
+        # It does not wait for the store now, so every wake-up leads to a step.
         loop.wake()
         await steps.reach(5)
         await ended(loop, task)
@@ -233,7 +233,7 @@ async def test_a_loop_with_repeated_short_failures_logs_them_once_a_minute(caplo
     away = StoreUnavailable("no connection left")
     loop = looping(Steps(*[answer for _ in range(40) for answer in (away, None)]), clock)
     with caplog.at_level(logging.INFO, "evertick.engine"):
-        for _ in range(30):  # a minute and a half of failing every three seconds
+        for _ in range(30):  # a failure every three seconds for a minute and a half
             for _ in range(2):
                 await loop._try()
             clock.move(3 * SECOND)

@@ -1,4 +1,4 @@
-"""What may be put into the outbox, and what a delivery that has ended means."""
+"""Messages for the outbox, and the outcomes of deliveries."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_run_sends_a_bounded_number_of_bytes() -> None:
         context.send("mail", large)
 
 
-# --- what a delivery means -----------------------------------------------------------------------------------------
+# --- outcomes of a delivery --------------------------------------------------------------------------------------
 
 
 async def _deliver(message: Message) -> None: ...
@@ -111,7 +111,7 @@ def test_a_delivery_that_cancels_itself_has_failed() -> None:
     assert judged(asyncio.CancelledError("gone")).kind == "retry"
 
 
-# --- declaring a sender
+# --- declarations of senders
 
 
 def _takes_nothing() -> None: ...

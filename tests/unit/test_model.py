@@ -1,4 +1,4 @@
-"""The nouns: legal transitions, words, and that data is plain and does not change."""
+"""The model: legal transitions, names, and frozen data."""
 
 from __future__ import annotations
 

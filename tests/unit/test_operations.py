@@ -1,4 +1,4 @@
-"""Operations: each is a method of the scheduler and of its blocking form, with one signature and one description."""
+"""Operations: each is a method of the scheduler and of its sync form, with one signature and one docstring."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from evertick.scheduler.sync import SyncScheduler
 from evertick.store.base import Store
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/scheduler.md"
-# Of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), of all apps of a ledger
-# (`evertick db repair-clock`), and of listings.
+# Operations of tasks (`task.enqueue`), of all declarations together (`evertick apply`, a reload), of all apps of a
+# ledger (`evertick db repair-clock`), and of lists.
 ELSEWHERE = {
     *("enqueue", "enqueue_many", "enqueue_encoded", "plan_declared", "apply_declared", "repair_clock"),
     *(
@@ -45,7 +45,7 @@ ELSEWHERE = {
 
 
 def of_modules(first: type) -> dict[str, Callable[..., Any]]:
-    """The public functions of operations/ that take this first."""
+    """The public functions of operations/ with this first parameter."""
     names = [each.name for each in pkgutil.iter_modules(operations.__path__)]
     modules = [importlib.import_module(f"evertick.operations.{name}") for name in names if name != "context"]
     found = [
@@ -264,7 +264,7 @@ async def test_an_operation_can_be_called_with_its_own_context() -> None:
 
 @pytest.fixture
 async def enqueueing() -> AsyncIterator[tuple[Scheduler, Context]]:
-    """A scheduler that knows the task `send_mail`, and its context."""
+    """A scheduler with the task `send_mail`, and its context."""
     scheduler = Scheduler("sqlite://", concurrency=0)
 
     @scheduler.task

@@ -1,4 +1,4 @@
-"""What is kept of the output of a command: text of lines, its head and tail, and no secret."""
+"""Output of a command: its lines, head and tail, without secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines_of(*chunks: bytes) -> list[str]:
 
 
 class Log:
-    """What is written, and by when."""
+    """The written lines, with their times."""
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
         self.lines: list[tuple[int, str, str]] = []
@@ -67,7 +67,7 @@ def test_an_endless_line_is_cut_between_characters() -> None:
     assert max(map(len, pieces)) <= LINE_MAX_CHARS
     euros = "x" + "€" * 9_000  # three bytes each, in one chunk with its end
     assert "".join(lines_of(euros.encode() + b"\n")) == euros
-    # What is no text at all is cut anywhere.
+    # Bytes that are no text are cut anywhere.
     assert sum(map(len, lines_of(b"\x80" * 20_000))) == 20_000
 
 
@@ -119,12 +119,12 @@ def test_output_is_masked_the_same_for_every_split_of_the_stream(
     chunks = [data[start:end] for start, end in itertools.pairwise(cuts)]
     shown = masked(secrets, *chunks)
     assert shown == masked(secrets, data)
-    # What is left between the stars holds none.
+    # The text between the stars has no secret.
     assert not any(secret.encode() in part for part in shown.split(b"***") for secret in secrets)
     parts = Mask(secrets).masked_parts(b"", chunks, is_cut=False)
     assert b"".join(parts) == shown
     assert len(parts) == len(chunks)
-    # Nothing of a secret that begins before the parts is shown in them.
+    # No part of a secret that begins earlier is shown.
     first, *others = chunks
     behind = b"".join(Mask(secrets).masked_parts(first, others, is_cut=False))
     assert not any(secret.encode() in part for part in behind.split(b"***") for secret in secrets)
@@ -170,7 +170,7 @@ def test_long_output_keeps_head_and_tail_with_a_count_of_the_cut() -> None:
     gone = len(written) - len(kept)
     assert log.texts("info")[1] == f"… {gone * 13} bytes, {gone} lines of output omitted …"
     assert sum(len(text) + 1 for text in kept) + gone * 13 == len(whole)
-    # Between the two, and at the moments when they came.
+    # Between head and tail, with their own times.
     assert [level for _, level, _ in log.lines].index("info") == HEAD_LINES
     assert len(log.lines) < LINES_MAX
     assert sum(len(text) for text in log.texts()) < LOG_MAX_CHARS

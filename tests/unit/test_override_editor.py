@@ -1,4 +1,4 @@
-"""What users of the scheduler see of decisions about single moments, and of blackouts."""
+"""Overrides and blackouts, as users of the scheduler see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions about single moments: skip the next, move one, run the next early, take one back."""
+"""Overrides: skip the next moment, move one, run the next early, undo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def advance(bench: Bench, seconds: float) -> None:
-    """Let time pass as with a node that looks whenever the schedule wants to be looked at, and ends its runs."""
+    """Let time pass with a tick at every due time, and finish all runs."""
     until = bench.clock.now_us() + int(seconds * SECOND)
     for _ in range(1_000):
         at = (await bench.stored()).at
@@ -454,7 +454,7 @@ async def test_removing_a_schedule_settles_moved_moments(bench: Bench) -> None:
     assert await bench.gaps() == [(60, 60, 1, "skipped", "removed")]
 
 
-# --- a rule that counts from the end of a run
+# --- after-end rules
 
 
 async def test_the_next_moment_of_an_after_end_rule_can_be_skipped(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""What a schedule is owed: the tick of the engine as a pure function."""
+"""Plans: the due runs and gaps of a schedule, as a pure function."""
 
 from __future__ import annotations
 
@@ -372,7 +372,7 @@ def test_a_recorded_moment_off_the_rule_does_not_wait_for_the_delay_of_a_newer_o
     assert made.next_fire_at == at(13)
 
 
-# --- counted from the end
+# --- after-end rules
 
 
 def test_the_store_counts_the_next_moment_of_an_after_end_rule() -> None:

@@ -1,7 +1,7 @@
-"""Plans against a plain model: the moments of a rule as a list, and what the promises say about each.
+"""Plans compared with a simple model: the moments of a rule as a list.
 
-A life of a schedule is simulated: it is looked at when its cursor wants to be, or later (a downtime), while runs come
-and go at random. Whatever happens, the fires and gaps of a whole life are the rule's moments, each once.
+A schedule is simulated: it is planned at its due time, or later (a downtime), while runs start and end at random. In
+every case its fires and gaps are the moments of its rule, each once.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ policies = st.fixed_dictionaries(
 
 
 def moments_of(rule: When, first: int, last: int) -> list[int]:
-    """The rule's moments in [first, last], one after the other."""
+    """The moments of the rule in [first, last]."""
     found, moment = [], rule.next_us(first - 1)
     while moment is not None and moment <= last:
         found.append(moment)
@@ -138,7 +138,7 @@ def test_every_due_moment_is_covered_once_or_is_still_ahead_of_the_cursor(
 def test_the_policies_choose_moments_as_documented(
     rule: When, policy: dict[str, object], since: int, downtime: int, live: int
 ) -> None:
-    """Without jitter, so that the model can say it in a few lines."""
+    """Without jitter, to keep the model simple."""
     rule = rule._with(bounds=msgspec.structs.replace(rule.bounds, jitter=0, max_fires=None))
     fire_at, at = cursor_after(rule, "job", DAY_START + since, lambda: 0.0)
     if fire_at is None or at is None:
@@ -183,14 +183,14 @@ def test_the_policies_choose_moments_as_documented(
 def test_catch_up_all_always_catches_up(
     interval: str, backlog: int, pace_percent: int, overlap: str, run_percent: int, seed: int
 ) -> None:
-    """Each look is late by up to a hundredth of the interval; a run takes up to four fifths of it."""
+    """Each tick is late by up to a hundredth of the interval; a run takes up to four fifths of it."""
     chance, rule = random.Random(seed), bound(Every(interval))
     assert isinstance(rule, Every)
     fire_at = at = DAY_START + 100 * rule.interval_us
     now, fired = at + (backlog - 1) * rule.interval_us + chance.randrange(rule.interval_us), list[int]()
     policy = {"catch_up": "all", "overlap": overlap, "pace": rule.interval_us * pace_percent // 100}
     run_end, took = 0, rule.interval_us * run_percent // 100
-    # A run takes up to 0.84 of an interval with the looks that find its end, so it gains at least 0.16 of one.
+    # A run takes up to 0.84 of an interval with the ticks around it, so each one gains at least 0.16.
     end = now + (7 * backlog + 10) * rule.interval_us
     while now < end:
         live = 0 if run_end <= now else LIVE if run_end <= now + took else LIVE | BLOCKED
@@ -234,7 +234,7 @@ def test_the_fires_and_gaps_of_a_schedule_are_the_moments_of_its_rule(
         pause = None if made.ends_pause else pause
         fire_at, at = made.next_fire_at, made.next_at
         if pause is None and fire_at is not None and chance.random() < 0.05:
-            # Somebody pauses it for a while, as the editor does: what is owed is settled first.
+            # A pause, as the editor does it: due moments are settled first.
             known = known_facts(rule, fire_at, at, policy, fires=fires)
             settled = settle(known, now, Reason.PAUSED)
             covered += sorted(covered_by(Plan(fires=settled[0], gaps=settled[1]), rule))
@@ -326,7 +326,7 @@ def test_an_after_end_rule_never_has_two_moments_at_once(
             fire_at, at = made.next_fire_at, made.next_at
             continue
         assert rows, "only a moment that was dealt with restarts the count"
-        # The run takes a while; then the store counts from its end.
+        # The run takes some time; then the store counts from its end.
         now += int(chance.random() * HOUR) if made.fires else 0
         fire_at = at = now + made.after_end
     else:
@@ -350,7 +350,7 @@ def test_the_fast_path_plans_a_fire_like_the_full_plan(
     if fire_at is None or at is None:
         return
     if is_promised_otherwise:
-        # By zone rules that have changed since: no moment of the rule any more.
+        # The zone rules have changed since, so it is no moment of the rule any more.
         fire_at, at = fire_at - 1, at - 1
     known = known_facts(rule, fire_at, at, policy, live=live)
     assert plan(known, at + late, lambda: 0.5) == plan_closely(known, at + late, lambda: 0.5)

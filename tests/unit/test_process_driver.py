@@ -1,4 +1,4 @@
-"""The parts of the process driver: frames, where functions are found, settings, keepers, judgement of what is told."""
+"""Parts of the process driver: frames, names of functions, settings, outcomes of children, keepers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_call_with_the_largest_arguments_fits_in_a_frame() -> None:
     assert len(pack(Call(run, None))) < FRAME_MAX_BYTES
 
 
-# --- where functions are found
+# --- names of functions
 
 
 def test_a_function_at_the_top_of_a_module_is_found_by_its_name() -> None:
@@ -174,7 +174,7 @@ def test_process_false_makes_an_ordinary_task() -> None:
     assert Scheduler("sqlite://").task(process=True)(at_the_top).work.driver.name == "process"
 
 
-# --- judgement of what a child tells
+# --- outcomes of a child
 
 
 def test_an_error_of_a_child_is_matched_by_type_names_and_kept_unchanged() -> None:
@@ -200,7 +200,7 @@ def test_a_retry_raised_in_a_child_keeps_its_delay() -> None:
     assert (outcome.kind, outcome.delay) == ("retry", 300_000_000)
 
 
-# --- what a child must not do
+# --- forbidden in a child
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ async def test_a_supervised_command_that_ignores_term_is_killed_after_its_stop_t
         await asyncio.sleep(0.005)
     began = asyncio.get_running_loop().time()
     started.stop(60)
-    started.stop(0.2)  # the shorter one counts
+    started.stop(0.2)  # the shorter limit applies
     started.stop(60)
     assert (await ending(started)).signal == signal.SIGKILL
     assert 0.2 <= asyncio.get_running_loop().time() - began < 10
@@ -305,7 +305,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have no orphans to adopt")
 def test_a_keeper_finds_its_children_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the kernel says, and where it was built without that, by asking of every number."""
+    """Through the kernel's list of children, or through every process id on kernels without it."""
     sleeper = subprocess.Popen(["sleep", "1000"])
     stranger = os.getppid()
     try:
@@ -337,7 +337,7 @@ async def test_keeper_and_command_do_not_inherit_files_of_the_node(tmp_path: Pat
         assert not any("store" in text for _, text in lines)
         keeper = lines[-1][1]
         held = sorted(os.readlink(f"/proc/{keeper}/fd/{name}") for name in os.listdir(f"/proc/{keeper}/fd"))
-    # Its line, and the pipe that signals wake it by.
+    # Its connection, and the pipe for signal wake-ups.
     others = [each for each in held if each != "/dev/null"]
     assert [each.partition(":")[0] for each in others] == ["pipe", "pipe", "socket"]
     assert others[0] == others[1], "both ends of one pipe"

@@ -1,4 +1,4 @@
-"""The public face: the names of `evertick`, and what importing it costs."""
+"""The public names of `evertick`, and the cost of its import."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(asyncio_took, process_time() - began)
 
 
 def in_a_fresh_interpreter(code: str) -> str:
-    # Isolated: neither the user's site nor a startup hook of a test tool may load anything beforehand, or be at work.
+    # Isolated, so that neither the user's site nor a startup hook of a test tool loads modules or runs.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     answer = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60, env=variables
@@ -59,8 +59,8 @@ def test_importing_evertick_loads_msgspec_and_nothing_else_beyond_the_standard_l
 
 
 def test_importing_evertick_takes_no_more_than_four_times_what_asyncio_takes() -> None:
-    """Which is a part of it. Beside each other in one interpreter: machines differ, and have slow moments."""
-    in_a_fresh_interpreter(_SECONDS)  # the first one may have to compile
+    """Evertick imports asyncio. Both are measured in one process, because machines differ and have slow moments."""
+    in_a_fresh_interpreter(_SECONDS)  # the first import may have to compile
     taken = [tuple(map(float, in_a_fresh_interpreter(_SECONDS).split())) for _ in range(5)]
     ratio = min(whole / part for part, whole in taken)
     assert 1.0 < ratio < 4.0, f"import asyncio, import evertick: {taken}"

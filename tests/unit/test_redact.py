@@ -1,4 +1,4 @@
-"""No password is shown, however the URL is written."""
+"""No password in a URL is shown, in any spelling."""
 
 from __future__ import annotations
 

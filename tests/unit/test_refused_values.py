@@ -1,4 +1,4 @@
-"""Values that a ledger cannot give back as they were, or that no terminal shows: refused at the call, on each store."""
+"""Values that a ledger would change or a terminal cannot show are refused at the call, on each store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from evertick.text.values import encode_data, shown
 HOSTILE = ["half \ud800", "zero \x00", "bell \x07", "escape \x1b[2J", "delete \x7f", "c1 \x9b"]
 HUGE = "x" * 10**7
 NOW = datetime.now(UTC)
-# An error names the value shortened: whatever was given, it can be read, logged and kept.
+# An error has the value shortened, so that it can be read, logged and stored.
 MESSAGE_MOST = 1_000
 
 
@@ -66,7 +66,7 @@ TAKING_DATA: dict[str, Call] = {
     "backfill": lambda s, value: s.backfill("k", NOW - timedelta(days=1), NOW, args={"value": value}),
     "send": lambda s, value: s.send("channel", {"value": value}),
 }
-# All that take a text by which something is found, named or described.
+# All calls with a text that finds, names or describes something.
 TAKING_TEXT: dict[str, Call] = {
     "add": lambda s, text: s.add(key=text, when="hourly", task="job"),
     "task of add": lambda s, text: s.add(key="new", when="hourly", task=text),
@@ -135,7 +135,7 @@ TAKING_TEXT: dict[str, Call] = {
     "labels of a call": lambda s, text: s.runtime.tasks["job"].options(labels={"team": text}).enqueue(),
     "delay of a call": lambda s, text: s.runtime.tasks["job"].options(delay=text).enqueue(),
 }
-# All that takes something while a program is set up.
+# All calls while a program is set up.
 SETTING_UP: dict[str, Call] = {
     "url": lambda _, text: Scheduler(text),
     "app": lambda _, text: Scheduler("sqlite://", app=text),
@@ -299,7 +299,7 @@ async def test_bytes_are_refused_for_parameters_that_are_not_bytes(function: Any
 async def test_a_result_that_json_would_change_is_not_kept_and_logged(
     scheduler: Scheduler, result: object, told: str
 ) -> None:
-    """The work is done: to call it failed would have it done again."""
+    """The job has done its work, so the run must not fail and be retried."""
 
     @scheduler.task
     async def measure() -> object:

@@ -1,4 +1,4 @@
-"""When a node has heard all that workers say, and when it cannot know."""
+"""The window in which a node has read all reports of a channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has ended is run again: as a new run, for the same moment, by the rules of its schedule."""
+"""Reruns: a new run for the same moment, by the rules of its schedule."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class World:
-    """Jobs that fail until they are repaired."""
+    """Jobs that fail until they are fixed."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler("sqlite://", app="shop")
@@ -224,7 +224,7 @@ async def test_a_run_of_a_removed_schedule_can_be_rerun(world: World) -> None:
 
 
 async def two_failed_and_one_live(world: World, overlap: str) -> tuple[Run, Run, Run]:
-    """The live one waits for a node of another queue, so that it stays."""
+    """The live run waits in another queue, so that it stays live."""
     await world.add(overlap=overlap)
     await world.kit.advance("2h")
     first, second = world.kit.runs("k")
@@ -335,7 +335,7 @@ async def test_runs_to_rerun_are_selected_by_schedule_task_verdict_time_and_limi
 
 
 class Machine:
-    """A schedule that fires every hour and fails, until it is repaired; then each run takes ten minutes."""
+    """An hourly schedule that fails until it is fixed; then each run takes ten minutes."""
 
     def __init__(self, **options: Any) -> None:
         self.scheduler = Scheduler("sqlite://", app="shop")
@@ -360,7 +360,7 @@ class Machine:
 
     @asynccontextmanager
     async def after_failures(self, count: int, *keys: str) -> AsyncIterator[list[Run]]:
-        """Ten minutes after so many failed fires, repaired."""
+        """Ten minutes after this many failed fires, fixed."""
         async with virtual_time(self.scheduler, start=START) as self.kit:
             for key in keys or ("k",):
                 await self.scheduler.add(key=key, **self.options)

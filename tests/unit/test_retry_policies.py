@@ -1,4 +1,4 @@
-"""How long to wait before a job is tried again."""
+"""Retry policies: delays before retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What definitions mean, remembered by their text: once for all that are equal, and never stale."""
+"""The cache of parsed definitions: each text is parsed once, and never outdated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def known(bench: Bench, remembered: Rules) -> dict[str, KnownDefinition]:
-    """What is due, by its key."""
+    """The due schedules, by key."""
     due = (await bench.store.due_schedules(APP, 100)).schedules
     found = await remembered.of(due)
     return {row.key: found[row.id] for row in due}

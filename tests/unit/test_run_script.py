@@ -1,4 +1,4 @@
-"""The commands of `run`: which checks they start, what they install, and the one line about what was skipped."""
+"""The commands of `run`: their checks, what they install, and the line about skipped tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import long_tests
 
 ROOT = Path(__file__).parents[2]
-# Stands for a tool of the virtual environment: notes how it was called.
+# A stand-in for a tool of the virtual environment that records its calls.
 TOOL = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$LOG"
 case "$*" in "-m pytest "*) exit "${PYTEST_STATUS:-0}" ;; esac
@@ -28,7 +28,7 @@ cp "$0" "$(dirname "$0")/absent"
 
 
 class Copy:
-    """The script in a folder of its own, on a machine whose only missing program is `absent`."""
+    """The script in its own folder, on a machine where only `absent` is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log, self.path = folder, folder / "log", folder / "path"

@@ -1,4 +1,4 @@
-"""Where a look for what is due begins."""
+"""The position at which a scan for due schedules begins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def watch() -> Watch:
 
 
 def seen(watch: Watch, took: float = 0.0) -> ScanPosition:
-    """After a look from the very first that took so long, and left nothing undone."""
+    """After a complete scan from the start that took this long."""
     outlook = ScanPosition(watch)
     assert outlook.begin() == VERY_FIRST
     watch.seconds += took
@@ -48,7 +48,7 @@ def test_an_incomplete_scan_is_repeated(watch: Watch) -> None:
         outlook.note_answer()
     outlook.note_seen(NOW)
     assert outlook.begin() == DuePlace(NOW - SECOND, 0)
-    # One that was not, later: from where it began, and when its time has come from the very first.
+    # An incomplete scan continues at its start position; a full scan follows at its own interval.
     outlook.note_answer()
     assert outlook.begin() == DuePlace(NOW - SECOND, 0)
     watch.seconds += 1

@@ -1,4 +1,4 @@
-"""A scheduler may refuse rules: those that fire too often, and those that are not on its list."""
+"""A scheduler can refuse rules that fire too often or are not on its list."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refused(rule: When | str, **limits: Any) -> str:
     return str(error.value)
 
 
-# --- how often
+# --- shortest interval
 
 
 def test_a_rule_that_fires_too_often_is_refused_with_both_numbers() -> None:
@@ -70,7 +70,7 @@ def test_a_one_shot_never_fires_too_often() -> None:
 
 
 def test_a_rule_that_is_too_dense_only_at_a_clock_change_is_refused() -> None:
-    # In the night of 28 March 2027 the clock goes from 2 to 3: two hours on the wall are one of time.
+    # In the night of 28 March 2027 the clock goes from 2 to 3: two hours by the clock are one in real time.
     said = refused(f"every 2h; tz={BERLIN}", least="2h")
     assert "fires 1h apart (2027-03-28T01:00:00Z and 2027-03-28T02:00:00Z)" in said
     check("every 2h; tz=UTC", least="2h")
@@ -84,7 +84,7 @@ def test_h_is_resolved_with_the_key_before_the_check() -> None:
     refused("H/30 * * * *", least="1h")
 
 
-# --- the list
+# --- allowed rules
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_invalid_shortest_interval_is_refused() -> None:
             Scheduler("sqlite://", min_interval=wrong)
 
 
-# --- where it holds
+# --- calls that check the limits
 
 
 async def test_adding_a_rule_outside_the_limits_writes_nothing() -> None:
@@ -247,7 +247,7 @@ async def test_without_limits_every_rule_is_accepted() -> None:
     await scheduler.close()
 
 
-# --- what contradicts the other options
+# --- conflicts with other options
 
 
 def fitting(rule: When | str, **options: Any) -> None:

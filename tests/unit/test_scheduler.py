@@ -1,4 +1,4 @@
-"""The object users hold: declaring, refusing, managing, and running work end to end."""
+"""The scheduler object: declarations, refusals, management, and running jobs end to end."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ SAFETY_SECONDS = 20.0
 
 
 class Heard:
-    """Hears the events of a scheduler and lets a test wait for them."""
+    """Collects the events of a scheduler and lets a test wait for them."""
 
     def __init__(self, scheduler: Scheduler, *kinds: str) -> None:
         self.events: list[Event] = []
         self._changed = asyncio.Condition()
-        # Every node does duties of Evertick's own, whenever it comes to them: whoever wants to hear of those says so.
+        # Built-in duties run at any time, so their events are collected only on request.
         for kind in kinds or [each for each in EVENTS if not each.startswith("duty_")]:
             scheduler.on(kind, self._hear)  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ class Heard:
             self._changed.notify_all()
 
     async def until(self, kind: str, count: int = 1) -> Event:
-        """The `count`-th event of the kind, once it has come."""
+        """Wait for the `count`-th event of the kind."""
         async with asyncio.timeout(SAFETY_SECONDS), self._changed:
             await self._changed.wait_for(lambda: len(self._of(kind)) >= count)
         return self._of(kind)[count - 1]
@@ -81,7 +81,7 @@ class Heard:
 
 
 def after_call(target: object, name: str, wanted: Callable[[Any], bool] = lambda _: True) -> asyncio.Event:
-    """An event that is set once the async method has given a wanted answer."""
+    """An event that is set when the async method returns a wanted value."""
     real, called = getattr(target, name), asyncio.Event()
 
     @functools.wraps(real)
@@ -114,7 +114,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing() -> None: ...
 
 
-# --- declaring
+# --- declarations
 
 
 def test_a_decorated_function_stays_callable() -> None:
@@ -289,7 +289,7 @@ def test_a_scheduler_shows_its_app_and_node() -> None:
     assert repr(Scheduler("sqlite://", app="shop", node_name="web")) == "<Scheduler app='shop' node='web'>"
 
 
-# --- managing without an engine
+# --- management without an engine
 
 
 async def test_a_schedule_added_at_run_time_can_be_read_back(scheduler: Scheduler) -> None:
@@ -537,7 +537,7 @@ async def test_health_without_an_engine_is_not_healthy_and_counts_the_queue(sche
     assert not scheduler.is_healthy
 
 
-# --- the blocking forms
+# --- sync forms
 
 
 def test_the_sync_forms_work_without_an_event_loop() -> None:
@@ -638,7 +638,7 @@ def test_a_sync_form_raises_the_original_error() -> None:
     scheduler.sync.close()
 
 
-# --- running work
+# --- running jobs
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -914,7 +914,7 @@ async def test_a_thread_that_ignores_the_timeout_and_returns_late_has_succeeded(
 
     @scheduler.task(timeout="20ms")
     def job(ctx: Context) -> str:
-        while not record_of(ctx).stopped:  # what only the engine knows: that the time is over
+        while not record_of(ctx).stopped:  # only the engine knows that the timeout is over
             told.wait(0.001)
         return "done"
 
@@ -1032,7 +1032,7 @@ async def test_a_result_that_cannot_be_stored_does_not_fail_the_run(
     assert words in line.text
 
 
-# --- what a job says
+# --- logs and progress
 
 
 async def test_log_lines_of_a_job_are_kept_with_its_run(scheduler: Scheduler) -> None:
@@ -1215,7 +1215,7 @@ async def test_hooks_are_called_for_skipped_moments(scheduler: Scheduler) -> Non
 
     async with scheduler:
         count = 1
-        # A busy machine may come late to the first moment, which then stands for those before it.
+        # A busy machine may be late for the first moment, which then coalesces earlier ones.
         while (event := await heard.until("skipped", count)).reason == "coalesced":
             count += 1
         go_on.set()
@@ -1267,7 +1267,7 @@ async def test_overlap_replace_cancels_the_live_run_and_then_runs(tmp_path: Path
     assert (replaced.verdict, replaced.reason) == (Verdict.CANCELLED, "replaced")
 
 
-# --- unknown tasks and arguments that no longer fit
+# --- unknown tasks and bad arguments
 
 
 async def test_a_run_of_an_unknown_task_is_parked_and_freed_by_a_node_that_knows_it(tmp_path: Path) -> None:
@@ -1331,14 +1331,14 @@ async def test_a_schedule_continues_after_a_manual_run_with_bad_arguments(tmp_pa
     @scheduler.every("200ms")
     def tick(n: int = 1) -> None: ...
 
-    elsewhere = Scheduler(url)  # like the command line, it does not know the task
+    elsewhere = Scheduler(url)  # like the command line, it has no such task
     async with scheduler:
         await heard.until("succeeded")
         while True:
             try:
                 by_hand = await elsewhere.trigger("tick", args={"m": 1})
                 break
-            except Refused:  # a tick runs just now
+            except Refused:  # a tick is running
                 continue
         await heard.until("succeeded", heard.kinds().count("succeeded") + 2)
         ended = await scheduler.get_run(by_hand.id)

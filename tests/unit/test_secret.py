@@ -1,4 +1,4 @@
-"""Secrets are named where they are needed and looked up when they are; what others could read is refused."""
+"""Secrets are named in the configuration and read when needed; files that others can read are refused."""
 
 from __future__ import annotations
 

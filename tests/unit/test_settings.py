@@ -1,4 +1,4 @@
-"""What may be set, its default, and what is refused, with the words it is refused with."""
+"""Settings: defaults, allowed values, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing the account of a definition that is about to change."""
+"""Settlement of the due moments of a definition before a change."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_grace_applies_to_a_settled_moment() -> None:
     assert len(gaps) == 1
 
 
-# --- jitter: the moment has come, its time has not
+# --- jitter: after the moment and before its due time
 
 
 def _delayed() -> tuple[int, int]:
-    """A moment inside its delay, and when the delay is over."""
+    """A moment within its delay, and the end of the delay."""
     due = at(12) + inputs(Every("1h", jitter="50m")).rule.jitter_us(at(12), "job")
     assert due > at(12, 0, 1)
     return at(12, 0, 1), due
@@ -93,7 +93,7 @@ def test_a_pause_and_a_removal_record_a_delayed_moment_as_a_gap(reason: Reason, 
 
 
 def _paced() -> PlanInputs:
-    """Every 2 s with a jitter cut to 2 s; the pace of catch-up has put the next look 3.2 s after the moment."""
+    """Every 2 s with a jitter of at most 2 s; catch-up has set next_due_at to 3.2 s after the moment."""
     rule = Every("2s", jitter="5s", jitter_mode="fresh")
     return inputs(rule, at=at(12, 0, 3.2), catch_up="all", overlap="queue", live=1)
 
@@ -117,7 +117,7 @@ def test_a_pause_runs_the_due_moment_and_records_the_delayed_one() -> None:
     assert gap_rows(gaps) == [(at(12, 1), at(12, 1), 1, "skipped", "paused")]
 
 
-# --- while it is paused
+# --- pauses
 
 
 def test_moments_during_a_pause_are_one_gap() -> None:
@@ -150,7 +150,7 @@ def test_moments_after_the_end_of_a_pause_are_not_recorded_as_paused() -> None:
     ]
 
 
-# --- counted from the end
+# --- after-end rules
 
 
 def test_an_after_end_rule_settles_its_one_moment() -> None:

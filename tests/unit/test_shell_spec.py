@@ -1,4 +1,4 @@
-"""A shell job as people write it: what it means, and what is refused, with field, value and fix."""
+"""Specifications of shell jobs, and refusals with field, value and fix."""
 
 from __future__ import annotations
 

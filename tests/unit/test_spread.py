@@ -1,4 +1,4 @@
-"""Rules that would take a schedule out of a herd."""
+"""Suggested rules that avoid a moment shared by many schedules."""
 
 from __future__ import annotations
 

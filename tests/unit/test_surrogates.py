@@ -1,4 +1,4 @@
-"""Halves of surrogate pairs are replaced, and nothing else is."""
+"""Only halves of surrogate pairs are replaced."""
 
 from __future__ import annotations
 

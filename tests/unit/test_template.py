@@ -1,4 +1,4 @@
-"""Texts with places for what a run knows."""
+"""Texts with placeholders for values of a run."""
 
 from __future__ import annotations
 

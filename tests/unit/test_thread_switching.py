@@ -1,4 +1,4 @@
-"""Threads take shorter turns where the process is ours, and keep those that somebody has chosen."""
+"""A dedicated process has a shorter thread switch interval, unless the program has set one."""
 
 from __future__ import annotations
 

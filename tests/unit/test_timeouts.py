@@ -1,4 +1,4 @@
-"""One timer for all attempts that may run out of time."""
+"""One timer for the timeouts of all attempts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_timer_that_fires_slightly_early_is_not_set_again() -> None:
     async def main() -> list[str]:
         told: list[str] = []
         timeouts = Timeouts(lambda attempt: told.append(attempt.run.id))
-        # What is due within the resolution of its clock, a loop takes for due.
+        # An event loop runs timers that are due within the resolution of its clock.
         asyncio.get_running_loop()._clock_resolution = 60.0  # type: ignore[attr-defined]
         timeouts.watch(attempt("first"), 30 * SECOND)
         timeouts.watch(attempt("much later"), 3600 * SECOND)

@@ -1,4 +1,4 @@
-"""What a user's type checker says about tasks: their own parameters, without the context, and nothing else."""
+"""A user's type checker sees exactly the parameters of a task, without the context."""
 
 from __future__ import annotations
 

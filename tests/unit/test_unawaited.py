@@ -1,4 +1,4 @@
-"""A call that was not awaited says so, with its line and the fix; and is a coroutine wherever asyncio asks for one."""
+"""A call without await is reported with its line and the fix, and counts as a coroutine for asyncio."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_in_sync_code_the_fix_is_the_sync_form(scheduler: Scheduler, caplog: pyt
     scheduler.sync.close()
 
 
-# Values that are checked when the call is made; "x" will do for the others.
+# Values that are checked at the call; "x" is enough for the others.
 VALUES = {"when": "every 5m", "kept": "7d", "calendar": Calendar("x"), "fire_at": NOW, "to": NOW}
 PUBLIC = [name for name, _ in inspect.getmembers(Scheduler, asyncio.iscoroutinefunction) if not name.startswith("_")]
 
@@ -219,7 +219,7 @@ def test_a_forgotten_await_is_reported_once_without_any_setup(program: str, tmp_
     script.write_text("\n".join([*head, *lines, ""]))
     answer = preloaded.run([sys.executable, str(script)], check=True, cwd=tmp_path, timeout=60)
     number = next(number for number, line in enumerate([*head, *lines], 1) if "job.enqueue()" in line)
-    # Python finalises what is in a cycle in its own order, and may warn before the call can keep it from that.
+    # Python finalises objects in a cycle in any order, and may warn before the call can prevent it.
     warned = "never awaited" if "cycle" in program else None
     [told] = [line for line in answer.stderr.splitlines() if warned is None or warned not in line]
     assert f"{script}:{number}: job.enqueue(...) was not awaited and did nothing; write `" in told
@@ -227,7 +227,7 @@ def test_a_forgotten_await_is_reported_once_without_any_setup(program: str, tmp_
 
 
 async def test_a_finish_without_await_on_an_async_connection_raises_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    """It is written when it is awaited, and only then."""
+    """The write happens only when the call is awaited."""
     from evertick.job.transaction import Holder
 
     class Within:

@@ -1,4 +1,4 @@
-"""What is to come: fires in the order in which they run, with what people and blackouts do to them."""
+"""Upcoming fires in order, with overrides and blackouts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_folded_blackout_shows_the_newest_fire_if_it_runs_and_the_first_if_it_
     ]
     assert folded()[:2] == [Foreseen(at(12), "k", at(12), "dropped", 3), Foreseen(at(15), "k", at(15), None)]
     assert [each.fire_at for each in folded(blackout_fate="all")] == [at(12), at(13), at(14)]
-    # One run for all of it is one of those that may still be.
+    # One run for the whole blackout counts as one of the remaining fires.
     assert len(folded(blackout_fate="latest", left=2)) == 2
 
 

@@ -1,4 +1,4 @@
-"""`why` in words, in every situation a schedule can be in."""
+"""The texts of `why`, for every situation of a schedule."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_another_node_declares_a_silent_node_dead_after_its_lease_and_one_
     node = msgspec.structs.replace(node, lease_until=node.beat_at + lease)
 
     def words_at(seconds: float, *, other_started: float) -> str:
-        """The last words so long after the last beat, beside one that was started then, and has just beaten."""
+        """The answer this long after the last heartbeat, with a second node started then that has just sent one."""
         now, began = node.beat_at + timedelta(seconds=seconds), node.beat_at + timedelta(seconds=other_started)
         beaten = msgspec.structs.replace(node, beat_at=now, lease_until=now + lease)
         other = msgspec.structs.replace(beaten, id="2", name="there", started_at=began)
@@ -142,7 +142,7 @@ async def test_another_node_declares_a_silent_node_dead_after_its_lease_and_one_
 
     assert words_at(6, other_started=-1000) == "in about 12 s, at 00:00:18 UTC)"
     assert words_at(19, other_started=-1000) == "as soon as another node looks)"
-    # The daemon was killed, and is back 20 s later.
+    # The daemon was killed, and restarted 20 s later.
     assert words_at(21, other_started=20) == "in about 17 s, at 00:00:38 UTC)"
     assert words_at(37, other_started=20) == "in about 1 s, at 00:00:38 UTC)"
     assert words_at(39, other_started=20) == "as soon as another node looks)"

@@ -1,7 +1,7 @@
-"""What a cron rule means, in the plainest way: walk over every instant of a window and look at the wall clock.
+"""An independent cron implementation: walk over every instant of a window and compare the wall clock.
 
-Written without a line of the code under test. Expressions are not parsed here: they are built together with the sets
-that they mean, so that a mistake in a parser cannot hide in two parsers.
+It shares no code with the code under test. Expressions are not parsed here but built together with the values that they
+match, so that no parser mistake can be in both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WEEKDAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 
 
 def picker(seed: str) -> Pick:
-    """Numbers that look random and are the same in every run."""
+    """Random-looking numbers that are the same in every run."""
     count = 0
 
     def pick(n: int) -> int:
@@ -34,7 +34,7 @@ def picker(seed: str) -> Pick:
 
 @dataclass
 class Part:
-    """One field: its text, and what it matches (a value, or for the day fields a date)."""
+    """One field: its text, and the values (for day fields the dates) that it matches."""
 
     text: str
     values: set[int] = field(default_factory=set)
@@ -90,7 +90,7 @@ class Written:
 
 
 def walk(low: int, high: int, start: int, stop: int, step: int) -> set[int]:
-    """From start to stop, over the end if need be, taking every step-th."""
+    """From start to stop with a step, wrapping around if needed."""
     found, at, taken = set(), start, 0
     while True:
         if taken % step == 0:
@@ -101,7 +101,7 @@ def walk(low: int, high: int, start: int, stop: int, step: int) -> set[int]:
 
 
 def number_item(pick: Pick, low: int, high: int, names: list[str], around: Iterable[int] = ()) -> Part:
-    """One item of a plain field. Values are taken near `around` more often than not."""
+    """One item of an ordinary field. Most values are near `around`."""
     near = list(around)
 
     def value() -> int:
@@ -203,7 +203,7 @@ def joined(pick: Pick, make: Callable[[], Part]) -> Part:
 
 
 def written(pick: Pick, *, near: datetime | None = None, seconds: bool = False) -> Written:
-    """An expression of any syntax but `H`. With `near`, most of them come close to that wall time."""
+    """An expression of any syntax but `H`. With `near`, most are close to that wall time."""
     hours = [(near.hour + shift) % 24 for shift in (-1, 0, 0, 1)] if near else []
     minutes = [0, 15, 30, 45, 59] if near else []
     is_daily = near is not None and pick(4) > 0
@@ -224,7 +224,7 @@ def written(pick: Pick, *, near: datetime | None = None, seconds: bool = False) 
 
 
 def walls(zone: ZoneInfo, start: int, end: int, step: int) -> list[tuple[int, datetime]]:
-    """Every step-th instant of [start, end) with what the wall clock shows."""
+    """Every step-th instant of [start, end) with its wall time."""
     return [
         (at, datetime.fromtimestamp(at, UTC).astimezone(zone).replace(tzinfo=None, fold=0))
         for at in range(start, end, step)
@@ -232,7 +232,7 @@ def walls(zone: ZoneInfo, start: int, end: int, step: int) -> list[tuple[int, da
 
 
 def moments(expression: Written, shown: list[tuple[int, datetime]], dst: str, days: str) -> list[int]:
-    """The moments among walked instants, by the definition of the four rules for clock changes."""
+    """The matching instants, by the definition of the four rules for clock changes."""
     step = timedelta(seconds=shown[1][0] - shown[0][0])
     if dst == "wall" or not expression.is_fixed:
         return [at for at, wall in shown if expression.matches(wall, days)]

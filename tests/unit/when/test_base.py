@@ -1,4 +1,4 @@
-"""What all rules share: bounds, identity, completeness, the questions people ask."""
+"""The common interface of all rules: bounds, equality, and queries."""
 
 from __future__ import annotations
 
@@ -241,5 +241,5 @@ def test_importing_the_rules_loads_msgspec_and_nothing_else_from_outside() -> No
         subprocess.run([sys.executable, "-c", f"import {name}; {show}"], capture_output=True, text=True, check=True)
         for name in ("msgspec, zoneinfo", "evertick.when")
     )
-    # A machine without zone files has them in the package tzdata, which zoneinfo then loads.
+    # Without zone files on the machine, zoneinfo loads the package tzdata.
     assert set(loaded.stdout.split()) - set(base.stdout.split()) <= {"evertick", "tzdata"}

@@ -1,4 +1,4 @@
-"""Calendars: the vocabulary, open and closed stretches against a look at every minute, storing, bounds."""
+"""Calendars: entries, open and closed ranges compared with every minute, storage, bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def at(*parts: int, zone: ZoneInfo | None = None) -> int:
     return to_us(datetime(*parts, tzinfo=zone or UTC))  # type: ignore[arg-type, misc]
 
 
-# The vocabulary.
+# Entries.
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_name_of_a_calendar_must_fit_in_the_text_of_a_rule(name: str) -> Non
         Calendar(name)
 
 
-# Open and closed, against a look at every minute.
+# Open and closed ranges, compared with every minute.
 
 
 def minute_of(text: str) -> int:
@@ -186,7 +186,7 @@ entries = st.lists(
 
 
 def is_held(entry: object, shown: datetime, moment: datetime) -> bool:
-    """Whether an entry holds a moment, at which the clock shows the given time; read afresh from the text."""
+    """Whether an entry contains a moment with the given wall time; parsed here a second time."""
     if isinstance(entry, tuple):
         return entry[0] <= moment < entry[1]
     words = str(entry).split()
@@ -291,7 +291,7 @@ def test_a_day_that_a_zone_skipped_is_closed() -> None:
     assert calendar.previous_open(at(2030, 1, 1)) is None
 
 
-# Use by rules.
+# Calendars of rules.
 
 
 def test_a_calendar_without_a_zone_counts_the_days_of_the_rule() -> None:
@@ -397,7 +397,7 @@ def test_bind_prefers_the_calendar_it_is_given_over_the_one_the_rule_carries() -
     assert rule.bind(key="k", created=0, calendars={"c": new}).next_us(at(2026, 1, 1)) == at(2026, 6, 2)
 
 
-# Storing and identity.
+# Storage and equality.
 
 
 def test_json_round_trips() -> None:

@@ -1,4 +1,4 @@
-"""Clock changes, example by example; and the bounds of a search."""
+"""Clock changes by example, and the bounds of a search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ YEAR = 365 * 86_400 * US
 
 
 def local(text: str, zone: str, first: str, last: str, dst: DstRule = "cron") -> list[str]:
-    """The moments from one wall time to another, as the wall clock shows them, with the offset where it matters."""
+    """The moments between two wall times, as wall times, with the offset where it matters."""
     cron, tz = Cron(text, tz=zone, dst=dst), ZoneInfo(zone)
     at = datetime.fromisoformat(first).replace(tzinfo=tz)
     end = datetime.fromisoformat(last).replace(tzinfo=tz)
@@ -155,7 +155,7 @@ def test_a_yearly_time_in_a_gap_is_found_from_afar_in_both_directions() -> None:
 def test_the_second_pass_of_a_yearly_time_is_found() -> None:
     cron = Cron("30 2 25 10 *", tz="Europe/Berlin", dst="wall")
     first, second = datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
-    # Compared in UTC: Python holds no two datetimes of different zones equal if one is in a repeated hour.
+    # Compared in UTC: datetimes of different zones are never equal in Python if one is in a repeated hour.
     assert [moment.astimezone(UTC) for moment in cron.upcoming(first, 1)] == [second]
     assert cron.previous_us(int(second.timestamp()) * US) == int(first.timestamp()) * US
 
@@ -240,7 +240,7 @@ def test_counting_decades_visits_months_and_not_moments(zone: str, monkeypatch: 
 @pytest.mark.parametrize("text", ["* * * * * *", "*/5 * * * *", "0 9 * * *", "0 0 L * *", "30 2 * * *"])
 def test_a_count_is_exact_up_to_its_limit(zone: str, text: str) -> None:
     cron = Cron(text, tz=zone)
-    # Late in a day until early in another, so that the days between must give nearly all.
+    # From late in a day to early in another, so that nearly all moments are on the days between.
     start, end = (
         int(datetime(year, 1, 15, hour, 31, tzinfo=UTC).timestamp()) * US for year, hour in ((2026, 22), (2027, 0))
     )

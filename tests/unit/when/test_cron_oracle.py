@@ -1,4 +1,4 @@
-"""Every rule for clock changes, in every zone of the system, against a scanner that walks the wall clock."""
+"""Every rule for clock changes, in every zone of the system, compared with cron_oracle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR = 3600
 
 
 def agree(cron: Cron, expected: list[int], start: int, end: int) -> None:
-    """Forward, backward and count say the same as the scanner for [start, end)."""
+    """Forward, backward and count agree with the oracle for [start, end)."""
     expected = [at for at in expected if start <= at < end]
     forward, at = [], start * US - 1
     while (found := cron.next_us(at)) is not None and found < end * US:
@@ -44,7 +44,7 @@ def agree(cron: Cron, expected: list[int], start: int, end: int) -> None:
 
 
 def rule_of(expression: Written, zone: str, dst: DstRule, days: DaysRule) -> Cron | None:
-    """The rule, or None for one that is refused because its days never come."""
+    """The rule, or None if it is refused because its days never come."""
     try:
         return Cron(expression.text, tz=zone, dst=dst, days=days)
     except InvalidWhen as refused:
@@ -54,7 +54,7 @@ def rule_of(expression: Written, zone: str, dst: DstRule, days: DaysRule) -> Cro
 
 
 def around(zone: ZoneInfo, change: Change, hours: int, step: int) -> tuple[int, int, list[tuple[int, datetime]]]:
-    """A window around a change, walked from a day before it, so that what was shown already is known."""
+    """A window around a change, walked from the day before, so that repeated wall times are known."""
     reach = max(hours * HOUR, abs(change.after - change.before) + 2 * HOUR)
     start, end = change.at - reach, change.at + reach
     return start, end, walls(zone, start - abs(change.after - change.before) - 600, end, step)

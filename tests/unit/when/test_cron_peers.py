@@ -1,4 +1,4 @@
-"""Against other tools: the same moments where the documentation says so, and exactly the differences that it lists."""
+"""Compared with other tools: the documented agreements, and exactly the documented differences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STARTS = [datetime(2026, 3, 27, tzinfo=UTC), datetime(2026, 10, 23, tzinfo=UTC),
 
 
 def plain(pick: Pick, low: int, high: int, names: list[str] | None = None) -> str:
-    """An item that every tool reads: no wrapping, no step beyond the field."""
+    """An item that every tool accepts: no wrapping, no step beyond the field."""
 
     def said(value: int) -> str:
         return names[value - low] if names and pick(3) == 0 else str(value)
@@ -48,7 +48,7 @@ def plain(pick: Pick, low: int, high: int, names: list[str] | None = None) -> st
 
 
 def shared(pick: Pick, *, is_star_rule_met: bool = True) -> str:
-    """Five fields; on request without those that the day rules of crontab and croniter read differently."""
+    """Five fields; on request without those that crontab and croniter interpret differently."""
     day = plain(pick, 1, 28) if pick(2) else "*"
     month = plain(pick, 1, 12, MONTHS) if pick(4) == 0 else "*"
     weekday = plain(pick, 0, 6, WEEKDAYS) if pick(2) else "*"

@@ -1,4 +1,4 @@
-"""What may be written, what is refused and how, and the canonical text."""
+"""Accepted expressions, refusals, and the canonical text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions in words, and what users are warned about."""
+"""Expressions in words, and their warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations: what is one, and its text."""
+"""Durations: accepted values, and their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""English sentences: each is the cron expression or interval that it means, or is refused by the word in question."""
+"""English sentences: each gives a cron expression or interval, or an error that names the word."""
 
 from __future__ import annotations
 

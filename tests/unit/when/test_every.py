@@ -1,4 +1,4 @@
-"""Intervals: aligned to the clock through every kind of turn, since a start, after the end of a run."""
+"""Intervals: aligned to the clock through clock changes, since a start, after the end of a run."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ TURNS = [
     ("America/Sao_Paulo", date(2018, 11, 4)),  # no midnight
     ("America/St_Johns", date(2010, 11, 7)),  # 00:01 back to 23:01
     ("America/St_Johns", date(2010, 3, 14)),  # 00:01 on to 01:01
-    ("Pacific/Apia", date(2011, 12, 30)),  # a day left out
-    ("Pacific/Kwajalein", date(1993, 8, 21)),  # a day left out
-    ("Asia/Pyongyang", date(2015, 8, 15)),  # by half an hour, for good
-    ("Asia/Baku", date(2015, 10, 25)),  # put back at midnight of UTC
-    ("Asia/Kathmandu", date(2026, 1, 1)),  # no turn, odd offset
+    ("Pacific/Apia", date(2011, 12, 30)),  # a skipped day
+    ("Pacific/Kwajalein", date(1993, 8, 21)),  # a skipped day
+    ("Asia/Pyongyang", date(2015, 8, 15)),  # by half an hour, permanently
+    ("Asia/Baku", date(2015, 10, 25)),  # set back at midnight UTC
+    ("Asia/Kathmandu", date(2026, 1, 1)),  # no clock change, odd offset
 ]
 PARTS = ["1m", "15m", "20m", "30m", "40m", "1h", "90m", "2h", "3h", "6h", "8h", "12h", "1d"]
 
 
 @lru_cache
 def clock(zone: str, around: date) -> list[tuple[int, int]]:
-    """(moment, reading) of each minute of the six days around a date, in minutes."""
+    """(moment, wall time) of each minute of the six days around a date, in minutes."""
     tz = ZoneInfo(zone)
     first = datetime(around.year, around.month, around.day, tzinfo=UTC) - timedelta(days=3)
     found = []

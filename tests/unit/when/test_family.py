@@ -1,4 +1,4 @@
-"""Rules made from one of their family are those that their texts are."""
+"""Rules made from another rule of their family are equal to their parsed texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The properties of rules and their texts, on random bytes for as long as there is time."""
+"""Properties of rules and their texts, on random bytes, in the available time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTES = 2.0
 
 
 def properties(*modules: ModuleType) -> list[Callable[..., object]]:
-    """Those that take nothing but what Hypothesis gives them."""
+    """Properties whose arguments all come from Hypothesis."""
     return [
         test
         for module in modules

@@ -1,4 +1,4 @@
-"""Jitter: only delays, by less than the distance to the next fire, the same whenever it is asked."""
+"""Jitter: it only delays, by less than the distance to the next fire, and always the same."""
 
 from __future__ import annotations
 

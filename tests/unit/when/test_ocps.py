@@ -1,4 +1,4 @@
-"""The Open Cron Pattern Specification, 1.0 to 1.4, and the points at which Evertick differs on purpose."""
+"""The Open Cron Pattern Specification, 1.0 to 1.4, and the deliberate differences."""
 
 from __future__ import annotations
 

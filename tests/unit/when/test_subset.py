@@ -1,4 +1,4 @@
-"""A part of a rule's moments, held against the whole list with some taken out; and calendars turned inside out."""
+"""Subsets of a rule's moments, compared with filtered lists; and inverted calendars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules as text: canonical text reads back, anything else is refused by name."""
+"""Rules as text: canonical text is parsed back, other text is refused by name."""
 
 from __future__ import annotations
 

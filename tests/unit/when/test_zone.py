@@ -1,4 +1,4 @@
-"""Zones: every change of every clock is known, and the fingerprint tells one set of rules from another."""
+"""Zones: every clock change is known, and different rules have different fingerprints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAP_RULES = ("literal", "skip", "cron", "shift")
 
 
 def written_changes(name: str) -> list[tuple[int, int, int]] | None:
-    """The changes that the zone's file lists, read with nothing but its format (RFC 8536, second block)."""
+    """The changes in the zone's file, read by its format (RFC 8536, second block)."""
     path = next((Path(root, name) for root in TZPATH if Path(root, name).is_file()), None)
     if path is None:
         return None
