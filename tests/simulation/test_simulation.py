@@ -67,7 +67,7 @@ def test_every_promise_is_kept_in_the_stories_from_seed(first: int) -> None:
 def test_every_promise_is_kept_with_ticks_of_many_pages(monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     """As with many thousands of due schedules: small batches make many pages, which nodes that are behind share."""
     make, look, pages, shares = LocalNode.__init__, fire.Recorder._look_ahead, 0, 0
-    keeps_up = PeerShare.keeps_up
+    peers_keep_up = PeerShare.peers_keep_up
 
     def with_small_batches(self: LocalNode, **options: Any) -> None:
         make(self, **{**options, "batch_size": 1})
@@ -79,14 +79,14 @@ def test_every_promise_is_kept_with_ticks_of_many_pages(monkeypatch: pytest.Monk
 
     def shared(self: PeerShare, ours: Any, theirs: Any) -> bool:
         nonlocal shares
-        is_left = keeps_up(self, ours, theirs)
+        is_left = peers_keep_up(self, ours, theirs)
         shares += is_left
         return is_left
 
     monkeypatch.setattr(LocalNode, "__init__", with_small_batches)
     monkeypatch.setattr(fire, "_BATCHES_AHEAD", batches)
     monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
-    monkeypatch.setattr(PeerShare, "keeps_up", shared)
+    monkeypatch.setattr(PeerShare, "peers_keep_up", shared)
     assert not _failed(range(5))
     assert pages > (250 if batches == 1 else 50)
     assert (shares > 0) == (batches > 1)

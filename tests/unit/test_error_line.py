@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from evertick.errors import BrokerUnavailable, ProcessDied, Retry
-from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.error_line import error_for_log, error_summary
 from evertick.text.error_text import error_text
 
 
@@ -38,7 +38,7 @@ class Locked(Exception):
     ids=["one line", "no message", "advice", "empty first line", "a traceback in it", "group", "syntax", "long"],
 )
 def test_an_error_line_has_the_type_and_the_first_line_of_the_message(error: BaseException, line: str) -> None:
-    told = what_was_raised(text_of(error))
+    told = error_summary(text_of(error))
     assert line in told
     assert "Background" not in told
     assert "\n" not in told
@@ -56,7 +56,7 @@ def test_an_error_line_has_the_type_and_the_first_line_of_the_message(error: Bas
     ids=["broker", "several lines", "of a job", "without a word"],
 )
 def test_an_error_of_evertick_is_shown_without_its_type(error: Exception, line: str) -> None:
-    assert what_was_raised(text_of(error)) == line
+    assert error_summary(text_of(error)) == line
 
 
 def test_an_error_of_evertick_without_a_frame_of_a_job_has_no_traceback() -> None:
@@ -68,7 +68,7 @@ def test_an_error_of_evertick_without_a_frame_of_a_job_has_no_traceback() -> Non
 def test_a_note_is_not_taken_for_the_message() -> None:
     error = ValueError("no paper")
     error.add_note("ask the office")
-    assert what_was_raised(text_of(error)) == "ValueError: no paper"
+    assert error_summary(text_of(error)) == "ValueError: no paper"
 
 
 @pytest.mark.parametrize("is_cause", [True, False])
@@ -86,7 +86,7 @@ def test_the_last_error_of_a_chain_is_shown(is_cause: bool) -> None:
 
     with pytest.raises(OSError, match="second") as raised:
         work()
-    assert what_was_raised(error_text(raised.value)) == "OSError: second"
+    assert error_summary(error_text(raised.value)) == "OSError: second"
 
 
 def test_a_shortened_traceback_still_has_its_error() -> None:
@@ -102,13 +102,13 @@ def test_a_shortened_traceback_still_has_its_error() -> None:
         deep(200)
     text = error_text(raised.value)
     assert "characters left out …" in text
-    assert what_was_raised(text) == "ValueError: at the bottom"
+    assert error_summary(text) == "ValueError: at the bottom"
 
 
 def test_tracebacks_printed_by_python_are_parsed() -> None:
     script = "def f():\n    g()\ndef g():\n    raise RuntimeError('one\\ntwo')\nf()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert what_was_raised(done.stderr) == "RuntimeError: one"
+    assert error_summary(done.stderr) == "RuntimeError: one"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_tracebacks_printed_by_python_are_parsed() -> None:
     [(None, ""), ("", ""), ("\n \n", ""), ("exit code 3\nno such file", "exit code 3"), ("Traceback", "Traceback")],
 )
 def test_text_without_a_traceback_is_shown_by_its_first_line(text: str | None, line: str) -> None:
-    assert what_was_raised(text) == line
+    assert error_summary(text) == line
 
 
 def test_the_log_gets_a_complete_traceback_and_other_text_in_one_line() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from evertick import Constant, Exponential, Retry, Skip
 from evertick.driver.base import Work
-from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, error_text, judge
+from evertick.engine.judge import BadArguments, Ending, Raised, Returned, Stop, StoppedBy, error_text, judge
 from evertick.model import Claimed, Outcome, Phase, Reason, Verdict
 from evertick.when.moment import MINUTE, SECOND
 
@@ -174,7 +174,7 @@ def test_a_lost_run_has_no_outcome() -> None:
 
 
 def test_bad_arguments_park_the_run_until_the_signature_changes() -> None:
-    outcome = judged(Unfit("job(x: int): …"), attempts=2)
+    outcome = judged(BadArguments("job(x: int): …"), attempts=2)
     assert (outcome.kind, outcome.reason, outcome.task_hash) == ("park", Reason.BAD_ARGUMENTS, "h1")
     assert outcome.attempts == 2
 

@@ -153,7 +153,7 @@ def test_short_output_is_kept_unchanged() -> None:
     log.captured.take("stdout", b"o\n")
     log.captured.close()
     assert [(level, text) for _, level, text in log.lines] == [("stdout", "one"), ("stderr", "oops"), ("stdout", "two")]
-    assert log.captured.last_words == "oops"
+    assert log.captured.last_line == "oops"
 
 
 def test_long_output_keeps_head_and_tail_with_a_count_of_the_cut() -> None:
@@ -203,7 +203,7 @@ def test_endless_empty_lines_on_both_streams_are_bounded_too() -> None:
         log.captured.take("stderr", b"\n")
     log.captured.close()
     assert len(log.lines) <= HEAD_LINES + TAIL_LINES + 2
-    assert log.captured.last_words == ""
+    assert log.captured.last_line == ""
     kept = len(log.texts("stdout")) + len(log.texts("stderr"))
     assert log.texts("info")[-1] == f"… {100_000 - kept} bytes, {100_000 - kept} lines of output omitted …"
 
@@ -284,8 +284,8 @@ def test_the_error_text_is_the_last_output_of_stderr() -> None:
     log.captured.take("stderr", b"disk full\n")
     log.captured.take("stdout", b"going on\n" * 100_000 + b"done\n")
     log.captured.close()
-    assert log.captured.last_words == "disk full"
+    assert log.captured.last_line == "disk full"
     log = Log()
     log.captured.take("stdout", b"going on\n" * 100_000 + b"x" * 1_000 + b"\n\n")
     log.captured.close()
-    assert log.captured.last_words == "x" * 300
+    assert log.captured.last_line == "x" * 300

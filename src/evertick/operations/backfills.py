@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from evertick.aio.unawaited import Owner, tell_unawaited
+from evertick.aio.unawaited import Owner, log_unawaited
 from evertick.clock import Clock
 from evertick.definition.settings import check_key
 from evertick.errors import InvalidInput, NotFound, Refused, StoreUnavailable
@@ -119,7 +119,7 @@ class Backfill:
 
     def __del__(self) -> None:
         if not self._is_begun:
-            tell_unawaited(self._owner, "backfill", self._code, self._instruction)
+            log_unawaited(self._owner, "backfill", self._code, self._instruction)
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
