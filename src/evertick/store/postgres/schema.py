@@ -1,7 +1,7 @@
 """Migrations of a PostgreSQL schema: each is applied once, all missing ones in one transaction.
 
 The lock is an advisory lock of that transaction: of several processes that start at once, one migrates and the others
-find it done. `sql_files.py` has the rules for checksums and `compatible_from`.
+find it done. `store/sql_files.py` has the rules for checksums and `compatible_from`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Migrations of a SQLite file: each is applied once, in one transaction.
 
 BEGIN IMMEDIATE is the lock: of several processes that start at once, one migrates and the others find it done.
-`sql_files.py` has the rules for checksums and `compatible_from`.
+`store/sql_files.py` has the rules for checksums and `compatible_from`.
 """
 
 from __future__ import annotations
