@@ -84,7 +84,7 @@ async def test_a_duty_cannot_be_declared_after_the_start(scheduler: Scheduler) -
     [
         ({"every": "1ms"}, "every='1ms' must be between 0.1 s and ten years"),
         ({"every": "11y"}, "11y"),
-        ({"every": "5m", "when": "daily at 9:00"}, "are two rhythms; give one of them"),
+        ({"every": "5m", "when": "daily at 9:00"}, "exclude each other; give one of them"),
         ({"when": Cron("0 9 * * *", calendar="holidays")}, "'holidays' is kept in the store.*pass the Calendar itself"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_calendar_that_is_given_itself_is_taken(scheduler: Scheduler) -> None:
 
 
 def test_names_of_evertick_itself_are_reserved(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidSetting, match=r"'evertick\.prune'.*are Evertick's own; choose another"):
+    with pytest.raises(InvalidSetting, match=r"'evertick\.prune'.*are reserved for Evertick; choose another"):
         scheduler.duty("evertick.prune")
 
 

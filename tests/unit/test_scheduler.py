@@ -209,7 +209,11 @@ def test_one_task_may_have_several_schedules() -> None:
         (lambda s: s.task(name="")(nothing), InvalidKey, "task: '' must have 1 to 200 characters, not 0"),
         (lambda s: s.task(5), InvalidSetting, "5 is no function"),
         (lambda s: s.task(timeout=0)(nothing), InvalidSetting, "task 'nothing': timeout: 0 leaves no time at all"),
-        (lambda s: s.task(retry=3)(nothing), InvalidSetting, "task 'nothing': retry: 3 is no policy; pass Constant, "),
+        (
+            lambda s: s.task(retry=3)(nothing),
+            InvalidSetting,
+            "task 'nothing': retry: 3 is not a retry policy; pass Constant, ",
+        ),
         (
             lambda s: s.task(retry_on="x")(nothing),
             InvalidSetting,

@@ -1,4 +1,4 @@
-"""The options of schedules, and the definition that is made of them."""
+"""The options of schedules, and the definitions made from them."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
 
 
 def blackout_given(options: Mapping[str, Any]) -> Calendar | None:
-    """The blackout, if it is a calendar and not only the name of one."""
+    """The calendar of the blackout, unless it is only a name."""
     given = options.get("blackout")
     return given if isinstance(given, Calendar) else None
 
@@ -242,7 +242,9 @@ def _arguments(value: Any) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise InvalidArguments(f"args: arguments must be JSON-like data; {error}") from None
     if len(data) > ARGUMENTS_MAX_BYTES:
-        raise InvalidArguments(f"args: {len(data)} bytes are more than {ARGUMENTS_MAX_BYTES}; pass a reference instead")
+        raise InvalidArguments(
+            f"args: {len(data)} bytes are more than {ARGUMENTS_MAX_BYTES}", fix="pass a reference instead"
+        )
     return dict(value)
 
 

@@ -1,4 +1,4 @@
-"""Tasks: named work that can be enqueued and scheduled. A task made of a function can still be called."""
+"""Tasks: named work that can be enqueued and scheduled. A task of a function can still be called."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# Calls of one `enqueue_many`, which is one transaction.
+# The limit of calls in one `enqueue_many`, which is one transaction.
 ENQUEUE_MANY_MAX = 10_000
 PRIORITY_MAX = 1_000
 _UNIQUE_FOR_MAX = 366 * DAY
@@ -183,8 +183,8 @@ class Task(Generic[P, R]):
     def _callable(self) -> Callable[..., R]:
         if self._function is None:
             raise Refused(
-                f"task {self.name!r} is a job of the driver {self.work.driver.name!r} and no function that could be "
-                "called; enqueue it, or give it a schedule"
+                f"task {self.name!r} is a job of the driver {self.work.driver.name!r}, not a function",
+                fix="enqueue it, or give it a schedule",
             )
         return self._function
 
@@ -396,8 +396,8 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", call, where=f"task {name!r}")
     retry = options.get("retry", never_again)
     if not isinstance(retry, RetryPolicy):
-        problem = f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential"
-        raise InvalidSetting(problem, setting="retry")
+        problem = f"task {name!r}: retry: {shown(retry)} is not a retry policy"
+        raise InvalidSetting(problem, setting="retry", value=shown(retry), fix="pass Constant, Linear or Exponential")
     timeout = options.get("timeout")
     on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), "on_lost", where=f"task {name!r}: ")
     # A task that must not run twice stops when another node may have claimed its run.

@@ -278,12 +278,12 @@ def hurried_by_interrupt(runtime: Runtime) -> Iterator[None]:
 
 def hurry(runtime: Runtime) -> None:
     """Stop without waiting, after a second signal."""
-    log.warning("a second signal: stopping now, without waiting for what is running")
+    log.warning("second signal: stopping now, without waiting for running work")
     runtime.hurry()
 
 
 def alone(error: StoreError) -> StoreError:
-    """The error without its cause and traceback. Its message has the words of the server."""
+    """The error without its cause and traceback. Its message has the text of the server."""
     if os.environ.get(TRACEBACK_VARIABLE) != "1":
         error.__cause__, error.__suppress_context__, error.__traceback__ = None, True, None
     return error

@@ -129,7 +129,7 @@ def test_no_text_breaks_the_vocabulary(text: str) -> None:
 
 @pytest.mark.parametrize("entry", ["22-06", "25-12"])
 def test_hours_and_days_written_in_each_others_way_are_told_how(entry: str) -> None:
-    with pytest.raises(InvalidWhen, match=r"no year has; days are written like '12-25', .*hours like '22:00-06:00'"):
+    with pytest.raises(InvalidWhen, match=r"no year has; write days like '12-25', .*hours like '22:00-06:00'"):
         Calendar("c", exclude=[entry])
 
 

@@ -93,7 +93,7 @@ def test_people_may_write_a_rule_more_loosely(text: str, rule: Every) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "no rule"),
+        ("", "not a rule"),
         ("fortnightly", "fortnightly"),
         ("sometimes 5m", "sometimes"),
         ("every", "interval"),
