@@ -244,7 +244,7 @@ async def test_a_driver_that_cannot_be_closed_does_not_keep_others_open(caplog: 
     assert isinstance(driver, EchoDriver)
     await scheduler.close()
     assert driver.is_closed
-    assert "a driver could not be closed" in caplog.text
+    assert "driver: could not be closed" in caplog.text
 
 
 async def test_a_job_runs_in_virtual_time() -> None:

@@ -124,8 +124,8 @@ def test_what_is_no_function_is_refused(scheduler: Scheduler) -> None:
         yield 1
 
     refused: list[tuple[Any, str]] = [
-        (7, "7 is no function"),
-        (int, "is no function"),
+        (7, "7 is not a function"),
+        (int, "is not a function"),
         (generates, "a generator does nothing"),
     ]
     for wrong, message in refused:

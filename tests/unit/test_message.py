@@ -134,7 +134,7 @@ async def _generates(message: Message) -> AsyncIterator[int]:
         (_takes_two, "takes .*other: .*write `\\(message: Message\\)`"),
         (_takes_by_name, "takes .*but gets one Message"),
         (_generates, "is a generator function, which does nothing when it is called"),
-        (7, "is no function"),
+        (7, "is not a function"),
     ],
 )
 def test_a_sender_that_could_never_be_called_is_refused_where_it_is_written(function: Any, said: str) -> None:

@@ -207,7 +207,7 @@ def test_one_task_may_have_several_schedules() -> None:
         (lambda s: s.every("1m", key="a;b")(nothing), InvalidKey, "key: 'a;b' must not begin or end with space"),
         (lambda s: s.every("1m", queue="")(nothing), InvalidKey, "queue: '' must have 1 to 200 characters, not 0"),
         (lambda s: s.task(name="")(nothing), InvalidKey, "task: '' must have 1 to 200 characters, not 0"),
-        (lambda s: s.task(5), InvalidSetting, "5 is no function"),
+        (lambda s: s.task(5), InvalidSetting, "5 is not a function"),
         (lambda s: s.task(timeout=0)(nothing), InvalidSetting, "task 'nothing': timeout: 0 leaves no time at all"),
         (
             lambda s: s.task(retry=3)(nothing),

@@ -54,7 +54,7 @@ def make_duty(
 ) -> DutyWork:
     """Make a duty of a function, which takes a `DutyContext` or nothing."""
     if not callable(function) or isinstance(function, type):
-        raise InvalidSetting(f"duty {name!r}: {shown(function)} is no function")
+        raise InvalidSetting(f"duty {name!r}: {shown(function)} is not a function")
     refuse_generator(function, f"duty {name!r}")
     takes_context, can_be_cancelled = _takes_context(function, name), is_async(function)
 

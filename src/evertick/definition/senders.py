@@ -45,7 +45,7 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
     unknown = {option: value for option, value in options.items() if option not in known}
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", "sender", where=f"sender {name!r}")
     if not callable(function) or isinstance(function, type):
-        raise InvalidSetting(f"sender {name!r}: {shown(function)} is no function")
+        raise InvalidSetting(f"sender {name!r}: {shown(function)} is not a function")
     _check_takes_message(function, name)
     retry = options.get("retry", RETRY)
     if not isinstance(retry, RetryPolicy):

@@ -287,7 +287,7 @@ class Scheduler:
 
         def decorate(function: Hook) -> Hook:
             if not callable(function):
-                raise InvalidInput(f"hook: {shown(function)} is no function")
+                raise InvalidInput(f"hook: {shown(function)} is not a function", value=shown(function))
             self.runtime.hooks.add(kind, function)
             return function
 
