@@ -457,7 +457,7 @@ def test_a_file_that_was_named_must_be_right(ledgers, evertick):
     write("[database]\nurl = 'x'\n", "bad.toml")
     result = evertick("list", "--config", "bad.toml")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: bad.toml:2: database.url: 'x' is no database URL; ")
+    assert result.stderr.startswith("error: bad.toml:2: database.url: 'x' is not a database URL; ")
     result = evertick("list", "--config", "bad.toml", "--database", "sqlite:///flag.db")
     assert "--database and --config both name a ledger; write one of them" in result.stderr
 

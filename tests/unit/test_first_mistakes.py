@@ -396,7 +396,7 @@ async def report_async() -> None: ...
         (lambda s: s.once("2027-01-31"), "as text it is for @scheduler.when('once 2026-01-31T09:00:00Z')"),
         (lambda s: s.every("daily at 9:00"), "sentences and cron expressions are for @scheduler.when(...)"),
         (lambda s: s.every("9:00"), "sentences and cron expressions are for @scheduler.when(...)"),
-        (lambda s: Scheduler("jobs.db"), "url: 'jobs.db' is no database URL; write it like 'sqlite:///jobs.db'"),
+        (lambda s: Scheduler("jobs.db"), "url: 'jobs.db' is not a database URL; write it like 'sqlite:///jobs.db'"),
         (lambda s: Scheduler("jobs.sqlite3"), "write it like 'sqlite:///jobs.sqlite3'"),
         (lambda s: Scheduler("x/sqlite/jobs.db"), "write it like 'sqlite:///x/sqlite/jobs.db'"),
         (lambda s: s.every("14d at 9:00"), "'every 14d; since=start; start=2026-01-05T09:00:00Z'"),

@@ -217,17 +217,17 @@ def test_one_task_may_have_several_schedules() -> None:
         (
             lambda s: s.task(retry_on="x")(nothing),
             InvalidSetting,
-            "task 'nothing': retry_on: 'x' is no type of exception; pass the type itself, like ValueError",
+            "task 'nothing': retry_on: 'x' is not an exception type; pass the type itself, like ValueError",
         ),
         (
             lambda s: s.task(retry_on="ValueError")(nothing),
             InvalidSetting,
-            "task 'nothing': retry_on: 'ValueError' is no type of exception; pass the type itself, like ValueError",
+            "task 'nothing': retry_on: 'ValueError' is not an exception type; pass the type itself, like ValueError",
         ),
         (
             lambda s: s.task(give_up_on=(KeyError, "ValueError"))(nothing),
             InvalidSetting,
-            "task 'nothing': give_up_on: 'ValueError' is no type of exception",
+            "task 'nothing': give_up_on: 'ValueError' is not an exception type",
         ),
         (
             lambda s: s.every("1m", blackout="22:00-06:00")(nothing),

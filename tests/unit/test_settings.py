@@ -98,12 +98,12 @@ def test_the_url_comes_from_the_argument_then_the_environment_then_the_default(m
 def test_a_url_that_is_none_is_refused_with_the_one_that_was_meant(url: Any, meant: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         made(url)
-    assert str(refused.value).endswith(f"is no database URL; write it like {meant!r}")
+    assert str(refused.value).endswith(f"is not a database URL; write it like {meant!r}")
 
 
 def test_a_url_with_control_characters_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"url: 'sqlite:///a\\x00b' is no database URL: it is longer than 2,000"):
-        made("sqlite:///a\x00b")
+    with pytest.raises(InvalidSetting,
+    match=r"url: 'sqlite:///a\\x00b' is not a database URL: it is longer than 2,000"):     made("sqlite:///a\x00b")
 
 
 def test_durations_may_be_text_numbers_or_timedeltas() -> None:

@@ -319,7 +319,7 @@ def make_placing(
 ) -> Placing:
     """Check `EnqueueOptions`."""
     if delay is not None and at is not None:
-        raise InvalidSetting("delay and at both say when; give one of them")
+        raise InvalidSetting("delay and at both say when", fix="give one of them")
     return Placing(
         delay=0 if delay is None else duration_us(delay, what="delay"),
         at=None if at is None else to_us(at),
@@ -336,11 +336,11 @@ def make_placing(
 def encode_calls(arguments: Signature | FreeArguments, calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
     """The arguments of many calls, each checked and encoded."""
     if not isinstance(calls, Iterable):
-        raise InvalidInput(f"calls: {shown(calls)} is no list of arguments; pass [{{...}}, ...]")
+        raise InvalidInput(f"calls: {shown(calls)} is not a list of arguments", fix="pass [{...}, ...]")
     encoded = []
     for number, call in enumerate(calls):
         if number == ENQUEUE_MANY_MAX:
-            raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
+            raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once", fix="enqueue them in several lists")
         encoded.append(arguments.encode((), call))
     return encoded
 

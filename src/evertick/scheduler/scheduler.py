@@ -247,13 +247,13 @@ class Scheduler:
         """
         place, chosen = calling_place(1), check_name(name)
         for given in unknown:
-            raise InvalidSetting(f"{given}: no such option; a duty has every= or when=, and nothing else")
+            raise InvalidSetting(f"{given}: no such option", fix="a duty has every= or when=, and nothing else")
         rule = None if when is None else rule_given(when)
         rhythm = rhythm_of(chosen, every, rule, created=self.runtime.clock.now_us(), tz=self.settings.tz)
 
         def declare(function: F) -> F:
             if self.runtime.is_started:
-                raise Refused(f"duty {chosen!r} is declared after the scheduler has started; declare it before")
+                raise Refused(f"duty {chosen!r} is declared after the scheduler has started", fix="declare it before")
             self.runtime.duties.add(make_duty(function, chosen, rhythm, self.runtime.threads.call), place)
             return function
 
@@ -270,7 +270,9 @@ class Scheduler:
 
         def declare(function: F) -> F:
             if self.runtime.is_started:
-                raise Refused(f"the sender of {channel!r} is declared after the scheduler has started; do it before")
+                raise Refused(
+                    f"the sender of {channel!r} is declared after the scheduler has started", fix="do it before"
+                )
             made = make_sender(channel, function, options, self.runtime.threads)
             if made.channel in self.runtime.senders:
                 raise AlreadyDeclared(
