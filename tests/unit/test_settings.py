@@ -102,8 +102,8 @@ def test_a_url_that_is_none_is_refused_with_the_one_that_was_meant(url: Any, mea
 
 
 def test_a_url_with_control_characters_is_refused() -> None:
-    with pytest.raises(InvalidSetting,
-    match=r"url: 'sqlite:///a\\x00b' is not a database URL: it is longer than 2,000"):     made("sqlite:///a\x00b")
+    with pytest.raises(InvalidSetting, match=r"url: 'sqlite:///a\\x00b' is not a database URL: it is longer than"):
+        made("sqlite:///a\x00b")
 
 
 def test_durations_may_be_text_numbers_or_timedeltas() -> None:
