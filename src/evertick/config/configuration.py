@@ -81,10 +81,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
         The folder of the file stays as it is: only a directory that was named belongs to this node.
         """
-        told = [make_private(self.state_directory)]
+        warnings = [make_private(self.state_directory)]
         if self.directories.config is not None:
-            told.append(make_private(self.directories.config, is_only_read=True))
-        return [each for each in told if each is not None]
+            warnings.append(make_private(self.directories.config, is_only_read=True))
+        return [each for each in warnings if each is not None]
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -43,8 +43,8 @@ def shown_values(configuration: Configuration) -> list[Shown]:
     instead = _instead(configuration)
     shown = []
     for key, value in configuration.values.items():
-        told = instead[key] if key in instead and not value.is_set else _told(value)
-        shown.append(Shown(key=key, value=told, origin=str(value.origin)))
+        text = instead[key] if key in instead and not value.is_set else _shown_value(value)
+        shown.append(Shown(key=key, value=text, origin=str(value.origin)))
     return shown
 
 
@@ -73,7 +73,7 @@ def _instead(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-def _told(value: Value) -> Any:
+def _shown_value(value: Value) -> Any:
     if value.about.is_secret and value.value is not None:
         return value.written if _is_reference(value.written) else HIDDEN
     if value.written is not None:

@@ -54,8 +54,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hash(self) -> str:
         calendars = ["" if each is None else each.version for each in (self.rule.calendar, self.blackout)]
-        said = [self.rule_text, *calendars, msgspec.to_builtins(self.definition)]
-        return blake2b(msgspec.json.encode(said, order="sorted"), digest_size=8).hexdigest()
+        content = [self.rule_text, *calendars, msgspec.to_builtins(self.definition)]
+        return blake2b(msgspec.json.encode(content, order="sorted"), digest_size=8).hexdigest()
 
 
 class Declarations:
@@ -110,13 +110,22 @@ class Declarations:
 
     async def _check_calendars(self, store: Store, app: str) -> None:
         """Reject unknown calendars before any write, with the place that names them."""
-        given = {each.name for said in self for each in (said.rule.calendar, said.blackout) if each is not None}
-        named = [(said, name) for said in self for name in (said.rule.bounds.calendar, said.definition.blackout)]
-        wanted = [(said, name) for said, name in named if name is not None and name not in given]
+        given = {
+            each.name
+            for declaration in self
+            for each in (declaration.rule.calendar, declaration.blackout)
+            if each is not None
+        }
+        named = [
+            (declaration, name)
+            for declaration in self
+            for name in (declaration.rule.bounds.calendar, declaration.definition.blackout)
+        ]
+        wanted = [(declaration, name) for declaration, name in named if name is not None and name not in given]
         kept = await store.calendars(app) if wanted else {}
-        for said, name in wanted:
+        for declaration, name in wanted:
             if name not in kept:
-                where = f"{said.place}: schedule {said.key!r}"
+                where = f"{declaration.place}: schedule {declaration.key!r}"
                 problem = f"{where}: calendar {name!r} is not defined"
                 raise InvalidWhen(problem, value=repr(name), fix="define it first")
 

@@ -120,9 +120,9 @@ def _takes_context(function: Any, name: str) -> bool:
         return any(hints.get(each) is DutyContext for each in list(signature.parameters)[:1])
     first = needed[0]
     if len(needed) > 1 or first.kind is first.KEYWORD_ONLY or hints.get(first.name, DutyContext) is not DutyContext:
-        said = ", ".join(map(str, needed))
+        parameters = ", ".join(map(str, needed))
         raise InvalidSetting(
-            f"duty {name!r}: its function needs ({said}), but gets a DutyContext or nothing; write "
+            f"duty {name!r}: its function needs ({parameters}), but gets a DutyContext or nothing; write "
             "`(ctx: DutyContext)` and take the rest from elsewhere"
         )
     return True
@@ -132,5 +132,5 @@ def _hints_of(function: Any) -> Mapping[str, Any]:
     try:
         return get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
     except (NameError, TypeError):
-        # An annotation that only a type checker can read: what the parameter is called for then is not told.
+        # An annotation that only a type checker can read; it is not shown.
         return {}

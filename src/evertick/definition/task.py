@@ -244,11 +244,11 @@ class Task(Generic[P, R]):
                 setting="rate_key",
             )
         for other in self.runtime.tasks.values():
-            theirs = other.work.rate
-            is_shared = theirs is not None and rate.of.text is not None and theirs.of.text == rate.of.text
-            if is_shared and str(theirs) != str(rate):
+            other_rate = other.work.rate
+            is_shared = other_rate is not None and rate.of.text is not None and other_rate.of.text == rate.of.text
+            if is_shared and str(other_rate) != str(rate):
                 raise InvalidSetting(
-                    f"task {self.name!r}: rate: {rate} differs from {theirs} of task {other.name!r}, which shares "
+                    f"task {self.name!r}: rate: {rate} differs from {other_rate} of task {other.name!r}, which shares "
                     f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own",
                     setting="rate",
                 )

@@ -157,7 +157,7 @@ class Scheduler:
     def connect(self, driver: str, where: object) -> None:
         """Connect to a broker: `scheduler.connect("redis", "redis://host:6379/0")`, or with settings of its driver."""
         if self.runtime.is_started:
-            raise Refused(f"where {driver!r} is must be said before the scheduler has started")
+            raise Refused(f"the connection of {driver!r} must be set before the scheduler has started")
         self.runtime.configure(connections={driver: connection_to(driver, where)})
 
     # --- declaring
