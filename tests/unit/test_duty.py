@@ -85,7 +85,7 @@ async def test_a_duty_cannot_be_declared_after_the_start(scheduler: Scheduler) -
         ({"every": "1ms"}, "every='1ms' must be between 0.1 s and ten years"),
         ({"every": "11y"}, "11y"),
         ({"every": "5m", "when": "daily at 9:00"}, "exclude each other; give one of them"),
-        ({"when": Cron("0 9 * * *", calendar="holidays")}, "'holidays' is kept in the store.*pass the Calendar itself"),
+        ({"when": Cron("0 9 * * *", calendar="holidays")}, "'holidays' is in the store.*pass the Calendar itself"),
     ],
 )
 def test_a_rhythm_that_cannot_be_is_refused(scheduler: Scheduler, options: dict[str, Any], message: str) -> None:
@@ -126,7 +126,7 @@ def test_what_is_no_function_is_refused(scheduler: Scheduler) -> None:
     refused: list[tuple[Any, str]] = [
         (7, "7 is not a function"),
         (int, "is not a function"),
-        (generates, "a generator does nothing"),
+        (generates, "is a generator function"),
     ]
     for wrong, message in refused:
         with pytest.raises(InvalidSetting, match=message):

@@ -63,7 +63,7 @@ def test_a_rule_of_a_known_family_is_the_one_that_its_text_is(
             assert complete[0].previous_us(at) == complete[1].previous_us(at)
             if found.is_complete:
                 assert found.next_us(at) == read.next_us(at)
-    assert seconds is not None or len(known._members) == 1
+    assert seconds is not None or len(known._families) == 1
 
 
 def test_what_cron_rules_of_a_family_search_by_is_made_once() -> None:
@@ -105,11 +105,11 @@ def test_a_single_moment_has_no_start() -> None:
         Once(START).starting_at(0)
 
 
-def test_founders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family, "_KNOWN_MAX", 3)
     known = Families()
 
     for minutes in range(1, 9):
         text = f"every {minutes}m; since=start; start=2026-01-01T00:00:00Z"
         assert known.rule(text) == parse_when(text)
-        assert len(known._members) <= 3
+        assert len(known._families) <= 3
