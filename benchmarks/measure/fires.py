@@ -24,7 +24,7 @@ from benchmarks.trial import Trial
 from benchmarks.usage import Counters, CpuTime, read_counters
 from evertick.clock import system_clock
 from evertick.model import Cause, Definition, NewRun, Outcome, Verdict
-from evertick.store.base import VERY_FIRST, Advance, Change, DuePlace, DueSchedule, NodeJoin, Store, TaskTerms
+from evertick.store.base import FIRST_PLACE, Advance, Change, DuePlace, DueSchedule, NodeJoin, Store, TaskTerms
 from evertick.when.moment import HOUR, SECOND
 
 __all__ = ["APP", "METRICS", "StoreLoop", "add_schedules", "fire", "join", "measure", "opened_loops", "timed_turn"]
@@ -159,11 +159,11 @@ class _ScanPosition:
 
     def __init__(self) -> None:
         self._reads = 0
-        self._place = VERY_FIRST
+        self._place = FIRST_PLACE
 
     def next(self) -> DuePlace:
         self._reads += 1
-        return VERY_FIRST if self._reads % _READS == 1 else self._place
+        return FIRST_PLACE if self._reads % _READS == 1 else self._place
 
     def move_to(self, place: DuePlace) -> None:
         self._place = place

@@ -116,7 +116,7 @@ async def test_a_report_that_came_before_any_reader_is_read(redis: Broker, own: 
 async def test_an_unacknowledged_report_goes_to_another_reader(
     redis: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_broker, "UNSETTLED_MS", 0)
+    monkeypatch.setattr(redis_broker, "UNACKNOWLEDGED_MS", 0)
     async with broker_at(redis, own) as dead, broker_at(redis, own) as living, client_of(redis) as client:
         await dead.read(10, 0.01)
         await client.xadd(reports_key("evertick", own), {FIELD: b"report"})

@@ -329,7 +329,7 @@ async def test_a_released_message_goes_to_another_worker(bench: Bench) -> None:
 async def test_an_entry_read_by_a_dead_worker_goes_to_another(
     redis: Broker, own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_broker, "UNSETTLED_MS", 0)
+    monkeypatch.setattr(redis_broker, "UNACKNOWLEDGED_MS", 0)
     async with bench_on(redis, own, "stream") as bench:
 
         @bench.scheduler.task(name="work")

@@ -71,7 +71,7 @@ class Manager:
         wait_until(lambda: ids <= {word.run for word in starts(self.site)}, 30, self.site.logs)
         return ids
 
-    def let_go(self) -> list[Run]:
+    def forget_attempt(self) -> list[Run]:
         """All work may end now; answers what the ledger says of it then."""
         (self.site.folder / "go").touch()
         get_run = self.scheduler.sync.get_run
@@ -105,7 +105,7 @@ def test_the_work_of_a_killed_node_starts_again_within_its_lease_and_three_secon
         record_property("takeover_seconds", max(seconds))
         # A busy machine may hold up any single one; the storm's page has the tail of hundreds.
         assert median(seconds) <= LEASE_SECONDS + 3.0
-        assert {run.verdict for run in manager.let_go()} <= {Verdict.SUCCEEDED, Verdict.LOST}
+        assert {run.verdict for run in manager.forget_attempt()} <= {Verdict.SUCCEEDED, Verdict.LOST}
         manager.close()
 
 
@@ -138,7 +138,7 @@ def test_a_node_that_is_stopped_hands_its_work_over_in_less_than_a_second(
         print(f"dispatched in {[round(each, 3) for each in seconds]} s")
         record_property("dispatch_seconds", min(seconds))
         assert min(seconds) < 1.0
-        ended = manager.let_go()
+        ended = manager.forget_attempt()
         # Dispatched, not lost: it has cost neither an attempt nor a loss.
         assert {(run.verdict, run.attempts, run.losses) for run in ended} == {(Verdict.SUCCEEDED, 1, 0)}
         manager.close()
@@ -179,7 +179,7 @@ def test_a_database_that_is_away_for_longer_than_the_lease_stops_nothing_and_los
 
         assert [word for word in words(site) if word.what == "stopped"] == []
         assert len(starts(site)) == AT_WORK, "something was started again"
-        ended = manager.let_go()
+        ended = manager.forget_attempt()
         assert {(run.verdict, run.attempts, run.losses) for run in ended} == {(Verdict.SUCCEEDED, 1, 0)}
         ticked = Counter(word.moment for word in words(site) if word.task == "tick" and word.what == "start")
         first, last = min(ticked), judged

@@ -19,7 +19,7 @@ from click.testing import Result
 
 from evertick import Redis, Scheduler
 from evertick.cli.command.health import Grade, grade_of
-from evertick.daemon.pending_reload import about_daemons
+from evertick.daemon.pending_reload import daemon_findings
 from evertick.daemon.report import DaemonReport, write_report
 from evertick.doctor.health import Evidence, health_of, problems_of
 from evertick.doctor.thresholds import Thresholds
@@ -381,7 +381,7 @@ def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
 
 
 def test_a_configuration_that_waits_for_a_restart_is_a_warning() -> None:
-    (found,) = about_daemons([msgspec.structs.replace(REPORT, wants_restart=("node.lease",))])
+    (found,) = daemon_findings([msgspec.structs.replace(REPORT, wants_restart=("node.lease",))])
     assert (grade_of([found]), found.what) == (
         Grade.WARNING,
         "changes to node.lease take effect after a restart",

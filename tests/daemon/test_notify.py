@@ -40,7 +40,7 @@ def test_it_is_notified_of_start_reload_problems_and_stop(supervisor: socket.soc
     environ = {"NOTIFY_SOCKET": address_of(supervisor), "PATH": "/bin"}
     notify = Notify.from_environment(environ)
     assert notify.is_heard
-    notify.not_yet("waiting for the store", seconds=12.5)
+    notify.extend_start("waiting for the store", seconds=12.5)
     assert heard(supervisor) == ["EXTEND_TIMEOUT_USEC=12500000", "STATUS=waiting for the store"]
     notify.ready("2 jobs")
     assert heard(supervisor) == ["READY=1", "STATUS=2 jobs"]
@@ -130,11 +130,11 @@ def test_the_watchdog_speaks_in_time_and_only_while_the_node_moves(
     is_moving.clear()
     # Words that were on their way already come; then no more, for longer than the supervisor waits.
     supervisor.settimeout(0.5)
-    last_words = 0
+    last_line = 0
     with suppress(TimeoutError):
         while heard(supervisor):
-            last_words += 1
-    assert last_words <= 2
+            last_line += 1
+    assert last_line <= 2
     assert caplog.text.count("the event loop is stuck") == 1
     supervisor.settimeout(20)
     is_moving.set()

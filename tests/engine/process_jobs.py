@@ -62,7 +62,7 @@ async def print_invoices_later() -> None:
     raise OutOfPaper("tray 2")
 
 
-def not_yet(ctx: Context) -> str:
+def extend_start(ctx: Context) -> str:
     if ctx.attempt == 1:
         raise Retry("the file is not complete", after="10ms")
     return "complete"

@@ -131,7 +131,7 @@ async def test_no_more_is_done_than_a_few_batches_ahead_of_what_is_written(
     unwritten: list[int] = []
     ended: list[int] = []
     may_write = asyncio.Event()
-    finish, put, holds_up = SqliteStore.finish, Finisher.put, Finisher.holds_up_claims
+    finish, put, holds_up = SqliteStore.finish, Finisher.put, Finisher.forbids_claims
 
     async def finish_later(store: Any, *values: Any) -> Any:
         await may_write.wait()
@@ -149,7 +149,7 @@ async def test_no_more_is_done_than_a_few_batches_ahead_of_what_is_written(
 
     monkeypatch.setattr(SqliteStore, "finish", finish_later)
     monkeypatch.setattr(Finisher, "put", put_counted)
-    monkeypatch.setattr(Finisher, "holds_up_claims", holds_up_seen)
+    monkeypatch.setattr(Finisher, "forbids_claims", holds_up_seen)
 
     @scheduler.task
     async def tick() -> None:

@@ -14,7 +14,7 @@ import pytest
 from evertick import Duty, DutyContext, Event, Scheduler
 from evertick.engine import heartbeat
 from evertick.testing import virtual_time
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 
 PATIENCE = 20.0
 
@@ -127,7 +127,7 @@ async def test_an_error_is_noted_and_the_rhythm_goes_on(scheduler: Scheduler, ca
 
     async with virtual_time(scheduler) as kit:
         await kit.advance("90s")
-        assert what_was_raised((await duty_of(scheduler, "fragile")).error) == "ValueError: too soon"
+        assert error_summary((await duty_of(scheduler, "fragile")).error) == "ValueError: too soon"
         await kit.advance("1m")
         assert (await duty_of(scheduler, "fragile")).error is None
     assert acted == [0, 1, 2]
@@ -149,7 +149,7 @@ async def test_a_loop_that_ends_begins_again_later_each_time(scheduler: Schedule
 
     async with virtual_time(scheduler) as kit:
         await kit.advance("2s")
-        assert what_was_raised((await duty_of(scheduler, "follow")).error) == "OSError: gone"
+        assert error_summary((await duty_of(scheduler, "follow")).error) == "OSError: gone"
         await kit.advance("13s")
         duty = await duty_of(scheduler, "follow")
     assert began == [0, 1, 3, 7, 15]

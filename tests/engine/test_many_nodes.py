@@ -160,7 +160,7 @@ async def test_a_job_that_blocks_the_event_loop_is_logged_long_before_the_loop_c
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Beats are every 0.2 s.
-    monkeypatch.setattr(heartbeat, "HELD_UP_SECONDS", 1.5)
+    monkeypatch.setattr(heartbeat, "WARN_BLOCKED_SECONDS", 1.5)
     scheduler = Scheduler(f"sqlite:///{tmp_path}/held.db", lease="1s")
     ended = asyncio.Event()
 

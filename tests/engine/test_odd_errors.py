@@ -14,7 +14,7 @@ import pytest
 from evertick import Constant, Duty, DutyContext, Event, Message, MessageState, Scheduler, Verdict
 from evertick.store.base import DutyTick
 from evertick.testing import virtual_time
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 
 
 class Unspeakable(Exception):
@@ -92,7 +92,7 @@ async def test_an_exit_in_a_duty_is_a_failed_act_and_the_rhythm_goes_on(schedule
     async with virtual_time(scheduler) as kit:
         await kit.advance("12m")
         duty = await duty_of(scheduler, "tidy")
-    assert (len(acts), duty.term, what_was_raised(duty.error)) == (3, 1, "SystemExit: the duty wants out")
+    assert (len(acts), duty.term, error_summary(duty.error)) == (3, 1, "SystemExit: the duty wants out")
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
@@ -151,7 +151,7 @@ async def test_a_cancelled_error_that_a_duty_raises_is_a_failed_act(scheduler: S
         await kit.advance("10m")
         duty = await duty_of(scheduler, "tidy")
     assert len(acts) == 1
-    assert what_was_raised(duty.error).endswith("CancelledError: something it awaited")
+    assert error_summary(duty.error).endswith("CancelledError: something it awaited")
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
@@ -195,7 +195,7 @@ async def test_no_error_of_a_duty_costs_it_its_rhythm(
         await kit.advance("10m")
         duty = await duty_of(scheduler, "tidy")
     assert (len(acts), duty.term) == (1, 1)
-    assert type(error).__name__ in what_was_raised(duty.error)
+    assert type(error).__name__ in error_summary(duty.error)
 
 
 async def test_a_duty_whose_act_cannot_be_written_down_keeps_its_rhythm(scheduler: Scheduler) -> None:

@@ -26,7 +26,7 @@ from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Definition
 from evertick.model.hooks import Hooks
-from evertick.store.base import VERY_FIRST, Advance, Change, Due, DuePlace, Recorded, RunFilter, Store
+from evertick.store.base import FIRST_PLACE, Advance, Change, Due, DuePlace, Recorded, RunFilter, Store
 from evertick.when.moment import HOUR, SECOND
 
 PATIENCE = 30.0
@@ -55,7 +55,7 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def due_schedules(self, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
+    async def due_schedules(self, app: str, limit: int, after: DuePlace = FIRST_PLACE) -> Due:
         if len(self.looks) + 1 == self.failing_look:
             self.failing_look = 0
             raise self.trouble
@@ -82,7 +82,7 @@ class Watched:
 class Unwritten(Finisher):
     """Nobody writes outcomes here, and nobody waits for that."""
 
-    def holds_up_claims(self) -> bool:
+    def forbids_claims(self) -> bool:
         return False
 
 
@@ -112,7 +112,7 @@ class Station:
         self.node.trusted_until = system_clock.elapsed() + 60
         notes = ProgressWriter(self.node, 1.0)
         worker = Worker(self.node, Unwritten(self.node, notes), notes)
-        worker.queue_is_short = True
+        worker.is_queue_empty = True
         self.recorder = Recorder(self.node, worker)
 
     async def step(self) -> float | None:
@@ -257,7 +257,7 @@ async def test_what_comes_before_the_next_page_meanwhile_is_for_the_next_tick(pl
     await station.step()
     assert len(station.store.looks) == 2
     assert await place.recorded() == each_once(PAGE + 3)
-    station.recorder.look_at_all()
+    station.recorder.require_full_scan()
     await station.step()
     assert await place.recorded() == each_once(PAGE + 3) + Counter(["earliest"])
 
@@ -294,7 +294,7 @@ async def at_work_for_a_while(place: Place, count: int) -> list[Station]:
         await station.step()
     await place.add_due(12 * PAGE, seconds_ago=10)
     for station in stations:
-        station.recorder.look_at_all()
+        station.recorder.require_full_scan()
     return stations
 
 
@@ -337,7 +337,7 @@ async def test_news_that_come_while_a_look_is_under_way_are_looked_for_by_the_ne
 
     async def news() -> None:
         await place.add_earliest()
-        station.recorder.look_at_all()
+        station.recorder.require_full_scan()
 
     station.store.before_look[len(station.store.looks) + 2] = news
     await station.until_nothing_is_due()

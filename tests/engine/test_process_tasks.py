@@ -231,7 +231,7 @@ async def test_errors_of_a_child_are_retried_by_their_type(
 
 
 async def test_a_job_in_a_child_can_say_itself_how_it_ends(bench: Bench) -> None:
-    retried, skipped = bench.task(process_jobs.not_yet), bench.task(process_jobs.nothing_to_do)
+    retried, skipped = bench.task(process_jobs.extend_start), bench.task(process_jobs.nothing_to_do)
     async with bench.scheduler:
         run = await bench.ended(await retried.enqueue())
         assert (run.verdict, run.result, run.attempts) == ("succeeded", "complete", 2)

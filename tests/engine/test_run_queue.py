@@ -248,13 +248,13 @@ def test_hooks_are_called_for_an_expired_run_though_the_first_try_fails(
     tries: list[list[str]] = []
 
     async def expire(station: Station) -> None:
-        async def tell_ended(run_ids: list[str]) -> None:
+        async def emit_ended(run_ids: list[str]) -> None:
             if run_ids:
                 tries.append(list(run_ids))
                 if len(tries) == 1:
                     raise StoreUnavailable("away for a moment")
 
-        monkeypatch.setattr(station.node, "tell_ended", tell_ended)
+        monkeypatch.setattr(station.node, "emit_ended", emit_ended)
         station.queue.too_old = ["old"]
         while len(tries) < 2:
             await asyncio.sleep(0.005)

@@ -650,7 +650,7 @@ async def test_in_virtual_time_no_command_is_run(bench: Bench, tmp_path: Path) -
 
 
 def but_for_the_hidden() -> str:
-    return "" if supervised.sees_all() else f", {supervised._EXCEPT_HIDDEN}"
+    return "" if supervised.sees_all_processes() else f", {supervised._EXCEPT_HIDDEN}"
 
 
 @pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
@@ -659,7 +659,7 @@ async def test_a_command_whose_keeper_is_killed_fails_and_ends_as_well(
 ) -> None:
     # As if the node had died with the keeper.
     monkeypatch.setattr(supervised.os, "killpg", lambda *_: None)
-    monkeypatch.setattr(supervised, "end_marked", lambda _: [])
+    monkeypatch.setattr(supervised, "kill_marked", lambda _: [])
     token = uuid4().hex
     job = bench.job("echo begun; exec sleep 1000", user=user, env={"OWN_MARK": token})
     async with bench.scheduler:
@@ -697,7 +697,7 @@ async def test_nothing_of_a_command_outlives_its_keeper_that_was_killed(
 async def test_a_node_that_cannot_read_every_process_reports_possible_leftovers_of_a_killed_keeper(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervised, "sees_all", lambda: False)
+    monkeypatch.setattr(supervised, "sees_all_processes", lambda: False)
     job = bench.job("echo begun; exec sleep 1000")
     async with bench.scheduler:
         run = await job.enqueue()
@@ -713,7 +713,7 @@ async def test_a_node_that_cannot_read_every_process_reports_possible_leftovers_
 async def test_leftovers_of_a_killed_keeper_that_survive_are_named(
     bench: Bench, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervised, "end_marked", lambda _: [4711])
+    monkeypatch.setattr(supervised, "kill_marked", lambda _: [4711])
     monkeypatch.setattr(supervised, "_SCANS_MAX", 2)
     job = bench.job("echo begun; exec sleep 1000")
     async with bench.scheduler:

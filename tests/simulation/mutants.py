@@ -260,7 +260,7 @@ def _finish_or_forget(original: Any) -> Any:
         except StoreUnavailable:
             while self._backlog:
                 attempt, _ = self._backlog.popleft()
-                self._node.hold.let_go(attempt)
+                self._node.hold.forget_attempt(attempt)
             raise
 
     return step
@@ -781,7 +781,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="limit_not_asked_by_rehoming",
         what="the runs of the dead are taken over whatever their limit says",
         seeds=(41,),
-        patches=(_attribute(nodes, "may_be_taken", lambda row, tasks: row["task"] in tasks),),
+        patches=(_attribute(nodes, "can_be_claimed", lambda row, tasks: row["task"] in tasks),),
     ),
     Mutant(
         name="limit_lets_nobody_through",

@@ -71,7 +71,7 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytes
     """What only many thousands of due schedules would bring about: each is a batch of its own, and a page of its own or
     with others, which nodes that are behind then share."""
     make, look, pages, shares = LocalNode.__init__, fire.Recorder._look_ahead, 0, 0
-    keeps_up = PeerShare.keeps_up
+    peers_keep_up = PeerShare.peers_keep_up
 
     def with_small_batches(self: LocalNode, **options: Any) -> None:
         make(self, **{**options, "batch_size": 1})
@@ -83,14 +83,14 @@ def test_every_promise_is_kept_where_ticks_go_over_many_pages(monkeypatch: pytes
 
     def shared(self: PeerShare, ours: Any, theirs: Any) -> bool:
         nonlocal shares
-        is_left = keeps_up(self, ours, theirs)
+        is_left = peers_keep_up(self, ours, theirs)
         shares += is_left
         return is_left
 
     monkeypatch.setattr(LocalNode, "__init__", with_small_batches)
     monkeypatch.setattr(fire, "_BATCHES_AHEAD", batches)
     monkeypatch.setattr(fire.Recorder, "_look_ahead", counted)
-    monkeypatch.setattr(PeerShare, "keeps_up", shared)
+    monkeypatch.setattr(PeerShare, "peers_keep_up", shared)
     assert not _red(range(10))
     assert pages > (500 if batches == 1 else 100)
     assert (shares > 0) == (batches > 1)

@@ -84,7 +84,7 @@ class NodeMachine(Employer):
         )
         self.sends = world.story.sends
         editor = Editor(store, APP, self.clock, "UTC")
-        settings = EngineSettings(poll=pace.poll, beat=pace.beat, heart_in_thread=False)
+        settings = EngineSettings(poll=pace.poll, beat=pace.beat, heartbeat_in_thread=False)
         duties = duties_of(self.hear_duty, pace.step) if world.story.has_duties else []
         self._engine = Engine(self.node, editor, settings, duties)
         self._stop_asked = asyncio.Event()
@@ -107,7 +107,7 @@ class NodeMachine(Employer):
         self.is_gone = True
         self._world.note(self.label, "gone", self.node.id)
 
-    def ask_to_stop(self, seconds: float) -> None:
+    def request_stop(self, seconds: float) -> None:
         self._stop_seconds = seconds
         self._stop_asked.set()
 
@@ -264,7 +264,7 @@ class World:
 
     def _stop(self, machine: NodeMachine, seconds: float) -> None:
         self.note(machine.label, "stopping", str(seconds))
-        machine.ask_to_stop(seconds)
+        machine.request_stop(seconds)
 
     def _freeze(self, machine: NodeMachine, seconds: float) -> None:
         if machine.is_frozen:

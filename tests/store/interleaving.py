@@ -191,7 +191,7 @@ class Session:
             return False
         return True
 
-    def let_go(self) -> None:
+    def forget_attempt(self) -> None:
         """It is not stopped any more."""
         self._is_free = True
         self._turn.set()
@@ -306,7 +306,7 @@ class _Explorer:
             raise
         finally:
             for session in pair:
-                session.let_go()
+                session.forget_attempt()
             for session in pair:
                 await session.run_to_end()
 

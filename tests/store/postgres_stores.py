@@ -129,7 +129,7 @@ class PostgresStores(Stores):
         """A connection of the test's own."""
         return await asyncpg.connect(self.dsn)
 
-    def let_go(self) -> None:
+    def forget_attempt(self) -> None:
         """The test changes more than rows: its schema is not for others."""
         self._is_kept = False
 

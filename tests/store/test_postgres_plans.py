@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from postgres_stores import PostgresStores
 
-from evertick.store.base import EVER
+from evertick.store.base import END_OF_TIME
 from evertick.store.postgres.connection import PLANNER_SETTINGS, in_schema, statements_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -334,9 +334,9 @@ async def test_looking_for_lost_runs_costs_what_the_dead_have_held(
     if is_analyzed:
         await planner.analyze()
     statement = planner.statements["rehome.find"]
-    assert len(await connection.fetch(statement, "app", "0", 60_000_000, 2_000, EVER)) == 25
+    assert len(await connection.fetch(statement, "app", "0", 60_000_000, 2_000, END_OF_TIME)) == 25
     await connection.execute(f"PREPARE asked AS {statement}")
-    asked = f"EXECUTE asked('app', '0', 60000000, 2000, {EVER})"
+    asked = f"EXECUTE asked('app', '0', 60000000, 2000, {END_OF_TIME})"
     explained = f"EXPLAIN (ANALYZE, TIMING OFF, BUFFERS, FORMAT JSON) {asked}"
     [plan] = json.loads(await connection.fetchval(explained))
     await connection.close()

@@ -16,7 +16,7 @@ from postgres_stores import PostgresStores
 
 from evertick.model import Cause, Outcome, State, Verdict
 from evertick.model.limits import Concurrency, Subject
-from evertick.store.base import EVER, Change, NodeJoin, Store, TaskTerms
+from evertick.store.base import END_OF_TIME, Change, NodeJoin, Store, TaskTerms
 from evertick.store.postgres import PostgresStore, endings, fires, limits, nodes, runs, schedules
 from evertick.store.postgres.connection import Statements, in_schema
 from evertick.testing.conformance import Bench, a_definition, a_fire, a_run, an_advance, an_outcome
@@ -232,7 +232,7 @@ async def test_a_fire_and_an_enqueue_of_one_key(race: Race) -> None:
 async def test_a_run_that_is_being_claimed_is_not_taken_back(race: Race) -> None:
     node = await race.bench.node()
     early = await race.bench.fire(await race.bench.add())
-    plan = an_advance(await race.bench.stored(), takes_back=early)
+    plan = an_advance(await race.bench.stored(), undoes_run=early)
 
     async def claim(db: Statements) -> None:
         await db.rows("claim", APP, node, ["default"], [TASK], 3, "{}", [])
@@ -246,7 +246,7 @@ async def test_a_run_that_is_being_claimed_is_not_taken_back(race: Race) -> None
 async def test_a_run_that_is_being_taken_back_is_not_claimed(race: Race) -> None:
     node = await race.bench.node()
     early = await race.bench.fire(await race.bench.add())
-    plan = an_advance(await race.bench.stored(), takes_back=early)
+    plan = an_advance(await race.bench.stored(), undoes_run=early)
     async with race.held(lambda db: fires._record_all(db, APP, None, [plan])), asyncio.timeout(10):
         assert (await race.second.claim(APP, node, ["default"], TERMS, 9)).runs == []
     assert (await race.bench.run(early)).reason == "undone"
@@ -505,7 +505,7 @@ async def test_an_outcome_that_waits_for_a_rehoming_is_lost(race: Race) -> None:
     node, other = await race.bench.node(), await race.bench.node()
     held = await race.bench.hold(node)
     await race.bench.store.leave(node)
-    async with race.held(lambda db: nodes.rehome(db, APP, other, ["default"], TERMS, 9, EVER)):
+    async with race.held(lambda db: nodes.rehome(db, APP, other, ["default"], TERMS, 9, END_OF_TIME)):
         second = await race.waits(race.second.finish(APP, node, [an_outcome(held)]))
     assert (await second).answers == ["lost"]
     assert [owned.id for owned in await race.bench.store.owned(APP, other)] == [held.id]
@@ -531,7 +531,7 @@ async def test_a_run_that_was_rehomed_to_a_new_node_meanwhile_is_left_to_it(race
     found: list[Any] = []
 
     async def find(db: Statements) -> None:
-        found.extend(await db.rows("rehome.find", APP, other, 0, 10, EVER))
+        found.extend(await db.rows("rehome.find", APP, other, 0, 10, END_OF_TIME))
         await race.second.join(newcomer)
         assert len((await race.second.rehome(APP, "new", ["default"], TERMS, 9)).claimed) == 1
         # Seen as it was, it would look as if its node did not exist.
@@ -566,7 +566,7 @@ async def test_a_heartbeat_that_waits_for_the_judge_learns_of_the_death(race: Ra
     node = await race.bench.node(lease=1)
     await race.bench.pass_time(1000)
     line = await race.second.heartbeat_session()
-    async with race.held(lambda db: nodes.judge(db, EVER)):
+    async with race.held(lambda db: nodes.judge(db, END_OF_TIME)):
         beat = await race.waits(line.beat(node, HOUR))
     assert not (await beat).is_alive
     await line.close()

@@ -175,7 +175,7 @@ async def test_a_plain_connection_that_leads_elsewhere_is_refused(bench: Bench, 
 async def test_another_schema_of_the_same_database_is_another_store(
     bench: Bench, kept_postgres_stores: PostgresStores, postgres_users: PostgresUsers
 ) -> None:
-    kept_postgres_stores.let_go()
+    kept_postgres_stores.forget_attempt()
     connection = await kept_postgres_stores.connect()
     await connection.execute(f"UPDATE {kept_postgres_stores.schema}.meta SET store_id = 'of a copy'")
     await connection.close()
@@ -410,7 +410,7 @@ async def begun(bench: Bench, *, is_plain: bool, seconds: float = 60) -> tuple[A
 async def test_a_plain_job_writes_its_rows_and_its_end_together(
     bench: Bench, kept_postgres_stores: PostgresStores
 ) -> None:
-    kept_postgres_stores.let_go()
+    kept_postgres_stores.forget_attempt()
     connection, job, node, held = await begun(bench, is_plain=True)
     connection.execute(f"CREATE TABLE {kept_postgres_stores.schema}.paid AS SELECT 1 AS amount")
     assert await bench.state(held.id) is State.RUNNING
@@ -424,7 +424,7 @@ async def test_a_plain_job_writes_its_rows_and_its_end_together(
 async def test_a_plain_job_whose_claim_is_lost_writes_nothing(
     bench: Bench, kept_postgres_stores: PostgresStores
 ) -> None:
-    kept_postgres_stores.let_go()
+    kept_postgres_stores.forget_attempt()
     connection, job, node, held = await begun(bench, is_plain=True)
     connection.execute(f"CREATE TABLE {kept_postgres_stores.schema}.paid AS SELECT 1 AS amount")
     await bench.store.leave(node)

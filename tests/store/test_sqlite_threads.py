@@ -77,11 +77,11 @@ class Busy:
         await asyncio.get_running_loop().run_in_executor(None, self._has_begun.wait)
         return self
 
-    def let_go(self) -> None:
+    def forget_attempt(self) -> None:
         self._may_end.set()
 
     async def __aexit__(self, *_: object) -> None:
-        self.let_go()
+        self.forget_attempt()
         await self._work
 
     def _hold(self, db: sqlite3.Connection, _now: int) -> None:
@@ -124,7 +124,7 @@ async def test_a_group_is_bounded(store: SqliteStore) -> None:
 async def test_the_writer_takes_one_group_after_the_other_while_the_event_loop_stands_still(store: SqliteStore) -> None:
     async with Busy(store) as busy:
         tasks = await begun(GROUP_MOST + 1, store)
-        busy.let_go()
+        busy.forget_attempt()
         # Nothing else happens on this loop meanwhile, as in a job that blocks it.
         for _ in range(3):
             assert busy.commits.acquire(timeout=PATIENCE)

@@ -7,7 +7,13 @@ import socket
 import pytest
 
 from evertick import InvalidSetting, Refused
-from evertick.driver.http.address import ADDRESSES_MAX, AllowedAddresses, allowed_of, look_up_in, permitted
+from evertick.driver.http.address import (
+    ADDRESSES_MAX,
+    AllowedAddresses,
+    allowed_addresses,
+    parse_allowed,
+    system_resolver,
+)
 from evertick.driver.python.function import Threads
 
 NOTHING = AllowedAddresses()
@@ -16,13 +22,13 @@ PRIVATE = AllowedAddresses(is_private=True)
 
 def told(host: str, *addresses: str, allowed: AllowedAddresses = NOTHING) -> str:
     with pytest.raises(Refused) as refused:
-        permitted(host, addresses, allowed)
+        allowed_addresses(host, addresses, allowed)
     return str(refused.value)
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.216.34", "2606:2800:220:1::1", "2001:4860:4860::8888"])
 def test_public_addresses_are_talked_to(address: str) -> None:
-    assert list(map(str, permitted("example.org", [address], NOTHING))) == [address]
+    assert list(map(str, allowed_addresses("example.org", [address], NOTHING))) == [address]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +49,9 @@ def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(a
         f"connections to 'inside.test' ({address}, {words}) are not allowed; to allow it, set allow = "
         f"['{address}'] in the task, or allow_private in the node"
     )
-    for allowed in (PRIVATE, allowed_of([address], "allow"), allowed_of(["Inside.TEST."], "allow")):
-        assert list(map(str, permitted("inside.test", [address], allowed))) == [address]
-    told("inside.test", address, allowed=allowed_of(["other.test", "8.8.8.0/24", "2001:db8::/32"], "allow"))
+    for allowed in (PRIVATE, parse_allowed([address], "allow"), parse_allowed(["Inside.TEST."], "allow")):
+        assert list(map(str, allowed_addresses("inside.test", [address], allowed))) == [address]
+    told("inside.test", address, allowed=parse_allowed(["other.test", "8.8.8.0/24", "2001:db8::/32"], "allow"))
 
 
 @pytest.mark.parametrize(
@@ -71,10 +77,10 @@ def test_private_addresses_are_opened_by_the_node_by_a_network_and_by_the_name(a
     ],
 )
 def test_what_is_worse_than_private_is_opened_by_its_network_alone(address: str, words: str) -> None:
-    for allowed in (NOTHING, PRIVATE, allowed_of(["inside.test", "10.0.0.0/8"], "allow")):
+    for allowed in (NOTHING, PRIVATE, parse_allowed(["inside.test", "10.0.0.0/8"], "allow")):
         assert f", {words}) are not allowed" in told("inside.test", address, allowed=allowed)
     assert "allow_private" not in told("inside.test", address)
-    assert permitted("inside.test", [address], allowed_of([address], "allow"))
+    assert allowed_addresses("inside.test", [address], parse_allowed([address], "allow"))
 
 
 @pytest.mark.parametrize(
@@ -83,19 +89,19 @@ def test_what_is_worse_than_private_is_opened_by_its_network_alone(address: str,
 )
 def test_an_address_that_carries_another_is_judged_by_that_one(carrier: str, carried: str) -> None:
     told("x.test", carrier)
-    assert permitted("x.test", [carrier], allowed_of([f"{carried}/32"], "allow"))
+    assert allowed_addresses("x.test", [carrier], parse_allowed([f"{carried}/32"], "allow"))
 
 
 def test_an_address_that_carries_a_public_one_is_talked_to() -> None:
-    assert list(map(str, permitted("x.test", ["::ffff:8.8.8.8"], NOTHING))) == ["8.8.8.8"]
-    assert list(map(str, permitted("x.test", ["64:ff9b::808:808"], NOTHING))) == ["64:ff9b::808:808"]
+    assert list(map(str, allowed_addresses("x.test", ["::ffff:8.8.8.8"], NOTHING))) == ["8.8.8.8"]
+    assert list(map(str, allowed_addresses("x.test", ["64:ff9b::808:808"], NOTHING))) == ["64:ff9b::808:808"]
 
 
 def test_of_several_addresses_only_those_that_pass_are_left() -> None:
-    found = permitted("x.test", ["10.0.0.1", "8.8.8.8", "8.8.8.8", "::1", "9.9.9.9"], NOTHING)
+    found = allowed_addresses("x.test", ["10.0.0.1", "8.8.8.8", "8.8.8.8", "::1", "9.9.9.9"], NOTHING)
     assert list(map(str, found)) == ["8.8.8.8", "9.9.9.9"]
     many = [f"8.8.8.{number}" for number in range(50)]
-    assert len(permitted("x.test", many, NOTHING)) == ADDRESSES_MAX
+    assert len(allowed_addresses("x.test", many, NOTHING)) == ADDRESSES_MAX
 
 
 def test_a_name_without_an_address_is_refused() -> None:
@@ -120,12 +126,12 @@ def test_an_address_in_place_of_a_name_is_told_once() -> None:
 )
 def test_a_list_that_cannot_be_is_refused_with_the_entry(given: object, words: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        allowed_of(given, "allow")
+        parse_allowed(given, "allow")
     assert str(refused.value).startswith(words)
 
 
 async def test_an_address_that_is_spelled_oddly_is_looked_up_and_judged_by_what_it_is() -> None:
-    look_up = look_up_in(threads := Threads())
+    look_up = system_resolver(threads := Threads())
     try:
         for odd in ("127.1", "0x7f000001", "2130706433"):
             assert "a loopback address" in told(odd, *await look_up(odd))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from evertick.aio.cancel import cancel_until_over
+from evertick.aio.cancel import cancel_reliably
 
 
 async def test_a_task_that_misses_a_cancellation_is_cancelled_again() -> None:
@@ -24,7 +24,7 @@ async def test_a_task_that_misses_a_cancellation_is_cancelled_again() -> None:
 
     tasks = [asyncio.create_task(hard_of_hearing()), asyncio.create_task(over())]
     await asyncio.sleep(0)
-    await cancel_until_over(tasks, seconds=30)
+    await cancel_reliably(tasks, seconds=30)
     assert tasks[0].cancelled()
     assert not tasks[1].cancelled()
     assert missed == 3
@@ -42,7 +42,7 @@ async def test_one_that_never_ends_is_left_when_time_is_up() -> None:
 
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
-    await cancel_until_over([task], seconds=0.6)
+    await cancel_reliably([task], seconds=0.6)
     assert not task.done()
     may_end.set()
     await task

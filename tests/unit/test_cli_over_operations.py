@@ -21,7 +21,7 @@ RUNTIME = {
 # By file, what it may import of evertick.store, and why.
 STORE = {
     # Looks for the file of a database, and whether it may be written, before a store opens it.
-    "database.py": {"as_it_can_be_opened", "file_is_there", "location_of", "why_read_only"},
+    "database.py": {"read_only_if_needed", "file_exists", "location_of", "why_read_only"},
     "command/apply.py": {"location_of"},
     "command/completion.py": {"location_of"},
     # Maintenance also of a database that cannot be opened, and of all its apps.

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from evertick.errors import BrokerUnavailable, ProcessDied, Retry
-from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.error_line import error_for_log, error_summary
 from evertick.text.error_text import error_text
 
 
@@ -38,7 +38,7 @@ class Locked(Exception):
     ids=["one line", "no message", "advice", "empty first line", "a traceback in it", "group", "syntax", "long"],
 )
 def test_the_type_and_the_first_line_of_the_message_are_told(error: BaseException, line: str) -> None:
-    told = what_was_raised(text_of(error))
+    told = error_summary(text_of(error))
     assert line in told
     assert "Background" not in told
     assert "\n" not in told
@@ -56,7 +56,7 @@ def test_the_type_and_the_first_line_of_the_message_are_told(error: BaseExceptio
     ids=["broker", "several lines", "of a job", "without a word"],
 )
 def test_what_evertick_raises_is_told_as_its_sentence(error: Exception, line: str) -> None:
-    assert what_was_raised(text_of(error)) == line
+    assert error_summary(text_of(error)) == line
 
 
 def test_an_error_of_ours_without_a_frame_of_a_job_is_kept_as_its_sentence_alone() -> None:
@@ -68,7 +68,7 @@ def test_an_error_of_ours_without_a_frame_of_a_job_is_kept_as_its_sentence_alone
 def test_a_note_is_not_taken_for_the_message() -> None:
     error = ValueError("no paper")
     error.add_note("ask the office")
-    assert what_was_raised(text_of(error)) == "ValueError: no paper"
+    assert error_summary(text_of(error)) == "ValueError: no paper"
 
 
 @pytest.mark.parametrize("is_cause", [True, False])
@@ -86,7 +86,7 @@ def test_of_a_chain_the_last_one_is_told(is_cause: bool) -> None:
 
     with pytest.raises(OSError, match="second") as raised:
         work()
-    assert what_was_raised(error_text(raised.value)) == "OSError: second"
+    assert error_summary(error_text(raised.value)) == "OSError: second"
 
 
 def test_a_traceback_that_was_cut_in_the_middle_ends_with_what_was_raised() -> None:
@@ -102,13 +102,13 @@ def test_a_traceback_that_was_cut_in_the_middle_ends_with_what_was_raised() -> N
         deep(200)
     text = error_text(raised.value)
     assert "characters left out …" in text
-    assert what_was_raised(text) == "ValueError: at the bottom"
+    assert error_summary(text) == "ValueError: at the bottom"
 
 
 def test_what_python_itself_prints_is_understood() -> None:
     script = "def f():\n    g()\ndef g():\n    raise RuntimeError('one\\ntwo')\nf()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert what_was_raised(done.stderr) == "RuntimeError: one"
+    assert error_summary(done.stderr) == "RuntimeError: one"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_python_itself_prints_is_understood() -> None:
     [(None, ""), ("", ""), ("\n \n", ""), ("exit code 3\nno such file", "exit code 3"), ("Traceback", "Traceback")],
 )
 def test_of_what_is_no_traceback_the_first_line_is_told(text: str | None, line: str) -> None:
-    assert what_was_raised(text) == line
+    assert error_summary(text) == line
 
 
 def test_the_log_gets_a_traceback_whole_and_anything_else_in_one_line() -> None:

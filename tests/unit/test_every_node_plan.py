@@ -14,7 +14,7 @@ from evertick.clock import derived_id
 from evertick.ledger.planning import fan_out
 from evertick.model import Cause, Definition, NewGap, NewRun, Node, Reason, Verdict
 from evertick.model.every_node import is_own_queue, node_of_queue, own_queue
-from evertick.store.base import Advance, NodeJoin, TaskTerms, fires_counted
+from evertick.store.base import Advance, NodeJoin, TaskTerms, count_fires
 from evertick.store.verdicts import gaps_with_duplicates
 from evertick.when.moment import HOUR, to_us
 
@@ -113,10 +113,10 @@ def test_a_schedule_of_another_mode_is_left_as_it_is() -> None:
 
 def test_a_moment_on_many_nodes_is_one_fire() -> None:
     made = fan_out(an_advance(a_fire()), ON_ALL, [a_node("a"), a_node("b")])
-    assert fires_counted(made.runs) == 1
-    assert fires_counted(made.runs, {made.runs[0].id}) == 1
-    assert fires_counted(made.runs, {run.id for run in made.runs}) == 0
-    assert fires_counted([a_fire(), a_fire(AT + 1)]) == 2
+    assert count_fires(made.runs) == 1
+    assert count_fires(made.runs, {made.runs[0].id}) == 1
+    assert count_fires(made.runs, {run.id for run in made.runs}) == 0
+    assert count_fires([a_fire(), a_fire(AT + 1)]) == 2
 
 
 def test_a_queue_of_its_own_names_its_node() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from evertick import Constant, Exponential, Retry, Skip
 from evertick.driver.base import Work
-from evertick.engine.judge import Ending, Raised, Returned, Stop, StoppedBy, Unfit, error_text, judge
+from evertick.engine.judge import BadArguments, Ending, Raised, Returned, Stop, StoppedBy, error_text, judge
 from evertick.model import Claimed, Outcome, Phase, Reason, Verdict
 from evertick.when.moment import MINUTE, SECOND
 
@@ -174,7 +174,7 @@ def test_nothing_is_said_about_a_run_that_is_no_longer_ours() -> None:
 
 
 def test_arguments_that_do_not_fit_park_the_run_until_the_signature_changes() -> None:
-    outcome = judged(Unfit("job(x: int): …"), attempts=2)
+    outcome = judged(BadArguments("job(x: int): …"), attempts=2)
     assert (outcome.kind, outcome.reason, outcome.task_hash) == ("park", Reason.BAD_ARGUMENTS, "h1")
     assert outcome.attempts == 2
 

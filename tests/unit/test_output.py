@@ -153,7 +153,7 @@ def test_what_fits_is_kept_whole_and_as_it_comes() -> None:
     log.captured.take("stdout", b"o\n")
     log.captured.close()
     assert [(level, text) for _, level, text in log.lines] == [("stdout", "one"), ("stderr", "oops"), ("stdout", "two")]
-    assert log.captured.last_words == "oops"
+    assert log.captured.last_line == "oops"
 
 
 def test_of_a_long_output_head_and_tail_are_kept_and_the_cut_is_counted() -> None:
@@ -203,7 +203,7 @@ def test_a_flood_of_empty_lines_on_both_streams_is_bounded_too() -> None:
         log.captured.take("stderr", b"\n")
     log.captured.close()
     assert len(log.lines) <= HEAD_LINES + TAIL_LINES + 2
-    assert log.captured.last_words == ""
+    assert log.captured.last_line == ""
     kept = len(log.texts("stdout")) + len(log.texts("stderr"))
     assert log.texts("info")[-1] == f"… {100_000 - kept} bytes, {100_000 - kept} lines of output omitted …"
 
@@ -284,8 +284,8 @@ def test_the_last_words_are_those_of_stderr_from_wherever_they_come() -> None:
     log.captured.take("stderr", b"disk full\n")
     log.captured.take("stdout", b"going on\n" * 100_000 + b"done\n")
     log.captured.close()
-    assert log.captured.last_words == "disk full"
+    assert log.captured.last_line == "disk full"
     log = Log()
     log.captured.take("stdout", b"going on\n" * 100_000 + b"x" * 1_000 + b"\n\n")
     log.captured.close()
-    assert log.captured.last_words == "x" * 300
+    assert log.captured.last_line == "x" * 300

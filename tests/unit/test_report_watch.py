@@ -6,16 +6,16 @@ from evertick.engine.report import WAIT_SECONDS, ReportWatch
 
 
 def heard(ear: ReportWatch, began: float, ended: float, *, has_more: bool = False) -> None:
-    ear.has_read(began, ended)
-    ear.has_written(has_more=has_more)
+    ear.note_read(began, ended)
+    ear.note_written(has_more=has_more)
 
 
 def test_nothing_is_heard_before_a_read() -> None:
     ear = ReportWatch()
     assert ear.stretch(0.0) is None
-    ear.has_read(0.0, 1.0)
+    ear.note_read(0.0, 1.0)
     assert ear.stretch(1.0) is None, "what it brought is not written yet"
-    ear.has_written(has_more=False)
+    ear.note_written(has_more=False)
     assert ear.stretch(1.0) == (1.0, 1.0)
 
 
@@ -50,9 +50,9 @@ def test_a_failure_ends_it() -> None:
 
 def test_what_was_read_before_a_failure_is_no_hearing_after_it() -> None:
     ear = ReportWatch()
-    ear.has_read(0.0, 1.0)
+    ear.note_read(0.0, 1.0)
     ear.is_interrupted()
-    ear.has_written(has_more=False)
+    ear.note_written(has_more=False)
     assert ear.stretch(1.0) is None
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evertick.text.surrogates import json_bytes, mended_json, mended_text
+from evertick.text.surrogates import json_bytes, json_without_surrogates, without_surrogates
 
 # Halves, pairs, backslashes and zeros, in any order.
 TEXTS = st.lists(
@@ -32,20 +32,20 @@ TEXTS = st.lists(
     ],
 )
 def test_a_half_becomes_the_sign_for_what_cannot_be_shown(data: bytes, text: str) -> None:
-    assert msgspec.json.decode(mended_json(data)) == text
+    assert msgspec.json.decode(json_without_surrogates(data)) == text
 
 
 @given(TEXTS)
 def test_text_as_any_program_writes_it_can_be_read(text: str) -> None:
-    wanted = mended_text(text)
+    wanted = without_surrogates(text)
     assert wanted.encode().decode() == wanted
     for data in (json.dumps(text).encode(), json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")):
-        assert msgspec.json.decode(mended_json(data)) == wanted
+        assert msgspec.json.decode(json_without_surrogates(data)) == wanted
     assert msgspec.json.decode(json_bytes([text, {text: text}])) == [wanted, {wanted: wanted}]
 
 
 def test_what_is_whole_stays_as_it_is() -> None:
     data = json.dumps({"text": "\U0001f600 \x00 \\ud83d ü", "numbers": [1, 2.5, None]}).encode()
-    assert mended_json(data) == data
+    assert json_without_surrogates(data) == data
     with pytest.raises(TypeError):
         json_bytes(object())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evertick import InvalidArguments, InvalidSetting
-from evertick.driver.http.template import Escape, Template, fill, places_in
+from evertick.driver.http.template import Escape, Template, fill, placeholders_in
 
 VALUES = {
     "run_id": "0190-7",
@@ -60,15 +60,15 @@ def test_an_argument_that_the_run_has_not_is_told(text: str) -> None:
 
 def test_a_place_that_no_run_knows_is_refused_with_the_nearest_and_all() -> None:
     with pytest.raises(InvalidSetting) as refused:
-        list(places_in("{runid}", "body"))
+        list(placeholders_in("{runid}", "body"))
     assert str(refused.value) == (
         "body: {runid} is not a value of a run; it is called {run_id}; use {run_id}, {task}, {schedule}, {app}, "
         "{fire_at}, {due_at}, {attempt}, {fence}, {args} or {args.NAME}; for literal braces write {{runid}}"
     )
     for wrong in ("{run_id.x}", "{args.}", "{args..x}", "{other}"):
         with pytest.raises(InvalidSetting):
-            list(places_in(wrong, "body"))
-    assert list(places_in("{args.x} {{other}} {fire_at}", "body")) == ["args.x", "fire_at"]
+            list(placeholders_in(wrong, "body"))
+    assert list(placeholders_in("{args.x} {{other}} {fire_at}", "body")) == ["args.x", "fire_at"]
 
 
 _JSON = st.recursive(

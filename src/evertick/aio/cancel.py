@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["cancel_until_over"]
+__all__ = ["cancel_reliably"]
 
 # Longer than a normal end takes.
 _AGAIN_SECONDS = 0.5
 
 
-async def cancel_until_over(tasks: Iterable[asyncio.Task[Any]], *, seconds: float) -> None:
+async def cancel_reliably(tasks: Iterable[asyncio.Task[Any]], *, seconds: float) -> None:
     """Cancel tasks, repeatedly, until they have ended or the time is over."""
     pending = {task for task in tasks if not task.done()}
     until = asyncio.get_running_loop().time() + seconds

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Generator
 from types import CodeType, FrameType
 from typing import Any, Never, Protocol, TypeVar
 
-__all__ = ["AwaitedCall", "Owner", "tell_unawaited", "telling", "tells_unawaited"]
+__all__ = ["AwaitedCall", "Owner", "log_unawaited", "logging_unawaited", "logs_unawaited_calls"]
 
 log = logging.getLogger("evertick")
 
@@ -79,19 +79,19 @@ class AwaitedCall(Coroutine[Any, Any, T]):
     def __del__(self) -> None:
         if not self._is_begun:
             self._coroutine.close()  # otherwise Python warns as well
-            tell_unawaited(self._owner, self._name, self._code, self._instruction)
+            log_unawaited(self._owner, self._name, self._code, self._instruction)
 
 
-def tells_unawaited(kind: C) -> C:
+def logs_unawaited_calls(kind: C) -> C:
     """Class decorator: the public async methods log calls that were not awaited."""
     for name, function in list(vars(kind).items()):
         # Operations do this themselves, and are not coroutine functions for Python.
         if not name.startswith("_") and inspect.isfunction(function) and function.__code__.co_flags & _ASYNC:
-            setattr(kind, name, telling(function))
+            setattr(kind, name, logging_unawaited(function))
     return kind
 
 
-def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., AwaitedCall[T]]:
+def logging_unawaited(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., AwaitedCall[T]]:
     """The same for one method; `function` makes the coroutine."""
     getframe, name = sys._getframe, function.__name__
 
@@ -106,7 +106,7 @@ def telling(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Aw
     return call
 
 
-def tell_unawaited(owner: Owner | str, name: str, code: CodeType, instruction: int) -> None:
+def log_unawaited(owner: Owner | str, name: str, code: CodeType, instruction: int) -> None:
     """Log the place of the call and how to write it. `owner`: a text if there is no `sync`."""
     written = _written(owner)
     call, awaited = f"{written}.{name}(...)", f"`await {written}.{name}(...)`"

@@ -30,7 +30,7 @@ from evertick.definition.settings import DATABASE_VARIABLE, DEFAULT_DATABASE, ch
 from evertick.errors import NotFound, StoreRefused
 from evertick.operations.context import Actor
 from evertick.scheduler.scheduler import Scheduler
-from evertick.store.sqlite.connection import as_it_can_be_opened, file_is_there, why_read_only
+from evertick.store.sqlite.connection import file_exists, read_only_if_needed, why_read_only
 from evertick.store.sqlite.location import location_of
 from evertick.text.redact import masked
 
@@ -198,7 +198,7 @@ def check_exists(url: str, searched: str = "") -> None:
 def _tell_if_read_only(url: str) -> None:
     if not url.startswith("sqlite://"):
         return
-    where = as_it_can_be_opened(location_of(url))
+    where = read_only_if_needed(location_of(url))
     if where.is_read_only:
         hint(f"(read-only: {why_read_only(where)}; nothing in {where.path} can be changed)", is_dim=True)
 
@@ -208,4 +208,4 @@ def is_there(url: str) -> bool:
     if not url.startswith("sqlite://"):
         return True
     path = location_of(url).path
-    return path is not None and file_is_there(path)
+    return path is not None and file_exists(path)

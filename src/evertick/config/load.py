@@ -42,7 +42,7 @@ from evertick.config.rule import read_calendar
 from evertick.config.section import SECTIONS, SHORT_VARIABLES, VARIABLE, keys_of, variable_of
 from evertick.config.warning import warnings_of
 from evertick.definition.settings import make_settings
-from evertick.driver.http.address import allowed_of
+from evertick.driver.http.address import parse_allowed
 from evertick.driver.registry import IN_PYTHON, known_drivers
 from evertick.driver.secret import SECRET_VARIABLE
 from evertick.driver.shell.spec import RUN_VARIABLES
@@ -326,7 +326,7 @@ class _Loading:
         allow, warnings = values["http.allow"], Problems()
         for some in (allow.value, *([each] for each in allow.value)):
             try:
-                allowed_of(some, "http.allow")
+                parse_allowed(some, "http.allow")
             except InvalidInput as wrong:
                 self._problems.add(allow.origin.place, "http.allow", phrased(wrong, "http.allow: "))
         check_files(values, self._problems)

@@ -21,11 +21,11 @@ from evertick.config.job import Job
 from evertick.config.problem import Problems, phrased, toml_text
 from evertick.config.rule import RULES
 from evertick.config.section import Http as HttpSection
-from evertick.driver.http.address import allowed_of, is_own_name, literal_of, permitted
+from evertick.driver.http.address import address_literal, allowed_addresses, is_own_name, parse_allowed
 from evertick.driver.http.spec import Http, method_of
 from evertick.driver.queue.spec import unencrypted_warnings
 from evertick.driver.secret import Secret, Secrets
-from evertick.driver.shell.spec import Shell, at_home, is_at_home
+from evertick.driver.shell.spec import Shell, expand_home, is_home_path
 from evertick.driver.spec import Spec
 from evertick.errors import EvertickError, JobFailed, Refused
 from evertick.text.did_you_mean import alike, nearest
@@ -44,7 +44,7 @@ class Prerequisites:
     """Checks each user and path once, since thousands of jobs share a few."""
 
     def __init__(self, http: HttpSection) -> None:
-        self._allowed = allowed_of(http.allow, "http.allow", is_private=http.allow_private)
+        self._allowed = parse_allowed(http.allow, "http.allow", is_private=http.allow_private)
         self._is_user = cache(_is_user)
         self._is_missing = cache(_is_missing)
         self._may_become = cache(_may_become)
@@ -86,11 +86,11 @@ class Prerequisites:
         if method not in _METHODS and (meant := alike(method, _METHODS)) is not None:
             yield "method", f"{method!r} is no method that servers commonly know; write {meant!r}, if that is meant"
         host = (urlsplit(spec.url).hostname or "") if isinstance(spec.url, str) else ""
-        address = _LOOPBACK if is_own_name(host) else literal_of(host)
+        address = _LOOPBACK if is_own_name(host) else address_literal(host)
         if address is None:
             return
         try:
-            permitted(host, [address], self._allowed | allowed_of(spec.allow, "allow"))
+            allowed_addresses(host, [address], self._allowed | parse_allowed(spec.allow, "allow"))
         except Refused as refused:
             allow = f"allow = ['{refused.value}']"
             fix = f"{allow} beside url" if is_table else f'http = {{ url = "…", {allow} }}'
@@ -100,9 +100,9 @@ class Prerequisites:
 
 def _folder(spec: Shell) -> str | None:
     """The working directory, if it is known: the home of another user is found by the run."""
-    if spec.cwd is None or (is_at_home(spec.cwd) and spec.user is not None):
+    if spec.cwd is None or (is_home_path(spec.cwd) and spec.user is not None):
         return None
-    return at_home(spec.cwd, os.path.expanduser("~"))
+    return expand_home(spec.cwd, os.path.expanduser("~"))
 
 
 def _is_line(command: str | Sequence[str]) -> bool:
@@ -119,10 +119,10 @@ def _is_user(user: str | int) -> bool:
 
 def _may_become(user: str | int) -> bool:
     """Whether a node of this user may run commands as the given one."""
-    from evertick.driver.shell.spec import account_to_become
+    from evertick.driver.shell.spec import account_for_user
 
     try:
-        account_to_become(user)
+        account_for_user(user)
     except JobFailed:
         return False
     return True

@@ -66,7 +66,7 @@ class Daemon(SideService):
         return {signal.SIGUSR1: self._reload_asked.set, signal.SIGUSR2: self._reopen}
 
     def waiting(self, why: str, seconds: float) -> None:
-        self._resources.notify.not_yet(f"waiting for the store: {why}", seconds=seconds + _MARGIN_SECONDS)
+        self._resources.notify.extend_start(f"waiting for the store: {why}", seconds=seconds + _MARGIN_SECONDS)
         self._release_terminal()
 
     def started(self) -> None:

@@ -21,9 +21,9 @@ from evertick.operations.apply import DeclaredPlan
 
 __all__ = [
     "PendingReload",
-    "about_daemons",
+    "daemon_findings",
     "declared_elsewhere",
-    "elsewhere_words",
+    "declarers_text",
     "pending_reload",
     "refuse_to_prune",
 ]
@@ -31,7 +31,7 @@ __all__ = [
 _OWN_NAME = "give one of the two files its own `app` or `name` under [node]"
 
 
-def about_daemons(daemons: Sequence[DaemonReport]) -> Iterator[Finding]:
+def daemon_findings(daemons: Sequence[DaemonReport]) -> Iterator[Finding]:
     """Findings about configurations that daemons have reloaded."""
     for daemon in daemons:
         which = "" if len(daemons) == 1 else f" {daemon.pid}"
@@ -112,7 +112,7 @@ def _uses(daemon: DaemonReport, file: Path | None) -> bool:
     return daemon.config is not None and file is not None and Path(daemon.config).resolve() == file.resolve()
 
 
-def elsewhere_words(elsewhere: Mapping[str, str]) -> str:
+def declarers_text(elsewhere: Mapping[str, str]) -> str:
     """For example: "report, tidy (the daemon of /srv/b/evertick.toml, process 12)"."""
     keys: dict[str, list[str]] = defaultdict(list)
     for key, declarer in sorted(elsewhere.items()):
@@ -123,8 +123,7 @@ def elsewhere_words(elsewhere: Mapping[str, str]) -> str:
 def refuse_to_prune(elsewhere: Mapping[str, str]) -> None:
     if elsewhere:
         raise Refused(
-            f"--prune would remove schedules that live nodes declare: {elsewhere_words(elsewhere)}; nothing was "
-            "applied",
+            f"--prune would remove schedules that live nodes declare: {declarers_text(elsewhere)}; nothing was applied",
             setting="--prune",
             fix=f"{_OWN_NAME}; to remove these schedules, first stop that node or have it load this configuration",
         )

@@ -62,7 +62,7 @@ class Notify:
     def status(self, text: str) -> None:
         self._send(f"STATUS={_line(text)}")
 
-    def not_yet(self, status: str, *, seconds: float) -> None:
+    def extend_start(self, status: str, *, seconds: float) -> None:
         """Ask for up to `seconds` more for the start."""
         self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}", f"STATUS={_line(status)}")
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Never, ParamSpec, Protocol, TypedDict, TypeVar,
 
 import msgspec
 
-from evertick.aio.unawaited import tells_unawaited
+from evertick.aio.unawaited import logs_unawaited_calls
 from evertick.definition.settings import (
     Settings,
     check_exceptions,
@@ -150,7 +150,7 @@ TASK_OTHER_NAMES = {
 }
 
 
-@tells_unawaited
+@logs_unawaited_calls
 class Task(Generic[P, R]):
     """Work that Evertick can run. One that was made of a function stays callable as the function it was."""
 
@@ -267,7 +267,7 @@ class Task(Generic[P, R]):
         return f"<Task {self.name}({self.arguments.text})>"
 
 
-@tells_unawaited
+@logs_unawaited_calls
 class Enqueuer(Generic[P]):
     """Enqueues one task with the given options."""
 

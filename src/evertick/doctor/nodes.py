@@ -12,7 +12,7 @@ from evertick.engine.loops import OWN_DUTIES
 from evertick.engine.node import declarer_of
 from evertick.explain.words import node_names
 from evertick.model import Duty, Node, blockers_of_loop
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.text.time_span import span
 
 __all__ = ["about_duties", "about_nodes", "about_programs", "is_alive", "node_state"]
@@ -191,7 +191,7 @@ def _failing(duty: Duty, error: str) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         check="failing_duty",
-        what=f"duty {duty.name} fails on node {duty.node_name or duty.node}: {what_was_raised(error)}{undone}",
+        what=f"duty {duty.name} fails on node {duty.node_name or duty.node}: {error_summary(error)}{undone}",
         fix=f"correct what it does; `evertick duties {duty.name}` shows the whole error, with its file and line",
         about=(duty.name,),
     )

@@ -12,8 +12,8 @@ from evertick.explain.dispatched_run import is_away, is_heard, queue_words
 from evertick.explain.words import driver_wanted
 from evertick.model import Dispatched, Message, Node, Reason, Run, State
 from evertick.model.every_node import own_queue
-from evertick.store.base import FAILED_MOST, Pulse
-from evertick.text.error_line import what_was_raised
+from evertick.store.base import FAILED_LIMIT, Pulse
+from evertick.text.error_line import error_summary
 from evertick.text.time_span import span
 
 __all__ = [
@@ -48,7 +48,7 @@ def about_parked(parked: Sequence[Run], living: Sequence[Node] = ()) -> Iterator
 
 def _parked_because(task: str, reason: str, runs: Sequence[Run], living: Sequence[Node]) -> tuple[str, str]:
     """Why, and what helps."""
-    error = what_was_raised(runs[0].error)
+    error = error_summary(runs[0].error)
     if reason == Reason.UNKNOWN_TASK:
         driver = driver_wanted(task, living)
         if driver is not None:
@@ -208,7 +208,7 @@ def about_ended(pulse: Pulse, thresholds: Thresholds) -> Iterator[Finding]:
         yield Finding(
             severity=severity,
             check="failed_runs",
-            what=f"{counted(failed, 'run', FAILED_MOST)} failed in the last hour: {named(pulse.failed, 3)}",
+            what=f"{counted(failed, 'run', FAILED_LIMIT)} failed in the last hour: {named(pulse.failed, 3)}",
             fix="`evertick failed` has their errors; `evertick rerun --failed --verdict failed` runs them again",
             about=tuple(pulse.failed),
         )
@@ -217,7 +217,7 @@ def about_ended(pulse: Pulse, thresholds: Thresholds) -> Iterator[Finding]:
         yield Finding(
             severity=severity,
             check="lost_runs",
-            what=f"{counted(lost, 'run', FAILED_MOST)} {was} lost in the last hour: {named(pulse.lost, 3)}",
+            what=f"{counted(lost, 'run', FAILED_LIMIT)} {was} lost in the last hour: {named(pulse.lost, 3)}",
             fix="how far a lost run came is unknown, and its job is not to be done twice: `evertick failed --verdict "
             "lost` has their ids; see what each has left behind before `evertick rerun RUN`",
             about=tuple(pulse.lost),
@@ -272,7 +272,7 @@ def _away(
     queue: str, runs: Sequence[tuple[Run, Dispatched]], unsent: Mapping[str, Message], living: Sequence[Node]
 ) -> Finding:
     message = unsent[runs[0][0].id]
-    why = what_was_raised(message.error) or "no error is known"
+    why = error_summary(message.error) or "no error is known"
     tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
     what = "which is away" if is_away(runs[0][1], living) else "which has not taken what was sent"
     return Finding(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import msgspec
 
 from evertick.driver.spec import Spec
-from evertick.driver.spec_errors import misfits
+from evertick.driver.spec_errors import spec_type_errors
 from evertick.errors import InvalidInput, InvalidSetting, InvalidSpec, SpecProblem
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
@@ -114,7 +114,7 @@ def spec_from(name: str, value: object) -> Spec:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError:
-        raise InvalidSetting(f"{name}: {misfits(table, kind)[0].text}", setting=name) from None
+        raise InvalidSetting(f"{name}: {spec_type_errors(table, kind)[0].text}", setting=name) from None
 
 
 def _table_of(kind: type[Spec], value: object) -> Mapping[str, Any]:
@@ -139,7 +139,7 @@ def read_spec(name: str, value: object, task: str) -> tuple[Spec | None, list[Sp
     """
     kind = spec_class(name)
     table = _table_of(kind, value)
-    errors = misfits(table, kind)
+    errors = spec_type_errors(table, kind)
     fields = _ValidFields(table, kind) if errors else None
     try:
         spec = msgspec.convert(table if fields is None else fields.values, kind)
@@ -163,7 +163,7 @@ def check_spec(task: str, spec: object) -> Spec:
         msgspec.convert(fields, type(spec))
     except msgspec.ValidationError:
         raise InvalidSetting(
-            f"task {task!r}: {spec.driver}: {misfits(fields, type(spec))[0].text}", setting=spec.driver
+            f"task {task!r}: {spec.driver}: {spec_type_errors(fields, type(spec))[0].text}", setting=spec.driver
         ) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSetting(
@@ -241,10 +241,10 @@ class _ValidFields:
 
     def _add(self, name: str, value: Any, kind: Any) -> None:
         entries = _entry_type(kind)
-        if not misfits(value, kind):
+        if not spec_type_errors(value, kind):
             self.values[name] = value
         elif isinstance(value, Mapping) and entries is not None:
-            self.values[name] = {key: each for key, each in value.items() if not misfits(each, entries)}
+            self.values[name] = {key: each for key, each in value.items() if not spec_type_errors(each, entries)}
             self._partial.add(name)
         else:
             self._omitted.add(name)

@@ -1,6 +1,6 @@
-"""Errors of specifications: `Faults` collects those of a specification's checks, `misfits` finds values of wrong types.
+"""Errors of specifications: `Faults` collects those of a specification's checks, `spec_type_errors` finds values of wrong types.
 
-msgspec reports only the first wrong type. `misfits` reports each with its field, value and fix, in the words of
+msgspec reports only the first wrong type. `spec_type_errors` reports each with its field, value and fix, in the words of
 configuration files; for the bounds of a field it uses msgspec's text.
 """
 
@@ -19,7 +19,7 @@ from evertick.errors import InvalidInput, InvalidSpec, SpecProblem
 from evertick.text.did_you_mean import alike
 from evertick.text.redact import shown_value
 
-__all__ = ["Faults", "misfits"]
+__all__ = ["Faults", "spec_type_errors"]
 
 Path = tuple[str | int, ...]
 
@@ -77,7 +77,7 @@ class Faults:
             raise InvalidSpec(tuple(self._found.values()))
 
 
-def misfits(value: Any, kind: Any) -> list[SpecProblem]:
+def spec_type_errors(value: Any, kind: Any) -> list[SpecProblem]:
     """Describe values of wrong types: "env.PATH: 3 is neither text nor a secret; write …"."""
     return list(islice(_misfits(value, kind, ()), _MISFITS_MAX))
 

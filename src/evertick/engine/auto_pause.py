@@ -46,7 +46,7 @@ class AutoPauser:
         self._must_check_all = self._must_check_all or len(self._schedules) > _KNOWN_MAX
         self.on_failed()
 
-    def lost_elsewhere(self) -> None:
+    def failed_elsewhere(self) -> None:
         """Runs of dead nodes were lost, or workers reported failures, of schedules that only the ledger knows."""
         self._must_check_all = True
         self.on_failed()

@@ -51,7 +51,7 @@ class ClockWatch:
         # Whether to search the ledger for effects of a wrong clock, and whether to check all schedules.
         self._must_search, self._must_check_all = True, False
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         self._last = None
 
     def heard(self, beat: Beat, sent: float) -> bool:

@@ -21,7 +21,7 @@ from evertick.errors import Stopped, StoreUnavailable
 from evertick.model.duty import DutyContext, DutyRecord, DutyWork, Rhythm
 from evertick.model.hooks import Event, EventKind
 from evertick.store.base import DutyHold, DutyHolds, DutyTick
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.text.error_text import error_text
 from evertick.text.log_level import such_as
 from evertick.when.moment import MINUTE
@@ -59,7 +59,7 @@ class DutyKeeper:
         self._failed_until: dict[str, float] = {}
         # The terms of this node by the last answer of the store, started or not.
         self._own_terms: dict[str, int] = {}
-        # Counts `forget_all`: an answer to an earlier request is ignored.
+        # Counts `drop_all`: an answer to an earlier request is ignored.
         self._generation = 0
         # Held during a request, so that a resignation does not overtake it.
         self._asking = asyncio.Lock()
@@ -80,12 +80,12 @@ class DutyKeeper:
         return {term.task for term in self._terms.values()}
 
     @property
-    def names_under_way(self) -> list[str]:
+    def unfinished_names(self) -> list[str]:
         """All unfinished duties, including those that were asked to stop."""
         return sorted(self._terms)
 
     @property
-    def wants_more(self) -> bool:
+    def lacks_duties(self) -> bool:
         """Whether there are duties that this node does not hold."""
         return len(self._own_terms) < len(self._works)
 
@@ -164,13 +164,13 @@ class DutyKeeper:
         for term in list(self._terms.values()):
             term.stop(why)
 
-    def forget_all(self, why: str) -> None:
+    def drop_all(self, why: str) -> None:
         """This node holds no duty any more."""
         self._own_terms = {}
         self._generation += 1
         self.stop_all(why)
 
-    def ask_to_stop(self, why: str) -> None:
+    def request_stop(self, why: str) -> None:
         """Thread-safe: asks duties in threads to stop while the event loop is blocked."""
         for term in list(self._terms.values()):
             term.record.stop(why)
@@ -189,7 +189,7 @@ class DutyKeeper:
         # Each answered heartbeat extends the lease, so this checks again then.
         self._trust_timer = asyncio.get_running_loop().call_later(left, self._watch_trust)
 
-    async def hand_over(self) -> None:
+    async def stop_and_resign(self) -> None:
         """Stop all duties, and resign each when its function has ended."""
         self.stop_all("this node stops")
         async with self._asking:
@@ -308,7 +308,7 @@ class Term:
             failures = 0 if self._node.clock.elapsed() - began > _WELL_SECONDS else failures
             pause = min(_BACKOFF_FIRST * 2.0**failures, _BACKOFF_MOST)
             failures = min(failures + 1, 16)
-            why = what_was_raised(self._error)
+            why = error_summary(self._error)
             log.warning("duty %r: ended (%s); restarting in %.0f s", self.name, why, pause)
             at = self._store_now() + int(pause * 1e6)
             await self._write_tick(has_acted=False, next_at=at)
@@ -346,7 +346,7 @@ class Term:
         if self._error != before:
             log.error("duty %r: failed, term %d:\n%s", self.name, self.number, self._error)
             return
-        what, line = "duty %r: failed again, term %d: %s", what_was_raised(self._error)
+        what, line = "duty %r: failed again, term %d: %s", error_summary(self._error)
         say = functools.partial(log.error, what, self.name, self.number, line)
         words = functools.partial(_failures_words, self.name, line)
         self._node.summary.tell(f"duty {self.name}", "", log, logging.ERROR, say, words, lines=1)

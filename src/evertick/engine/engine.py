@@ -60,7 +60,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     # Whether this node takes duties.
     holds_duties: bool = True
     # False with a virtual clock: the heartbeat then runs on the engine's event loop.
-    heart_in_thread: bool = True
+    heartbeat_in_thread: bool = True
 
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,17 +144,17 @@ class Engine:
         self._worker.on_slot_free = self._work_loop.wake
         self._finisher.on_outcome = self._finish_loop.wake
         self._finisher.on_freed = self._look_again
-        self._finisher.on_caught_up = self._worker.queue_has_grown
+        self._finisher.on_caught_up = self._worker.runs_enqueued
         self._finisher.on_failed = auto_pauser.failed
         self._finisher.on_sent = self._delivery.look_again
         self._delivery.on_change = self._delivery_loop.wake
         self._delivery.apply = self._reporter.apply
         self._reporter.on_freed = self._look_again
         self._reporter.on_back = self._delivery.is_back
-        self._recoverer.heard_channels = self._reporter.heard
-        self._reporter.on_failed = auto_pauser.lost_elsewhere
+        self._recoverer.readable_channels = self._reporter.heard
+        self._reporter.on_failed = auto_pauser.failed_elsewhere
         self._recoverer.on_killed = self._delivery.look_again
-        self._recoverer.on_lost = auto_pauser.lost_elsewhere
+        self._recoverer.on_lost = auto_pauser.failed_elsewhere
         self._recoverer.on_death = self._on_death
         self._duties.on_end = self._duty_loop.wake
         auto_pauser.on_failed = self._auto_pause_loop.wake
@@ -167,11 +167,11 @@ class Engine:
             interval=self._settings.beat,
             stall_limit=self._settings.stall_limit,
             on_beat=self._on_beat,
-            on_silence=self._on_silence,
-            on_blocked=lambda: self._duties.ask_to_stop("the event loop is blocked"),
+            on_heartbeat_failed=self._on_silence,
+            on_blocked=lambda: self._duties.request_stop("the event loop is blocked"),
             on_moving=self._on_moving,
             on_stalled=lambda: self.on_stalled(),
-            in_thread=self._settings.heart_in_thread,
+            in_thread=self._settings.heartbeat_in_thread,
             ticks=lambda: {loop.name: loop.tick() for loop in self._loops} | self._reporter.ticks(),
         )
 
@@ -199,8 +199,8 @@ class Engine:
         sent = self._node.clock.elapsed()
         await self._node.store.join(self._node.joining())
         self._node.trusted_until = sent + self._node.lease / 1e6
-        self._recoverer.begin_anew()
-        self._clocks.begin_anew()
+        self._recoverer.start_over()
+        self._clocks.start_over()
         self._heartbeat.start()
         self._capture.install()
         loop = asyncio.get_running_loop()
@@ -292,12 +292,12 @@ class Engine:
 
     def wake_fires(self) -> None:
         """A schedule was added or changed here."""
-        self._recorder.look_at_all()
+        self._recorder.require_full_scan()
         self._fire_loop.wake()
 
     def wake_runs(self) -> None:
         """A run was enqueued here."""
-        self._worker.queue_has_grown()
+        self._worker.runs_enqueued()
 
     def wake_messages(self) -> None:
         """A message was put into the outbox here."""
@@ -321,7 +321,7 @@ class Engine:
         now = self._node.clock.elapsed()
         loops = tuple(loop.health() for loop in self._loops)
         lease_left = self._node.trusted_until - now
-        is_healthy = all(loop.is_healthy for loop in loops) and self._heartbeat.is_pulse_fresh and lease_left > 0
+        is_healthy = all(loop.is_healthy for loop in loops) and self._heartbeat.event_loop_responds and lease_left > 0
         return EngineHealth(
             is_healthy=is_healthy,
             node=self._node.id,
@@ -352,7 +352,7 @@ class Engine:
             self._duty_loop.wake()
         self._recoverer.heard(beat, sent)
         self._recovery_loop.wake()
-        if beat.has_free_duties and self._duties.wants_more:
+        if beat.has_free_duties and self._duties.lacks_duties:
             self._duty_loop.wake()
         # Messages of dead nodes are due again.
         self._delivery.look_again()
@@ -368,7 +368,7 @@ class Engine:
 
     def _on_moving(self) -> None:
         """The event loop responds again after it was blocked for so long that duties were stopped or resigned."""
-        self._duties.forget_all("the event loop was blocked")
+        self._duties.drop_all("the event loop was blocked")
         self._duty_loop.wake()
 
     def _on_replaced(self, error: StoreReplaced) -> None:
@@ -390,15 +390,15 @@ class Engine:
             for attempt in node.hold:
                 if attempt.node == node.id:
                     self._worker.stop(attempt, Stop.LOST)
-            self._duties.forget_all("this node was declared dead")
-            node.reborn()
+            self._duties.drop_all("this node was declared dead")
+            node.start_incarnation()
             try:
                 await node.store.join(node.joining())
             except StoreUnavailable as error:
                 log.warning("node %s (%s): joining failed, retrying: %s", node.id, node.name, error)
                 return
-            self._recoverer.begin_anew()
-            self._clocks.begin_anew()
+            self._recoverer.start_over()
+            self._clocks.start_over()
         self._work_loop.wake()
 
     def _on_death(self) -> None:
@@ -409,7 +409,7 @@ class Engine:
 
     def _look_again(self) -> None:
         # The loop that is woken first sends its statement first, and a caller may be waiting for a run to start.
-        self._worker.queue_has_grown()
+        self._worker.runs_enqueued()
         self._fire_loop.wake()
 
     async def _watch_store(self) -> float | None:
@@ -417,12 +417,12 @@ class Engine:
         if news is None:
             return 0.0
         if news == "runs":  # by far the most frequent; only the work loop has to react
-            self._worker.queue_has_grown()
+            self._worker.runs_enqueued()
             return _WOKEN_LEAST_SECONDS
-        self._recorder.look_at_all()
+        self._recorder.require_full_scan()
         self._look_again()
         self._delivery.look_again()
-        if self._duties.wants_more:
+        if self._duties.lacks_duties:
             self._duty_loop.wake()
         return _WOKEN_LEAST_SECONDS
 
@@ -430,7 +430,7 @@ class Engine:
 
     async def _release_duties(self) -> asyncio.Task[None]:
         """First, since other nodes wait for them. A duty that does not stop at once is resigned when it has."""
-        task = asyncio.get_running_loop().create_task(self._duties.hand_over(), name="evertick hand-over")
+        task = asyncio.get_running_loop().create_task(self._duties.stop_and_resign(), name="evertick hand-over")
         await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
         return task
 
@@ -502,8 +502,8 @@ class Engine:
         """The work that a stop waits for: "2 jobs (report, slow) and 1 duty (index)"; empty if there is none."""
         jobs = [attempt.run.schedule_key or attempt.run.task for attempt in self._at_work() if attempt.has_slot]
         # Built-in duties end at once.
-        duties = [name for name in self._duties.names_under_way if not name.startswith("evertick.")]
-        channels = self._delivery.channels_under_way if self._delivery.under_way else []
+        duties = [name for name in self._duties.unfinished_names if not name.startswith("evertick.")]
+        channels = self._delivery.busy_channels if self._delivery.under_way else []
         named = [("job", "jobs", jobs), ("duty", "duties", duties), ("delivery", "deliveries", channels)]
         return " and ".join(_counted(one, many, names) for one, many, names in named if names)
 
@@ -513,8 +513,8 @@ class Engine:
             f"run {attempt.run.id} ({attempt.run.schedule_key or attempt.run.task})"
             for attempt in self._node.hold.abandoned
         ]
-        duties = [f"duty {name!r}" for name in self._duties.names_under_way]
-        deliveries = [f"a delivery of {channel!r}" for channel in self._delivery.channels_under_way]
+        duties = [f"duty {name!r}" for name in self._duties.unfinished_names]
+        deliveries = [f"a delivery of {channel!r}" for channel in self._delivery.busy_channels]
         return runs + duties + deliveries
 
     def _is_claiming(self) -> bool:

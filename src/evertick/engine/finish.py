@@ -18,7 +18,7 @@ from evertick.engine.node import EVENT_OF, Attempt, LocalNode
 from evertick.engine.progress import ProgressWriter
 from evertick.model import Cause, Claimed, Outcome, Run, Verdict
 from evertick.store.base import FinishAnswer, Finished
-from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.error_line import error_for_log, error_summary
 from evertick.text.log_level import TRACE, such_as, tally, trace
 from evertick.when.duration import duration_rounded
 
@@ -66,7 +66,7 @@ class Finisher:
         """Whether the backlog is too long: all of it runs again if this node dies."""
         return len(self._backlog) > _BATCHES_BEHIND * self._node.batch_size
 
-    def holds_up_claims(self) -> bool:
+    def forbids_claims(self) -> bool:
         """Whether the backlog forbids claims now; if so, `on_caught_up` is called later."""
         self._has_paused_claims = self._has_paused_claims or self.is_behind
         return self.is_behind
@@ -88,7 +88,7 @@ class Finisher:
         own_ends = _own_ends(batch, finished.answers)
         # Reads the verdicts of these runs. Before the batch leaves the backlog, so that an error here repeats the
         # write, which gets the same answers.
-        await self._node.tell_ended(own_ends)
+        await self._node.emit_ended(own_ends)
         self._complete(batch, finished.answers)
         if self._has_paused_claims and not self.is_behind:
             self._has_paused_claims = False
@@ -130,7 +130,7 @@ class Finisher:
         for (attempt, outcome), answer in zip(batch, answers, strict=True):
             answered, _ = self._backlog.popleft()
             assert answered is attempt, "answers come in the order of the outcomes"
-            self._node.hold.let_go(attempt)
+            self._node.hold.forget_attempt(attempt)
             if reports_success or answer != "done" or outcome.verdict is not _SUCCEEDED:
                 self._report(attempt, outcome, answer)
 
@@ -142,7 +142,7 @@ class Finisher:
                 log.warning, what, run.id, run.schedule_key or run.task, outcome.kind, extra=about(run)
             )
             self._node.summary.tell("lost", "lost", log, logging.WARNING, say, _lost_words, about=outcome.id)
-        elif answer == "already" and attempt.record.own_end:
+        elif answer == "already" and attempt.record.job_finish:
             self._log_ignored(attempt, outcome)
         else:
             self._log_outcome(attempt, outcome)
@@ -196,7 +196,7 @@ def _log_retry(run: Claimed, outcome: Outcome) -> None:
         run.id,
         run.schedule_key or run.task,
         outcome.attempts,
-        what_was_raised(outcome.error),
+        error_summary(outcome.error),
         duration_rounded(outcome.delay),
         extra=about(run),
     )
@@ -236,7 +236,7 @@ def _own_ends(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[Finish
     if "already" not in answers:
         return []
     pairs = zip(batch, answers, strict=True)
-    return [attempt.run.id for (attempt, _), answer in pairs if answer == "already" and attempt.record.own_end]
+    return [attempt.run.id for (attempt, _), answer in pairs if answer == "already" and attempt.record.job_finish]
 
 
 def _failed_fires(batch: Sequence[tuple[Attempt, Outcome]], answers: Sequence[FinishAnswer]) -> set[int]:

@@ -34,7 +34,7 @@ from evertick.model import Claimed, Definition, NewGap, NewRun, Node, Reason
 from evertick.model.hooks import Event, EventKind
 from evertick.plan.inputs import Fire, Plan
 from evertick.plan.plan import plan
-from evertick.store.base import VERY_FIRST, Advance, Due, DuePlace, DueSchedule, Recorded
+from evertick.store.base import FIRST_PLACE, Advance, Due, DuePlace, DueSchedule, Recorded
 from evertick.store.verdicts import gaps_with_duplicates
 from evertick.text.log_level import TRACE, such_as, trace
 from evertick.when.duration import duration_rounded
@@ -99,9 +99,9 @@ class Recorder:
             self._log_gaps(tick.gaps)
         return self._rest_after(tick)
 
-    def look_at_all(self) -> None:
+    def require_full_scan(self) -> None:
         """A schedule was added or changed, here or elsewhere: it may be overdue."""
-        self._scan.look_at_all()
+        self._scan.require_full_scan()
 
     async def _record_all(self, tick: Tick) -> None:
         """All pages. Between two of them the lock is released if another loop waits for it or the next page is late."""
@@ -163,7 +163,7 @@ class Recorder:
         return Page(due=due, known=known, nodes=await self._nodes(due, known))
 
     def _start_reading_ahead(self, tick: Tick) -> None:
-        place = tick.page.due.goes_on
+        place = tick.page.due.next_place
         if place is not None and tick.pages < _PAGES_MOST and tick.ahead is None and not self._node.is_draining:
             tick.ahead = _start_task(self._look_ahead(place), "look")
 
@@ -187,8 +187,8 @@ class Recorder:
         """Longest overdue first. With peers, this node's share first; the rest is left to them while more is due."""
         size, rows = self._node.batch_size, tick.page.due.schedules
         if self._peers.is_here and len(rows) > size:
-            own, others = self._peers.ours_first(rows)
-            if tick.page.is_full and others and self._peers.keeps_up(own, others):
+            own, others = self._peers.split_shares(rows)
+            if tick.page.is_full and others and self._peers.peers_keep_up(own, others):
                 rows, tick.is_partial = own, True
             else:
                 rows = own + others
@@ -202,7 +202,7 @@ class Recorder:
         return await self._node.store.nodes(self._node.app) if is_needed else []
 
     def _plan(self, tick: Tick, rows: list[DueSchedule]) -> list[Advance]:
-        page, may_claim = tick.page, not self._node.is_draining and self._worker.may_take_fires
+        page, may_claim = tick.page, not self._node.is_draining and self._worker.may_fuse_claims
         room = first_room = self._node.hold.free - tick.reserved if may_claim else 0
         self._ids = self._node.clock.new_ids(len(rows))[::-1]
         advances = []
@@ -291,7 +291,7 @@ class Recorder:
         """Wake the work loop for runs to claim, and stop runs that are replaced."""
         taken, duplicates = batch.taken(), set(batch.answer.result().duplicates)
         if any(not run.is_claimed for advance in taken for run in advance.runs):
-            self._worker.queue_has_grown()
+            self._worker.runs_enqueued()
         # A duplicate (its unique key is taken) does not run, so it replaces nothing.
         self._worker.stop_schedules(
             {
@@ -315,7 +315,7 @@ class Recorder:
                 self._tell_scheduled(key, run)
         gaps = gaps_with_duplicates(advance.gaps, advance.runs, duplicates)
         for gap in gaps:
-            tell_gap(self._node, key, gap)
+            emit_gap(self._node, key, gap)
         return [(key, gap) for gap in gaps]
 
     def _tell_scheduled(self, key: str, run: NewRun) -> None:
@@ -360,7 +360,7 @@ class Recorder:
             say = functools.partial(log.info, "tick: more schedules are due than %d pages hold; continuing", tick.pages)
             self._node.summary.tell("pages", "pages", log, logging.INFO, say, _pages_words)
             return 0.0
-        self._scan.note_seen(tick.seen_until)
+        self._scan.note_complete(tick.seen_until)
         if tick.next_at is None:
             return None
         since = self.ticked_at - self._read_at[-1]
@@ -395,7 +395,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_full(self) -> bool:
         """Whether more may be due."""
-        return self.due.goes_on is not None
+        return self.due.next_place is not None
 
 
 class Batch:
@@ -521,7 +521,7 @@ class ScanPosition:
         self._began_at = 0.0
         self._took = 0.0
 
-    def look_at_all(self) -> None:
+    def require_full_scan(self) -> None:
         """Make the next scan a full one; a schedule may be overdue."""
         self._full_at = 0.0
         self._is_full = False
@@ -530,12 +530,12 @@ class ScanPosition:
         """Where the scan that begins now starts."""
         self._began_at = self._clock.elapsed()
         self._is_full = self._seen_until is None or self._began_at >= self._full_at
-        return VERY_FIRST if self._seen_until is None or self._is_full else DuePlace(self._seen_until - _BACK_US, 0)
+        return FIRST_PLACE if self._seen_until is None or self._is_full else DuePlace(self._seen_until - _BACK_US, 0)
 
     def note_answer(self) -> None:
         self._took = self._clock.elapsed() - self._began_at
 
-    def note_seen(self, until: int) -> None:
+    def note_complete(self, until: int) -> None:
         """The tick was complete up to this store time."""
         self._seen_until = until
         if self._is_full:
@@ -578,7 +578,7 @@ class PeerShare:
         is_known = self._node.id in alive
         self._number, self._count = (alive.index(self._node.id), len(alive)) if is_known else (0, 1)
 
-    def ours_first(self, rows: Sequence[DueSchedule]) -> tuple[list[DueSchedule], list[DueSchedule]]:
+    def split_shares(self, rows: Sequence[DueSchedule]) -> tuple[list[DueSchedule], list[DueSchedule]]:
         """The share of this node, and the shares of its peers."""
         own, others = list[DueSchedule](), list[DueSchedule]()
         for row in rows:
@@ -586,7 +586,7 @@ class PeerShare:
             (own if number == self._number else others).append(row)
         return own, others
 
-    def keeps_up(self, own: Sequence[DueSchedule], others: Sequence[DueSchedule]) -> bool:
+    def peers_keep_up(self, own: Sequence[DueSchedule], others: Sequence[DueSchedule]) -> bool:
         """Whether the peers record their shares: if they do not, their rows are the longest overdue."""
         return len(own) * self._count * 2 >= len(own) + len(others)
 
@@ -673,7 +673,7 @@ def _claimed(run: NewRun, args: bytes, recorded: Recorded) -> Claimed:
     )
 
 
-def tell_gap(node: LocalNode, key: str, gap: NewGap) -> None:
+def emit_gap(node: LocalNode, key: str, gap: NewGap) -> None:
     kind: EventKind = "missed" if gap.verdict == "missed" else "skipped"
     if kind in node.hooks.wanted:
         node.hooks.tell(

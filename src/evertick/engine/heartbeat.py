@@ -29,11 +29,11 @@ __all__ = ["Heartbeat"]
 log = logging.getLogger("evertick.beat")
 
 # How often the event loop confirms that it responds.
-PULSE_SECONDS = 1.0
+RESPONSE_SECONDS = 1.0
 # Logged as a warning; a busy machine causes shorter delays.
-HELD_UP_SECONDS = 5.0
+WARN_BLOCKED_SECONDS = 5.0
 # Long enough to delay other jobs: the heartbeat reports the job to the store, without a log line.
-NOTED_SECONDS = 2.0
+REPORT_BLOCKED_SECONDS = 2.0
 # Logged as an error; duties are resigned.
 BLOCKED_SECONDS = 60.0
 # For how long heartbeats name a job that blocked the event loop, and how many such jobs.
@@ -52,7 +52,7 @@ class Heartbeat:
         interval: float,
         stall_limit: float,
         on_beat: Callable[[str, Beat, float], None],
-        on_silence: Callable[[], None],
+        on_heartbeat_failed: Callable[[], None],
         on_blocked: Callable[[], None],
         on_moving: Callable[[], None],
         on_stalled: Callable[[], None],
@@ -62,7 +62,7 @@ class Heartbeat:
         self._node = node
         self._interval = interval
         self._stall_limit = stall_limit
-        self._on_beat, self._on_silence, self._on_stalled = on_beat, on_silence, on_stalled
+        self._on_beat, self._on_silence, self._on_stalled = on_beat, on_heartbeat_failed, on_stalled
         # `on_blocked` is called in the heartbeat thread, `on_moving` on the event loop when it responds again.
         self._on_blocked, self._on_moving = on_blocked, on_moving
         self._in_thread = in_thread
@@ -109,14 +109,14 @@ class Heartbeat:
             await self._task
 
     @property
-    def is_pulse_fresh(self) -> bool:
+    def event_loop_responds(self) -> bool:
         """Whether the event loop has responded recently; always true if the heartbeat runs on that loop."""
         return not self._in_thread or self._node.clock.elapsed() - self._pulse_at < BLOCKED_SECONDS
 
     @property
     def is_moving(self) -> bool:
         """Whether the event loop responds and the heartbeat thread is alive, regardless of the store."""
-        return self.is_pulse_fresh and (self._thread is None or self._thread.is_alive())
+        return self.event_loop_responds and (self._thread is None or self._thread.is_alive())
 
     def _run_in_thread(self, ready: threading.Event) -> None:
         async def main() -> None:
@@ -192,13 +192,13 @@ class Heartbeat:
         if self._has_warned:
             log.warning("node %s: event loop responds again after %.1f s", self._node.name, now - blocked_since)
         self._has_warned = self._is_blocked = self._has_resigned = False
-        self._pulse_timer = self._main_loop.call_later(PULSE_SECONDS, self._confirm_response)
+        self._pulse_timer = self._main_loop.call_later(RESPONSE_SECONDS, self._confirm_response)
 
     async def _check_event_loop(self, session: HeartbeatSession) -> None:
         silent = self._node.clock.elapsed() - self._pulse_at
-        if silent > NOTED_SECONDS:
+        if silent > REPORT_BLOCKED_SECONDS:
             self._note_blocker()
-        if silent > HELD_UP_SECONDS and not self._has_warned:
+        if silent > WARN_BLOCKED_SECONDS and not self._has_warned:
             self._has_warned = True
             log.warning(
                 "node %s: event loop blocked for %.0f s; write a blocking job as a plain function, which runs in a "

@@ -16,7 +16,7 @@ from evertick.model.retry import Constant, RetryPolicy
 from evertick.text.error_text import error_text
 from evertick.when.duration import duration_us
 
-__all__ = ["Dispatched", "Ending", "Raised", "Returned", "Stop", "StoppedBy", "Unfit", "error_text", "judge"]
+__all__ = ["BadArguments", "Dispatched", "Ending", "Raised", "Returned", "Stop", "StoppedBy", "error_text", "judge"]
 
 _REASON_MAX_CHARS = 500
 
@@ -61,7 +61,7 @@ class StoppedBy(msgspec.Struct, frozen=True):
     result: bytes | None = None
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class BadArguments(msgspec.Struct, frozen=True):
     """The stored arguments no longer fit the task."""
 
     error: str
@@ -74,7 +74,7 @@ class Dispatched(msgspec.Struct, frozen=True):
     message: NewMessage
 
 
-Ending = Returned | Raised | StoppedBy | Unfit | Dispatched
+Ending = Returned | Raised | StoppedBy | BadArguments | Dispatched
 
 # The error that `retry_on` and `give_up_on` see when an external worker fails.
 _FAILED_ELSEWHERE = JobFailed("failed elsewhere")
@@ -96,10 +96,10 @@ def judge(run: Claimed, work: Work, ending: Ending, draw: Draw, phases: tuple[Ph
                 attempts=run.attempts + 1,
                 phases=phases,
             )
-        case Unfit(error) if is_own_queue(run.queue):
+        case BadArguments(error) if is_own_queue(run.queue):
             # The run is bound to this node, so no other node can run it.
             return _done(run, Verdict.FAILED, Reason.BAD_ARGUMENTS, error=error, phases=phases)
-        case Unfit(error):
+        case BadArguments(error):
             return Outcome(
                 id=run.id,
                 fence=run.fence,

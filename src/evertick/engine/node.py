@@ -37,7 +37,7 @@ __all__ = [
     "declarer_of",
     "ended_event",
     "event_of",
-    "runs_told_of",
+    "runs_for_log",
 ]
 
 # A claim, or a write of outcomes, costs about the same for one run and for fifty. Under load, free slots and outcomes
@@ -133,7 +133,7 @@ class Hold:
         attempt.is_abandoned = True
         self.abandoned.append(attempt)
 
-    def let_go(self, attempt: Attempt) -> None:
+    def forget_attempt(self, attempt: Attempt) -> None:
         """Forget an attempt whose outcome is settled."""
         self._attempts.pop((attempt.run.id, attempt.run.fence), None)
 
@@ -352,7 +352,7 @@ class LocalNode:
         """Whether the lease is valid, so that no node can have declared this one dead."""
         return self.clock.elapsed() < self.trusted_until
 
-    def reborn(self) -> None:
+    def start_incarnation(self) -> None:
         """Start a new incarnation. The old id never returns."""
         self.id = self.clock.new_token()
 
@@ -409,7 +409,7 @@ class LocalNode:
                 )
             )
 
-    async def tell_ended(self, run_ids: Sequence[str]) -> None:
+    async def emit_ended(self, run_ids: Sequence[str]) -> None:
         """Call hooks for runs that the store ended: lost with their node, expired, cancelled."""
         if not run_ids or not any(kind in self.hooks.wanted for kind in EVENT_OF.values()):
             return
@@ -438,7 +438,7 @@ def event_of(kind: EventKind, run: Run, at: datetime) -> Event:
     )
 
 
-async def runs_told_of(node: LocalNode, ids: Sequence[str]) -> dict[str, Run]:
+async def runs_for_log(node: LocalNode, ids: Sequence[str]) -> dict[str, Run]:
     """Runs by id, for log lines. Empty if the store is unavailable."""
     if not ids:
         return {}

@@ -23,7 +23,7 @@ import msgspec
 
 from evertick.driver.base import Sender
 from evertick.engine.finish import about
-from evertick.engine.node import LocalNode, runs_told_of
+from evertick.engine.node import LocalNode, runs_for_log
 from evertick.errors import InvalidDuration, Retry
 from evertick.model import (
     ClaimedMessage,
@@ -35,7 +35,7 @@ from evertick.model import (
     ReportKind,
 )
 from evertick.store.base import FinishAnswer, MessageClaim
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.text.error_text import error_text
 from evertick.text.log_level import TRACE, such_as, tally, trace
 from evertick.when.duration import duration_rounded, duration_us
@@ -126,7 +126,7 @@ class OutboxDelivery:
         return {each.task for each in self._batches if not each.is_settled and each.task is not None}
 
     @property
-    def channels_under_way(self) -> list[str]:
+    def busy_channels(self) -> list[str]:
         """Channels with running calls, including those that exceeded their timeout."""
         return sorted(channel for channel, calls in self._busy.items() if calls)
 
@@ -455,7 +455,7 @@ async def _log_failures(node: LocalNode, settled: Sequence[tuple[Delivery, Messa
     groups: dict[tuple[str, str, str, int], list[tuple[Delivery, MessageOutcome]]] = {}
     for delivery, outcome in settled:
         if outcome.kind in ("retry", "dead"):
-            group = (delivery.message.channel, outcome.kind, what_was_raised(outcome.error), outcome.attempts)
+            group = (delivery.message.channel, outcome.kind, error_summary(outcome.error), outcome.attempts)
             groups.setdefault(group, []).append((delivery, outcome))
     for (channel, kind, error, tries), failed in groups.items():
         delivery, outcome = failed[0]
@@ -482,7 +482,7 @@ def _failures_words(channel: str, kind: str, count: int, names: list[str], secon
 async def _runs_of(node: LocalNode, messages: Sequence[ClaimedMessage]) -> tuple[str, dict[str, str | None]]:
     """The jobs of dispatched runs, in words, and the log fields if there is a single run."""
     ids = [each.caused_by for each in messages if each.dispatches is not None and each.caused_by is not None]
-    runs = (await runs_told_of(node, ids[:_LOOKED_UP_MOST])).values()
+    runs = (await runs_for_log(node, ids[:_LOOKED_UP_MOST])).values()
     names = sorted({run.schedule_key or run.task for run in runs})
     if not names:
         return "", {}

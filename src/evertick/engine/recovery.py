@@ -26,7 +26,7 @@ from typing import TypeVar
 from evertick.engine.finish import about
 from evertick.engine.judge import Stop
 from evertick.engine.loop import Idle
-from evertick.engine.node import Attempt, LocalNode, runs_told_of
+from evertick.engine.node import Attempt, LocalNode, runs_for_log
 from evertick.engine.work import Worker
 from evertick.errors import StoreUnavailable
 from evertick.model import Claimed, Outcome, Run, Verdict
@@ -65,7 +65,7 @@ class Recoverer:
         self._sent = self._answered = 0.0
         self._stores_now = 0
         # By channel, from when to when all reports of workers were read, by `clock.elapsed`.
-        self.heard_channels: Callable[[], Mapping[str, tuple[float, float]]] = dict
+        self.readable_channels: Callable[[], Mapping[str, tuple[float, float]]] = dict
         # A node was declared dead.
         self.on_death: Callable[[], None] = lambda: None
         # Runs of dead nodes or silent workers were lost.
@@ -73,7 +73,7 @@ class Recoverer:
         # Messages that stop workers were written.
         self.on_killed: Callable[[], None] = lambda: None
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         """A new incarnation has joined."""
         self._judges_from = self._node.clock.elapsed() + self._lease_seconds
         self._last_beat = None
@@ -180,7 +180,7 @@ class Recoverer:
         now = self._stores_now
         return {
             channel: ReportWindow(now + round((since - self._sent) * 1e6), now + round((until - self._answered) * 1e6))
-            for channel, (since, until) in self.heard_channels().items()
+            for channel, (since, until) in self.readable_channels().items()
         }
 
     async def _check_dispatched(self, windows: Mapping[str, ReportWindow]) -> None:
@@ -192,17 +192,17 @@ class Recoverer:
         lost = [(run, verdict) for run, verdict in checked.ended if verdict is Verdict.LOST]
         await self._log_ended(lost, "dispatched, and no worker took it or its worker is silent")
         wanted = [run for run, verdict in checked.ended if verdict is Verdict.CANCELLED]
-        for run in (await runs_told_of(node, wanted)).values():
+        for run in (await runs_for_log(node, wanted)).values():
             what, key = "run %s (%s): dispatched run cancelled (%s)", run.schedule_key or run.task
             say = functools.partial(log.info, what, run.id, key, run.reason, extra=about(run))
             node.summary.tell("cancelled", "cancelled", log, logging.INFO, say, _cancelled_words, about=key)
         node.summary.batch_over("cancelled")
-        await node.tell_ended([run for run, _ in checked.ended])
+        await node.emit_ended([run for run, _ in checked.ended])
         if any(verdict is Verdict.LOST for _, verdict in checked.ended):
             self.on_lost()
         if checked.released or checked.freed:
-            self._worker.queue_has_grown()
-        if checked.has_killed:
+            self._worker.runs_enqueued()
+        if checked.has_kill_messages:
             self.on_killed()
 
     def _log_redispatch(self, count: int) -> None:
@@ -222,11 +222,11 @@ class Recoverer:
             self._worker.start(rehomed.claimed, had_lease=had_lease)
         await self._log_rehomed(rehomed)
         await self._log_ended(rehomed.ended, "its node died")
-        await node.tell_ended([run for run, _ in rehomed.ended])
+        await node.emit_ended([run for run, _ in rehomed.ended])
         if any(verdict is Verdict.LOST for _, verdict in rehomed.ended):
             self.on_lost()
         if rehomed.released or rehomed.freed:
-            self._worker.queue_has_grown()
+            self._worker.runs_enqueued()
 
     async def _reconcile(self) -> None:
         """Compare the claims in the store with the attempts here: release claims whose answer was lost, and stop
@@ -234,7 +234,7 @@ class Recoverer:
         node = self._node
         async with node.claiming:
             for attempt in node.hold:
-                self._worker.end_unlived(attempt)
+                self._worker.end_unstarted(attempt)
             held = {_claim(attempt) for attempt in node.hold}
             owned = {(run.id, run.fence) for run in await node.store.owned(node.app, node.id)}
             gone = [attempt for attempt in node.hold if _is_at_work(attempt, node.id) and _claim(attempt) not in owned]
@@ -245,9 +245,9 @@ class Recoverer:
                 log.warning(what, node.name, len(unknown))
                 outcomes = [Outcome(id=run, fence=fence, kind="release") for run, fence in sorted(unknown)]
                 await node.store.finish(node.app, node.id, outcomes)
-                self._worker.queue_has_grown()
+                self._worker.runs_enqueued()
         for attempt in gone:
-            if not await self._worker.has_ended_itself(attempt):
+            if not await self._worker.was_finished_by_job(attempt):
                 self._worker.stop(attempt, Stop.LOST)
 
 

@@ -16,16 +16,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from evertick.aio.cancel import cancel_until_over
+from evertick.aio.cancel import cancel_reliably
 from evertick.clock import Clock
 from evertick.driver.base import Received, ReportSource
 from evertick.engine.finish import about
-from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_told_of
+from evertick.engine.node import EVENT_OF, LocalNode, event_of, runs_for_log
 from evertick.errors import BrokerUnavailable, StoreUnavailable
 from evertick.model import Report, Run, Verdict, hearing_tick
 from evertick.model.hooks import EventKind
 from evertick.store.base import ReportAnswer, RunFilter
-from evertick.text.error_line import error_for_log, what_was_raised
+from evertick.text.error_line import error_for_log, error_summary
 from evertick.text.log_level import TRACE, such_as, tally, trace
 
 __all__ = ["Reporter"]
@@ -65,14 +65,14 @@ class ReportWatch:
     def hears(self) -> bool:
         return self._since is not None
 
-    def has_read(self, began: float, ended: float) -> None:
+    def note_read(self, began: float, ended: float) -> None:
         """A read succeeded; its reports are not written yet."""
         before, self._read_at = self._read_at, ended
         is_late = ended - began > WAIT_SECONDS + _SLACK_SECONDS
         if is_late or (before is not None and began - before > _SLACK_SECONDS):
             self._since = None
 
-    def has_written(self, *, has_more: bool) -> None:
+    def note_written(self, *, has_more: bool) -> None:
         """The reports of the last read are written. `has_more`: the source has others, so not everything is known."""
         if self._read_at is None or has_more:
             return
@@ -128,7 +128,7 @@ class Reader:
         except Exception as error:
             self._failed(error)
             return None
-        self.watch.has_read(began, self._clock.elapsed())
+        self.watch.note_read(began, self._clock.elapsed())
         if self.failures:
             log.info("reports of workers: reading recovered (%s)", self.name)
             self.on_back(self.source.channel)
@@ -140,7 +140,7 @@ class Reader:
         received, self.received = self.received, None
         if received is None:
             return
-        self.watch.has_written(has_more=received.has_more)
+        self.watch.note_written(has_more=received.has_more)
         try:
             await self.source.confirm(received)
         except Exception as error:
@@ -240,7 +240,7 @@ class Reporter:
     async def stop(self, seconds: float) -> None:
         """Stop all reads, which would reopen connections; unconfirmed reports go to other nodes."""
         tasks = [reader.task for reader in self._readers if reader.task is not None]
-        await cancel_until_over(tasks, seconds=seconds)
+        await cancel_reliably(tasks, seconds=seconds)
 
     async def apply(self, reports: Sequence[Report]) -> list[ReportAnswer]:
         """Write reports, log failures, call hooks and wake the loops."""
@@ -254,7 +254,7 @@ class Reporter:
         moved = [
             (report, answer)
             for report, answer in zip(reports, answers, strict=True)
-            if answer.verdict is not None or answer.is_put_back
+            if answer.verdict is not None or answer.is_returned
         ]
         if moved:
             self.on_freed()
@@ -269,9 +269,9 @@ class Reporter:
         failed = [
             (report, answer)
             for report, answer in moved
-            if answer.verdict is Verdict.FAILED or (answer.is_put_back and report.kind != "release")
+            if answer.verdict is Verdict.FAILED or (answer.is_returned and report.kind != "release")
         ]
-        runs = await runs_told_of(self._node, [report.id for report, _ in failed])
+        runs = await runs_for_log(self._node, [report.id for report, _ in failed])
         for report, answer in failed:
             run, is_over = runs.get(report.id), answer.verdict is Verdict.FAILED
             task, level = "" if run is None else run.task, logging.ERROR if is_over else logging.WARNING
@@ -318,7 +318,7 @@ def _log_failure(report: Report, run: Run | None, is_over: bool) -> None:
         log.error("run %s: failed on a worker: %s", name, error_for_log(report.error), extra=extra)
     else:
         what = "run %s: failed on a worker (%s); it will be retried"
-        log.warning(what, name, what_was_raised(report.error), extra=extra)
+        log.warning(what, name, error_summary(report.error), extra=extra)
 
 
 def _failures_words(task: str, is_over: bool, count: int, names: list[str], seconds: float | None) -> str:

@@ -22,19 +22,19 @@ from evertick.model.duty import DutyContext, DutyWork, Interval
 from evertick.store.base import StoredSchedule
 from evertick.text.log_level import such_as
 
-__all__ = ["BITE", "Sweeper", "in_bites"]
+__all__ = ["SWEEP_BATCH", "Sweeper", "in_batches"]
 
 log = logging.getLogger("evertick.sweep")
 
-BITE = 500
+SWEEP_BATCH = 500
 # Enough for 30,000 finished runs a minute; the rest waits for the next sweep, so that the store is not kept busy.
 BITES_MAX = 60
 
 
-async def in_bites(bite: Callable[[], Awaitable[int]]) -> None:
+async def in_batches(bite: Callable[[], Awaitable[int]]) -> None:
     """Repeat a batch until it comes back short, up to a limit."""
     for _ in range(BITES_MAX):
-        if await bite() < BITE:
+        if await bite() < SWEEP_BATCH:
             return
 
 
@@ -64,11 +64,11 @@ class Sweeper:
 
         async def park() -> int:
             nonlocal parked
-            bite = await self._node.store.park_unknown(self._node.app, BITE)
+            bite = await self._node.store.park_unknown(self._node.app, SWEEP_BATCH)
             parked += bite
             return bite
 
-        await in_bites(park)
+        await in_batches(park)
         if parked:
             runs = "1 run" if parked == 1 else f"{parked} runs"
             log.warning("%s parked: no live node knows the task (`evertick doctor` names the tasks)", runs)
@@ -157,10 +157,10 @@ class Pruner:
                 return 0
             before = now - self._retention
             return await self._node.store.prune(
-                self._node.app, before=before, keep_per_schedule=self._keep_per_schedule, limit=BITE
+                self._node.app, before=before, keep_per_schedule=self._keep_per_schedule, limit=SWEEP_BATCH
             )
 
-        await in_bites(bite)
+        await in_batches(bite)
 
 
 def _declarer(schedule: StoredSchedule) -> str:

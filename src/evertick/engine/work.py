@@ -18,7 +18,7 @@ import msgspec
 
 from evertick.driver.base import Dispatch
 from evertick.engine.finish import Finisher, about
-from evertick.engine.judge import Dispatched, Ending, Raised, Returned, Stop, StoppedBy, Unfit, judge
+from evertick.engine.judge import BadArguments, Dispatched, Ending, Raised, Returned, Stop, StoppedBy, judge
 from evertick.engine.node import GATHER_SECONDS, Attempt, LocalNode
 from evertick.engine.progress import ProgressWriter
 from evertick.errors import InvalidArguments, InvalidInput, JobFailed
@@ -58,7 +58,7 @@ class Worker:
         self._timeouts = Timeouts(lambda attempt: self.stop(attempt, Stop.TIMEOUT))
         # No run waits ahead of a new one: the last claim found fewer than it asked for, and nothing was enqueued since.
         # While it is False, each slot that becomes free looks for work.
-        self.queue_is_short = False
+        self.is_queue_empty = False
         # Slots that become free during a claim are checked when it is answered.
         self._is_claiming = False
         self._gathering: asyncio.TimerHandle | None = None
@@ -74,12 +74,12 @@ class Worker:
         async with node.claiming:
             # Counted under the lock: until we have it, a fused claim may take slots.
             room = node.hold.room + self._queue.look()
-            if room <= 0 or node.is_draining or self._finisher.holds_up_claims():
-                self.queue_is_short = False  # unknown: the next free slot or written outcome wakes this loop
+            if room <= 0 or node.is_draining or self._finisher.forbids_claims():
+                self.is_queue_empty = False  # unknown: the next free slot or written outcome wakes this loop
                 return None
             claim = await self._claim_and_start(self._request(room))
         # If this fails, the next step repeats it.
-        await node.tell_ended(self._expired)
+        await node.emit_ended(self._expired)
         self._expired.clear()
         return self._rest_after(claim)
 
@@ -93,7 +93,7 @@ class Worker:
             claim = await pending.answer
             self._expired += claim.expired
             # Set before the start: a run that ends at once must not look for more work if there is none.
-            self.queue_is_short = len(claim.runs) < pending.most
+            self.is_queue_empty = len(claim.runs) < pending.most
             self._node.rates.started(claim.runs)
             ahead = self._request_ahead(len(claim.runs)) if claims < _CLAIMS_OF_A_STEP else None
             if ahead is None:
@@ -117,7 +117,7 @@ class Worker:
         """The next claim, if there is room beside the runs that are starting and no other loop waits for the lock."""
         node = self._node
         room = node.hold.room - starting
-        is_useless = self.queue_is_short or room < node.batch_size or self._finisher.holds_up_claims()
+        is_useless = self.is_queue_empty or room < node.batch_size or self._finisher.forbids_claims()
         may_claim = not (is_useless or node.is_draining or node.claiming.is_wanted)
         return self._request(room, is_ahead=True) if may_claim else None
 
@@ -212,29 +212,29 @@ class Worker:
             return
         if attempt.work.driver.can_be_cancelled and attempt.task is not None:
             attempt.task.cancel()
-            attempt.task.add_done_callback(lambda _: self.end_unlived(attempt))
+            attempt.task.add_done_callback(lambda _: self.end_unstarted(attempt))
         if is_first:
             patience = PATIENCE_SECONDS + attempt.work.kill_after / 1e6
             asyncio.get_running_loop().call_later(patience, self.abandon, attempt)
 
-    async def has_ended_itself(self, attempt: Attempt) -> bool:
+    async def was_finished_by_job(self, attempt: Attempt) -> bool:
         """Whether the job finished its own run in a transaction; the job may still be running."""
         record, claim = attempt.record, (attempt.node, attempt.run.fence)
-        if record.own_end == "written":
+        if record.job_finish == "written":
             runs = await self._node.store.runs(self._node.app, RunFilter(ids=(attempt.run.id,)))
             # Only the job can have made a run of this claim succeed.
             if any(run.verdict is Verdict.SUCCEEDED and (run.node, run.fence) == claim for run in runs):
-                record.own_end = "committed"
-        return record.own_end == "committed"
+                record.job_finish = "committed"
+        return record.job_finish == "committed"
 
     @property
-    def may_take_fires(self) -> bool:
+    def may_fuse_claims(self) -> bool:
         """Whether fused claims are allowed: no run waits ahead, and the finisher keeps up."""
-        return self.queue_is_short and not self._finisher.holds_up_claims()
+        return self.is_queue_empty and not self._finisher.forbids_claims()
 
-    def queue_has_grown(self) -> None:
+    def runs_enqueued(self) -> None:
         """Unclaimed runs were enqueued."""
-        self.queue_is_short = False
+        self.is_queue_empty = False
         self.on_slot_free()
 
     def stop_schedules(self, schedule_ids: Collection[int]) -> None:
@@ -252,7 +252,7 @@ class Worker:
         try:
             arguments = driver.prepare(attempt.run.args)
         except InvalidArguments as error:
-            self._end(attempt, Unfit(str(error)))
+            self._end(attempt, BadArguments(str(error)))
             return
         try:
             ending = self._ending_of(attempt, await driver.execute(Context(attempt.record), arguments))
@@ -282,7 +282,7 @@ class Worker:
         return Returned(attempt.record.encode_result(result))
 
     def _judge_raise(self, attempt: Attempt, error: BaseException) -> Ending:
-        result = error.result if isinstance(error, JobFailed) else attempt.record.kept_result
+        result = error.result if isinstance(error, JobFailed) else attempt.record.fallback_result
         return Raised(error, attempt.record.encode_result(result))
 
     def _dispatched(self, attempt: Attempt, dispatch: Dispatch) -> Ending:
@@ -312,7 +312,7 @@ class Worker:
                 self._log("returned", logging.WARNING, what, attempt.run)
         else:
             self._give_outcome(attempt, ending)
-        if not self.queue_is_short and not self._is_claiming:
+        if not self.is_queue_empty and not self._is_claiming:
             self._look_for_more()
 
     def _look_for_more(self) -> None:
@@ -334,7 +334,7 @@ class Worker:
     def _give_outcome(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.why is not None and attempt.why is Stop.LOST:
             # A run that its job finished is not lost; the store only has to confirm it.
-            ending = Returned(None) if attempt.record.own_end == "committed" else StoppedBy(Stop.LOST)
+            ending = Returned(None) if attempt.record.job_finish == "committed" else StoppedBy(Stop.LOST)
         record, draw = attempt.record, self._node.clock.uniform
         try:
             outcome = judge(attempt.run, attempt.work, ending, draw, record.phases)
@@ -348,7 +348,7 @@ class Worker:
         if outcome is None:
             what = "run %s (%s): claim lost; its outcome is dropped"
             self._log("lost", logging.WARNING, what, attempt.run)
-            self._node.hold.let_go(attempt)
+            self._node.hold.forget_attempt(attempt)
         else:
             self._finisher.put(attempt, outcome)
 
@@ -370,7 +370,7 @@ class Worker:
         words = functools.partial(_stopped_words, kind)
         self._node.summary.tell(f"stopped {kind}", kind, log, level, say, words, about=run.id)
 
-    def end_unlived(self, attempt: Attempt) -> None:
+    def end_unstarted(self, attempt: Attempt) -> None:
         """End an attempt whose task was cancelled before its first step, so that `_execute` never ran."""
         if attempt.is_over or attempt.task is None or not attempt.task.done():
             return
@@ -381,7 +381,7 @@ class Worker:
 
     def _rest_after(self, claim: Claim) -> float | None:
         self.claimed_at = self._node.clock.elapsed()
-        if not self.queue_is_short:
+        if not self.is_queue_empty:
             return 0.0 if self._queue.is_worth_a_claim else self._node.rest_for(self._node.hold.free)
         rests = [] if claim.next_due_at is None else [max((claim.next_due_at - claim.now) / 1e6, 0.001)]
         return min(rests + self._node.rates.rests(), default=None)
@@ -462,7 +462,7 @@ class RunQueue:
         )
         for attempt in self._attempts:
             self._node.hold.work_ended(attempt)
-            self._node.hold.let_go(attempt)
+            self._node.hold.forget_attempt(attempt)
         self._attempts.clear()
 
     def _release_waiting(self, attempts: Sequence[Attempt]) -> None:
@@ -520,7 +520,7 @@ class Timeouts:
 
 
 def _stopped(attempt: Attempt, why: Stop) -> StoppedBy:
-    return StoppedBy(why, attempt.record.encode_result(attempt.record.kept_result))
+    return StoppedBy(why, attempt.record.encode_result(attempt.record.fallback_result))
 
 
 def _is_cut_off(attempt: Attempt) -> bool:

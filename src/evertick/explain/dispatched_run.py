@@ -8,7 +8,7 @@ from datetime import datetime
 from evertick.model import Dispatched, Message, MessageState, Node, Reason, Run
 from evertick.model.message import dispatch_key
 from evertick.store.base import MessageFilter, Store
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 
 __all__ = ["dispatched_words", "is_away", "is_heard", "owner_words", "queue_words", "unsent_messages"]
 
@@ -112,6 +112,6 @@ def _unsent_words(dispatched: Dispatched, message: Message | None, nodes: Iterab
     if not message.attempts:
         return "and its message waits to be sent"
     tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
-    why = what_was_raised(message.error)
+    why = error_summary(message.error)
     what = "which is away" if is_away(dispatched, nodes) else "which has not taken it"
     return f"{what}: {tries}{f' ({why})' if why else ''}, the next at {at(message.due_at)}"

@@ -26,7 +26,7 @@ from evertick.ledger.parsed_rules import rule_in_force
 from evertick.model import LIVE_STATES, Message, Node, Phase, Reason, Run, State, Verdict
 from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.store.base import RunFilter, Store
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.when import When, from_us
 
 __all__ = [
@@ -183,7 +183,7 @@ def _failed_before(run: Run) -> str:
     """What came of the attempt before: why there is another. What is parked tells its error itself."""
     if not run.attempts or not run.error or run.state is State.PARKED:
         return ""
-    return f"; attempt {run.attempts} failed: {what_was_raised(run.error)}"
+    return f"; attempt {run.attempts} failed: {error_summary(run.error)}"
 
 
 def _in_phase(run: Run) -> str:
@@ -311,7 +311,7 @@ def ended_words(run: Run, rule: When | None) -> str:
     if run.reason == Reason.LATE and run.started_at is not None:
         words += f" (started {time_words(run.started_at, rule)})"
     if run.verdict is Verdict.FAILED and run.error:
-        words += f" ({what_was_raised(run.error)})"
+        words += f" ({error_summary(run.error)})"
     if run.attempts > 1:
         words += f", after {run.attempts} attempts"
     return words + _losses(run)

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 
 from evertick.text.regular_file import read_regular
 
-__all__ = ["free_name", "name_for", "taken_beside"]
+__all__ = ["free_name", "name_for", "names_in_use"]
 
 _NAME_MAX_CHARS = 60
 # The nesting of commands: sudo nice sh -c "…".
@@ -342,7 +342,7 @@ def _slug(word: str) -> str:
 # --- names in use
 
 
-def taken_beside(output: Path) -> dict[str, Path]:
+def names_in_use(output: Path) -> dict[str, Path]:
     """Names of jobs in the files beside the output: configurations, and modules written by imports."""
     taken: dict[str, Path] = {}
     for path in _files_beside(output):

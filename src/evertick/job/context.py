@@ -207,7 +207,7 @@ class Context(msgspec.Struct, eq=False, gc=False):
         The message is written in the transaction that ends the run. If the job raises, is stopped or has lost its
         claim, nothing is sent. key: the idempotency key, default the id.
         """
-        if self._record.own_end:
+        if self._record.job_finish:
             raise Refused(
                 f"run {self.run_id} of {self.task!r} has already finished in its own transaction",
                 fix="send its messages before that",
@@ -244,9 +244,9 @@ class JobRecord(msgspec.Struct, eq=False, gc=False):
     stopped: str = ""
     has_seen_stop: bool = False
     # Whether the job has finished its run itself. Written: the outcome of the commit is not known yet.
-    own_end: Literal["", "written", "committed"] = ""
+    job_finish: Literal["", "written", "committed"] = ""
     # The result of the run if `execute` raises: a driver sets it before.
-    kept_result: object = None
+    fallback_result: object = None
 
     def open_buffer(self) -> ProgressBuffer:
         if self.buffer is None:
@@ -285,7 +285,7 @@ class JobRecord(msgspec.Struct, eq=False, gc=False):
         if result is None:
             return None
         try:
-            data = encode_data(result, "the result", mends_halves=True)
+            data = encode_data(result, "the result", replaces_surrogates=True)
         except (TypeError, ValueError) as error:
             self.log(f"result dropped: it is not JSON-like data: {error}", level="warning")
             return None
@@ -412,7 +412,7 @@ class OpenPhase:
     def _checked(self) -> tuple[dict[str, Any], str]:
         """The metadata as stored; empty with the problem if it cannot be stored, because the work must not fail."""
         try:
-            data = encode_data(self.metadata, "metadata", mends_halves=True)
+            data = encode_data(self.metadata, "metadata", replaces_surrogates=True)
             metadata = _metadata.decode(data)
         except (TypeError, ValueError) as error:
             return {}, f"it is not a JSON-like object: {error}"

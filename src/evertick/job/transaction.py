@@ -50,9 +50,9 @@ def finish_within(record: JobRecord, connection: object, result: object) -> Awai
 
 
 async def _finish(record: JobRecord, holder: Holder, within: Within, outcome: Outcome) -> None:
-    earlier_end = record.own_end
+    earlier_end = record.job_finish
     # Set before the write: if it is interrupted, the engine must read the run again.
-    record.own_end = earlier_end or "written"
+    record.job_finish = earlier_end or "written"
     answer = await within.finish(holder.app, holder.node, outcome)
     if answer == "already" and earlier_end:
         raise _finished_already(record)
@@ -97,7 +97,7 @@ class Transaction:
         self._job = holder.store.transaction(seconds=holder.lease / 1e6 / _BLOCKS_PER_LEASE, is_plain=is_plain)
         connection = await self._job.begin(holder.app, holder.node, record.run.id, record.run.fence)
         if connection is None:
-            raise _finished_already(record) if record.own_end else _lost(record)
+            raise _finished_already(record) if record.job_finish else _lost(record)
         return connection
 
     async def _end(self, error: BaseException | None) -> None:
@@ -113,10 +113,10 @@ class Transaction:
 
     async def _commit(self, job: JobTransaction) -> None:
         record = self._record
-        record.own_end = record.own_end or "written"
+        record.job_finish = record.job_finish or "written"
         if not await job.commit(self._holder.app, self._holder.node, _success(record, None)):
             raise _lost(record)
-        record.own_end = "committed"
+        record.job_finish = "committed"
 
 
 class _Done:

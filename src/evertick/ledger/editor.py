@@ -33,7 +33,7 @@ from evertick.store.base import (
     Store,
     StoredSchedule,
 )
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.when import Calendar, Every, Once, When, parse_when, to_us
 from evertick.when.moment import moment_text
 
@@ -310,7 +310,7 @@ class Editor:
 
     async def pause_failing(self, failing: Failing) -> str | None:
         """Pause a schedule that failed too often; returns the note. None: it was changed or paused meanwhile."""
-        error = what_was_raised(failing.error) or failing.reason or failing.verdict
+        error = error_summary(failing.error) or failing.reason or failing.verdict
         runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
         note = f"{runs} failed, the last error: {error}; fix it, then resume it"
 

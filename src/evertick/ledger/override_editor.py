@@ -175,7 +175,7 @@ class OverrideEditor(Editor):
             replaces_live=override.run is not None
             and takes_place(overlap, stored.live, is_blocked=override.is_blocked),
             occurrences=override.occurrences,
-            takes_back=override.withdrawn,
+            undoes_run=override.withdrawn,
             fingerprint=stored.fingerprint,
         )
 

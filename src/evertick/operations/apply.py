@@ -145,7 +145,7 @@ async def plan_declared(
         disabled=frozenset(disabled),
         dropped=frozenset(dropped),
         own_node=own_node,
-        takes_back=take_back,
+        undoes_run=take_back,
         last=checked_days(days),
     )
     return await planning.plan(context.store, calendars or {}, prune)
@@ -190,7 +190,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
     disabled: frozenset[str]
     dropped: frozenset[str]
     own_node: str
-    takes_back: bool
+    undoes_run: bool
     last: int
 
     async def plan(self, store: Store, more: Mapping[str, Calendar], prune: bool) -> DeclaredPlan:
@@ -297,7 +297,7 @@ class _Planning(msgspec.Struct, frozen=True, kw_only=True):
 
     def _edit(self, declaration: Declaration, found: StoredSchedule) -> Edit | None:
         resumes = found.pause is not None and found.pause.is_undeclared
-        is_taken_back = self.takes_back and bool(overrides_of(found))
+        is_taken_back = self.undoes_run and bool(overrides_of(found))
         is_same = not is_otherwise(declaration, found) and self._is_ours(declaration, found)
         if is_same and not resumes and not is_taken_back:
             return None

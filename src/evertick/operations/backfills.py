@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from evertick.aio.unawaited import Owner, tell_unawaited
+from evertick.aio.unawaited import Owner, log_unawaited
 from evertick.clock import Clock
 from evertick.definition.settings import check_key
 from evertick.errors import InvalidInput, NotFound, Refused, StoreUnavailable
@@ -120,7 +120,7 @@ class Backfill:
 
     def __del__(self) -> None:
         if not self._is_begun:
-            tell_unawaited(self._owner, "backfill", self._code, self._instruction)
+            log_unawaited(self._owner, "backfill", self._code, self._instruction)
 
 
 class _Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +201,7 @@ async def _make_all(
         if settled:
             made.add(settled, backfilled.runs)
             context.wake_runs()
-            look.begin_anew()
+            look.start_over()
             yield made.step()
         if wish.is_alone:
             async for step in _until_ended(context, made):
@@ -221,7 +221,7 @@ async def _until_ended(context: Context, made: _Made) -> AsyncIterator[BackfillS
     look = _Looking()
     while made.live:
         if await made.look(context.store, context.app):
-            look.begin_anew()
+            look.start_over()
             yield made.step()
         else:
             await look.rest()
@@ -404,7 +404,7 @@ class _Looking:
     def __init__(self) -> None:
         self._seconds = _LOOK_FIRST_SECONDS
 
-    def begin_anew(self) -> None:
+    def start_over(self) -> None:
         self._seconds = _LOOK_FIRST_SECONDS
 
     async def rest(self) -> None:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
-from evertick.aio.unawaited import telling
+from evertick.aio.unawaited import logging_unawaited
 from evertick.operations.backfills import Backfill, BackfillStep
 from evertick.operations.context import Context, ContextSource, refuse_wrong_call
 
@@ -45,7 +45,7 @@ def operation(
     def method(self: HasRuntime, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return call(self, function, *args, **kwargs)
 
-    return cast("Method[P, Coroutine[Any, Any, R]]", telling(_like(function, method)))
+    return cast("Method[P, Coroutine[Any, Any, R]]", logging_unawaited(_like(function, method)))
 
 
 def call(

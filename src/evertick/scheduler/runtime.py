@@ -61,7 +61,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     clock: Clock
     open_store: Callable[[str], Store]
-    heart_in_thread: bool = True
+    heartbeat_in_thread: bool = True
     note_seconds: float = 1.0
     sweep_seconds: float = 60.0
     prune_seconds: float = 600.0
@@ -357,7 +357,7 @@ class Runtime:
         senders: dict[str, Sender] = {}
         sources: dict[int, ReportSource] = {}
         for driver in [work.driver for work in works if isinstance(work.driver, DispatchingDriver)]:
-            if self.clock is not system_clock and getattr(driver, "is_far", False):
+            if self.clock is not system_clock and getattr(driver, "is_remote", False):
                 continue  # a test of schedules in virtual time reaches no broker
             senders |= {sender.channel: sender for sender in driver.senders()}
             sources |= {id(source): source for source in driver.sources()}
@@ -428,6 +428,6 @@ class Runtime:
             note=parts.note_seconds,
             sweep=parts.sweep_seconds,
             prune=parts.prune_seconds,
-            heart_in_thread=parts.heart_in_thread,
+            heartbeat_in_thread=parts.heartbeat_in_thread,
             holds_duties=settings.duties,
         )

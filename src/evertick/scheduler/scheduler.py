@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from evertick import operations
-from evertick.aio.unawaited import tells_unawaited
+from evertick.aio.unawaited import logs_unawaited_calls
 from evertick.clock import host_name
 from evertick.definition.declarations import calling_place
 from evertick.definition.duties import check_name, make_duty, rhythm_of
@@ -62,7 +62,7 @@ class UnchangedDecorator(Protocol):
     def __call__(self, function: F, /) -> F: ...
 
 
-@tells_unawaited
+@logs_unawaited_calls
 class Scheduler:
     """Schedules and runs tasks.
 

@@ -54,12 +54,12 @@ from evertick.model.limits import Concurrency, Rate
 __all__ = [
     "CLOCK_AHEAD",
     "CLOCK_FAR",
-    "EVER",
-    "FAILED_MOST",
-    "LATELY",
-    "LATELY_DUE",
+    "END_OF_TIME",
+    "FAILED_LIMIT",
+    "FAILED_MOMENT_WINDOW",
+    "FAILED_WINDOW",
+    "FIRST_PLACE",
     "NO_TICKS",
-    "VERY_FIRST",
     "Advance",
     "Beat",
     "Cancelled",
@@ -112,16 +112,16 @@ __all__ = [
     "TaskTerms",
     "Ticks",
     "Within",
-    "fires_counted",
+    "count_fires",
 ]
 
 MigrateMode = Literal["auto", "check"]
 FinishAnswer = Literal["done", "already", "lost"]
 
 # Limits of `Pulse.failed` and `Pulse.lost`, in microseconds: by the end of a run, and by its moment.
-LATELY = 3_600_000_000
-LATELY_DUE = 48 * LATELY
-FAILED_MOST = 1_000
+FAILED_WINDOW = 3_600_000_000
+FAILED_MOMENT_WINDOW = 48 * FAILED_WINDOW
+FAILED_LIMIT = 1_000
 # Writes of other processes: only runs that wait to be claimed, or anything.
 News = Literal["runs", "anything"]
 # Where a declaration is written: in the code of a program, or in a configuration file.
@@ -179,9 +179,9 @@ class DuePlace(NamedTuple):
 
 
 # Sorts before every stored place.
-VERY_FIRST = DuePlace(-(2**63), 0)
+FIRST_PLACE = DuePlace(-(2**63), 0)
 # Later than every time of the store.
-EVER = 2**63 - 1
+END_OF_TIME = 2**63 - 1
 
 
 class DueSchedule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -216,7 +216,7 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
     # When the next schedule becomes due, of those that are not due yet.
     next_at: int | None
     # Where the next call continues; None if this one found fewer than `limit`. Unreadable schedules count.
-    goes_on: DuePlace | None
+    next_place: DuePlace | None
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -251,7 +251,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Undo an early fire: the id of a live run of cause fire that was recorded before its moment. Applied only if the
     # run is not running and has no judged or lost attempt. The run ends as cancelled(undone), its cause becomes
     # trigger, it no longer counts in `fires`, and its unique key is released, so that the moment may get another run.
-    takes_back: str | None = None
+    undoes_run: str | None = None
     # Why planning failed. Counts as a failure; only `next_at` is written.
     error: str | None = None
     fingerprint: str = ""
@@ -259,7 +259,7 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     messages: tuple[NewMessage, ...] = ()
 
 
-def fires_counted(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
+def count_fires(runs: Iterable[NewRun], without: Container[str] = ()) -> int:
     """Count the fires among these runs, except those in `without`. A moment that runs on every node is one fire."""
     count = 0
     on_all_nodes: set[int | None] = set()
@@ -429,7 +429,7 @@ class DispatchesChecked(msgspec.Struct, frozen=True, kw_only=True):
     # Whether an end made something due.
     freed: bool
     # Whether messages were written that tell workers to stop a run.
-    has_killed: bool
+    has_kill_messages: bool
 
 
 class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -440,7 +440,7 @@ class ReportAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # The verdict that the run has by this report.
     verdict: Verdict | None = None
     # The report returned the run to waiting.
-    is_put_back: bool = False
+    is_returned: bool = False
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True):
@@ -613,7 +613,7 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
     dispatched: int = 0
     oldest_due_at: int | None
     schedules: int
-    # Failed and lost runs that ended within the last hour (`LATELY`) and whose moment is less than two days old,
+    # Failed and lost runs that ended within the last hour (`FAILED_WINDOW`) and whose moment is less than two days old,
     # counted by schedule, or by task for runs without one; highest first. Only the newest thousand of both are counted.
     # A run is not counted if a rerun of it is live or was executed; the rerun counts in its place.
     failed: Mapping[str, int] = {}
@@ -758,7 +758,7 @@ class Store(Protocol):
 
     # schedules
 
-    async def due_schedules(self, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
+    async def due_schedules(self, app: str, limit: int, after: DuePlace = FIRST_PLACE) -> Due:
         """The schedules that are due by the store's clock, longest due first, then by id.
 
         `after`: return only schedules after this place in that order.
@@ -1027,7 +1027,7 @@ class Store(Protocol):
         """Stop an incarnation: it is recorded as dead."""
         ...
 
-    async def judge(self, until: int = EVER) -> list[str]:
+    async def judge(self, until: int = END_OF_TIME) -> list[str]:
         """Declare dead every node whose lease has expired, or whose last heartbeat is later than now by more than its
         lease (the clock was put back). Returns the nodes that this call declared dead.
 
@@ -1037,7 +1037,13 @@ class Store(Protocol):
         ...
 
     async def rehome(
-        self, app: str, node: str, queues: Sequence[str], tasks: Mapping[str, TaskTerms], limit: int, until: int = EVER
+        self,
+        app: str,
+        node: str,
+        queues: Sequence[str],
+        tasks: Mapping[str, TaskTerms],
+        limit: int,
+        until: int = END_OF_TIME,
     ) -> Rehomed:
         """Recover runs whose node is dead or missing and, not after `until` (see `judge`), runs of living nodes that
         are long past their deadline.

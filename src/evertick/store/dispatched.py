@@ -53,8 +53,8 @@ __all__ = [
     "WorkerLogLines",
     "all_answers",
     "apply_all",
-    "bare_report",
     "check_runs",
+    "minimal_report",
     "worker_log_lines",
 ]
 
@@ -265,7 +265,7 @@ class _DispatchedRun:
             self.outcome = cancelled_outcome(outcome, self._row)
             return ReportAnswer(answer="done", verdict=Verdict.CANCELLED)
         self.outcome = outcome
-        return ReportAnswer(answer="done", is_put_back=True)
+        return ReportAnswer(answer="done", is_returned=True)
 
     def _end(self, verdict: Verdict, report: Report | None = None, reason: str | None = None) -> ReportAnswer:
         result, error = (None, None) if report is None else (report.result, report.error)
@@ -295,7 +295,7 @@ class _DispatchedRun:
         )
 
 
-def bare_report(report: Report, error: Exception) -> Report:
+def minimal_report(report: Report, error: Exception) -> Report:
     """The report without the parts that the store could not write, and with the error."""
     problem = f"a report on this run cannot be stored as it is: {error}"
     return Report(

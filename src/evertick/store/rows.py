@@ -61,7 +61,7 @@ __all__ = [
     "duty_hold_of",
     "duty_of",
     "gap_of",
-    "is_all_there",
+    "is_self_contained",
     "json_text",
     "lines_of",
     "lines_text",
@@ -69,11 +69,11 @@ __all__ = [
     "node_of",
     "overrides_of",
     "phases_text",
-    "plain_text",
     "read_each",
     "run_as_enqueued",
     "run_of",
     "schedule_of",
+    "storable_text",
     "stored_of",
     "traces_of",
 ]
@@ -132,7 +132,7 @@ def json_text(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
-def plain_text(text: str | None) -> str | None:
+def storable_text(text: str | None) -> str | None:
     """Text that every database accepts: lone surrogates (undecodable output of a program) become question marks, and
     NUL characters, which PostgreSQL refuses, become U+FFFD."""
     if text is None:
@@ -146,11 +146,11 @@ def phases_text(phases: Sequence[Phase] | None) -> str | None:
     """Phases as stored. Names and metadata are from the job and may contain anything."""
     if not phases:
         return None
-    return json_bytes([msgspec.structs.replace(phase, name=plain_text(phase.name)) for phase in phases]).decode()
+    return json_bytes([msgspec.structs.replace(phase, name=storable_text(phase.name)) for phase in phases]).decode()
 
 
 def lines_text(lines: Sequence[tuple[int, str, str]]) -> str:
-    return json_text([(at, plain_text(level), plain_text(text)) for at, level, text in lines])
+    return json_text([(at, storable_text(level), storable_text(text)) for at, level, text in lines])
 
 
 def read_each(rows: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], list[tuple[R, str]]]:
@@ -569,7 +569,7 @@ def _shown_phases(text: str | None) -> tuple[Phase, ...]:
 # --- a run just enqueued, without reading it back ---------------------------------------------------------------------
 
 
-def is_all_there(run: NewRun) -> bool:
+def is_self_contained(run: NewRun) -> bool:
     """Whether its row has no value from elsewhere: key and arguments of a schedule, the run it is blocked on."""
     return run.schedule_id is None and run.state is State.WAITING and not run.is_claimed
 
@@ -589,7 +589,7 @@ def run_as_enqueued(app: str, now: int, run: NewRun) -> Run:
         due_at=shown_due_at,
         state=run.state,
         verdict=None,
-        reason=Reason.NEWER_FORMAT if run.format > FORMAT else plain_text(run.reason),
+        reason=Reason.NEWER_FORMAT if run.format > FORMAT else storable_text(run.reason),
         cause=run.cause,
         attempts=0,
         losses=0,

@@ -16,7 +16,7 @@ import msgspec
 from evertick.model import LOSSES_MAX, Cause, MessageOutcome, NewGap, NewRun, Outcome, Reason, Verdict
 from evertick.model.feed import FeedKind
 from evertick.store.base import Change, TaskTerms
-from evertick.store.rows import Row, plain_text
+from evertick.store.rows import Row, storable_text
 from evertick.when.moment import DAY, MINUTE
 
 __all__ = [
@@ -25,12 +25,12 @@ __all__ = [
     "REHOMED_MOST",
     "RETURN_KINDS",
     "Ending",
-    "bare_outcome",
+    "can_be_claimed",
     "cancelled_outcome",
-    "change_facts",
+    "change_event",
     "ending_of_lost",
     "gaps_with_duplicates",
-    "may_be_taken",
+    "minimal_outcome",
     "unreadable_messages",
     "unreadable_runs",
 ]
@@ -60,7 +60,7 @@ def ending_of_lost(row: Row) -> Ending | None:
     return None
 
 
-def may_be_taken(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
+def can_be_claimed(row: Row, tasks: Mapping[str, TaskTerms]) -> bool:
     """Whether the recovering node can claim the run itself: it knows the task, and no limit applies."""
     terms = tasks.get(row["task"])
     return terms is not None and not terms.is_limited and row["limit_key"] is None and bool(row["is_readable"])
@@ -79,7 +79,7 @@ def cancelled_outcome(outcome: Outcome, held: Row) -> Outcome:
     )
 
 
-def bare_outcome(outcome: Outcome, error: Exception) -> Outcome:
+def minimal_outcome(outcome: Outcome, error: Exception) -> Outcome:
     """An outcome that the store can write: without result, phases and messages.
 
     A success whose messages are dropped becomes a failure, because their readers must not see a success. So does a run
@@ -184,8 +184,8 @@ RETURN_KINDS: Mapping[str, FeedKind] = {
 }
 
 
-def change_facts(change: Change) -> tuple[object, ...]:
+def change_event(change: Change) -> tuple[object, ...]:
     """A change in the form that `evertick.feed` reads."""
     if change.pause is None:
         return (change.key,)
-    return (change.key, plain_text(change.pause.note), change.pause.until)
+    return (change.key, storable_text(change.pause.note), change.pause.until)

@@ -137,7 +137,7 @@ class Stage:
         parts = Parts(
             clock=self.clock,
             open_store=lambda _: SqliteStore.sharing(self._store),
-            heart_in_thread=False,
+            heartbeat_in_thread=False,
             note_seconds=_NOTE_SECONDS,
             sweep_seconds=_SWEEP_SECONDS,
             prune_seconds=_SWEEP_SECONDS,

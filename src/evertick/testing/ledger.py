@@ -10,7 +10,7 @@ from evertick.errors import NotFound
 from evertick.model import Cause, Gap, Run, State, Verdict
 from evertick.scheduler.scheduler import Scheduler
 from evertick.store.base import RunFilter, ScheduleFilter, Store
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.when.moment import from_us, moment_of, to_us
 from evertick.when.zone import zone_named
 
@@ -187,7 +187,7 @@ class Ledger:
         if run.state is State.WAITING and run.due_at != run.fire_at:
             text += f"  due {self._moment(run.due_at)}"
         if run.error:
-            text += "  " + what_was_raised(run.error)
+            text += "  " + error_summary(run.error)
         return text
 
     def _gap_text(self, gap: Gap) -> str:

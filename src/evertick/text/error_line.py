@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["error_for_log", "what_was_raised"]
+__all__ = ["error_for_log", "error_summary"]
 
 _LONGEST = 300
 # In a chain of exceptions, the job raised the last one.
@@ -25,7 +25,7 @@ _LEFT_OUT = "characters left out …"
 _OUR_TYPE = re.compile(r"\Aevertick\.errors\.(?:\w+: (?=\S))?")
 
 
-def what_was_raised(error: str | None) -> str:
+def error_summary(error: str | None) -> str:
     """Type and first line of the message; without a traceback, the first line; empty for no error."""
     lines = _last_of_chain(error or "").splitlines()
     if lines and lines[0].lstrip() == _GROUP_HEADER:

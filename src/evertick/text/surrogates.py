@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["json_bytes", "mended_json", "mended_text"]
+__all__ = ["json_bytes", "json_without_surrogates", "without_surrogates"]
 
 # Matches escaped backslashes as well, so that the text after one is not taken for an escape.
 _ESCAPE = re.compile(
@@ -19,20 +19,20 @@ _ESCAPE = re.compile(
 )
 
 
-def mended_text(text: str) -> str:
+def without_surrogates(text: str) -> str:
     """The text with U+FFFD for each unpaired surrogate; a pair becomes its character."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def mended_json(data: bytes) -> bytes:
+def json_without_surrogates(data: bytes) -> bytes:
     """JSON without unpaired surrogates, as bytes or escapes; for data that msgspec rejected."""
     try:
         text = data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         text = data.decode("utf-8", "replace")
-    return _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], mended_text(text).encode())
+    return _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], without_surrogates(text).encode())
 
 
 def json_bytes(value: Any) -> bytes:
@@ -46,7 +46,7 @@ def json_bytes(value: Any) -> bytes:
 def _mended(value: Any) -> Any:
     match value:
         case str():
-            return mended_text(value)
+            return without_surrogates(value)
         case dict():
             return {_mended(name): _mended(each) for name, each in value.items()}
         case list() | tuple():

@@ -64,14 +64,14 @@ def has_control(text: str, *, in_lines: bool = False) -> bool:
     return (_CONTROL_IN_LINES if in_lines else _CONTROL).search(text) is not None
 
 
-def encode_data(value: Any, root: str = "", *, allows_bytes: bool = False, mends_halves: bool = False) -> bytes:
+def encode_data(value: Any, root: str = "", *, allows_bytes: bool = False, replaces_surrogates: bool = False) -> bytes:
     """The value as JSON. Raises ValueError or TypeError for a value that JSON would drop or change.
 
     root: the name of the value for the error; empty for arguments, which have names. allows_bytes: the caller checks
     bytes itself. mends_halves: surrogates are replaced, not rejected.
     """
     try:
-        data = (json_bytes if mends_halves else msgspec.json.encode)(value)
+        data = (json_bytes if replaces_surrogates else msgspec.json.encode)(value)
         for path, odd in () if _is_plain(value) else _odd_parts(value, root):
             if isinstance(odd, float):
                 raise ValueError(f"{path}: {odd!r} is not a JSON number; pass None or text instead")

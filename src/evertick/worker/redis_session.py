@@ -12,14 +12,14 @@ from typing import Any, Literal
 from redis.asyncio import Redis as Client
 from redis.exceptions import RedisError, ResponseError
 
-from evertick.aio.cancel import cancel_until_over
+from evertick.aio.cancel import cancel_reliably
 from evertick.clock import Clock
 from evertick.driver.queue.contract import DispatchMessage, Kill, WorkerReport, decode_kill, encode
 from evertick.driver.queue.redis_broker import (
     FIELD,
     KILL_CHANNEL,
     REMEMBER_SECONDS,
-    REPORTS_MOST,
+    REPORTS_MAX,
     WORKERS,
     RedisStream,
     connect,
@@ -74,7 +74,7 @@ class RedisBrokerSession:
 
     async def close(self) -> None:
         if self._listener is not None:
-            await cancel_until_over([self._listener], seconds=_CANCEL_SECONDS)
+            await cancel_reliably([self._listener], seconds=_CANCEL_SECONDS)
             self._listener = None
         await self._client.aclose()
 
@@ -158,7 +158,7 @@ class RedisBrokerSession:
         with unavailable_errors(self._connection):
             async with self._client.pipeline(transaction=False) as pipe:
                 if dispatched.reply is not None:
-                    pipe.xadd(dispatched.reply, {FIELD: encode(report)}, maxlen=REPORTS_MOST, approximate=True)
+                    pipe.xadd(dispatched.reply, {FIELD: encode(report)}, maxlen=REPORTS_MAX, approximate=True)
                 pipe.exists(kill_key(dispatched.run, dispatched.fence))
                 answers = await pipe.execute()
         return not answers[-1]

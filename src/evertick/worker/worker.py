@@ -27,7 +27,7 @@ from evertick.driver.queue.contract import (
     WorkerReport,
     WorkerReportKind,
     decode_dispatch,
-    pair_of,
+    dispatch_id,
 )
 from evertick.errors import BrokerUnavailable, EvertickError, InvalidInput, JobFailed, Retry, Skip
 from evertick.job.context import Context, JobRecord, record_of
@@ -35,7 +35,7 @@ from evertick.model import Claimed
 from evertick.text.error_line import error_for_log
 from evertick.text.error_text import error_text
 from evertick.text.log_level import LogSummary, such_as
-from evertick.text.surrogates import mended_text
+from evertick.text.surrogates import without_surrogates
 from evertick.when.duration import duration_us
 from evertick.when.moment import moment_of, moment_text
 from evertick.worker.broker_session import BrokerRetry, BrokerSession, QueueMessage
@@ -143,7 +143,7 @@ class Worker:
             await self._execute(dispatched)
 
     async def _execute(self, dispatched: DispatchMessage) -> None:
-        pair = pair_of(dispatched.run, dispatched.fence)
+        pair = dispatch_id(dispatched.run, dispatched.fence)
         self._runs[pair] = run = _WorkerRun(
             dispatched,
             self._session,
@@ -183,7 +183,7 @@ class Worker:
         log.info(line, dispatched.run, _name(dispatched), dispatched.fence, why[what])
 
     def _on_kill(self, kill: Kill) -> None:
-        run = self._runs.get(pair_of(kill.run, kill.fence))
+        run = self._runs.get(dispatch_id(kill.run, kill.fence))
         if run is not None:
             log.info("run %s (%s): stopping (%s)", kill.run, _name(run.dispatched), kill.why)
             run.stop(kill.why)
@@ -339,7 +339,7 @@ class _WorkerRun:
 
     def _raised(self, error: BaseException) -> WorkerReport:
         if isinstance(error, Skip):
-            return self._report("skip", reason=mended_text(str(error.reason)) or "skipped by the job")
+            return self._report("skip", reason=without_surrogates(str(error.reason)) or "skipped by the job")
         text = error.text if isinstance(error, RemoteError) else error_text(error)
         retry = error.retry if isinstance(error, RemoteError) else error if isinstance(error, Retry) else None
         if retry is None:

@@ -75,8 +75,8 @@ class CommitFinder:
                 name = body.partition(b"\0")[2].partition(b"\0")[0]
                 self._has_written = self._has_written or name in self._writing
             case b"S":
-                has_written, self._has_written = self._has_written, False
-                return has_written and not self._is_in_transaction
+                note_written, self._has_written = self._has_written, False
+                return note_written and not self._is_in_transaction
         return False
 
     def _see_query(self, text: bytes) -> bool:

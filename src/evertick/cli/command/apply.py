@@ -23,7 +23,7 @@ from evertick.config.problem import Problems
 from evertick.daemon.pending_reload import (
     PendingReload,
     declared_elsewhere,
-    elsewhere_words,
+    declarers_text,
     pending_reload,
     refuse_to_prune,
 )
@@ -105,7 +105,7 @@ async def _apply(loaded: Configuration, look: _Look, *, yes: bool, is_dry: bool,
     if not as_json:
         _print(loaded, plan, pending, look.days)
         if elsewhere:
-            hint(f"note: of another configuration with the same app and node name: {elsewhere_words(elsewhere)}")
+            hint(f"note: of another configuration with the same app and node name: {declarers_text(elsewhere)}")
     is_to_do = not is_dry and not plan.is_empty
     if is_to_do and not yes:
         _ask(as_json)

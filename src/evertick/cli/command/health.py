@@ -28,7 +28,7 @@ from evertick.cli.show.output import Column, as_json_option, clean, print_facts,
 from evertick.cli.show.progress import progress
 from evertick.cli.show.words import counted, distance, stamp
 from evertick.config.load import guess_ledger
-from evertick.daemon.pending_reload import about_daemons
+from evertick.daemon.pending_reload import daemon_findings
 from evertick.daemon.report import DaemonReport
 from evertick.definition.settings import check_key
 from evertick.doctor import Finding, Severity, about_store, examine_database
@@ -139,7 +139,7 @@ def status(
         found = asyncio.run(_look(ledger, thresholds, timeout))
     except (EvertickError, TimeoutError) as error:
         _end_without(error, timeout, as_json)
-    health, problems = found.health, [*found.problems, *about_daemons(daemons)]
+    health, problems = found.health, [*found.problems, *daemon_findings(daemons)]
     grade = grade_of(problems)
     if as_json:
         print_json({**_head(grade, _summary(health, problems), problems), **_data(health, daemons)})
@@ -351,7 +351,11 @@ async def _examine(ledger: Ledger, as_json: bool) -> list[Finding]:
         care = _care_if_any(ledger.url)
         about_file = [] if care is None else await examine_database(care)
         is_broken = any(finding.check in ("integrity", "store") for finding in about_file)
-        return [*about_file, *await _examine_app(ledger, is_known_broken=is_broken), *about_daemons(daemons_of(ledger))]
+        return [
+            *about_file,
+            *await _examine_app(ledger, is_known_broken=is_broken),
+            *daemon_findings(daemons_of(ledger)),
+        ]
 
 
 def _care_if_any(url: str) -> Maintenance | None:

@@ -19,7 +19,7 @@ from evertick.errors import InvalidInput, NotFound, Refused
 from evertick.imports.apscheduler import read_jobs, read_table
 from evertick.imports.crontab import CrontabOptions, local_zone, read_crontab
 from evertick.imports.imported import ImportResult
-from evertick.imports.job_names import taken_beside
+from evertick.imports.job_names import names_in_use
 from evertick.imports.python import to_python
 from evertick.imports.toml import to_toml
 from evertick.text.redact import masked
@@ -116,7 +116,7 @@ def crontab(
         honours_cron_tz=not ignore_cron_tz,
         is_user=is_user,
         must_be_user=_must_be_user,
-        taken={} if output is None else taken_beside(output),
+        taken={} if output is None else names_in_use(output),
         is_enabled=enabled,
         file_name=_package_of(source) if has_users else "",
     )
@@ -154,7 +154,7 @@ def apscheduler(url: str, table: str, output: Path | None, force: bool, as_json:
       evertick import apscheduler sqlite:///jobs.sqlite
       evertick import apscheduler postgresql+psycopg://me@db/shop --output jobs.py
     """
-    imported = read_jobs(read_table(url, table), {} if output is None else taken_beside(output))
+    imported = read_jobs(read_table(url, table), {} if output is None else names_in_use(output))
     head = [
         f"The jobs of {table} in {masked(url)}, as `evertick import apscheduler` has read them.",
         "",

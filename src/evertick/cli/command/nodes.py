@@ -30,7 +30,7 @@ from evertick.model import Duty, Node
 from evertick.operations.health import store_time
 from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 
 __all__ = [
     "duties",
@@ -176,7 +176,7 @@ def duty_row(duty: Duty, moment: datetime) -> list[str]:
         distance(duty.since, moment, is_short=True),
         distance(duty.ticked_at, moment, is_short=True),
         ahead(duty.next_at, moment, is_short=True) if duty.node else "",
-        what_was_raised(duty.error),
+        error_summary(duty.error),
         duty.node or "",
     ]
 

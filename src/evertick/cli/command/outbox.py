@@ -29,7 +29,7 @@ from evertick.model import Message, MessageState
 from evertick.operations.outbox import channels, channels_without_sender
 from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 
 __all__ = ["outbox"]
 
@@ -106,7 +106,7 @@ def _row(message: Message, moment: datetime) -> list[str]:
         str(message.attempts),
         distance(message.due_at, moment, is_short=True) if is_open else "-",
         "-" if message.key == message.id else message.key,
-        what_was_raised(message.error),
+        error_summary(message.error),
     ]
 
 

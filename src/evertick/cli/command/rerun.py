@@ -27,7 +27,7 @@ from evertick.explain.words import reason_words
 from evertick.model import RERUN_OVERLAPS, RerunOverlap, Run, Verdict
 from evertick.operations.runs import check_one_task, why_not_rerun
 from evertick.scheduler.scheduler import Scheduler
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 
 __all__ = ["failed", "rerun"]
 
@@ -165,7 +165,7 @@ def _line(run: Run, was_rerun: bool) -> list[str]:
 
 
 def _error(run: Run) -> str:
-    return what_was_raised(run.error) or (reason_words(run.reason) if run.reason else "-")
+    return error_summary(run.error) or (reason_words(run.reason) if run.reason else "-")
 
 
 @click.command()

@@ -57,7 +57,7 @@ from evertick.model import LIVE_STATES, Attempt, Gap, LogLine, Node, Phase, Reas
 from evertick.operations.timeline import COUNTED_MOST, Question, Timeline, timeline
 from evertick.scheduler.operation import call
 from evertick.scheduler.scheduler import Scheduler
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.text.time_span import span
 from evertick.when import from_us
 
@@ -505,7 +505,7 @@ async def hint_if_stuck(scheduler: Scheduler, run: Run) -> None:
         what = "knows" if driver is None else f"has the driver {driver!r} for"
         hint(f"note: no live node {what} the task {run.task!r}; the run waits until one is started, {take_back}")
     elif run.state is State.PARKED:
-        hint(f"note: the run is parked: {what_was_raised(run.error) or run.reason}; {take_back}")
+        hint(f"note: the run is parked: {error_summary(run.error) or run.reason}; {take_back}")
 
 
 async def run_data(scheduler: Scheduler, run: Run) -> dict[str, Any]:
@@ -602,7 +602,7 @@ def _attempt_row(attempt: Attempt, names: Mapping[str, str]) -> list[str]:
         stamp(started, is_exact=True),
         "-" if started is None else span(attempt.finished_at - started),
         attempt.reason or "-",
-        what_was_raised(attempt.error),
+        error_summary(attempt.error),
         shown_node(attempt.node, names),
     ]
 

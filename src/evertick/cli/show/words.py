@@ -19,7 +19,7 @@ from evertick.explain.words import SHORT, known_names, node_names
 from evertick.model import Cause, Dispatched, DispatchedTo, Gap, OccurrenceEdit, Reason, Run, State, Verdict
 from evertick.model.every_node import is_own_queue, node_of_queue
 from evertick.scheduler.scheduler import Scheduler
-from evertick.text.error_line import what_was_raised
+from evertick.text.error_line import error_summary
 from evertick.text.time_span import span
 from evertick.when import from_us
 
@@ -192,9 +192,9 @@ def losses_words(run: Run) -> str:
 
 def _run_remark(run: Run) -> str:
     if run.state is State.PARKED:
-        return f"{what_was_raised(run.error) or 'no live node knows its task'}; to give it up: evertick cancel {run.id}"
+        return f"{error_summary(run.error) or 'no live node knows its task'}; to give it up: evertick cancel {run.id}"
     if run.error and run.verdict is not Verdict.SUCCEEDED:
-        return what_was_raised(run.error)
+        return error_summary(run.error)
     if run.reason == Reason.LATE and run.started_at is not None:
         return f"started {span(run.started_at - run.fire_at)} after its moment"
     if run.verdict is None:

@@ -27,18 +27,18 @@ __all__ = [
     "ADDRESSES_MAX",
     "Address",
     "AllowedAddresses",
-    "LookUp",
-    "allowed_of",
+    "Resolver",
+    "address_literal",
+    "allowed_addresses",
     "is_own_name",
-    "literal_of",
-    "look_up_in",
-    "permitted",
+    "parse_allowed",
+    "system_resolver",
 ]
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 # Resolves a name; raises OSError if it has no address.
-LookUp = Callable[[str], Awaitable[Sequence[str]]]
+Resolver = Callable[[str], Awaitable[Sequence[str]]]
 
 # Addresses of one name; more are not tried.
 ADDRESSES_MAX = 8
@@ -112,7 +112,7 @@ class AllowedAddresses(msgspec.Struct, frozen=True):
         return kind == "public" or (kind == "private" and (self.is_private or _normalized(host) in self.names))
 
 
-def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> AllowedAddresses:
+def parse_allowed(texts: Any, what: str, *, is_private: bool = False) -> AllowedAddresses:
     """Parse a list of networks, addresses and host names. Raises InvalidSetting for an invalid entry."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
         raise InvalidSetting(
@@ -137,7 +137,7 @@ def allowed_of(texts: Any, what: str, *, is_private: bool = False) -> AllowedAdd
     return AllowedAddresses(is_private, tuple(networks), frozenset(names))
 
 
-def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) -> tuple[Address, ...]:
+def allowed_addresses(host: str, addresses: Sequence[str], allowed: AllowedAddresses) -> tuple[Address, ...]:
     """The allowed addresses, in their order. Raises Refused if there is none."""
     candidates = [_unmapped(ip_address(text)) for text in dict.fromkeys(addresses)]
     admitted = tuple(address for address in candidates if allowed.admits(host, address))
@@ -154,7 +154,7 @@ def permitted(host: str, addresses: Sequence[str], allowed: AllowedAddresses) ->
     raise Refused(f"connections to {subject} are not allowed", setting=setting, value=str(first), fix=fix)
 
 
-def look_up_in(threads: Threads) -> LookUp:
+def system_resolver(threads: Threads) -> Resolver:
     """The resolver of the operating system, in a thread, because the call blocks and cannot be interrupted."""
 
     def resolve(host: str) -> list[str]:
@@ -162,7 +162,7 @@ def look_up_in(threads: Threads) -> LookUp:
         return [str(each[4][0]) for each in entries]
 
     async def look_up(host: str) -> Sequence[str]:
-        literal = literal_of(host)
+        literal = address_literal(host)
         return [literal] if literal is not None else await threads.call(lambda: resolve(host))
 
     return look_up
@@ -174,7 +174,7 @@ def is_own_name(host: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
 
 
-def literal_of(host: str) -> str | None:
+def address_literal(host: str) -> str | None:
     """The address if the host is an IP address. Other notations of an address, like 0x7f.1, are resolved as names."""
     try:
         return str(ip_address(host.strip("[]")))

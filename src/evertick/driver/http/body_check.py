@@ -19,7 +19,7 @@ if __name__ == "__main__":
 
 import msgspec
 
-__all__ = ["CHECK_SECONDS", "CheckFailure", "Checks", "check", "check_apart"]
+__all__ = ["CHECK_SECONDS", "CheckFailure", "Checks", "check", "check_in_child"]
 
 CHECK_SECONDS = 2
 _MEMORY_MAX_BYTES = 2 * 1024**3
@@ -56,7 +56,7 @@ def check(wanted: Checks, body: str) -> CheckFailure | None:
     return _unequal(wanted.json, body) if wanted.json else None
 
 
-def check_apart(wanted: Checks, body: str) -> CheckFailure | None:
+def check_in_child(wanted: Checks, body: str) -> CheckFailure | None:
     """Check in a child process. Blocks, so call it in a thread."""
     request = msgspec.json.encode(wanted) + b"\n" + body.encode("utf-8", "surrogatepass")
     command = [sys.executable, "-I", "-S", str(Path(__file__)), str(Path(msgspec.__file__).parent.parent)]

@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from evertick.clock import system_clock
-from evertick.driver.http.address import AllowedAddresses, LookUp, allowed_of, look_up_in
-from evertick.driver.http.exchange import Exchange, Response, charset_of, decoded, trusting
+from evertick.driver.http.address import AllowedAddresses, Resolver, parse_allowed, system_resolver
+from evertick.driver.http.exchange import Exchange, Response, charset_of, decoded, tls_context
 from evertick.driver.http.request import OutgoingRequest, make_request
 from evertick.driver.http.spec import Http, HttpSettings, expectation_error, method_of, statuses_of
 from evertick.driver.secret import Secret
@@ -46,14 +46,14 @@ class HttpDriver:
     can_be_cancelled = True
     kill_after = 0
 
-    def __init__(self, spec: Http, task: str, parts: DriverParts, look_up: LookUp | None = None) -> None:
+    def __init__(self, spec: Http, task: str, parts: DriverParts, look_up: Resolver | None = None) -> None:
         self._spec, self._task, self._parts = spec, task, parts
         self._arguments = FreeArguments(task)
-        self._look_up = look_up or look_up_in(parts.threads)
+        self._look_up = look_up or system_resolver(parts.threads)
         self._statuses = statuses_of(spec.expect.status, f"task {task!r}: http: expect: status")
         self._retry_after_max = max(duration_us(spec.retry_after_max, what="retry_after_max"), _RETRY_AFTER_MIN)
         if spec.ca is not None:
-            trusting(spec.ca)
+            tls_context(spec.ca)
 
     def prepare(self, args: bytes) -> dict[str, Any]:
         return self._arguments.decode(args)
@@ -75,7 +75,7 @@ class HttpDriver:
         outcome = f"{_status(outgoing, response)} from {response.address} after {seconds:.3g} s, {size}"
         context.log(outgoing.hide(f"{outgoing.method} {response.shown}: {outcome}"))
         text = await self._text(response)
-        result = record_of(context).kept_result = _result(outgoing, response, text, seconds)
+        result = record_of(context).fallback_result = _result(outgoing, response, text, seconds)
         await self._check(outgoing, response, text, context, result)
         return result
 
@@ -88,7 +88,7 @@ class HttpDriver:
     def _exchange(self, context: Context) -> Exchange:
         spec, node = self._spec, _node_settings(self._parts)
         return Exchange(
-            allowed=allowed_of(spec.allow, "allow") | _allowed_by(node),
+            allowed=parse_allowed(spec.allow, "allow") | _allowed_by(node),
             look_up=self._look_up,
             ca=spec.ca or node.ca,
             timeout=duration_us(spec.timeout, what="timeout") / SECOND,
@@ -142,7 +142,7 @@ def _node_settings(parts: DriverParts) -> HttpSettings:
 
 
 def _allowed_by(node: HttpSettings) -> AllowedAddresses:
-    return allowed_of(node.allow, "http: allow", is_private=node.allow_private)
+    return parse_allowed(node.allow, "http: allow", is_private=node.allow_private)
 
 
 def _status(outgoing: OutgoingRequest, response: Response) -> str:

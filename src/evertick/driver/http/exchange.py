@@ -21,14 +21,14 @@ import httpcore
 import httpx
 import msgspec
 
-from evertick.driver.http.address import Address, AllowedAddresses, LookUp, permitted
+from evertick.driver.http.address import Address, AllowedAddresses, Resolver, allowed_addresses
 from evertick.driver.http.request import OutgoingRequest
 from evertick.driver.http.spec import URL_MAX_CHARS
 from evertick.errors import InvalidSetting, JobFailed
 from evertick.job.context import OpenPhase
 from evertick.text.regular_file import open_regular
 
-__all__ = ["Exchange", "Response", "charset_of", "decoded", "trusting"]
+__all__ = ["Exchange", "Response", "charset_of", "decoded", "tls_context"]
 
 _FOLLOWED = (301, 302, 303, 307, 308)
 _REPEATED_METHODS = ("GET", "HEAD")
@@ -90,7 +90,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Sends the requests of one task."""
 
     allowed: AllowedAddresses
-    look_up: LookUp
+    look_up: Resolver
     ca: str | None
     timeout: float
     redirects: int
@@ -142,7 +142,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         except UnicodeError:
             name = hop.outgoing.excerpt(repr(host), _HOST_MAX_CHARS)
             raise JobFailed(f"{hop.label}: {name} is not a valid host name", setting="url", value=name) from None
-        addresses = permitted(host, resolved, self.allowed)
+        addresses = allowed_addresses(host, resolved, self.allowed)
         failure = ""
         for position, address in enumerate(addresses):
             hop.enter("connect", f"connecting to {address}", address=str(address))
@@ -167,7 +167,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
             if event == "http11.send_request_headers.started":
                 hop.enter("wait", f"waiting for a response from {address}")
 
-        pool = httpcore.AsyncConnectionPool(ssl_context=trusting(self.ca), network_backend=backend)
+        pool = httpcore.AsyncConnectionPool(ssl_context=tls_context(self.ca), network_backend=backend)
         try:
             response = await pool.handle_async_request(
                 httpcore.Request(
@@ -301,7 +301,7 @@ class _Hop:
             phase.end(is_failed=is_failed)
 
 
-def trusting(ca: str | None) -> ssl.SSLContext:
+def tls_context(ca: str | None) -> ssl.SSLContext:
     """A TLS context that trusts the certificates of the system, or only those in the file."""
     try:
         if ca is not None:

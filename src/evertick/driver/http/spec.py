@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from evertick.driver.base import Driver
-from evertick.driver.http.address import allowed_of
-from evertick.driver.http.body_check import CHECK_SECONDS, CheckFailure, Checks, check, check_apart
-from evertick.driver.http.template import Escape, Template, places_in
+from evertick.driver.http.address import parse_allowed
+from evertick.driver.http.body_check import CHECK_SECONDS, CheckFailure, Checks, check, check_in_child
+from evertick.driver.http.template import Escape, Template, placeholders_in
 from evertick.driver.python.function import Threads
 from evertick.driver.secret import Secret, check_secret
 from evertick.driver.spec import DriverParts, Spec
@@ -107,7 +107,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ca: str | None = None
 
     def check(self, what: str = "http") -> None:
-        allowed_of(self.allow, f"{what}: allow")
+        parse_allowed(self.allow, f"{what}: allow")
 
 
 class _UrlFirst(Spec, frozen=True, forbid_unknown_fields=True):
@@ -173,9 +173,9 @@ class Http(_UrlFirst, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self._check_sign(what)
         for each in self.allow:
             with faults.of("allow"):
-                allowed_of([each], f"{what}: allow")
+                parse_allowed([each], f"{what}: allow")
         with faults.of("allow"):
-            allowed_of(self.allow, f"{what}: allow")
+            parse_allowed(self.allow, f"{what}: allow")
         faults.raise_any()
 
     def make_driver(self, task: str, parts: DriverParts) -> Driver:
@@ -304,7 +304,7 @@ def check_url(url: str, what: str, *, has_places: bool = False, is_shown: bool =
     value = shown(url) if is_shown and "@" not in url else "the url" if is_shown else "the value of the secret"
     field = value if is_shown else None
     if has_places:
-        list(places_in(url, what))
+        list(placeholders_in(url, what))
     if len(url) > URL_MAX_CHARS:
         raise InvalidSetting(
             f"{what}: {value} has more than {URL_MAX_CHARS} characters",
@@ -386,7 +386,7 @@ def _check_text_body(body: str, content_type: str | None, what: str) -> None:
         raise InvalidSetting(
             f"{what}: it has more than {BODY_MAX_BYTES} bytes", setting="body", fix="send a reference to the data"
         )
-    list(places_in(body, what))
+    list(placeholders_in(body, what))
     if escape_of(content_type) == "json" and not _is_json(body):
         raise InvalidSetting(
             f"{what}: it is not JSON, but its Content-Type is {content_type!r}",
@@ -416,7 +416,7 @@ def _check_header_value(text: str, what: str) -> None:
             value=repr(odd),
             fix="use printable ASCII",
         )
-    list(places_in(text, what))
+    list(placeholders_in(text, what))
 
 
 def _check_data(data: Any, what: str) -> None:
@@ -433,7 +433,7 @@ def _check_data(data: Any, what: str) -> None:
             fix="send a reference to the data",
         )
     for text in _texts_in(data):
-        list(places_in(text, what))
+        list(placeholders_in(text, what))
 
 
 def _texts_in(data: Any) -> Iterator[str]:
@@ -452,7 +452,7 @@ def _texts_in(data: Any) -> Iterator[str]:
 def _is_json(text: str) -> bool:
     """Whether the text is JSON when its placeholders are filled."""
     try:
-        msgspec.json.decode(Template(text, "json", "body").tried_out())
+        msgspec.json.decode(Template(text, "json", "body").with_empty_values())
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True
@@ -554,7 +554,7 @@ async def expectation_error(expect: HttpExpect, body: str, threads: Threads, exc
     if expect.matches is None and len(body) <= _CHECKED_HERE_MAX_CHARS:
         failure = check(wanted, body)
     else:
-        failure = await threads.call(lambda: check_apart(wanted, body))
+        failure = await threads.call(lambda: check_in_child(wanted, body))
     return None if failure is None else _describe(failure, expect, excerpt)
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from evertick.errors import InvalidArguments, InvalidSetting
 
-__all__ = ["Escape", "Template", "fill", "places_in"]
+__all__ = ["Escape", "Template", "fill", "placeholders_in"]
 
 # The names of a run's values.
 _PLACES = ("run_id", "task", "schedule", "app", "fire_at", "due_at", "attempt", "fence", "args")
@@ -39,7 +39,7 @@ class Template(msgspec.Struct, frozen=True):
         """The text with its values. Raises InvalidArguments if the run lacks an argument."""
         return self._fill(lambda name: _value(values, name, self.what))
 
-    def tried_out(self) -> str:
+    def with_empty_values(self) -> str:
         """The text with None as each value, for checks of its syntax."""
         return self._fill(lambda _: None)
 
@@ -59,7 +59,7 @@ class Template(msgspec.Struct, frozen=True):
         return _ESCAPES[self.escape](_as_text(value))
 
 
-def places_in(text: str, what: str) -> Iterator[str]:
+def placeholders_in(text: str, what: str) -> Iterator[str]:
     """The names of the placeholders. Raises InvalidSetting for an unknown name."""
     for found in _PLACE.finditer(text):
         name = found["name"]

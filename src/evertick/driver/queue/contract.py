@@ -13,7 +13,7 @@ import msgspec
 
 from evertick.errors import InvalidInput
 from evertick.model import DispatchMode
-from evertick.text.surrogates import json_bytes, mended_json
+from evertick.text.surrogates import json_bytes, json_without_surrogates
 from evertick.text.values import shown
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
     "decode_dispatch",
     "decode_kill",
     "decode_report",
+    "dispatch_id",
     "encode",
-    "pair_of",
 ]
 
 VERSION: Final = 1
@@ -158,7 +158,7 @@ def decode_kill(data: bytes) -> Kill:
     return _decoded(_kill, data, REPORT_MAX_BYTES, "kill", "it does not name a run")
 
 
-def pair_of(run: str, fence: int) -> str:
+def dispatch_id(run: str, fence: int) -> str:
     """The id of a dispatch in keys, message ids and logs."""
     return f"{run}:{fence}"
 
@@ -171,7 +171,7 @@ def _decoded(decoder: msgspec.json.Decoder[M], data: bytes, most: int, what: str
         try:
             message = decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            mended = mended_json(data)
+            mended = json_without_surrogates(data)
             if mended == data:
                 raise
             message = decoder.decode(mended)

@@ -86,7 +86,7 @@ class QueueDriver:
     can_be_cancelled = True
     kill_after = 0
     # The queue is on a network, so virtual time does not apply.
-    is_far = True
+    is_remote = True
 
     def __init__(
         self, spec: QueueSpec, task: str, parts: DriverParts, queue: Queue, broker_channel: BrokerChannel

@@ -15,7 +15,7 @@ from nats.js import JetStreamContext
 from nats.js.api import Header
 
 from evertick.clock import Clock
-from evertick.driver.queue.contract import Kill, encode, pair_of
+from evertick.driver.queue.contract import Kill, dispatch_id, encode
 from evertick.driver.queue.driver import (
     IncomingReport,
     Queue,
@@ -79,7 +79,7 @@ class NatsBroker:
 
     async def _push(self, stream: JetStreamContext, message: ClaimedMessage) -> Exception | None:
         envelope = envelope_of(message)
-        id_ = pair_of(envelope.message["run"], envelope.message["fence"])
+        id_ = dispatch_id(envelope.message["run"], envelope.message["fence"])
         headers = {Header.MSG_ID.value: id_}
         try:
             with self._session.unavailable_errors():

@@ -27,7 +27,7 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
-from evertick.driver.queue.contract import MESSAGE_MAX_BYTES, pair_of
+from evertick.driver.queue.contract import MESSAGE_MAX_BYTES, dispatch_id
 from evertick.driver.queue.spec import NatsConnection, warn_if_unencrypted
 from evertick.driver.secret import Secret
 from evertick.errors import BrokerUnavailable
@@ -91,10 +91,10 @@ class NatsNames:
         return f"nodes_{token_of(fleet)}"
 
     def taken(self, run: str, fence: int) -> str:
-        return f"{self._prefix}.taken.{token_of(pair_of(run, fence))}"
+        return f"{self._prefix}.taken.{token_of(dispatch_id(run, fence))}"
 
     def kill(self, run: str, fence: int) -> str:
-        return f"{self._prefix}.kill.{token_of(pair_of(run, fence))}"
+        return f"{self._prefix}.kill.{token_of(dispatch_id(run, fence))}"
 
     @property
     def all_kills(self) -> str:
@@ -103,7 +103,7 @@ class NatsNames:
     def event(self, app: str, word: str) -> str:
         return f"{self._prefix}.{token_of(app)}.runs.{token_of(word)}"
 
-    def any_event(self, app: str) -> str:
+    def all_events_subject(self, app: str) -> str:
         return f"{self._prefix}.{token_of(app)}.runs.*"
 
     def subjects_of(self, stream: str) -> list[str]:

@@ -91,7 +91,7 @@ class NatsEvents:
 
         async def last(stream: JetStreamContext) -> str | None:
             try:
-                message = await stream.get_last_msg(names.events_stream, names.any_event(self._app))
+                message = await stream.get_last_msg(names.events_stream, names.all_events_subject(self._app))
             except NotFoundError:
                 return None
             return (message.headers or {}).get(_CURSOR_HEADER)

@@ -23,7 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
 from evertick.clock import Clock
-from evertick.driver.queue.contract import Kill, encode, pair_of
+from evertick.driver.queue.contract import Kill, dispatch_id, encode
 from evertick.driver.queue.driver import (
     BATCH,
     IncomingReport,
@@ -49,7 +49,7 @@ __all__ = [
     "KILL_CHANNEL",
     "NODES",
     "REMEMBER_SECONDS",
-    "REPORTS_MOST",
+    "REPORTS_MAX",
     "WORKERS",
     "Entry",
     "RedisBroker",
@@ -77,7 +77,7 @@ KILL_CHANNEL: Final = "evertick:kill"
 # How long marks (dispatch taken, dispatch cancelled) are kept: longer than a dispatch may wait for a worker.
 REMEMBER_SECONDS: Final = 86_400
 # The oldest unread reports are dropped beyond this number, to limit the memory of the server.
-REPORTS_MOST: Final = 1_000_000
+REPORTS_MAX: Final = 1_000_000
 _CONNECT_SECONDS = 5.0
 # Longer than any command blocks on the server.
 _ANSWER_SECONDS = 15.0
@@ -86,16 +86,16 @@ _IDLE_SECONDS = 30
 # Of the text of an error.
 _TEXT_MAX_CHARS = 200
 # An entry that its reader has not settled within this time goes to another reader.
-UNSETTLED_MS = 30_000
+UNACKNOWLEDGED_MS = 30_000
 _CLAIM_UNSETTLED_SECONDS = 10.0
 
 
 def taken_key(run: str, fence: int) -> str:
-    return f"evertick:taken:{pair_of(run, fence)}"
+    return f"evertick:taken:{dispatch_id(run, fence)}"
 
 
 def kill_key(run: str, fence: int) -> str:
-    return f"evertick:kill:{pair_of(run, fence)}"
+    return f"evertick:kill:{dispatch_id(run, fence)}"
 
 
 def reports_key(namespace: str, fleet: str) -> str:
@@ -195,7 +195,7 @@ class RedisStream:
         if now < self._claim_unsettled_at:
             return []
         self._claim_unsettled_at = now + _CLAIM_UNSETTLED_SECONDS
-        answer = await client.xautoclaim(self._key, self._group, self._group, UNSETTLED_MS, count=most)
+        answer = await client.xautoclaim(self._key, self._group, self._group, UNACKNOWLEDGED_MS, count=most)
         entries = _entries(answer[1])
         if entries:
             self._claim_unsettled_at = now  # there may be more

@@ -15,7 +15,7 @@ from typing import Any
 from evertick.clock import system_clock
 from evertick.driver.secret import Secret
 from evertick.driver.shell.output import CapturedOutput
-from evertick.driver.shell.spec import TEXT_MAX_BYTES, Account, Shell, account_to_become, at_home, run_variables
+from evertick.driver.shell.spec import TEXT_MAX_BYTES, Account, Shell, account_for_user, expand_home, run_variables
 from evertick.driver.shell.supervised import Ending, Order, SupervisedCommand, stop_seconds
 from evertick.driver.spec import DriverParts
 from evertick.errors import JobFailed, Retry, Skip
@@ -73,26 +73,26 @@ class ShellDriver:
                 # After TERM its work may be incomplete even with exit code 0.
                 raise
         ending = command.ended.result()
-        record_of(context).kept_result = _result(ending)
+        record_of(context).fallback_result = _result(ending)
         await self._close(output, is_cut=ending.code is None)
         good_codes = (*self._spec.success_codes, *self._spec.skip_codes)
         phases.end(ending, output, is_failed=ending.code not in good_codes)
         if ending.failure is None:
             context.log(f"{ending}{_used(ending)}")
         self._judge(ending, output)
-        return record_of(context).kept_result
+        return record_of(context).fallback_result
 
     async def _stop(self, command: SupervisedCommand, context: Context, output: CapturedOutput) -> None:
         why = record_of(context).stopped or "shutdown"
         await command.stop_and_wait(stop_seconds(why, self.kill_after / 1e6))
         ending = command.ended.result()
-        record_of(context).kept_result = _result(ending)
+        record_of(context).fallback_result = _result(ending)
         await self._close(output, is_cut=True)
         context.log(f"stopped ({why}) with all its processes{_used(ending)}")
 
     async def _close(self, output: CapturedOutput, *, is_cut: bool) -> None:
         """Write the end of the output. A cancel is ignored meanwhile, because the command has ended."""
-        if not output.takes_long_to_close:
+        if not output.is_slow_to_close:
             output.close(is_cut=is_cut)
             return
         closing = asyncio.ensure_future(self._parts.threads.call(lambda: output.close(is_cut=is_cut)))
@@ -105,7 +105,7 @@ class ShellDriver:
         self, context: Context, secrets: dict[str, str], output: CapturedOutput, phases: _Phases
     ) -> SupervisedCommand:
         spec = self._spec
-        account = None if spec.user is None else account_to_become(spec.user)
+        account = None if spec.user is None else account_for_user(spec.user)
         order = Order(
             cwd=_directory(spec, account),
             env=self._environment(context, account, secrets),
@@ -155,7 +155,7 @@ class ShellDriver:
     def _judge(self, ending: Ending, output: CapturedOutput) -> None:
         """Raise Skip, Retry or JobFailed by the exit code; return on success."""
         spec, code = self._spec, ending.code
-        last = f": {output.last_words}" if output.last_words else ""
+        last = f": {output.last_line}" if output.last_line else ""
         if code is not None and code in spec.skip_codes:
             raise Skip(f"exit code {code}{last}")
         if code is not None and code in spec.retry_codes:
@@ -197,7 +197,7 @@ def _warn(context: Context, text: str) -> None:
 def _directory(spec: Shell, account: Account | None) -> str | None:
     if spec.cwd is None:
         return None if account is None else account.folder
-    return at_home(spec.cwd, os.path.expanduser("~") if account is None else account.home)
+    return expand_home(spec.cwd, os.path.expanduser("~") if account is None else account.home)
 
 
 def _inherited_environment() -> dict[str, str]:

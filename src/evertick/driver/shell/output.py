@@ -211,12 +211,12 @@ class CapturedOutput:
         self._last: dict[str, str] = {}
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line of stderr that is not blank, or else of stdout."""
         return (self._last.get("stderr") or self._last.get("stdout") or "")[:_LAST_WORDS_MAX_CHARS]
 
     @property
-    def takes_long_to_close(self) -> bool:
+    def is_slow_to_close(self) -> bool:
         """Whether closing may take tens of milliseconds, so that a thread should do it."""
         return self._has_secrets and self._tail.size > _CLOSED_AT_ONCE_BYTES
 

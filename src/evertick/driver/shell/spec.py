@@ -27,9 +27,9 @@ __all__ = [
     "RUN_VARIABLES",
     "Account",
     "Shell",
-    "account_to_become",
-    "at_home",
-    "is_at_home",
+    "account_for_user",
+    "expand_home",
+    "is_home_path",
     "is_user",
     "run_variables",
 ]
@@ -144,7 +144,7 @@ class Shell(Spec, frozen=True):
         if self.cwd is None:
             return
         _check_text(self.cwd, f"{what}: cwd")
-        if not os.path.isabs(self.cwd) and not is_at_home(self.cwd):
+        if not os.path.isabs(self.cwd) and not is_home_path(self.cwd):
             raise InvalidSetting(
                 f"{what}: cwd: {shown(self.cwd)} is not an absolute path",
                 setting="cwd",
@@ -237,13 +237,13 @@ class Shell(Spec, frozen=True):
             )
 
 
-def is_at_home(path: str) -> bool:
+def is_home_path(path: str) -> bool:
     """Whether the path is in the home of the command's user."""
     return path == "~" or path.startswith("~/")
 
 
-def at_home(path: str, home: str) -> str:
-    return home + path[1:] if is_at_home(path) else path
+def expand_home(path: str, home: str) -> str:
+    return home + path[1:] if is_home_path(path) else path
 
 
 def _check_variable(name: str, value: str | Secret, what: str) -> None:
@@ -318,7 +318,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return self.home if os.path.isdir(self.home) else "/"
 
 
-def account_to_become(user: str | int) -> Account | None:
+def account_for_user(user: str | int) -> Account | None:
     """The account of the user; None if it is the user of this node. Raises `JobFailed` if it cannot be used."""
     try:
         entry = _passwd_entry(user)

@@ -30,8 +30,8 @@ __all__ = [
     "Ending",
     "Order",
     "SupervisedCommand",
-    "end_marked",
-    "sees_all",
+    "kill_marked",
+    "sees_all_processes",
     "stop_seconds",
 ]
 
@@ -230,7 +230,7 @@ class SupervisedCommand:
 
     def _kill_leftovers(self, scans: int, empty_scans: int) -> None:
         """Scan up to `scans` times, until `empty_scans` in a row find no process."""
-        left = end_marked(self._mark)
+        left = kill_marked(self._mark)
         empty_scans = _EMPTY_SCANS if left else empty_scans - 1
         if empty_scans and scans:
             self._loop.call_later(_SCAN_AGAIN_SECONDS, self._kill_leftovers, scans - 1, empty_scans)
@@ -330,7 +330,7 @@ def _text_without_keeper(left: Sequence[int]) -> str:
             "the keeper process was killed, so the command's process group was killed, too; processes that left the "
             "group may still run"
         )
-    if not sees_all():
+    if not sees_all_processes():
         return f"the keeper process was killed, so the command was killed, too, {_EXCEPT_HIDDEN}"
     return "the keeper process was killed, so the command was killed, too"
 
@@ -350,7 +350,7 @@ def _shows_environments() -> bool:
     return os.path.exists("/proc/self/environ")
 
 
-def sees_all() -> bool:
+def sees_all_processes() -> bool:
     """Whether this user can read the environment of every process, also of the first one."""
     try:
         with open("/proc/1/environ", "rb") as file:
@@ -360,7 +360,7 @@ def sees_all() -> bool:
     return True
 
 
-def end_marked(mark: str) -> list[int]:
+def kill_marked(mark: str) -> list[int]:
     """Send KILL to all processes with this mark and return their ids. The next scan finds processes forked meanwhile.
 
     Processes that cleared their environment (`env -i`) are not found. Only root finds those whose environment is not

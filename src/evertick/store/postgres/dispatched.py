@@ -22,8 +22,8 @@ from evertick.store.dispatched import (
     WorkerLogLines,
     all_answers,
     apply_all,
-    bare_report,
     check_runs,
+    minimal_report,
     worker_log_lines,
 )
 from evertick.store.postgres.connection import Statements, columns_of, is_unwritable, once_if_equal
@@ -41,7 +41,7 @@ from evertick.store.postgres.limits import make_room
 from evertick.store.postgres.outbox import ids_changed_by, write_messages
 from evertick.store.postgres.run_ids import days_to_search, is_run_id
 from evertick.store.postgres.session import StoreSession
-from evertick.store.rows import Row, dispatch_terms_of, json_text, plain_text
+from evertick.store.rows import Row, dispatch_terms_of, json_text, storable_text
 
 __all__ = ["apply_reports", "check_dispatched", "drop_messages"]
 
@@ -68,7 +68,7 @@ async def _apply_one(session: StoreSession, app: str, report: Report) -> ReportA
             if not is_unwritable(error):
                 raise
             log.error("run %s: app %r: a report cannot be stored: %s", report.id, app, error)
-            writable = bare_report(report, error)
+            writable = minimal_report(report, error)
     return STALE
 
 
@@ -97,8 +97,8 @@ async def _write_progress(db: Statements, applied: AppliedReports) -> None:
             each.taken_at,
             each.deadline,
             each.progress,
-            plain_text(each.progress_text),
-            plain_text(each.worker),
+            storable_text(each.progress_text),
+            storable_text(each.worker),
         )
         for each in applied.progress
         if each.id not in over
@@ -128,11 +128,11 @@ async def _end(db: Statements, app: str, ends: Sequence[ReportedEnd]) -> list[st
             each.outcome.fence,
             each.outcome.verdict,
             each.outcome.attempts,
-            plain_text(each.outcome.reason),
-            plain_text(each.outcome.error),
+            storable_text(each.outcome.reason),
+            storable_text(each.outcome.error),
             None if each.outcome.result is None else each.outcome.result.decode(),
             each.started_at,
-            plain_text(each.worker),
+            storable_text(each.worker),
         )
         for each in ends
     ]
@@ -193,7 +193,7 @@ async def check_dispatched(
         rows = await db.rows("check_dispatched.lock", app, found)
     if not rows:
         now = (await db.only_row("now"))["now"]
-        return DispatchesChecked(now=now, released=[], ended=[], freed=False, has_killed=False)
+        return DispatchesChecked(now=now, released=[], ended=[], freed=False, has_kill_messages=False)
     now = max(row["now"] for row in rows)
     checked = check_runs(rows, now, windows, await _withdraw(db, app, rows), db.clock.new_ids(len(rows)))
     if checked.revoked:
@@ -216,7 +216,7 @@ async def check_dispatched(
         released=released,
         ended=[(ending.id, ending.verdict) for ending in checked.ends],
         freed=has_freed,
-        has_killed=bool(checked.kills),
+        has_kill_messages=bool(checked.kills),
     )
 
 

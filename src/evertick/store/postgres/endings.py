@@ -19,8 +19,8 @@ from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.run_ids import days_to_search, is_run_id
 from evertick.store.postgres.session import StoreSession
-from evertick.store.rows import Row, json_text, phases_text, plain_text
-from evertick.store.verdicts import RETURN_KINDS, Ending, bare_outcome, cancelled_outcome
+from evertick.store.rows import Row, json_text, phases_text, storable_text
+from evertick.store.verdicts import RETURN_KINDS, Ending, cancelled_outcome, minimal_outcome
 
 __all__ = [
     "count_from_end",
@@ -147,7 +147,7 @@ async def _finish_one(session: StoreSession, app: str, node: str, outcome: Outco
             if not is_unwritable(error):
                 raise
             log.error("run %s: app %r: the outcome cannot be stored: %s", outcome.id, app, error)
-            writable = bare_outcome(outcome, error)
+            writable = minimal_outcome(outcome, error)
     return "lost", False
 
 
@@ -162,8 +162,8 @@ def _outcome_columns(outcome: Outcome) -> tuple[object, ...]:
     return (
         outcome.verdict,
         outcome.attempts,
-        plain_text(outcome.reason),
-        plain_text(outcome.error),
+        storable_text(outcome.reason),
+        storable_text(outcome.error),
         None if outcome.result is None else outcome.result.decode(),
         phases_text(outcome.phases),
     )
@@ -243,9 +243,9 @@ async def return_runs(db: Statements, outcomes: Sequence[Outcome]) -> None:
             outcome.id,
             outcome.delay,
             outcome.attempts,
-            plain_text(outcome.error),
+            storable_text(outcome.error),
             phases_text(outcome.phases),
-            plain_text(outcome.reason),
+            storable_text(outcome.reason),
         )
         for outcome in outcomes
         if outcome.kind == "retry"
@@ -255,7 +255,7 @@ async def return_runs(db: Statements, outcomes: Sequence[Outcome]) -> None:
         await db.count("finish.keep_attempts", ids, attempts, errors, reasons, phases)
         await db.count("finish.retry", ids, delays, attempts, errors, phases)
     released = [
-        (outcome.id, outcome.delay, plain_text(outcome.reason), phases_text(outcome.phases))
+        (outcome.id, outcome.delay, storable_text(outcome.reason), phases_text(outcome.phases))
         for outcome in outcomes
         if outcome.kind == "release"
     ]
@@ -267,7 +267,7 @@ async def return_runs(db: Statements, outcomes: Sequence[Outcome]) -> None:
     if dispatched:
         await db.count("finish.dispatch", *columns_of(dispatched))
     parked = [
-        (outcome.id, plain_text(outcome.reason), plain_text(outcome.error), outcome.task_hash)
+        (outcome.id, storable_text(outcome.reason), storable_text(outcome.error), outcome.task_hash)
         for outcome in outcomes
         if outcome.kind == "park"
     ]
@@ -318,7 +318,7 @@ async def end(db: Statements, app: str, endings: Sequence[Ending]) -> bool:
     if not endings:
         return False
     await db.count("run.leave_line", app, [ending.id for ending in endings])
-    columns = columns_of([(ending.id, ending.verdict.value, plain_text(ending.reason)) for ending in endings])
+    columns = columns_of([(ending.id, ending.verdict.value, storable_text(ending.reason)) for ending in endings])
     ended = await db.rows("run.end", app, *columns)
     warn_of_dropped(app, sum(not row["is_kept"] for row in ended), [row["id"] for row in ended])
     freed = await free(db, app, ended)

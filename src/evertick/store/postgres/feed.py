@@ -15,7 +15,7 @@ from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
 from evertick.store.postgres.connection import Statements
 from evertick.store.postgres.session import StoreSession
-from evertick.store.rows import Row, json_text, plain_text
+from evertick.store.rows import Row, json_text, storable_text
 
 __all__ = ["feed", "feed_state", "keep_feed", "prune_feed", "publish", "publish_runs"]
 
@@ -37,7 +37,7 @@ async def publish_runs(
 ) -> None:
     """Changes of live runs. The statement that ends a run publishes its end."""
     if ids and db.has_feed is not False:
-        await db.count("feed.publish_runs", app, kind, list(ids), [plain_text(reason) for reason in reasons])
+        await db.count("feed.publish_runs", app, kind, list(ids), [storable_text(reason) for reason in reasons])
 
 
 # --- keep and read ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import msgspec
 
 from evertick.clock import Clock
 from evertick.model import IDLE_STATES, Cause, NewRun, Reason, State, Verdict
-from evertick.store.base import Advance, Recorded, fires_counted
+from evertick.store.base import Advance, Recorded, count_fires
 from evertick.store.postgres.connection import (
     Statements,
     columns_of,
@@ -41,7 +41,7 @@ from evertick.store.postgres.limits import enter_gate
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.run_ids import ALL_MOMENTS, is_run_id, made_at
 from evertick.store.postgres.session import StoreSession
-from evertick.store.rows import is_all_there, json_text, plain_text
+from evertick.store.rows import is_self_contained, json_text, storable_text
 from evertick.store.verdicts import Ending, gaps_with_duplicates
 from evertick.when.moment import DAY, MINUTE
 
@@ -155,7 +155,7 @@ async def insert_runs(
     Runs to claim are claimed by the node, under the given fence or a new one; without a node they wait. A run that
     another session inserts at the same time is an error, unless `db.is_careful`.
     """
-    if len(runs) == 1 and not db.is_careful and is_all_there(runs[0]) and runs[0].unique_key is None:
+    if len(runs) == 1 and not db.is_careful and is_self_contained(runs[0]) and runs[0].unique_key is None:
         return await _insert_one(db, app, runs[0])
     ids = [run.id for run in runs]
     name, columns = _statement(runs, freeing, node, fence)
@@ -197,7 +197,7 @@ def _one(run: NewRun) -> list[Any]:
         run.delay,
         run.queue,
         run.priority,
-        plain_text(run.reason),
+        storable_text(run.reason),
         None if run.args is None else run.args.decode(),
         labels_text(run.labels),
         run.expires,
@@ -211,7 +211,7 @@ def _statement(
     runs: Sequence[NewRun], freeing: Sequence[bool], node: str | None, fence: int | None
 ) -> tuple[str, list[Any]]:
     """The statement that inserts them, and its parameters from the fifth on."""
-    if all(map(is_all_there, runs)):
+    if all(map(is_self_contained, runs)):
         return "insert_enqueued", _enqueued_columns(runs)
     return "insert_runs", [node, fence, *_columns(runs, freeing)]
 
@@ -266,7 +266,7 @@ def _texts(runs: Sequence[NewRun]) -> list[Any]:
     reasons = [run.reason for run in runs]
     labels = [run.labels for run in runs]
     return [
-        [plain_text(reason) for reason in omit_default(None, reasons)],
+        [storable_text(reason) for reason in omit_default(None, reasons)],
         omit_default(None, [None if run.args is None else run.args.decode() for run in runs]),
         [labels_text(each) for each in omit_default({}, labels)],
         omit_default(None, [run.expires for run in runs]),
@@ -287,7 +287,7 @@ def _origin(runs: Sequence[NewRun]) -> list[Any]:
 
 
 def labels_text(labels: dict[str, str]) -> str | None:
-    return json_text({plain_text(name): plain_text(value) for name, value in labels.items()}) if labels else None
+    return json_text({storable_text(name): storable_text(value) for name, value in labels.items()}) if labels else None
 
 
 # --- ordinary plans ---------------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def _is_ordinary(advance: Advance) -> bool:
         and not advance.replaces_live
         and advance.after_end is None
         and advance.occurrences is None
-        and advance.takes_back is None
+        and advance.undoes_run is None
     )
     return is_plain and _is_ordinary_run(advance, advance.runs[0])
 
@@ -383,7 +383,7 @@ def _ordinary_columns(advances: Sequence[Advance], runs: Sequence[NewRun]) -> li
         once_if_equal([advance.fingerprint for advance in advances]),
         omit_default("default", [run.queue for run in runs]),
         omit_default(0, [run.priority for run in runs]),
-        [plain_text(reason) for reason in omit_default(None, [run.reason for run in runs])],
+        [storable_text(reason) for reason in omit_default(None, [run.reason for run in runs])],
         [labels_text(labels) for labels in omit_default({}, [run.labels for run in runs])],
         omit_default(None, [run.expires for run in runs]),
         omit_default(False, [not run.is_claimed for run in runs]),
@@ -600,7 +600,7 @@ async def _write_overrides(db: Statements, advances: Sequence[Advance]) -> None:
 def _depends_on_runs(advance: Advance) -> bool:
     """Whether the plan depends on other runs, or changes them."""
     is_blocking = any(run.state is State.BLOCKED for run in advance.runs)
-    is_about_runs = advance.live is not None or advance.replaces_live or advance.takes_back is not None
+    is_about_runs = advance.live is not None or advance.replaces_live or advance.undoes_run is not None
     return is_about_runs or advance.after_end is not None or is_blocking
 
 
@@ -614,7 +614,7 @@ async def _lock_schedules(
     db: Statements, app: str, advances: Sequence[Advance], *, removed: Sequence[int] = ()
 ) -> None:
     """Lock the schedules. The gate first, if a run may end whose end releases a limit."""
-    ending = [a.schedule_id for a in advances if a.replaces_live or a.takes_back is not None]
+    ending = [a.schedule_id for a in advances if a.replaces_live or a.undoes_run is not None]
     ending += removed
     if ending and (await db.only_row("schedule.has_limited", ending))["has_limited"]:
         await enter_gate(db, app)
@@ -627,17 +627,17 @@ async def _lock_runs(db: Statements, app: str, pairs: Sequence[tuple[Advance, in
     if stuck:
         await db.rows("schedule.live_runs", stuck)
     wanted = [
-        (advance.takes_back, advance.schedule_id)
+        (advance.undoes_run, advance.schedule_id)
         for advance, _ in pairs
-        if advance.takes_back is not None and is_run_id(advance.takes_back)
+        if advance.undoes_run is not None and is_run_id(advance.undoes_run)
     ]
     early = {row["id"] for row in await db.rows("record_fires.lock_early", app, *columns_of(wanted))} if wanted else ()
-    return [pair for pair in pairs if pair[0].takes_back is None or pair[0].takes_back in early]
+    return [pair for pair in pairs if pair[0].undoes_run is None or pair[0].undoes_run in early]
 
 
 async def _undo_early(db: Statements, app: str, advances: Sequence[Advance]) -> None:
     """Detach runs that have not started from their moments, and cancel them."""
-    early = [(a.takes_back, a.schedule_id) for a in advances if a.takes_back is not None]
+    early = [(a.undoes_run, a.schedule_id) for a in advances if a.undoes_run is not None]
     if not early:
         return
     ids, schedules = columns_of(early)
@@ -658,7 +658,7 @@ def _advance_columns(pairs: Sequence[tuple[Advance, int]], duplicates: set[str])
         [advance.next_fire_at for advance in advances],
         [advance.next_at for advance in advances],
         omit_default(None, [advance.after_end for advance in advances]),
-        once_if_equal([fires_counted(a.runs, duplicates) - (a.takes_back is not None) for a in advances]),
+        once_if_equal([count_fires(a.runs, duplicates) - (a.undoes_run is not None) for a in advances]),
         omit_default("", [advance.fingerprint for advance in advances]),
     ]
 
@@ -741,7 +741,15 @@ def _insert_batches(wanted: Sequence[tuple[NewRun, bool]]) -> list[list[tuple[Ne
 
 async def _insert_gaps(db: Statements, app: str, advances: Sequence[Advance], duplicates: set[str]) -> None:
     rows = [
-        (a.schedule_id, gap.first_at, gap.last_at, gap.count, gap.is_exact, gap.verdict.value, plain_text(gap.reason))
+        (
+            a.schedule_id,
+            gap.first_at,
+            gap.last_at,
+            gap.count,
+            gap.is_exact,
+            gap.verdict.value,
+            storable_text(gap.reason),
+        )
         for a in advances
         if a.gaps or duplicates
         for gap in gaps_with_duplicates(a.gaps, a.runs, duplicates)
@@ -752,7 +760,7 @@ async def _insert_gaps(db: Statements, app: str, advances: Sequence[Advance], du
 
 async def _note_failures(db: Statements, app: str, failed: Sequence[tuple[Advance, str, int | None]]) -> set[int]:
     rows = [
-        (advance.schedule_id, advance.version, advance.fire_at, advance.at, next_at, plain_text(error))
+        (advance.schedule_id, advance.version, advance.fire_at, advance.at, next_at, storable_text(error))
         for advance, error, next_at in failed
     ]
     noted = await db.rows("record_fires.fail", app, *columns_of(rows))

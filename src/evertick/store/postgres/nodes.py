@@ -17,7 +17,7 @@ from evertick.clock import Clock
 from evertick.errors import StoreUnavailable
 from evertick.model import Duty, Node, Reason, Verdict
 from evertick.model.feed import FeedKind
-from evertick.store.base import EVER, NO_TICKS, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.base import END_OF_TIME, NO_TICKS, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
 from evertick.store.postgres.connection import Connection, Statements, columns_of, connect, disconnect, translated
 from evertick.store.postgres.endings import end, lock_before
 from evertick.store.postgres.feed import publish_runs
@@ -25,8 +25,8 @@ from evertick.store.postgres.limits import enter_gate, make_room
 from evertick.store.postgres.location import Location
 from evertick.store.postgres.runs import take_runs
 from evertick.store.postgres.wakeup import EVERY_APP
-from evertick.store.rows import Row, duty_hold_of, duty_of, json_text, node_of, plain_text
-from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
+from evertick.store.rows import Row, duty_hold_of, duty_of, json_text, node_of, storable_text
+from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, can_be_claimed, ending_of_lost
 
 __all__ = [
     "OwnHeartbeatSession",
@@ -60,7 +60,7 @@ async def hold_duties(db: Statements, app: str, node: str, names: Sequence[str])
 
 
 async def tick_duty(db: Statements, app: str, node: str, tick: DutyTick) -> bool:
-    values = (tick.has_acted, tick.next_at, plain_text(tick.error))
+    values = (tick.has_acted, tick.next_at, storable_text(tick.error))
     return await db.count("tick_duty", app, tick.name, node, tick.term, *values) > 0
 
 
@@ -128,7 +128,7 @@ async def leave(db: Statements, node: str) -> None:
     await die(db, node, "node.left")
 
 
-async def judge(db: Statements, until: int = EVER) -> list[str]:
+async def judge(db: Statements, until: int = END_OF_TIME) -> list[str]:
     dead = await db.rows("judge", until)
     if any(row["has_news"] for row in dead):
         db.wake(EVERY_APP)
@@ -142,14 +142,14 @@ async def rehome(
     queues: Sequence[str],
     tasks: Mapping[str, TaskTerms],
     limit: int,
-    until: int = EVER,
+    until: int = END_OF_TIME,
 ) -> Rehomed:
     lost, bound = await _lock_lost(db, app, node, until)
     endings = [ending for row in lost if (ending := ending_of_lost(row)) is not None]
     endings += [Ending(id_, Verdict.LOST, Reason.NODE_GONE) for id_ in bound]
     over = {ending.id for ending in endings}
     left = [row for row in lost if row["id"] not in over]
-    mine = [row for row in left if row["queue"] in queues and may_be_taken(row, tasks)][: max(limit, 0)]
+    mine = [row for row in left if row["queue"] in queues and can_be_claimed(row, tasks)][: max(limit, 0)]
     taken = {row["id"] for row in mine}
     others = [row["id"] for row in left if row["id"] not in taken]
     if left:

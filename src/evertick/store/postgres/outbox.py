@@ -18,7 +18,7 @@ from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, Messag
 from evertick.store.postgres.connection import Statements, columns_of, once_if_equal
 from evertick.store.postgres.run_ids import ids_with_prefix, is_run_id
 from evertick.store.postgres.session import StoreSession
-from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
+from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, read_each, storable_text
 from evertick.store.verdicts import unreadable_messages
 
 __all__ = [
@@ -146,7 +146,7 @@ async def settle_messages(
     first = {outcome.id: outcome for outcome in reversed(outcomes) if is_run_id(outcome.id)}
     if not first:
         return ["lost"] * len(outcomes)
-    rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, plain_text(o.error)) for o in first.values()]
+    rows = [(o.id, o.fence, o.kind, o.attempts, o.delay, o.remember, storable_text(o.error)) for o in first.values()]
     ids, *alike, errors = columns_of(rows)
     settled = (await db.only_row("settle_messages", app, node, ids, *map(once_if_equal, alike), errors))["ids"]
     done = first if settled is None else {id_: first[id_] for id_ in settled}

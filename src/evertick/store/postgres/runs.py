@@ -44,15 +44,15 @@ from evertick.store.rows import (
     claimed_from,
     claimed_of,
     gap_of,
-    is_all_there,
+    is_self_contained,
     json_text,
     lines_of,
     lines_text,
     phases_text,
-    plain_text,
     read_each,
     run_as_enqueued,
     run_of,
+    storable_text,
 )
 from evertick.store.verdicts import Ending, unreadable_runs
 
@@ -84,7 +84,9 @@ _HELD = (State.RUNNING, State.DISPATCHED)
 async def enqueue(session: StoreSession, app: str, runs: Sequence[NewRun]) -> list[Run]:
     """One statement in the usual case: new runs without unique keys, whose rows have no values from elsewhere."""
     new: dict[str, Run] = {}
-    if len({run.id for run in runs}) == len(runs) and all(is_all_there(run) and run.unique_key is None for run in runs):
+    if len({run.id for run in runs}) == len(runs) and all(
+        is_self_contained(run) and run.unique_key is None for run in runs
+    ):
         try:
             inserted = await session.ask(lambda db: _insert_fast(db, app, runs))
             # After the wake-up, which does not depend on the answer to the caller.
@@ -145,7 +147,7 @@ async def _insert(db: Statements, app: str, runs: Sequence[NewRun]) -> dict[str,
     if inserted.ids:
         db.wake(app, "runs")
     new = [run for run in runs if run.id in inserted.ids]
-    answers = {run.id: run_as_enqueued(app, inserted.now, run) for run in new if is_all_there(run)}
+    answers = {run.id: run_as_enqueued(app, inserted.now, run) for run in new if is_self_contained(run)}
     others = tuple(run.id for run in new if run.id not in answers)
     if others:
         wanted = RunFilter(ids=others, states=LIVE_STATES, limit=len(others))
@@ -368,7 +370,7 @@ async def _own_ends(db: Statements, app: str, node: str, claims: Sequence[tuple[
 async def _note_progress(db: Statements, notes: Sequence[Note]) -> None:
     progress: dict[str, tuple[float | str | None, ...]] = {}
     for one in notes:
-        news = (one.progress, plain_text(one.progress_text), phases_text(one.phases))
+        news = (one.progress, storable_text(one.progress_text), phases_text(one.phases))
         before = progress.get(one.id, (None, None, None))
         progress[one.id] = tuple(old if new is None else new for old, new in zip(before, news, strict=True))
     rows = [(id_, *latest) for id_, latest in progress.items() if any(each is not None for each in latest)]
@@ -396,7 +398,7 @@ async def cancel(db: Statements, app: str, ids: Sequence[str], reason: str) -> l
     held = {id_ for id_, row in live.items() if row["state"] in _HELD}
     idle = [id_ for id_ in live if id_ not in held]
     if held:
-        await db.count("cancel.ask", list(held), plain_text(reason))
+        await db.count("cancel.ask", list(held), storable_text(reason))
         db.wake(app)
     await end(db, app, [Ending(id_, Verdict.CANCELLED, reason or Reason.REQUESTED) for id_ in idle])
     others = [id_ for id_ in ids if id_ not in live and is_run_id(id_)]
@@ -461,10 +463,10 @@ async def read_runs(db: Statements, app: str, wanted: RunFilter) -> list[Run]:
 
 async def _filters(db: Statements, app: str, wanted: RunFilter) -> list[dict[str, Any]]:
     """The values of the clauses that apply; one set per schedule, so that each is read in index order."""
-    labels = {plain_text(name): plain_text(value) for name, value in wanted.labels.items()}
+    labels = {storable_text(name): storable_text(value) for name, value in wanted.labels.items()}
     given = {
         "ids": None if wanted.ids is None else [id_ for id_ in wanted.ids if is_run_id(id_)],
-        "task": plain_text(wanted.task),
+        "task": storable_text(wanted.task),
         "states": None if wanted.states is None else [state.value for state in wanted.states],
         "verdicts": None if wanted.verdicts is None else [verdict.value for verdict in wanted.verdicts],
         "since": wanted.since,
@@ -480,7 +482,7 @@ async def _filters(db: Statements, app: str, wanted: RunFilter) -> list[dict[str
         values["first_id"], values["last_id"] = bounds
     if wanted.schedule_key is None:
         return [values]
-    rows = await db.rows("runs.schedules_of_key", app, plain_text(wanted.schedule_key))
+    rows = await db.rows("runs.schedules_of_key", app, storable_text(wanted.schedule_key))
     return [{**values, "schedule_id": row["schedule_id"]} for row in rows]
 
 
@@ -525,7 +527,7 @@ async def gaps(db: Statements, app: str, wanted: RunFilter) -> list[Gap]:
     if wanted.schedule_key is None:
         rows = await db.rows("gaps", *values)
     else:
-        rows = await db.rows("gaps.of_key", *values, plain_text(wanted.schedule_key))
+        rows = await db.rows("gaps.of_key", *values, storable_text(wanted.schedule_key))
     return [gap_of(row) for row in rows]
 
 

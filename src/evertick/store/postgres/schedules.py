@@ -12,15 +12,15 @@ from itertools import groupby
 from typing import Any
 
 from evertick.model import Definition, Reason, Schedule, State, Verdict
-from evertick.store.base import VERY_FIRST, Change, Due, DuePlace, Failing, NewCalendar, ScheduleFilter, StoredSchedule
+from evertick.store.base import FIRST_PLACE, Change, Due, DuePlace, Failing, NewCalendar, ScheduleFilter, StoredSchedule
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.endings import count_from_end, end
 from evertick.store.postgres.feed import publish
 from evertick.store.postgres.fires import apply_advances, lock_in_order
 from evertick.store.postgres.outbox import write_messages
 from evertick.store.postgres.session import StoreSession
-from evertick.store.rows import FORMAT, Row, due_of, json_text, plain_text, schedule_of, stored_of
-from evertick.store.verdicts import CHANGE_KINDS, Ending, change_facts
+from evertick.store.rows import FORMAT, Row, due_of, json_text, schedule_of, storable_text, stored_of
+from evertick.store.verdicts import CHANGE_KINDS, Ending, change_event
 
 __all__ = [
     "calendar_users",
@@ -55,7 +55,7 @@ _DUE = (
 )
 
 
-async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
+async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace = FIRST_PLACE) -> Due:
     found = await db.only_row("due_schedules", app, FORMAT, limit, *after)
     columns = [found[name] or () for name in _DUE]
     ids, ats = found["ids"] or [], found["ats"] or []
@@ -64,7 +64,7 @@ async def due_schedules(db: Statements, app: str, limit: int, after: DuePlace = 
         schedules=due_of(zip(*columns, strict=True)),
         next_at=found["next_at"],
         # Arrays are in the order of the index with the present plan, but SQL does not promise it.
-        goes_on=DuePlace(*max(zip(ats, ids, strict=True))) if len(ids) >= limit else None,
+        next_place=DuePlace(*max(zip(ats, ids, strict=True))) if len(ids) >= limit else None,
     )
 
 
@@ -73,7 +73,7 @@ async def stored_schedules(
 ) -> list[StoredSchedule]:
     if not ids and not keys:
         return []
-    names = [plain_text(key) for key in keys]
+    names = [storable_text(key) for key in keys]
     return _readable(await db.rows("stored_schedules", app, list(ids), names, FORMAT))
 
 
@@ -86,7 +86,7 @@ async def fingerprints(db: Statements, app: str) -> dict[str, int]:
 
 
 async def computed_with(db: Statements, app: str, fingerprint: str, *, after: int, limit: int) -> list[StoredSchedule]:
-    return _readable(await db.rows("computed_with", app, plain_text(fingerprint), after, FORMAT, limit))
+    return _readable(await db.rows("computed_with", app, storable_text(fingerprint), after, FORMAT, limit))
 
 
 def _readable(rows: Sequence[Row]) -> list[StoredSchedule]:
@@ -97,11 +97,11 @@ async def schedules(db: Statements, app: str, wanted: ScheduleFilter) -> list[Sc
     rows = await db.rows(
         "schedules.by_due" if wanted.is_by_due else "schedules",
         app,
-        plain_text(wanted.after_key) or "",
+        storable_text(wanted.after_key) or "",
         FORMAT,
-        None if wanted.keys is None else [plain_text(key) for key in wanted.keys],
+        None if wanted.keys is None else [storable_text(key) for key in wanted.keys],
         wanted.is_paused,
-        json_text({plain_text(k): plain_text(v) for k, v in wanted.labels.items()}) if wanted.labels else None,
+        json_text({storable_text(k): storable_text(v) for k, v in wanted.labels.items()}) if wanted.labels else None,
         wanted.limit,
     )
     found = _readable(rows)
@@ -118,11 +118,11 @@ async def calendars(db: Statements, app: str) -> dict[str, bytes]:
 
 
 async def calendar_users(db: Statements, app: str, name: str, *, limit: int = 1000) -> list[str]:
-    return [row["key"] for row in await db.rows("calendar_users", app, plain_text(name), limit)]
+    return [row["key"] for row in await db.rows("calendar_users", app, storable_text(name), limit)]
 
 
 async def remove_calendar(db: Statements, app: str, name: str) -> bool:
-    return await db.count("remove_calendar", app, plain_text(name)) > 0
+    return await db.count("remove_calendar", app, storable_text(name)) > 0
 
 
 async def failing(db: Statements, app: str, *, ids: Sequence[int] | None = None, limit: int = 1000) -> list[Failing]:
@@ -212,7 +212,7 @@ async def _lock_in_order(db: Statements, app: str, changes: Sequence[Change]) ->
 async def _publish(db: Statements, app: str, changes: Sequence[Change]) -> None:
     """In their order; consecutive changes of one kind together."""
     for kind, group in groupby(changes, key=lambda change: change.kind):
-        await publish(db, app, CHANGE_KINDS[kind], [change_facts(change) for change in group])
+        await publish(db, app, CHANGE_KINDS[kind], [change_event(change) for change in group])
 
 
 def _batches(changes: Sequence[Change]) -> list[list[int]]:
@@ -262,14 +262,14 @@ def _added(change: Change) -> tuple[object, ...]:
 
 def _definition_columns(definition: Definition) -> tuple[Any, ...]:
     """Its text and format, and the columns for filters."""
-    labels = {plain_text(name): plain_text(value) for name, value in definition.labels.items()}
+    labels = {storable_text(name): storable_text(value) for name, value in definition.labels.items()}
     return (
         json_text(definition),
         definition.format,
         json_text(labels) if labels else None,
         definition.pause_after,
-        plain_text(definition.when),
-        plain_text(definition.blackout),
+        storable_text(definition.when),
+        storable_text(definition.blackout),
     )
 
 

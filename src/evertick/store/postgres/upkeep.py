@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from evertick.model import Verdict
-from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATELY, LATELY_DUE, GapCut, Pulse
+from evertick.store.base import (
+    CLOCK_AHEAD,
+    CLOCK_FAR,
+    END_OF_TIME,
+    FAILED_LIMIT,
+    FAILED_MOMENT_WINDOW,
+    FAILED_WINDOW,
+    GapCut,
+    Pulse,
+)
 from evertick.store.postgres.connection import Statements, columns_of
 from evertick.store.postgres.feed import prune_feed, publish_runs
 from evertick.store.postgres.limits import enter_gate, make_room, release_stuck
@@ -140,7 +149,7 @@ async def _prune_finished(batch: _PruneBatch, before: int) -> None:
 async def pulse(db: Statements, app: str) -> Pulse:
     row = await db.only_row("pulse", app, _COUNT_MOST, _SCHEDULES_MOST)
     now = row["now"]
-    failed = await db.rows("pulse.failed", app, now - LATELY, now - LATELY_DUE, FAILED_MOST)
+    failed = await db.rows("pulse.failed", app, now - FAILED_WINDOW, now - FAILED_MOMENT_WINDOW, FAILED_LIMIT)
     return Pulse(
         now=now,
         waiting=row["waiting"],
@@ -170,9 +179,9 @@ async def find_mistimed(db: Statements, app: str, limit: int, since: int | None 
         add_rows(found, kind, await db.rows(f"clock.{kind}", app, ahead, limit))
     # Runs created at a wrong time prove it too; waiting rows are then found by the earliest of these times.
     for kind in ("runs", "messages"):
-        rows = await db.rows(f"clock.{kind}", app, ahead, EVER, now + CLOCK_FAR, limit)
+        rows = await db.rows(f"clock.{kind}", app, ahead, END_OF_TIME, now + CLOCK_FAR, limit)
         found.times.extend(row["at"] for row in rows if row["at"] is not None)
-    earliest = min([*found.times, *([] if since is None else [since])], default=EVER)
+    earliest = min([*found.times, *([] if since is None else [since])], default=END_OF_TIME)
     for kind in ("runs", "messages"):
         add_rows(found, kind, await db.rows(f"clock.{kind}", app, ahead, earliest, now + CLOCK_FAR, limit))
     return found, now

@@ -39,7 +39,6 @@ __all__ = [
     "UNWRITABLE",
     "NumberedConnection",
     "StoreTime",
-    "as_it_can_be_opened",
     "by_number",
     "check_integers",
     "check_version",
@@ -48,11 +47,12 @@ __all__ = [
     "data_version",
     "draw_fence",
     "each_by_number",
-    "file_is_there",
+    "file_exists",
     "in_parts",
     "is_alive",
     "numbered",
     "open_file",
+    "read_only_if_needed",
     "refuse_other_files",
     "savepoint",
     "transaction",
@@ -244,10 +244,10 @@ def check_version() -> None:
         )
 
 
-def as_it_can_be_opened(where: Location) -> Location:
+def read_only_if_needed(where: Location) -> Location:
     """The location, for reading only if this user cannot write it: no permission, or a read-only file system."""
     path = where.path
-    if path is None or not file_is_there(path) or Path(path).is_dir():
+    if path is None or not file_exists(path) or Path(path).is_dir():
         return where
     real = os.path.realpath(path)
     has_log, has_index = os.path.exists(f"{real}-wal"), os.path.exists(f"{real}-shm")
@@ -320,7 +320,7 @@ def connect_to_read(where: Location) -> sqlite3.Connection:
 def open_file(where: Location, *, may_create: bool) -> sqlite3.Connection:
     """The first connection: checks the path, creates the file if allowed, and turns on WAL."""
     _check_path(where, may_create=may_create)
-    if may_create and as_it_can_be_opened(where).is_read_only:
+    if may_create and read_only_if_needed(where).is_read_only:
         raise StoreRefused(
             f"the {where.description} cannot be written: {why_read_only(where)}",
             fix="give this user the right to write, or only read it with `evertick history`, `evertick list` and so on",
@@ -379,7 +379,7 @@ def _check_path(where: Location, *, may_create: bool) -> None:
     if where.path is None:
         return
     path = Path(where.path)
-    is_there = file_is_there(where.path)
+    is_there = file_exists(where.path)
     if is_there and path.is_dir():
         raise StoreRefused(
             f"the store {where.path} is a directory", fix=f"name a file in it, like {path / 'evertick.db'}"
@@ -398,7 +398,7 @@ def _check_path(where: Location, *, may_create: bool) -> None:
         )
 
 
-def file_is_there(path: str) -> bool:
+def file_exists(path: str) -> bool:
     """Whether anything has that name. Refuses if this user may not enter the directory, so that it is unknown."""
     try:
         os.stat(path)

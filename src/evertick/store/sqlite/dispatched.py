@@ -24,11 +24,11 @@ from evertick.store.dispatched import (
     WorkerLog,
     all_answers,
     apply_all,
-    bare_report,
     check_runs,
+    minimal_report,
     worker_log_lines,
 )
-from evertick.store.rows import dispatch_terms_of, json_text, plain_text
+from evertick.store.rows import dispatch_terms_of, json_text, storable_text
 from evertick.store.sqlite.connection import SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import EndedRun, end, end_reported, forget, return_runs
 from evertick.store.sqlite.feed import publish_runs
@@ -69,14 +69,14 @@ def _apply_one(db: sqlite3.Connection, now: int, app: str, report: Report) -> Re
                 return apply_reports(db, now, app, [writable])[0]
         except UNWRITABLE as error:
             log.error("run %s: app %r: a report cannot be stored: %s", report.id, app, error)
-            writable = bare_report(report, error)
+            writable = minimal_report(report, error)
     return STALE
 
 
 def _write_progress(db: sqlite3.Connection, app: str, progress: Sequence[RunProgress]) -> None:
     groups: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     for each in progress:
-        text, worker = plain_text(each.progress_text), plain_text(each.worker)
+        text, worker = storable_text(each.progress_text), storable_text(each.worker)
         groups[each.pushed_at, each.taken_at, each.deadline, each.progress, text, worker].append(each.id)
     for known, ids in groups.items():
         db.execute(SQL["apply_reports.progress"], (app, json_text(ids), *known))
@@ -141,7 +141,7 @@ def check_dispatched(
         released=released,
         ended=[(ending.id, ending.verdict) for ending in checked.ends],
         freed=has_freed,
-        has_killed=bool(checked.kills),
+        has_kill_messages=bool(checked.kills),
     )
 
 

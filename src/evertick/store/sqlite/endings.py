@@ -16,12 +16,12 @@ import msgspec
 
 from evertick.model import Outcome, Verdict
 from evertick.store.base import FinishAnswer, Finished
-from evertick.store.rows import json_text, phases_text, plain_text
+from evertick.store.rows import json_text, phases_text, storable_text
 from evertick.store.sqlite.connection import PART_MOST, SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.feed import publish_ended, publish_runs
 from evertick.store.sqlite.limits import make_room
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.verdicts import RETURN_KINDS, Ending, bare_outcome, cancelled_outcome
+from evertick.store.verdicts import RETURN_KINDS, Ending, cancelled_outcome, minimal_outcome
 
 __all__ = [
     "EndedRun",
@@ -121,7 +121,7 @@ def _finish_one(db: sqlite3.Connection, now: int, app: str, node: str, outcome: 
                 return finish(db, now, app, node, [writable])
         except UNWRITABLE as error:
             log.error("run %s: app %r: the outcome cannot be stored: %s", outcome.id, app, error)
-            writable = bare_outcome(outcome, error)
+            writable = minimal_outcome(outcome, error)
     return Finished(answers=["lost"], freed=False)
 
 
@@ -132,7 +132,7 @@ def end(db: sqlite3.Connection, now: int, app: str, endings: Sequence[Ending]) -
     db.executemany(SQL["run.leave_line"], [(app, ending.id) for ending in endings])
     groups: defaultdict[tuple[Verdict, str | None], list[str]] = defaultdict(list)
     for ending in endings:
-        groups[ending.verdict, plain_text(ending.reason)].append(ending.id)
+        groups[ending.verdict, storable_text(ending.reason)].append(ending.id)
     ended = _ended.decode(db.execute(SQL["run.ending"], (app, json_text([each.id for each in endings]))).fetchone()[0])
     for (verdict, reason), ids in groups.items():
         written = db.execute(SQL["run.end"], (app, json_text(ids), verdict, reason, now))
@@ -187,7 +187,7 @@ def _details(outcome: Outcome) -> tuple[str | None, ...] | None:
     if outcome.reason is None and outcome.error is None and outcome.result is None and not outcome.phases:
         return None
     result = None if outcome.result is None else outcome.result.decode()
-    return plain_text(outcome.reason), plain_text(outcome.error), result, phases_text(outcome.phases)
+    return storable_text(outcome.reason), storable_text(outcome.error), result, phases_text(outcome.phases)
 
 
 def _warn_of_dropped(app: str, ids: Collection[str], written: int) -> None:
@@ -200,7 +200,7 @@ def return_runs(db: sqlite3.Connection, now: int, app: str, returned: Sequence[O
         return
     dispatched: dict[str, str] = {}
     for outcome in returned:
-        reason, error = plain_text(outcome.reason), plain_text(outcome.error)
+        reason, error = storable_text(outcome.reason), storable_text(outcome.error)
         match outcome.kind:
             case "retry":
                 phases = phases_text(outcome.phases)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from evertick.model.feed import Cursor, FeedKind, in_rows
 from evertick.store.base import FeedRead, FeedRow, FeedState
-from evertick.store.rows import json_text, plain_text
+from evertick.store.rows import json_text, storable_text
 from evertick.store.sqlite.connection import SQL
 
 __all__ = [
@@ -47,7 +47,7 @@ def publish_runs(
     """Changes of live runs; without a given reason, with the reason of the run."""
     if not ids or not _has_feed(db, app):
         return
-    texts = [plain_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
+    texts = [storable_text(reason) for reason in reasons] if reasons is not None else [None] * len(ids)
     for part in in_rows(list(zip(ids, texts, strict=True))):
         db.execute(SQL["feed.publish_runs"], (app, now, kind, json_text(part)))
 

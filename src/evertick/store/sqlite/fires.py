@@ -19,8 +19,8 @@ from typing import Literal
 import msgspec
 
 from evertick.model import Cause, NewGap, NewRun, Reason, State, Verdict
-from evertick.store.base import Advance, Recorded, fires_counted
-from evertick.store.rows import json_text, plain_text
+from evertick.store.base import Advance, Recorded, count_fires
+from evertick.store.rows import json_text, storable_text
 from evertick.store.sqlite.connection import SQL, check_integers, draw_fence, in_parts, is_alive, savepoint
 from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import publish, publish_gaps, publish_runs
@@ -158,7 +158,7 @@ def _insert(db: sqlite3.Connection, now: int, app: str, new_rows: Sequence[_NewR
             run.queue,
             run.priority,
             State.RUNNING if is_claimed else state,
-            plain_text(run.reason),
+            storable_text(run.reason),
             json_text(run.labels) if run.labels else None,
             run.expires,
             run.unique_key if run.unique_for is None else None,
@@ -241,7 +241,7 @@ def _is_plain(advance: Advance) -> bool:
         and not advance.replaces_live
         and advance.after_end is None
         and advance.occurrences is None
-        and advance.takes_back is None
+        and advance.undoes_run is None
     )
 
 
@@ -254,7 +254,7 @@ def _apply_batch(
     if not insert_batch(db, now, app, [run for advance in taken for run in advance.runs], claimant):
         return {}
     for part in in_parts(taken):
-        _move_cursors(db, [(advance, 0, fires_counted(advance.runs)) for advance in part])
+        _move_cursors(db, [(advance, 0, count_fires(advance.runs)) for advance in part])
     _insert_gaps(db, now, app, [(advance.schedule_id, gap) for advance in taken for gap in advance.gaps], claimant)
     return {advance.schedule_id: advance.schedule_id in matching for advance in advances}
 
@@ -314,20 +314,20 @@ def apply_advance(
     if by_hand and len(by_hand) == len(advance.runs):
         claimant.duplicates += by_hand
         return False
-    if advance.takes_back is not None and not _is_early(db, app, advance, advance.takes_back):
+    if advance.undoes_run is not None and not _is_early(db, app, advance, advance.undoes_run):
         return False
     of_nodes = {run.id for run in duplicates if run.cause is Cause.EVERY_NODE}
-    fires = fires_counted(advance.runs, of_nodes) - (advance.takes_back is not None)
+    fires = count_fires(advance.runs, of_nodes) - (advance.undoes_run is not None)
     if not _matching(db, app, [advance], claimant):
         return False
     _move_cursors(db, [(advance, bump or int(advance.occurrences is not None), fires)])
     if advance.occurrences is not None:
         overrides = json_text(advance.occurrences) if advance.occurrences else None
         db.execute(SQL["record_fires.decide"], (advance.schedule_id, overrides))
-    if advance.takes_back is not None or advance.replaces_live:
+    if advance.undoes_run is not None or advance.replaces_live:
         claimant.publish(now, app)
-    if advance.takes_back is not None:
-        _undo_early(db, now, app, advance.schedule_id, advance.takes_back)
+    if advance.undoes_run is not None:
+        _undo_early(db, now, app, advance.schedule_id, advance.undoes_run)
     # A run that is not inserted replaces none.
     if advance.replaces_live and not duplicates and not _was_written(db, app, advance):
         _replace_live(db, now, app, advance.schedule_id)
@@ -381,7 +381,7 @@ def _insert_gaps(
     check_integers(number for _, gap in gaps for number in (gap.first_at, gap.last_at, gap.count))
     for part in in_parts(gaps):
         rows = [
-            (schedule, gap.first_at, gap.last_at, gap.count, int(gap.is_exact), gap.verdict, plain_text(gap.reason))
+            (schedule, gap.first_at, gap.last_at, gap.count, int(gap.is_exact), gap.verdict, storable_text(gap.reason))
             for schedule, gap in part
         ]
         claimant.add_gaps(row["id"] for row in db.execute(SQL["record_fires.gaps"], (app, json_text(rows), now)))
@@ -411,5 +411,5 @@ def _replace_live(db: sqlite3.Connection, now: int, app: str, schedule: int) -> 
 
 def _note_failure(db: sqlite3.Connection, app: str, advance: Advance, error: str, next_at: int | None) -> bool:
     guard = (advance.version, advance.fire_at, advance.at)
-    noted = db.execute(SQL["record_fires.fail"], (advance.schedule_id, app, next_at, plain_text(error), *guard))
+    noted = db.execute(SQL["record_fires.fail"], (advance.schedule_id, app, next_at, storable_text(error), *guard))
     return noted.rowcount == 1

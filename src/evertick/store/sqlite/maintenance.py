@@ -22,10 +22,10 @@ from evertick.store.base import Checked, Freed, StoreStatus, TableRows
 from evertick.store.sqlite.connection import (
     FILE_MODE,
     SQL,
-    as_it_can_be_opened,
     check_version,
     connect,
     open_file,
+    read_only_if_needed,
     refuse_other_files,
     transaction,
     translated,
@@ -105,7 +105,7 @@ class FileMaintenance:
     def _open(self, *, may_create: bool, is_change: bool) -> sqlite3.Connection:
         if may_create:
             return open_file(self._where, may_create=True)
-        where = as_it_can_be_opened(self._where)
+        where = read_only_if_needed(self._where)
         if where.is_read_only and is_change:
             raise StoreRefused(
                 f"the {where.description} cannot be written: {why_read_only(where)}",
@@ -122,7 +122,7 @@ class FileMaintenance:
         has_meta = "evertick_meta" in tables
         meta = db.execute(SQL["maintenance.meta"]).fetchone() if has_meta else None
         file_system = None if self._path is None else file_system_of(self._path)
-        is_immutable = as_it_can_be_opened(self._where).access == "immutable"
+        is_immutable = read_only_if_needed(self._where).access == "immutable"
         return StoreStatus(
             description=self._where.description,
             engine=f"SQLite {sqlite3.sqlite_version}",

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 
 from evertick.model import Duty, Node, Reason, Verdict
 from evertick.model.feed import FeedKind
-from evertick.store.base import EVER, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
-from evertick.store.rows import duty_hold_of, duty_of, json_text, node_of, plain_text
+from evertick.store.base import END_OF_TIME, Beat, DutyHolds, DutyTick, NodeJoin, Rehomed, TaskTerms, Ticks
+from evertick.store.rows import duty_hold_of, duty_of, json_text, node_of, storable_text
 from evertick.store.sqlite.claims import ClaimQuery, read_candidates
 from evertick.store.sqlite.connection import SQL, is_alive
 from evertick.store.sqlite.endings import end
 from evertick.store.sqlite.feed import publish, publish_nodes, publish_runs
 from evertick.store.sqlite.limits import make_room
-from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, ending_of_lost, may_be_taken
+from evertick.store.verdicts import DEADLINE_MARGIN, REHOMED_MOST, Ending, can_be_claimed, ending_of_lost
 
 __all__ = [
     "beat",
@@ -95,7 +95,7 @@ def leave(db: sqlite3.Connection, now: int, node: str) -> None:
     die(db, now, node, "node.left")
 
 
-def judge(db: sqlite3.Connection, now: int, until: int = EVER) -> list[str]:
+def judge(db: sqlite3.Connection, now: int, until: int = END_OF_TIME) -> list[str]:
     if now > until:
         return []
     dead = [row["id"] for row in db.execute(SQL["judge"], (now,)).fetchall()]
@@ -117,7 +117,7 @@ def rehome(
     queues: Sequence[str],
     tasks: Mapping[str, TaskTerms],
     limit: int,
-    until: int = EVER,
+    until: int = END_OF_TIME,
 ) -> Rehomed:
     if not is_alive(db, node):
         return Rehomed(now=now, fence=0, claimed=[], released=[], ended=[])
@@ -132,7 +132,7 @@ def rehome(
     bound = db.execute(SQL["rehome.bound"], (app, REHOMED_MOST)).fetchall()
     endings += [Ending(row["id"], Verdict.LOST, Reason.NODE_GONE) for row in bound]
     has_freed = end(db, now, app, endings)
-    mine = [row["id"] for row in left if row["queue"] in queues and may_be_taken(row, tasks)][:limit]
+    mine = [row["id"] for row in left if row["queue"] in queues and can_be_claimed(row, tasks)][:limit]
     others = [row["id"] for row in left if row["id"] not in set(mine)]
     # Before the columns of the dead node are overwritten, also for runs that are claimed here at once.
     publish_runs(db, now, app, "run.released", [row["id"] for row in left], [Reason.NODE_DIED] * len(left))
@@ -165,7 +165,7 @@ def hold_duties(db: sqlite3.Connection, now: int, app: str, node: str, names: Se
 
 
 def tick_duty(db: sqlite3.Connection, now: int, app: str, node: str, tick: DutyTick) -> bool:
-    values = (tick.has_acted, tick.next_at, plain_text(tick.error), now)
+    values = (tick.has_acted, tick.next_at, storable_text(tick.error), now)
     return db.execute(SQL["tick_duty"], (app, tick.name, node, tick.term, *values)).rowcount > 0
 
 

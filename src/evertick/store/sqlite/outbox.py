@@ -16,7 +16,7 @@ import msgspec
 
 from evertick.model import ClaimedMessage, Message, MessageFate, MessageOutcome, MessageState, NewMessage, Reason
 from evertick.store.base import ChannelPulse, FinishAnswer, MessageClaim, MessageFilter
-from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, plain_text, read_each
+from evertick.store.rows import LOST_DELIVERY, claimed_message_of, json_text, message_of, read_each, storable_text
 from evertick.store.sqlite.connection import SQL, check_integers, draw_fence, in_parts, is_alive
 from evertick.store.verdicts import unreadable_messages
 
@@ -119,7 +119,7 @@ def settle_messages(
     groups: defaultdict[tuple[MessageFate, int, int, int, str | None], list[str]] = defaultdict(list)
     for id_, each in first.items():
         if id_ in held:
-            groups[each.kind, each.attempts, each.delay, each.remember, plain_text(each.error)].append(id_)
+            groups[each.kind, each.attempts, each.delay, each.remember, storable_text(each.error)].append(id_)
     for (kind, attempts, delay, remember, error), ids in groups.items():
         if kind in ("sent", "dead"):
             db.execute(SQL["settle_messages.end"], (json_text(ids), kind, attempts, error, now, remember))

@@ -17,15 +17,15 @@ from evertick.store.base import Cancelled, Note, Owned, RunFilter
 from evertick.store.rows import (
     attempt_of,
     gap_of,
-    is_all_there,
+    is_self_contained,
     json_text,
     lines_of,
     lines_text,
     phases_text,
-    plain_text,
     read_each,
     run_as_enqueued,
     run_of,
+    storable_text,
 )
 from evertick.store.sqlite.connection import SQL, UNWRITABLE, savepoint
 from evertick.store.sqlite.endings import end
@@ -57,7 +57,7 @@ def enqueue(db: sqlite3.Connection, now: int, app: str, runs: Sequence[NewRun]) 
     else:
         answers = [_enqueue_one(db, now, app, run, claimant) for run in runs]
     claimant.publish(now, app)
-    if all(is_new for _, is_new in answers) and all(is_all_there(run) for run in runs):
+    if all(is_new for _, is_new in answers) and all(is_self_contained(run) for run in runs):
         return [run_as_enqueued(app, now, run) for run in runs]
     ids = tuple(dict.fromkeys(id_ for id_, _ in answers))
     stored = {run.id: run for run in read_runs(db, now, app, RunFilter(ids=ids, limit=len(ids)))}
@@ -106,7 +106,7 @@ def note_each(db: sqlite3.Connection, now: int, app: str, node: str, notes: Sequ
 
 def _note_one(db: sqlite3.Connection, app: str, node: str, one: Note) -> bool:
     claim_of = (app, one.id, node, one.fence)
-    progress = one.progress, plain_text(one.progress_text), phases_text(one.phases)
+    progress = one.progress, storable_text(one.progress_text), phases_text(one.phases)
     guarded = db.execute(SQL["note.progress"], (*claim_of, *progress))
     if guarded.rowcount == 0 and db.execute(SQL["note.is_own_end"], claim_of).fetchone() is None:
         return False
@@ -128,7 +128,7 @@ def _cancel_one(db: sqlite3.Connection, now: int, app: str, id_: str, reason: st
         case State.DONE:
             return Cancelled(id=id_, answer="done")
         case State.RUNNING | State.DISPATCHED:
-            db.execute(SQL["cancel.ask"], (app, id_, plain_text(reason), now))
+            db.execute(SQL["cancel.ask"], (app, id_, storable_text(reason), now))
             return Cancelled(id=id_, answer="asked")
         case _:
             end(db, now, app, [Ending(id_, Verdict.CANCELLED, reason or Reason.REQUESTED)])

@@ -14,7 +14,7 @@ import msgspec
 
 from evertick.model import Definition, Reason, Schedule, Verdict
 from evertick.store.base import (
-    VERY_FIRST,
+    FIRST_PLACE,
     Change,
     Due,
     DuePlace,
@@ -30,7 +30,7 @@ from evertick.store.sqlite.endings import count_from_end, end
 from evertick.store.sqlite.feed import publish
 from evertick.store.sqlite.fires import Claimant, apply_advance
 from evertick.store.sqlite.outbox import write_messages
-from evertick.store.verdicts import CHANGE_KINDS, Ending, change_facts
+from evertick.store.verdicts import CHANGE_KINDS, Ending, change_event
 
 __all__ = [
     "calendar_users",
@@ -52,19 +52,19 @@ _rows = msgspec.json.Decoder(list[tuple[Any, ...]])
 _ID, _AT = DueSchedule.__struct_fields__.index("id"), DueSchedule.__struct_fields__.index("at")
 
 
-def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after: DuePlace = VERY_FIRST) -> Due:
+def due_schedules(db: sqlite3.Connection, now: int, app: str, limit: int, after: DuePlace = FIRST_PLACE) -> Due:
     schedules: list[DueSchedule] = []
-    goes_on: DuePlace | None = after
+    next_place: DuePlace | None = after
     for first in range(0, limit, PART_MOST):
-        if goes_on is None:
+        if next_place is None:
             break
         most = min(PART_MOST, limit - first)
-        rows = _rows.decode(db.execute(SQL["due_schedules"], (app, now, FORMAT, most, *goes_on)).fetchone()[0])
+        rows = _rows.decode(db.execute(SQL["due_schedules"], (app, now, FORMAT, most, *next_place)).fetchone()[0])
         schedules += due_of(rows)
-        goes_on = DuePlace(rows[-1][_AT], rows[-1][_ID]) if len(rows) == most else None
+        next_place = DuePlace(rows[-1][_AT], rows[-1][_ID]) if len(rows) == most else None
     following = db.execute(SQL["due_schedules.next"], (app, now, FORMAT)).fetchone()
     next_at = None if following is None else following["at"]
-    return Due(now=now, schedules=schedules, next_at=next_at, goes_on=goes_on)
+    return Due(now=now, schedules=schedules, next_at=next_at, next_place=next_place)
 
 
 def stored_schedules(
@@ -211,7 +211,7 @@ def _apply(db: sqlite3.Connection, now: int, app: str, change: Change) -> bool:
     is_taken = _add(db, now, app, change) if change.kind == "add" else _change(db, now, app, change)
     if is_taken:
         write_messages(db, now, app, change.messages)
-        publish(db, now, app, CHANGE_KINDS[change.kind], [change_facts(change)])
+        publish(db, now, app, CHANGE_KINDS[change.kind], [change_event(change)])
     return is_taken
 
 

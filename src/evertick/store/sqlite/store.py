@@ -26,9 +26,9 @@ from evertick.store.sqlite.connection import (
     SQL,
     UNWRITABLE,
     StoreTime,
-    as_it_can_be_opened,
     check_version,
     open_file,
+    read_only_if_needed,
     translated,
     warn_of_network,
 )
@@ -126,7 +126,7 @@ class SqliteStore(SessionStore[StoreSession]):
                 return
             check_version()
             if migrate == "check":
-                self._where = as_it_can_be_opened(self._where)
+                self._where = read_only_if_needed(self._where)
             warn_of_network(self._where)
             db = open_file(self._where, may_create=migrate == "auto")
             try:

@@ -6,7 +6,16 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from evertick.model import Verdict
-from evertick.store.base import CLOCK_AHEAD, CLOCK_FAR, EVER, FAILED_MOST, LATELY, LATELY_DUE, GapCut, Pulse
+from evertick.store.base import (
+    CLOCK_AHEAD,
+    CLOCK_FAR,
+    END_OF_TIME,
+    FAILED_LIMIT,
+    FAILED_MOMENT_WINDOW,
+    FAILED_WINDOW,
+    GapCut,
+    Pulse,
+)
 from evertick.store.rows import DATED, WAITING, MistimedRows, add_rows, json_text
 from evertick.store.sqlite.connection import SQL
 from evertick.store.sqlite.feed import prune_feed, publish_runs
@@ -160,7 +169,9 @@ def pulse(db: sqlite3.Connection, now: int, app: str) -> Pulse:
     def counted(name: str) -> int:
         return int(db.execute(SQL[name], (app, _COUNT_MOST)).fetchone()[0])
 
-    failed = db.execute(SQL["pulse.failed"], (app, now - LATELY, now - LATELY_DUE, FAILED_MOST)).fetchall()
+    failed = db.execute(
+        SQL["pulse.failed"], (app, now - FAILED_WINDOW, now - FAILED_MOMENT_WINDOW, FAILED_LIMIT)
+    ).fetchall()
     return Pulse(
         now=now,
         waiting=counted("pulse.waiting"),
@@ -216,9 +227,9 @@ def find_mistimed(
         add_rows(found, kind, db.execute(SQL[f"clock.{kind}"], (app, ahead, limit)).fetchall())
     # Runs created at a wrong time prove it too; waiting rows are then found by the earliest of these times.
     for kind in ("runs", "messages"):
-        values = (app, ahead, EVER, now + CLOCK_FAR, limit)
+        values = (app, ahead, END_OF_TIME, now + CLOCK_FAR, limit)
         found.times.extend(row["at"] for row in db.execute(SQL[f"clock.{kind}"], values) if row["at"] is not None)
-    earliest = min([*found.times, *([] if since is None else [since])], default=EVER)
+    earliest = min([*found.times, *([] if since is None else [since])], default=END_OF_TIME)
     for kind in ("runs", "messages"):
         values = (app, ahead, earliest, now + CLOCK_FAR, limit)
         add_rows(found, kind, db.execute(SQL[f"clock.{kind}"], values).fetchall())

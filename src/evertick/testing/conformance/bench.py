@@ -36,7 +36,7 @@ from evertick.model import (
     Verdict,
 )
 from evertick.store.base import (
-    EVER,
+    END_OF_TIME,
     Advance,
     Change,
     Claim,
@@ -458,7 +458,7 @@ class Bench:
         tasks: Mapping[str, TaskTerms] = TERMS,
         queues: Sequence[str] = ("default",),
         app: str = APP,
-        until: int = EVER,
+        until: int = END_OF_TIME,
     ) -> Rehomed:
         answer = await self.store.rehome(app, node, queues, tasks, limit, until)
         self._sightings.claim(answer.claimed, answer.fence)

@@ -463,7 +463,7 @@ class Dispatched:
         held = await dispatch(bench, await bench.node(), retry_delay=MINUTE)
         before = await bench.now()
         answer = await answer_to(bench, report_of(held, "fail", error="no", reason="broken"))
-        assert (answer.answer, answer.verdict, answer.is_put_back) == ("done", None, True)
+        assert (answer.answer, answer.verdict, answer.is_returned) == ("done", None, True)
         run = await bench.run(held.id)
         assert (run.state, run.attempts, run.losses, run.error) == (State.WAITING, 1, 0, "no")
         assert before + MINUTE <= us(run.due_at) <= await bench.now() + MINUTE
@@ -524,7 +524,7 @@ class Dispatched:
         node = await bench.node()
         held = await dispatch(bench, node)
         answer = await answer_to(bench, report_of(held, "release", reason="shutdown"))
-        assert (answer.answer, answer.is_put_back) == ("done", True)
+        assert (answer.answer, answer.is_returned) == ("done", True)
         run = await bench.run(held.id)
         assert (run.state, run.attempts, run.losses) == (State.WAITING, 0, 0)
         again = await dispatch(bench, node, held.id)
@@ -628,7 +628,7 @@ class Dispatched:
     async def test_a_worker_whose_time_is_over_is_told_to_stop(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), progress_timeout=0, kill=KILLS)
         await report(bench, report_of(held, "taken"))
-        assert (await check(bench)).has_killed
+        assert (await check(bench)).has_kill_messages
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "no_progress"}
 
@@ -644,7 +644,7 @@ class Dispatched:
         always = ReportWindow(0, await bench.now() + HOUR)
         for windows in ({}, {"another": always, KILLS: always}):
             checked = await check(bench, windows=windows)
-            assert (checked.released, checked.ended, checked.has_killed) == ([], [], False)
+            assert (checked.released, checked.ended, checked.has_kill_messages) == ([], [], False)
         for held in (untaken, silent, once):
             assert (await dispatched_run(bench, held.id)).losses == 0
         assert await report(bench, report_of(once, "finish")) == ["done"]
@@ -722,7 +722,7 @@ class Dispatched:
             await bench.cancel(taken.id)
             assert (await heartbeat.beat(node, HOUR)).has_dispatched_cancels
             checked = await check(bench, windows={})
-            assert (checked.ended, checked.has_killed) == ([(unsent.id, Verdict.CANCELLED)], True)
+            assert (checked.ended, checked.has_kill_messages) == ([(unsent.id, Verdict.CANCELLED)], True)
             assert not (await heartbeat.beat(node, HOUR)).has_dispatched_cancels
         await bench.pass_time(2 * bench.short)
         assert (await check(bench, windows={})).ended == [(taken.id, Verdict.CANCELLED)]
@@ -740,7 +740,7 @@ class Dispatched:
         async with bench.heartbeat() as heartbeat:
             assert (await heartbeat.beat(node, HOUR)).has_dispatched
         checked = await check(bench)
-        assert (checked.ended, checked.has_killed) == ([(held.id, Verdict.CANCELLED)], False)
+        assert (checked.ended, checked.has_kill_messages) == ([(held.id, Verdict.CANCELLED)], False)
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
         assert await messages(bench) == []
@@ -751,7 +751,7 @@ class Dispatched:
         await bench.store.claim_messages(APP, node, {CHANNEL: 1}, ())
         await bench.cancel(held.id)
         checked = await check(bench)
-        assert (checked.ended, checked.has_killed) == ([], True)
+        assert (checked.ended, checked.has_kill_messages) == ([], True)
         assert (await dispatched_run(bench, held.id)).is_cancel_requested
 
     async def test_a_cancelled_run_that_no_worker_has_ends_at_once_and_is_no_loss(self, bench: Bench) -> None:
@@ -759,7 +759,7 @@ class Dispatched:
         await report(bench, report_of(held, "pushed"))
         await bench.cancel(held.id, reason="unwanted")
         checked = await check(bench)
-        assert (checked.ended, checked.has_killed) == ([(held.id, Verdict.CANCELLED)], True)
+        assert (checked.ended, checked.has_kill_messages) == ([(held.id, Verdict.CANCELLED)], True)
         run = await bench.run(held.id)
         assert (run.verdict, run.reason, run.losses) == (Verdict.CANCELLED, "unwanted", 0)
         # Its message may still be in the queue: whoever takes it finds that, and is not listened to.
@@ -788,7 +788,7 @@ class Dispatched:
         held = await dispatch(bench, await bench.node(), kill=KILLS)
         await report(bench, report_of(held, "pushed"))
         await bench.cancel(held.id)
-        assert (await check(bench, windows={})).has_killed
+        assert (await check(bench, windows={})).has_kill_messages
         before = await bench.now()
         await report(bench, report_of(held, "taken"))
         run = await dispatched_run(bench, held.id)
@@ -801,10 +801,10 @@ class Dispatched:
         held = await dispatch(bench, await bench.node(), kill=KILLS, retry_delay=0)
         await report(bench, report_of(held, "taken"))
         assert await bench.cancel(held.id, reason="unwanted") == ["asked"]
-        assert (await check(bench)).has_killed
+        assert (await check(bench)).has_kill_messages
         # Told once, and given its time.
         again = await check(bench)
-        assert (again.ended, again.has_killed) == ([], False)
+        assert (again.ended, again.has_kill_messages) == ([], False)
         [message] = await bench.store.messages(APP, MessageFilter(channel=KILLS))
         assert message.body == {"v": 1, "run": held.id, "fence": held.fence, "why": "unwanted"}
         assert (await answer_to(bench, report_of(held, "fail", error="killed"))).verdict is Verdict.CANCELLED
@@ -850,7 +850,7 @@ class Dispatched:
         newer = a_fire(schedule, state=State.BLOCKED)
         assert (await bench.record(an_advance(schedule, newer, replaces_live=True))).taken == [True]
         assert await bench.state(newer.id) is State.BLOCKED
-        assert (await check(bench)).has_killed
+        assert (await check(bench)).has_kill_messages
         await report(bench, report_of(held, "fail"))
         assert ((await bench.run(held.id)).verdict, (await bench.run(held.id)).reason) == (
             Verdict.CANCELLED,
@@ -953,7 +953,7 @@ class Dispatched:
         await report(bench, report_of(held, "taken"))
         assert await bench.change("remove", await bench.stored())
         checked = await check(bench)
-        assert (checked.ended, checked.has_killed) == ([], False)
+        assert (checked.ended, checked.has_kill_messages) == ([], False)
         assert await report(bench, report_of(held, "finish")) == ["done"]
 
     @pytest.mark.parametrize("is_pushed", [False, True])

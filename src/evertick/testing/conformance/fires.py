@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from evertick.model import Cause, Definition, Occurrence, Pause, Reason, State, Verdict
-from evertick.store.base import VERY_FIRST, Change, StoredSchedule
+from evertick.store.base import FIRST_PLACE, Change, StoredSchedule
 from evertick.testing.conformance.bench import (
     APP,
     HOUR,
@@ -66,11 +66,11 @@ class Fires:
         ids = sorted([(await bench.add(f"s{number}", fire_at=now - 20)).id for number in range(4)])
         last = await bench.add("last", fire_at=now - 10)
         pages = []
-        after = VERY_FIRST
+        after = FIRST_PLACE
         for _ in range(4):
             due = await bench.store.due_schedules(APP, 2, after)
             pages.append([found.id for found in due.schedules])
-            assert due.goes_on == (due.schedules[-1].place if len(due.schedules) == 2 else None)
+            assert due.next_place == (due.schedules[-1].place if len(due.schedules) == 2 else None)
             after = due.schedules[-1].place if due.schedules else after
             await bench.add(f"before{len(pages)}", fire_at=now - 30)
         assert pages == [ids[:2], ids[2:], [last.id], []]
@@ -80,8 +80,8 @@ class Fires:
         moved, kept = [await bench.add(key, fire_at=now - 20) for key in ("moved", "kept")]
         [seen] = (await bench.store.due_schedules(APP, 1)).schedules
         assert seen.id == moved.id
-        goes_on = an_advance(moved, a_fire(moved), next_fire_at=now - 10, next_at=now - 10)
-        assert (await bench.record(goes_on)).taken == [True]
+        next_place = an_advance(moved, a_fire(moved), next_fire_at=now - 10, next_at=now - 10)
+        assert (await bench.record(next_place)).taken == [True]
         found = (await bench.store.due_schedules(APP, 10, seen.place)).schedules
         assert [(each.id, each.at) for each in found] == [(kept.id, now - 20), (moved.id, now - 10)]
 

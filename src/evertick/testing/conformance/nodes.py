@@ -11,7 +11,7 @@ import pytest
 from evertick.errors import EvertickError
 from evertick.model import LOSSES_MAX, Node, Phase, Reason, State, Verdict
 from evertick.model.every_node import own_queue
-from evertick.store.base import EVER, NodeJoin, RunFilter, TaskTerms
+from evertick.store.base import END_OF_TIME, NodeJoin, RunFilter, TaskTerms
 from evertick.testing.conformance.bench import (
     APP,
     DAY,
@@ -449,7 +449,7 @@ class Nodes:
         held = await bench.hold(node, terms=terms)
         asked_at = await bench.now()
         await bench.pass_time(DAY)
-        for asker, until in ((node, EVER), (other, asked_at + SECOND)):
+        for asker, until in ((node, END_OF_TIME), (other, asked_at + SECOND)):
             answer = await bench.rehome(asker, tasks={TASK: terms}, until=until)
             assert (answer.claimed, answer.released, answer.ended) == ([], [], [])
         assert [run.id for run in (await bench.rehome(other, tasks={TASK: terms})).claimed] == [held.id]

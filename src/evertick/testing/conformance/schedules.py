@@ -613,7 +613,7 @@ class Occurrences:
         early = await bench.fire(schedule)
         before = await bench.stored()
         back = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
-        assert (await bench.record(an_advance(before, takes_back=early, **back))).taken == [True]
+        assert (await bench.record(an_advance(before, undoes_run=early, **back))).taken == [True]
         run = await bench.run(early)
         assert (run.verdict, run.reason, run.cause) == (Verdict.CANCELLED, "undone", Cause.TRIGGER)
         after = await bench.stored()
@@ -628,11 +628,11 @@ class Occurrences:
         early = await bench.fire(schedule)
         held = await bench.hold(node, early)
         before = await bench.stored()
-        assert (await bench.record(an_advance(before, takes_back=early))).taken == [False]
+        assert (await bench.record(an_advance(before, undoes_run=early))).taken == [False]
         await bench.finish(node, an_outcome(held, "retry"))
-        assert (await bench.record(an_advance(before, takes_back=early))).taken == [False]
+        assert (await bench.record(an_advance(before, undoes_run=early))).taken == [False]
         await bench.end(node, await bench.hold(node, early))
-        assert (await bench.record(an_advance(before, takes_back=early))).taken == [False]
+        assert (await bench.record(an_advance(before, undoes_run=early))).taken == [False]
         assert await bench.stored() == msgspec.structs.replace(before, live=0)
 
     async def test_a_run_that_was_lost_is_not_taken_back(self, bench: Bench) -> None:
@@ -642,14 +642,14 @@ class Occurrences:
         await bench.store.leave(node)
         other = await bench.node(tasks={})
         assert len((await bench.rehome(other, tasks={})).released) == 1
-        assert (await bench.record(an_advance(await bench.stored(), takes_back=early))).taken == [False]
+        assert (await bench.record(an_advance(await bench.stored(), undoes_run=early))).taken == [False]
 
     async def test_a_run_that_was_put_back_untried_can_be_taken_back(self, bench: Bench) -> None:
         node = await bench.node()
         early = await bench.fire(await bench.add())
         held = await bench.hold(node, early)
         await bench.finish(node, an_outcome(held, "release"))
-        assert (await bench.record(an_advance(await bench.stored(), takes_back=early))).taken == [True]
+        assert (await bench.record(an_advance(await bench.stored(), undoes_run=early))).taken == [True]
         assert await bench.finish(node, an_outcome(held, "release")) == ["already"]
 
     async def test_only_a_fire_of_the_schedule_itself_is_taken_back(self, bench: Bench) -> None:
@@ -658,13 +658,13 @@ class Occurrences:
         by_hand = await bench.fire(schedule, cause=Cause.TRIGGER)
         before = await bench.stored()
         for run in (theirs, by_hand, "nobody"):
-            assert (await bench.record(an_advance(before, takes_back=run))).taken == [False]
+            assert (await bench.record(an_advance(before, undoes_run=run))).taken == [False]
         assert await bench.stored() == before
 
     async def test_what_the_guard_does_not_let_through_takes_nothing_back(self, bench: Bench) -> None:
         schedule = await bench.add()
         early = await bench.fire(schedule)
-        assert (await bench.record(an_advance(schedule, takes_back=early))).taken == [False]
+        assert (await bench.record(an_advance(schedule, undoes_run=early))).taken == [False]
         assert await bench.state(early) is State.WAITING
 
     @pytest.mark.parametrize("period", [None, HOUR])
@@ -673,12 +673,12 @@ class Occurrences:
         early = await bench.fire(schedule, unique_key="one", unique_for=period)
         before = await bench.stored()
         back = {"next_fire_at": schedule.fire_at, "next_at": schedule.at}
-        assert (await bench.record(an_advance(before, takes_back=early, **back))).taken == [True]
+        assert (await bench.record(an_advance(before, undoes_run=early, **back))).taken == [True]
         again = await bench.fire(await bench.stored(), unique_key="one", unique_for=period)
         assert await bench.state(again) is State.WAITING
 
     async def test_what_was_blocked_on_a_run_that_is_taken_back_is_free(self, bench: Bench) -> None:
         early = await bench.fire(await bench.add())
         behind = await bench.fire(await bench.stored(), state=State.BLOCKED)
-        assert (await bench.record(an_advance(await bench.stored(), takes_back=early))).taken == [True]
+        assert (await bench.record(an_advance(await bench.stored(), undoes_run=early))).taken == [True]
         assert await bench.state(behind) is State.WAITING
