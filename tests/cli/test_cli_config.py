@@ -457,7 +457,7 @@ def test_an_explicit_file_must_be_valid(ledgers, evertick):
     write("[database]\nurl = 'x'\n", "bad.toml")
     result = evertick("list", "--config", "bad.toml")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: bad.toml:2: database.url: 'x' is no database URL; ")
+    assert result.stderr.startswith("error: bad.toml:2: database.url: 'x' is not a database URL; ")
     result = evertick("list", "--config", "bad.toml", "--database", "sqlite:///flag.db")
     assert "--database and --config both name a ledger; write one of them" in result.stderr
 

@@ -309,7 +309,7 @@ def test_a_command_finds_the_ledger_despite_invalid_jobs(folder: Path, write: Wr
     assert (found.database_url, found.app) == (f"sqlite:///{folder}/jobs.db", "shop")
     assert load_ledger(None, environ | {"EVERTICK_DATABASE": "sqlite:///x.db"}).database_url == "sqlite:///x.db"  # type: ignore[union-attr]
     write("[database]\nurl = 'x'")
-    with pytest.raises(InvalidConfiguration, match=r"^evertick.toml:2: database.url: 'x' is no database URL"):
+    with pytest.raises(InvalidConfiguration, match=r"^evertick.toml:2: database.url: 'x' is not a database URL"):
         load_ledger(None, environ)
 
 

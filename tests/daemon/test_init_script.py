@@ -156,7 +156,7 @@ def test_a_job_that_takes_longer_than_a_stop_may_is_not_waited_for(site: Site, i
     stopped = init("stop")
     assert stopped.returncode == 0
     assert "still stopping after 2 s; stopping the running jobs" in stopped.stderr
-    assert "a second signal: stopping now, without waiting for what is running" in site.logged()
+    assert "second signal: stopping now, without waiting for running work" in site.logged()
     assert not site.pidfile.exists()
 
 

@@ -431,10 +431,10 @@ async def test_a_dead_message_is_delivered_again_on_request() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"retry": 3}, "retry: 3 is no policy"),
+        ({"retry": 3}, "retry: 3 is not a retry policy"),
         ({"concurrency": 0}, "concurrency: 0 must be a whole number from 1"),
         ({"timeout": 0}, "timeout: 0 must be more than nothing"),
-        ({"give_up_on": "ValueError"}, "give_up_on: 'ValueError' is no type of exception"),
+        ({"give_up_on": "ValueError"}, "give_up_on: 'ValueError' is not an exception type"),
         ({"retries": 3}, "retries: no such option; write retry=Constant\\('10s', attempts=4\\)"),
     ],
 )

@@ -80,7 +80,7 @@ async def test_a_process_ends_after_its_stop_time_in_spite_of_running_work(
             node.kill()
             await node.wait()
     assert node.returncode == 0, said.decode()
-    [end] = [line for line in said.decode().splitlines() if "the process exits; not stopped" in line]
+    [end] = [line for line in said.decode().splitlines() if "process: exiting; still running" in line]
     assert named in end
 
 

@@ -84,8 +84,8 @@ async def test_a_duty_cannot_be_declared_after_the_start(scheduler: Scheduler) -
     [
         ({"every": "1ms"}, "every='1ms' must be between 0.1 s and ten years"),
         ({"every": "11y"}, "11y"),
-        ({"every": "5m", "when": "daily at 9:00"}, "are two rhythms; give one of them"),
-        ({"when": Cron("0 9 * * *", calendar="holidays")}, "'holidays' is kept in the store.*pass the Calendar itself"),
+        ({"every": "5m", "when": "daily at 9:00"}, "exclude each other; give one of them"),
+        ({"when": Cron("0 9 * * *", calendar="holidays")}, "'holidays' is in the store.*pass the Calendar itself"),
     ],
 )
 def test_an_invalid_rule_of_a_duty_is_refused(scheduler: Scheduler, options: dict[str, Any], message: str) -> None:

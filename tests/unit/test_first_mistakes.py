@@ -163,7 +163,7 @@ def test_a_method_without_its_object_is_refused(scheduler: Scheduler) -> None:
 
 
 def test_a_class_is_no_task(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidSetting, match="is no function"):
+    with pytest.raises(InvalidSetting, match="is not a function"):
         scheduler.task(Path)
 
 
@@ -387,16 +387,16 @@ async def report_async() -> None: ...
         (lambda s: s.sender(report), "write @scheduler.sender('webhook')"),
         (lambda s: s.on(report), "write @scheduler.on('failed')"),
         (lambda s: s.every(s.task(report)), "needs an interval before the function report"),
-        (lambda s: s.task("report"), "'report' is no function; write @scheduler.task(name='report')"),
+        (lambda s: s.task("report"), "'report' is not a function; write @scheduler.task(name='report')"),
         (lambda s: s.task(report_async()), "report_async() was called; pass the function itself, report_async"),
         (lambda s: s.every("5s")(report_async()), "report_async() was called; pass the function itself, report_async"),
-        (lambda s: s.every("5s")(report()), "None is no function; pass the function itself, without calling it"),
-        (lambda s: s.on("failed")(report()), "hook: None is no function"),
+        (lambda s: s.every("5s")(report()), "None is not a function; pass the function itself, without calling it"),
+        (lambda s: s.on("failed")(report()), "hook: None is not a function"),
         (lambda s: s.once("10m"), "once('10m'): a delay is after='10m'"),
         (lambda s: s.once("2027-01-31"), "as text it is for @scheduler.when('once 2026-01-31T09:00:00Z')"),
         (lambda s: s.every("daily at 9:00"), "sentences and cron expressions are for @scheduler.when(...)"),
         (lambda s: s.every("9:00"), "sentences and cron expressions are for @scheduler.when(...)"),
-        (lambda s: Scheduler("jobs.db"), "url: 'jobs.db' is no database URL; write it like 'sqlite:///jobs.db'"),
+        (lambda s: Scheduler("jobs.db"), "url: 'jobs.db' is not a database URL; write it like 'sqlite:///jobs.db'"),
         (lambda s: Scheduler("jobs.sqlite3"), "write it like 'sqlite:///jobs.sqlite3'"),
         (lambda s: Scheduler("x/sqlite/jobs.db"), "write it like 'sqlite:///x/sqlite/jobs.db'"),
         (lambda s: s.every("14d at 9:00"), "'every 14d; since=start; start=2026-01-05T09:00:00Z'"),

@@ -34,11 +34,11 @@ def test_a_message_without_a_key_has_its_id_as_key() -> None:
         ({"key": "k" * 201}, "not 201"),
         ({"body": object()}, "body: it is not JSON-like data"),
         ({"body": "\udc80"}, "body: it is not JSON-like data"),
-        ({"body": "x" * BODY_MAX_BYTES}, f"body: it takes {BODY_MAX_BYTES + 2} bytes, more than {BODY_MAX_BYTES}"),
+        ({"body": "x" * BODY_MAX_BYTES}, f"body: it has {BODY_MAX_BYTES + 2} bytes, more than {BODY_MAX_BYTES}"),
         ({"headers": ["x"]}, "headers: .* must be a dict of strings"),
         ({"headers": {"n": 1}}, "headers: .* must be a dict of strings"),
         ({"headers": {"n": "x" * HEADERS_MAX_BYTES}}, "headers: they have"),
-        ({"headers": {"n": "\udc80"}}, "headers: 'n': .* must not hold control characters or surrogates"),
+        ({"headers": {"n": "\udc80"}}, "headers: 'n': .* must not contain control characters, line ends or surrogates"),
         ({"delay": DELAY_MAX / SECOND + 1}, "delay: .* is more than"),
         ({"delay": "soon"}, "soon"),
     ],
@@ -134,7 +134,7 @@ async def _generates(message: Message) -> AsyncIterator[int]:
         (_takes_two, "takes .*other: .*write `\\(message: Message\\)`"),
         (_takes_by_name, "takes .*but gets one Message"),
         (_generates, "is a generator function, which does nothing when it is called"),
-        (7, "is no function"),
+        (7, "is not a function"),
     ],
 )
 def test_a_sender_with_a_wrong_signature_is_refused_at_its_declaration(function: Any, said: str) -> None:

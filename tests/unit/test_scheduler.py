@@ -207,23 +207,27 @@ def test_one_task_can_have_several_schedules() -> None:
         (lambda s: s.every("1m", key="a;b")(nothing), InvalidKey, "key: 'a;b' must not begin or end with space"),
         (lambda s: s.every("1m", queue="")(nothing), InvalidKey, "queue: '' must have 1 to 200 characters, not 0"),
         (lambda s: s.task(name="")(nothing), InvalidKey, "task: '' must have 1 to 200 characters, not 0"),
-        (lambda s: s.task(5), InvalidSetting, "5 is no function"),
+        (lambda s: s.task(5), InvalidSetting, "5 is not a function"),
         (lambda s: s.task(timeout=0)(nothing), InvalidSetting, "task 'nothing': timeout: 0 leaves no time at all"),
-        (lambda s: s.task(retry=3)(nothing), InvalidSetting, "task 'nothing': retry: 3 is no policy; pass Constant, "),
+        (
+            lambda s: s.task(retry=3)(nothing),
+            InvalidSetting,
+            "task 'nothing': retry: 3 is not a retry policy; pass Constant, ",
+        ),
         (
             lambda s: s.task(retry_on="x")(nothing),
             InvalidSetting,
-            "task 'nothing': retry_on: 'x' is no type of exception; pass the type itself, like ValueError",
+            "task 'nothing': retry_on: 'x' is not an exception type; pass the type itself, like ValueError",
         ),
         (
             lambda s: s.task(retry_on="ValueError")(nothing),
             InvalidSetting,
-            "task 'nothing': retry_on: 'ValueError' is no type of exception; pass the type itself, like ValueError",
+            "task 'nothing': retry_on: 'ValueError' is not an exception type; pass the type itself, like ValueError",
         ),
         (
             lambda s: s.task(give_up_on=(KeyError, "ValueError"))(nothing),
             InvalidSetting,
-            "task 'nothing': give_up_on: 'ValueError' is no type of exception",
+            "task 'nothing': give_up_on: 'ValueError' is not an exception type",
         ),
         (
             lambda s: s.every("1m", blackout="22:00-06:00")(nothing),

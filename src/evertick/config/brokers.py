@@ -1,7 +1,7 @@
-"""The brokers of a configuration: a URL or its parts, checked, and as drivers and workers take them.
+"""The brokers of a configuration: URLs or their parts, checked, as settings of drivers and workers.
 
-A worker has no database and no jobs. It reads where its broker is as a node does, and no other part of the file can
-stop it.
+A worker has no database and no jobs. It reads the address of its broker as a node does; errors in other parts of the
+file do not affect it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["BROKERS", "Brokers", "Connection", "broker_of", "connection_of", "lo
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a broker. The URL may hold a password: it is never shown whole."""
+    """The address of a broker. The URL may contain a password and is never shown in full."""
 
     url: str
     ca: Path | None = None
@@ -41,14 +41,14 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """How the URLs of a broker look."""
+    """The form of the URLs of a broker."""
 
     scheme: str
     safe: str
-    # Those that neither ask for TLS nor do without: a socket of this machine.
+    # Schemes of sockets of this machine, for which TLS does not matter.
     local: tuple[str, ...] = ()
     port: int
-    # How many servers it may name.
+    # The maximum number of servers.
     most: int
     # Whether a password needs a user.
     is_user_needed: bool
@@ -61,7 +61,7 @@ _KINDS = {
 
 
 def broker_of(section: str, values: Mapping[str, Value], problems: Problems, warn: Warn) -> Connection | None:
-    """How to reach a broker; None where it is not set, or wrong."""
+    """The address of a broker; None if it is not set, or invalid."""
     keys, kind = SectionKeys(section, values, problems, warn), _KINDS[section]
     if keys.is_half:
         return None
@@ -85,7 +85,7 @@ def broker_of(section: str, values: Mapping[str, Value], problems: Problems, war
 
 
 def _of_url(url: str, password: str | None, keys: SectionKeys, kind: _Kind) -> str:
-    """A URL has all but the password; other keys beside it would not count, so they are refused."""
+    """Check a URL. Other keys than the password would have no effect, so they are rejected."""
     urls = [each.strip() for each in url.split(",")] if kind.most > 1 else [url]
     schemes = [each.partition("://")[0] for each in urls if "://" in each]
     if len(schemes) < len(urls) or not {*schemes} <= {kind.scheme, kind.safe, *kind.local}:
@@ -117,18 +117,18 @@ def _of_parts(password: str | None, keys: SectionKeys, kind: _Kind) -> str:
 def _check_pair(keys: SectionKeys) -> None:
     cert, key = keys.get("ssl.cert"), keys.get("ssl.key")
     if key is not None and cert is None:
-        keys.refuse("ssl.key", "it is the key of no certificate; give ssl.cert, too")
+        keys.refuse("ssl.key", "it is a key without a certificate; set ssl.cert too")
     if cert is not None and key is None:
-        keys.refuse("ssl.cert", "it is a certificate without its key; give ssl.key, too")
+        keys.refuse("ssl.cert", "it is a certificate without a key; set ssl.key too")
 
 
 def _check_token(url: str, keys: SectionKeys) -> None:
-    """A token stands in place of a user: a server hears one of the two, and which one is chance."""
+    """Reject a token beside a user: a server uses only one of them."""
     if keys.get("token") is None:
         return
     other = keys.first("user", "password", "password_file") or ("url" if _is_signed(url) else None)
     if other is not None:
-        keys.refuse("token", f"{keys.section}.{other} says who asks, too; keep one of the two")
+        keys.refuse("token", f"{keys.section}.{other} is set too; keep one of them")
 
 
 def _is_signed(url: str) -> bool:
@@ -145,7 +145,7 @@ _IN_URL = ("user", "username", "password")
 
 
 class Brokers(msgspec.Struct, frozen=True, kw_only=True):
-    """Those that were named, by their drivers."""
+    """The configured brokers by driver."""
 
     connections: dict[str, RedisConnection | NatsConnection]
     warnings: tuple[str, ...]
@@ -154,7 +154,7 @@ class Brokers(msgspec.Struct, frozen=True, kw_only=True):
 def load_brokers(
     file: Path | None, environ: Mapping[str, str] = os.environ, flags: Mapping[str, tuple[str, Any]] | None = None
 ) -> Brokers:
-    """Read and check what file, environment and flags say of brokers. Raises InvalidConfiguration."""
+    """Load the brokers from file, environment and flags. Raises InvalidConfiguration."""
     problems = Problems()
     documents = [] if file is None else read_all(file, problems, environ=environ)
     warnings = list(warnings_in(documents))
@@ -172,7 +172,7 @@ def load_brokers(
 
 
 def connection_of(driver: str, found: Connection, section: Section) -> RedisConnection | NatsConnection:
-    """As the driver wants it: what the section has beside the address goes by the same names."""
+    """The settings of the driver: its address, and the other keys of the section."""
     wanted = BROKERS[driver]
     given = {field: getattr(section, field, None) for field in wanted.__struct_fields__ if field not in _IN_URL}
     given |= {field: getattr(found, field) for field in found.__struct_fields__ if field in given}
@@ -185,7 +185,7 @@ def connection_of(driver: str, found: Connection, section: Section) -> RedisConn
 def refuse_wrong(
     driver: str, connection: RedisConnection | NatsConnection, values: Mapping[str, Value], problems: Problems
 ) -> None:
-    """Tell what the driver would refuse later, at its place."""
+    """Report settings that the driver would reject, with their places."""
     try:
         connection.check()
     except InvalidSpec as wrong:

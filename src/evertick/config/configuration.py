@@ -1,7 +1,6 @@
-"""A configuration that was read and checked: plain data, each value with its origin.
+"""A checked configuration: plain data, each value with its origin.
 
-A daemon reports digests of its jobs, so that a command can tell whether it does the same as a file. Commands
-themselves, which may hold secrets, are not kept.
+A daemon reports digests of its jobs, so that a command can compare them with a file without storing secrets.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ SETTINGS = {
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """All settings and jobs of a node, and where each value comes from."""
 
-    # None: no file was found, and the environment and flags are all there is.
+    # None: no file was found; only environment and flags count.
     file: Path | None
-    # Every file that was read, and what it held then; and which files would be read, too, if they were there.
+    # The files that were read, with digests of their content, and the patterns of further files.
     digests: dict[Path, str]
     patterns: tuple[Pattern, ...]
     # The value of each key, with its origin.
     values: dict[str, Value]
-    # The URL of the ledger, whole: it may hold a password.
+    # The full URL of the ledger, which may contain a password.
     database_url: str
     database: Database
     node: Node
@@ -59,18 +58,18 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     nats: Nats
     # How to reach the brokers, by the name of their driver.
     connections: dict[str, Connection]
-    # As they are after all defaults.
+    # With all defaults applied.
     state_directory: Path
     config_directory: Path | None
     calendars: dict[str, Calendar]
     # Defaults of jobs.
     defaults: Defaults
     jobs: tuple[Job, ...]
-    # Likely mistakes, and what to correct soon.
+    # Likely mistakes.
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        # Tracebacks and logs show it, and it holds passwords.
+        # Without passwords, since tracebacks and logs show it.
         return f"Configuration(file={str(self.file)!r}, database={masked(self.database_url)!r}, {self.jobs_words})"
 
     @property
@@ -78,14 +77,14 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return job_count(len(self.jobs), sum(not job.is_enabled for job in self.jobs))
 
     def make_directories(self) -> list[str]:
-        """Have its directories there, for this user alone; answers what was to be mended, in words.
+        """Create its directories, only for this user; returns warnings about changed modes.
 
-        The folder of the file is left as it is: only a directory that was named is this node's own.
+        The folder of the file stays as it is: only a directory that was named belongs to this node.
         """
-        told = [make_private(self.state_directory)]
+        warnings = [make_private(self.state_directory)]
         if self.directories.config is not None:
-            told.append(make_private(self.directories.config, is_only_read=True))
-        return [each for each in told if each is not None]
+            warnings.append(make_private(self.directories.config, is_only_read=True))
+        return [each for each in warnings if each is not None]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def settings_from(values: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def job_count(count: int, disabled: int = 0) -> str:
-    """In words, with how many of them the file has disabled."""
+    """The number of jobs in words, with the number of disabled ones."""
     words = "1 job" if count == 1 else f"{count} jobs"
     if not disabled:
         return words
@@ -115,13 +114,13 @@ JobDigests = Mapping[str, Mapping[str, str]]
 
 
 def job_digests(configuration: Configuration) -> dict[str, dict[str, str]]:
-    """By job, its keys that say what to do, each with a digest of what the file has there."""
+    """By job, digests of the values of its keys."""
     defaults = {name: each for name, each in configuration.defaults.shown.items() if name in TASK_KEYS}
     return {job.name: _digests(job, defaults) for job in configuration.jobs}
 
 
 def changed_jobs(old: JobDigests, new: JobDigests) -> dict[str, list[str]]:
-    """Which keys of which jobs differ, of those that are in both."""
+    """The changed keys of the jobs that are in both."""
     found = {name: _differing(old[name], new[name]) for name in sorted(old.keys() & new.keys())}
     return {name: keys for name, keys in found.items() if keys}
 

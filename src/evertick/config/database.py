@@ -1,4 +1,4 @@
-"""Where the ledger is: a URL, or one made of its parts, with what else the section says as its parameters."""
+"""The URL of the ledger, given or made of its parts, with the other keys of the section as parameters."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def database_url(values: Mapping[str, Value], state: Path, problems: Problems, w
         url = _of_parts(keys, password)
     else:
         url = default
-    # Without this, a problem of the address would be reported twice.
+    # Prevents that a problem of the address is reported twice.
     is_right = len(problems) == before and _is_right(url, keys, "url" if given is not None else keys.first(*PARTS))
     return _with_parameters(url, keys) if is_right else url
 
@@ -59,7 +59,7 @@ def database_url(values: Mapping[str, Value], state: Path, problems: Problems, w
 def _of_parts(keys: SectionKeys, password: str | None) -> str:
     login = keys.login(password)
     address = keys.text("address")
-    # The folder of a socket does not fit between the slashes.
+    # The folder of a socket cannot be the host of a URL.
     is_folder = address is None or address.startswith("/")
     hosts = "" if is_folder else ",".join(keys.hosts("db.example.org:5432", most=_HOSTS_MOST))
     folder = "" if address is None or not is_folder else f"?{urlencode({'host': address})}"
@@ -67,13 +67,13 @@ def _of_parts(keys: SectionKeys, password: str | None) -> str:
 
 
 def _absolute(url: str, origin: Origin) -> str:
-    """A file of SQLite counts from the folder of the file that names it."""
+    """Resolve the path of an SQLite file from the folder of the configuration file."""
     if origin.layer != "file" or not url.startswith(_SQLITE_FILE):
         return url
     try:
         path = location_of(url).path
     except InvalidInput:
-        return url  # which the check of the whole says better
+        return url  # reported by the check of the whole URL
     if path is None:
         return url
     _, question, query = url.partition("?")
@@ -94,17 +94,17 @@ def _is_right(url: str, keys: SectionKeys, name: str | None) -> bool:
 
 
 def _with_parameters(url: str, keys: SectionKeys) -> str:
-    """The URL with the other keys as parameters, each checked by itself, so that an error names its key."""
+    """The URL with the other keys as parameters, checked one by one, so that an error names its key."""
     made, written = url, {each for each, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
     for name, parameter in _PARAMETERS.items():
         found = keys.get(name)
         if found is None:
             continue
         if not url.startswith(_POSTGRES):
-            keys.refuse(name, "it is for PostgreSQL, and the database is none; take it away, or name one")
+            keys.refuse(name, "it is only for PostgreSQL; remove it, or use a PostgreSQL database")
             continue
         if name == "ssl.key" and keys.get("ssl.cert") is None:
-            keys.refuse(name, "it is the key of no certificate; give ssl.cert, too")
+            keys.refuse(name, "it is a key without a certificate; set ssl.cert too")
             continue
         if parameter in written:
             keys.refuse(name, f"{keys.section}.url says it already, as {parameter}=; keep one of the two")

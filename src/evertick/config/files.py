@@ -1,14 +1,13 @@
-"""The files of a configuration: where the first one is, what it includes, and the line of each key.
+"""The files of a configuration: the main file, its includes, and the line of each key.
 
-`include = ["conf.d/*.toml"]` stands at the top of a file. A pattern counts from the folder of its file; what it matches
-is read by name. A file that was named plainly must be there, a pattern may match nothing. No order counts: a key that
-two files set is refused.
+`include = ["conf.d/*.toml"]` is at the top of a file. A pattern is relative to the folder of its file; matching files
+are read in order of their names. A file without wildcards must exist; a pattern may match nothing. The order does not
+matter: a key in two files is an error.
 
-In values `${NAME}` and `${NAME:-default}` refer to the environment, and `$${` is a `${` of its own. As in a shell, the
-default counts where the variable is missing or empty. A missing variable without a default is refused.
+In values `${NAME}` and `${NAME:-default}` refer to the environment, and `$${` is a literal `${`. As in a shell, the
+default applies if the variable is missing or empty. A missing variable without a default is an error.
 
-`tomllib` tells values, not their places, so `_Scanner` goes over a text that `tomllib` has accepted. It needs to know
-only where keys begin and values end, not what is allowed.
+`tomllib` does not report the lines of keys, so `_Scanner` finds them in a text that `tomllib` has accepted.
 """
 
 from __future__ import annotations
@@ -60,17 +59,17 @@ KeyPath = tuple[str | int, ...]
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
 _KEY = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
-# Up to two quotes may stand right before the three that end a long string.
+# Up to two quotes may precede the three that end a long string.
 _STRING = re.compile(
     r'''"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*\'''',
     re.DOTALL,
 )
-# Numbers, dates (which may hold a space), true and false.
+# Numbers, dates (which may contain a space), true and false.
 _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """The line, counted from 1, on which each key, table and element is first named."""
+    """The line, counted from 1, of each key, table and element."""
     return _Scanner(text).scan()
 
 
@@ -81,7 +80,7 @@ class _Scanner:
         self._ends = [found.start() for found in re.finditer("\n", self._text)]
         self._at = 0
         self._lines: dict[KeyPath, int] = {}
-        # How many elements each array of tables has so far.
+        # The number of elements of each array of tables so far.
         self._counts: dict[KeyPath, int] = {}
 
     def scan(self) -> dict[KeyPath, int]:
@@ -104,7 +103,7 @@ class _Scanner:
         return table
 
     def _pair(self, table: KeyPath) -> KeyPath:
-        """One `key = value`; answers the table it stands in."""
+        """Scan one `key = value`; returns its table."""
         path = table
         for name, line, _ in self._names():
             path = self._named((*path, name), line)
@@ -114,7 +113,7 @@ class _Scanner:
         return table
 
     def _names(self) -> Iterator[tuple[str, int, bool]]:
-        """The parts of a dotted key, each with its line and whether it is the last, up to what follows them."""
+        """The parts of a dotted key, each with its line and whether it is the last one."""
         is_last = False
         while not is_last:
             self._skip(_SPACE)
@@ -144,7 +143,7 @@ class _Scanner:
             self._pair(path)
 
     def _inside(self, end: str) -> Iterator[int]:
-        """Once for each element between the brackets, with its number."""
+        """The number of each element between the brackets."""
         self._at += 1
         number = 0
         while self._skip(_BLANK) and self._text[self._at] != end:
@@ -188,7 +187,7 @@ Refuse = Callable[[KeyPath, str], None]
 
 
 def has_reference(value: Any) -> bool:
-    """Whether anything in it comes from the environment."""
+    """Whether the value refers to the environment."""
     match value:
         case str():
             return any(found["inside"] is not None for found in _REFERENCE.finditer(value))
@@ -201,7 +200,7 @@ def has_reference(value: Any) -> bool:
 
 
 def references_in(value: Any) -> Iterator[str]:
-    """The names of the variables that it refers to, also where a shell reads them when the job runs."""
+    """The names of the variables in the value, also those that a shell reads when the job runs."""
     match value:
         case str():
             names = (_INSIDE.fullmatch(found["inside"] or "") for found in _REFERENCE.finditer(value))
@@ -249,7 +248,7 @@ def _replaced(found: re.Match[str], environ: Mapping[str, str], refuse: Refuse, 
 
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
-# The fix for an error of tomllib, by the beginning of its text.
+# The fix for an error of tomllib, which has no codes, by the beginning of its text.
 _FIXES = {
     "Invalid value": "text stands in quotes",
     "Cannot overwrite a value": "this key is set above already; keep one of the two",
@@ -266,27 +265,27 @@ _FIXES = {
     "Invalid initial character for a key part": "names with other signs than letters, digits, - and _ stand in quotes",
     "Illegal character": "write the text in one line, or between three quotes",
 }
-# A key with what people write without quotes: 5m, 1h30m, 10MB, 5/min. Nothing else is shown: it may be a password.
+# A key with a common value without quotes: 5m, 1h30m, 10MB, 5/min. Other values may be passwords and are not shown.
 _UNIT = r"(?:us|ms|s|m|min|h|d|w|[kKMGT]i?B?)"
 _BARE = re.compile(rf"([\w.-]+)\s*=\s*((?:\d{{1,6}}(?:\.\d{{1,3}})?{_UNIT}){{1,4}}|\d{{1,6}}/[a-z]{{1,6}})\s*(?:#.*)?$")
-# As tomllib ends its messages.
+# The end of a message of tomllib.
 _PLACE = re.compile(r"(?s)(.*) \(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, read. `digest` tells whether it has changed since."""
+    """A file that was read. `digest`: of its content."""
 
     path: Path
     data: dict[str, Any]
     lines: dict[KeyPath, int]
     digest: str
-    # Whether every user of the machine may read it.
+    # Whether all users of the machine may read it.
     is_open: bool
-    # Which other users can change it, a line each.
+    # A line for each problem with its owner and mode.
     warnings: tuple[str, ...] = ()
 
     def place(self, path: KeyPath) -> str:
-        """Where a key stands, as "file:line"; of one that has no line of its own, what it is a part of."""
+        """The place of a key as "file:line", or of the nearest part with a line."""
         while path and path not in self.lines:
             path = path[:-1]
         return f"{self.path}:{self.lines[path]}" if path else str(self.path)
@@ -295,7 +294,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def read_document(
     path: Path, problems: Problems, *, named_at: str = "", environ: Mapping[str, str] = os.environ
 ) -> Document | None:
-    """The file; None where it cannot be read, which is then among the problems. `named_at`: what includes it."""
+    """Read a file; None if it cannot be read, which is reported. `named_at`: the place of its include."""
     read = _read_content(path, problems, named_at, environ)
     if read is None:
         return None
@@ -315,7 +314,7 @@ def read_document(
 def read_before_error(
     path: Path, problems: Problems, *, named_at: str = "", environ: Mapping[str, str] = os.environ
 ) -> Document | None:
-    """The file, or of one that is no TOML the tables before the one in which that shows."""
+    """Read a file; if it is not valid TOML, the tables before the error."""
     read = _read_content(path, problems, named_at, environ)
     if read is None:
         return None
@@ -343,7 +342,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_content(path: Path, problems: Problems, named_at: str, environ: Mapping[str, str]) -> _Content | None:
-    """The content, of a file that may be relied on."""
+    """The content of a file with safe owner and mode."""
     before, which = named_at or str(path), f"{path} " if named_at else ""
     try:
         opened, distrusted = open_owned(path, environ)
@@ -373,7 +372,7 @@ def digest_of(content: bytes) -> str:
 def _parsed(path: Path, content: bytes, problems: Problems) -> tuple[dict[str, Any] | None, dict[KeyPath, int]]:
     try:
         text = content.decode()
-        # A mark of byte order, as some editors write it.
+        # A byte order mark of some editors.
         text = text.removeprefix("\ufeff")
         return tomllib.loads(text), key_lines(text)
     except UnicodeDecodeError as error:
@@ -404,13 +403,13 @@ def _toml_problem(path: Path, content: bytes, error: tomllib.TOMLDecodeError) ->
 
 
 def _fix_of(line: str) -> str:
-    """Of a duration, a size or a time without quotes, which begins like a number: how to write it."""
+    """The fix for a duration, size or rate without quotes."""
     bare = _BARE.match(line)
     return f'; it stands in quotes: write {bare[1]} = "{bare[2]}"' if bare else ""
 
 
 def _without_value(line: str) -> str:
-    """A line as it may be shown: its value may be a password."""
+    """The line without its value, which may be a password."""
     key, equals, _ = line.partition("=")
     return f"{key}{equals} …"[:80] if equals else line[:80]
 
@@ -420,22 +419,22 @@ _SYSTEM = Path("/etc/evertick")
 
 
 def find_file(path: str | Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file that was named, else the first that is there: ./, the user's, the system's."""
+    """The given file, else the first that exists: in ./, of the user, of the system."""
     if path is not None:
         return Path(path)
     return next((each for each in _candidates(environ) if _is_there(each)), None)
 
 
 def searched_files(environ: Mapping[str, str] = os.environ) -> str:
-    """Where a file is looked for, in words."""
+    """The places where a file is searched, in words."""
     return ", ".join(str(each) for each in _candidates(environ))
 
 
 def _is_there(path: Path) -> bool:
-    """Whether it is a file. In a directory that is closed to this user there may be one.
+    """Whether the file exists.
 
-    That of the system counts as being there, so that reading it gives the reason. A closed home is that of another
-    user, as `su` leaves it in the environment.
+    In a directory without access, the file of the system counts as existing, so that reading it reports the reason. A
+    home without access belongs to another user, as `su` leaves it in the environment.
     """
     try:
         return path.is_file()
@@ -452,7 +451,7 @@ INCLUDE = "include"
 DEPTH_MAX = 8
 FILES_MAX = 1_000
 _MAGIC = "*?["
-# Read, or out of the way on purpose.
+# Files that are read, or ignored on purpose.
 _LEFT_OUT = re.compile(
     r"(?i)^\.|~$|\.(toml|bak|old|orig|save|swp|tmp|new|off|disabled|example|sample|md|txt|dpkg-\w+|rpm\w+)$"
 )
@@ -460,7 +459,7 @@ _PASSED_OVER_MOST = 10
 
 
 class ReadFile(Protocol):
-    """How a file is read: `read_document`, or what answers more of one that is wrong."""
+    """Reads a file: `read_document`, or `read_before_error`."""
 
     def __call__(
         self, path: Path, problems: Problems, *, named_at: str = "", environ: Mapping[str, str]

@@ -1,8 +1,8 @@
-"""One value for each key: defaults, then files, then the environment, then flags; the later wins.
+"""The value of each key: defaults, then files, then the environment, then flags; the later wins.
 
-`SectionKeys` reads the keys that say where a server is: a URL, or its parts, and a password. A URL of a stronger layer
-replaces the parts of a weaker one: `EVERTICK_DATABASE` alone moves a node to another database than that of the file.
-Both in one layer are refused.
+`SectionKeys` reads the keys of a server's address: a URL, or its parts, and a password. A URL of a stronger layer
+replaces the parts of a weaker one, so `EVERTICK_DATABASE` alone moves a node to another database. Both in one layer are
+an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from evertick.text.regular_file import read_regular
 __all__ = ["DEFAULT", "PARTS", "Origin", "SectionKeys", "Table", "Value", "Warn", "layered", "section_from"]
 
 Layer = Literal["default", "file", "environment", "flag"]
-# Each is stronger than those before it.
+# From weak to strong.
 _ORDER: tuple[Layer, ...] = ("default", "file", "environment", "flag")
 
 
@@ -49,7 +49,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT = Origin(layer="default")
 
 
-# Tables whose keys people choose.
+# Tables with keys of the user.
 JOB_TABLES = ("defaults", "jobs", "calendars")
 _KEYS = {f"{name}.{key}": (about, default) for name, kind in SECTIONS.items() for key, about, default in keys_of(kind)}
 _TABLES = {key.rpartition(".")[0] for key in _KEYS}
@@ -61,9 +61,9 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     value: Any
     origin: Origin
-    # As the file has it, where parts of it come from the environment.
+    # As in the file, if it refers to the environment.
     written: Any = None
-    # Whether it was set to an impossible value, so that the default stands in for it.
+    # Whether its value was rejected, so that the default is used.
     is_refused: bool = False
 
     @property
@@ -76,13 +76,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A value as it was written. Text of the environment, or from there, may stand for any kind."""
+    """A value as it was written. Text from the environment may be of any kind."""
 
     value: Any
     origin: Origin
     is_text: bool
     written: Any = None
-    # Whether a part of it is missing, which is among the problems.
+    # Whether a part of it is missing, which was reported.
     is_refused: bool = False
 
 
@@ -94,9 +94,9 @@ def layered(
     *,
     only: Sequence[str] | None = None,
 ) -> dict[str, Value]:
-    """Every key of every section. `flags`: what was given by flags, by key: the name of the flag and its value.
+    """The values of all keys of all sections. `flags`: by key, the name of the flag and its value.
 
-    With `only`, nothing is looked at but these sections, and nothing else can be wrong.
+    With `only`, other sections are not read, and their errors are not reported.
     """
     given = _in_files(documents, environ, problems, only)
     given |= _in_environment(environ, problems, only)
@@ -108,7 +108,7 @@ def layered(
 
 
 def section_from(name: str, values: Mapping[str, Value]) -> Any:
-    """The struct of a section, filled."""
+    """The struct of a section with its values."""
     return _filled(SECTIONS[name], f"{name}.", values)
 
 
@@ -133,7 +133,7 @@ def _settled(key: str, given: _Given | None, problems: Problems) -> Value:
         read = about.kind.read(value, given.origin.folder)
     except InvalidInput as wrong:
         if value == "":
-            problem = "it is empty; give it a value, or take this key away"
+            problem = "it is empty; give it a value, or remove this key"
         elif about.is_secret:
             problem = f"this is no {about.kind.words}; write {about.kind.fix}"
         else:
@@ -217,7 +217,7 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
     for variable, value in environ.items():
         key = names.get(variable) or names.get(variable_of(SHORT_VARIABLES.get(variable, "")))
         if key is None or not value:
-            continue  # as if it were not set: a unit file can take a variable away no other way
+            continue  # not set: a unit file can only empty a variable, not unset it
         if key in found and found[key].value != value:
             problem = f"{found[key].origin.place} says otherwise; set one of the two"
             problems.add(variable, key, problem)
@@ -227,12 +227,12 @@ def _in_environment(environ: Mapping[str, str], problems: Problems, only: Sequen
     return found
 
 
-# Fields of a specification whose `${…}` is for the shell, which reads it when the job runs.
+# Fields of a specification whose `${…}` the shell replaces when the job runs.
 _VERBATIM = {"shell": ("command", "stdin")}
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it stands, and what is in it as it was written."""
+    """A table of a file: its place and its content as written."""
 
     document: Document
     path: tuple[str, ...]
@@ -245,7 +245,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return ".".join(map(str, (*self.path, *inner)))
 
     def read(self, environ: Mapping[str, str], problems: Problems) -> dict[str, Any]:
-        """Its keys, with the values of the environment. A key that lacks a part is left out, and among the problems."""
+        """Its keys with variables replaced. A key with a missing variable is reported and left out."""
         refused = set()
 
         def refuse(path: tuple[str | int, ...], problem: str) -> None:
@@ -265,7 +265,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_verbatim(path: tuple[str | int, ...], value: Any) -> bool:
-    """Whether it is text that is left as it is."""
+    """Whether the value is not interpolated."""
     kept = _VERBATIM.get(str(path[0]), ())
     if not kept or not isinstance(value, str):
         return False
@@ -280,13 +280,13 @@ Warn = Callable[[str], None]
 
 
 class SectionKeys:
-    """The keys of one section that are set, by their names in it."""
+    """The keys of one section that are set, by name."""
 
     def __init__(self, section: str, values: Mapping[str, Value], problems: Problems, warn: Warn) -> None:
         self.section = section
         before = f"{section}."
         own = {key.removeprefix(before): each for key, each in values.items() if key.startswith(before)}
-        # Whether one of them was refused before: the others together may then mean something else.
+        # Whether one of them was rejected: the others alone may mean something else.
         self.is_half = any(each.is_refused for each in own.values())
         self._set = {name: each for name, each in own.items() if each.is_set}
         self._problems, self._warn = problems, warn
@@ -313,7 +313,7 @@ class SectionKeys:
         self._problems.add("" if found is None else found.origin.place, f"{self.section}.{name}", problem)
 
     def login(self, password: str | None, *, is_user_needed: bool = True) -> str:
-        """The part of a URL before the host, made of user and password."""
+        """The part of a URL before the host, from user and password."""
         user = quote(self.text("user") or "", safe="")
         if password is not None and not user and is_user_needed:
             name = self.first("password", "password_file") or "password"
@@ -322,7 +322,7 @@ class SectionKeys:
         return "" if not user and password is None else f"{user}{_after_user(password)}@"
 
     def with_password(self, url: str, password: str | None, *, is_user_needed: bool = True) -> str:
-        """A URL says all but the password."""
+        """Add the password to the URL."""
         if password is None:
             return url
         scheme, _, rest = url.partition("://")

@@ -2,15 +2,14 @@
 
 A file must belong to root or to the user of this process, and neither its group nor others may write to it. The same
 holds for its folder and for each folder above, up to the home of that user or to the root of the file system, as sshd
-has it (StrictModes); others may write to a folder with the sticky bit, like /tmp, and to one on a file system that is
-mounted read-only, as Kubernetes mounts ConfigMaps with mode 0777. Of a symbolic link the owner, the folders on the way
-to it and its target are checked.
+does (StrictModes). Others may write to a folder with the sticky bit, like /tmp, and to one on a read-only file system,
+such as ConfigMaps of Kubernetes with mode 0777. For a symbolic link the owner, its folders and its target are checked.
 
-For root any of this is an error. For other users it is a warning, and what the user's own private group may write, as
-it does with umask 002, is accepted. EVERTICK_TRUST_CONFIG=1 turns the check off.
+For root a violation is an error. For other users it is a warning, and write access of the user's private group (umask
+002) is accepted. EVERTICK_TRUST_CONFIG=1 turns the check off.
 
-The path is walked by descriptors, and each folder and the file are checked as they were opened: nothing can be
-exchanged between the check and the reading.
+The path is opened folder by folder, and the open descriptors are checked, so that nothing can be replaced between the
+check and the reading.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ __all__ = ["TRUST_VARIABLE", "distrusted_file", "distrusted_folder", "is_refused
 TRUST_VARIABLE = "EVERTICK_TRUST_CONFIG"
 _ROOT = 0
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# As many as the kernel follows.
+# The limit of the kernel.
 _LINKS_MAX = 40
-# Search permission alone will do, where the system knows that.
+# O_PATH needs only search permission.
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -56,12 +55,12 @@ def is_trusted(environ: Mapping[str, str]) -> bool:
 
 
 def is_refused() -> bool:
-    """Whether what is distrusted is an error: root could be made to run anything."""
+    """Whether violations are errors: for root, since others could make it run any command."""
     return os.geteuid() == _ROOT
 
 
 def open_owned(path: Path, environ: Mapping[str, str]) -> tuple[int, list[Distrusted]]:
-    """A descriptor of the file, and what is wrong with its owners and modes. Raises OSError, as `open_regular` does."""
+    """Open the file; returns its descriptor and the violations. Raises OSError, as `open_regular` does."""
     if is_trusted(environ):
         return open_regular(path), []
     walk = _Walk()
@@ -73,7 +72,7 @@ def open_owned(path: Path, environ: Mapping[str, str]) -> tuple[int, list[Distru
 
 
 def distrusted_file(path: Path, environ: Mapping[str, str]) -> list[Distrusted]:
-    """The same of a file that is not read now."""
+    """The violations of a file that is not read now."""
     try:
         opened, found = open_owned(path, environ)
     except OSError:
@@ -83,7 +82,7 @@ def distrusted_file(path: Path, environ: Mapping[str, str]) -> list[Distrusted]:
 
 
 def distrusted_folder(path: Path, environ: Mapping[str, str]) -> list[Distrusted]:
-    """Of a folder from which Python imports: any new file in it may be imported, so the sticky bit is not enough."""
+    """The violations of a folder for imports. The sticky bit is not enough: a new file may be imported."""
     if is_trusted(environ):
         return []
     walk = _Walk()
@@ -102,14 +101,14 @@ class _Folder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Walk:
-    """Down a path, and along the links in it."""
+    """Opens a path folder by folder, and follows its links."""
 
     def __init__(self) -> None:
         self._user = os.geteuid()
         self._folders: list[_Folder] = []
         self._links = 0
         self._end = "/"
-        # In the order in which they were found: folders come before what is in them.
+        # Folders come before their content.
         self._found: dict[str, Distrusted] = {}
 
     def to_file(self, path: Path) -> int:
@@ -127,7 +126,7 @@ class _Walk:
         self._check(last.path, os.fstat(last.descriptor), place=last.path, what="this folder", is_closed=is_closed)
 
     def distrusted(self) -> list[Distrusted]:
-        """Folders nearest to the file come first. Folders above the home of the user are not checked, as in sshd."""
+        """The violations, nearest to the file first. As in sshd, folders above the home are not checked."""
         home = _home_of(self._user)
         above = {*map(str, Path(home).parents)} if self._end.startswith(f"{home}/") else set()
         return [each for path, each in reversed(self._found.items()) if path not in above]
@@ -137,7 +136,7 @@ class _Walk:
             os.close(self._folders.pop().descriptor)
 
     def _follow(self, path: Path, *, is_end_there: bool = True) -> tuple[_Folder, str]:
-        """The folder and the name at the end of the path, which is no link."""
+        """The folder and the name at the end of the path, with links resolved."""
         left = deque(_parts(os.path.join(os.getcwd(), path)))
         self._enter("/")
         while left:
@@ -167,7 +166,7 @@ class _Walk:
         self._check(path, found, place=path, what="what is in this folder", is_closed=is_closed)
 
     def _target(self, here: _Folder, name: str, found: os.stat_result) -> list[str]:
-        """The parts of the path that a link names, from here or from the root."""
+        """The parts of the target of a link."""
         self._links += 1
         if self._links > _LINKS_MAX:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
@@ -180,9 +179,9 @@ class _Walk:
         return _parts(target)
 
     def _check(self, path: str, found: os.stat_result, *, place: str, what: str, is_closed: bool = False) -> None:
-        """`is_closed`: other users can replace nothing in this folder, even if its mode allows it."""
+        """`is_closed`: other users cannot replace entries of this folder, even if its mode allows it."""
         who = [] if found.st_uid in (_ROOT, self._user) else [f"its owner, {_user_words(found.st_uid)},"]
-        # Every link has mode 0777, which means nothing.
+        # The mode of a link is always 0777 and has no effect.
         mode = 0 if is_closed or stat.S_ISLNK(found.st_mode) else found.st_mode
         if mode & stat.S_IWGRP and not _is_private_group(found.st_gid, self._user):
             who.append(f"group {_group_name(found.st_gid)}")
@@ -212,7 +211,7 @@ def _is_read_only(descriptor: int) -> bool:
 
 
 def _home_of(user: int) -> str:
-    """By the user database: the environment may be that of another user, as sudo can leave it."""
+    """From the user database, since sudo may leave the environment of another user."""
     with suppress(KeyError):
         return os.path.realpath(pwd.getpwuid(user).pw_dir)
     return "/"

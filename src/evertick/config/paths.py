@@ -1,12 +1,12 @@
 """The files and directories of a configuration: where they are, and whether they are private, readable and writable.
 
 The state directory (database, pidfile) and that of secrets are for one user alone. A missing directory is made with
-mode 0700. A wider one is tightened, with a warning, if it belongs to this user and holds files of Evertick alone. One
-with other files is left as it is: a warning if others can read it, an error if they can write to it. One that is only
-read may belong to root and be open to a group: the service is in that group, and cannot change its own jobs.
+mode 0700. A wider mode is changed to 0700, with a warning, if the directory belongs to this user and has only files of
+Evertick. With other files it is a warning if others can read it, an error if they can write to it. A directory that is
+only read may belong to root and be open to a group: the service is in that group, and cannot change its own jobs.
 
-A path that cannot exist is refused. A missing right of this user, or a directory that systemd makes for its unit, is a
-warning.
+A path that cannot exist is an error. A missing permission of this user, or a directory that systemd makes for its unit,
+is a warning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWN = re.compile(r"evertick\..*|daemon[.-].*json.*|jobs\.d|conf\.d|secrets")
 
 
 def default_state(environ: Mapping[str, str]) -> Path:
-    """Where state is kept by default: as systemd says, else in the usual place of this user."""
+    """The default state directory: that of systemd, else the usual place of this user."""
     if given := environ.get("STATE_DIRECTORY"):
         return Path(given.partition(":")[0])
     if os.geteuid() == 0:
@@ -46,7 +46,7 @@ def default_state(environ: Mapping[str, str]) -> Path:
 
 
 def make_private(path: Path, *, is_only_read: bool = False) -> str | None:
-    """Make the directory for this user alone. Answers a warning where its mode was, or should be, changed."""
+    """Make the directory only for this user. Returns a warning if its mode was, or should be, changed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=_MODE, exist_ok=True)
@@ -90,7 +90,7 @@ def directory_warning(path: Path, *, is_only_read: bool = False) -> str | None:
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory as it is there."""
+    """An existing directory."""
 
     path: Path
     owner: int
@@ -125,13 +125,13 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def directory_problem(path: Path) -> str | None:
-    """Why an existing directory can be private to no user."""
+    """Why an existing directory cannot be private."""
     try:
         mode = path.stat().st_mode
     except OSError:
         return None
     if not stat.S_ISDIR(mode):
-        return f"{path} is no directory; name one, or take it away"
+        return f"{path} is not a directory; name one, or remove this key"
     if mode & (stat.S_IWOTH | stat.S_ISVTX):
         return (
             f"the directory {path} is open to all users (mode {stat.S_IMODE(mode):04o}); run "
@@ -159,13 +159,13 @@ def folder_problem(path: Path) -> str | None:
         with os.scandir(path):
             return None
     except (FileNotFoundError, NotADirectoryError):
-        return f"{path} is no directory; make it, or take this key away"
+        return f"{path} is not a directory; make it, or remove this key"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}; {fix_for(error)}"
 
 
 def check_files(values: Mapping[str, Value], problems: Problems, *, only: Sequence[str] | None = None) -> None:
-    """Refuse files that would fail at the first connection. `only`: the sections to look at."""
+    """Reject files that would fail at the first connection. `only`: the sections to check."""
     for key in _FILES:
         if only is not None and key.partition(".")[0] not in only:
             continue

@@ -92,8 +92,8 @@ def check_restart_required(scheduler: Scheduler, now: Configuration, loaded: Con
     known = {job.name: (job.spec, job.definition.queue) for job in now.jobs}
     for job in loaded.jobs:
         if known.get(job.name) != (job.spec, job.definition.queue):
-            for key, said in _needs(scheduler, wanted, connections, job):
-                problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{said}; {_FIX}")
+            for key, reason in _needs(scheduler, wanted, connections, job):
+                problems.add(job.places.get(key, job.place), f"jobs.{job.name}.{key}", f"{reason}; {_FIX}")
 
 
 def _needs(

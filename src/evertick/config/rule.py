@@ -111,7 +111,7 @@ def _moment(value: Any, zone: ZoneInfo, what: str) -> datetime:
                 moment = None
     if not isinstance(moment, datetime):
         kind = "a day without a time" if isinstance(value, date) else "a time without a day"
-        found = kind if isinstance(value, date | time) else "no moment"
+        found = kind if isinstance(value, date | time) else "not a moment"
         also = ', or "+10m" counted from the first start' if what == "once" else ""
         raise InvalidWhen(
             f"{what}: {str(value)[:60]!r} is {found}; write 2026-01-31T09:00:00Z or 2026-01-31T09:00:00{also}",
@@ -155,7 +155,7 @@ _OPTIONAL = {"constant": ("jitter",), "linear": ("jitter",), "exponential": _OPT
 def read_retry(value: Any, refuse: Callable[..., None]) -> RetryPolicy | None:
     """The policy; None if it is invalid. `refuse` takes each problem, and its key if it has one."""
     if not isinstance(value, dict):
-        refuse(f'{value!r:.60} is no policy; write it like {{ exponential = "1s", attempts = 5 }}')
+        refuse(f'{value!r:.60} is not a retry policy; write it like {{ exponential = "1s", attempts = 5 }}')
         return None
     kinds = [name for name in _POLICIES if name in value]
     if len(kinds) != 1:

@@ -44,7 +44,7 @@ _TEXTS_MOST = 1_000
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """`read` checks a value as a file has it; `of_text` makes such a value of text, or answers the text itself."""
+    """`read` checks a value of a file; `of_text` converts text to such a value, or returns the text."""
 
     # For the documentation, and for the error of a wrong value: "is no <words>; write <fix>".
     words: str
@@ -166,21 +166,21 @@ def choice(*allowed: str) -> Kind:
     return Kind(words=f"one of {words}" if len(allowed) > 1 else words, fix=words, read=read)
 
 
-# The prefix of all our variables.
+# The prefix of all variables of Evertick.
 VARIABLE = "EVERTICK_"
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """One key, as the documentation tells it."""
+    """One key, as in the documentation."""
 
     kind: Kind
     words: str
     # In words, the behaviour without this key, if it has no default value.
     otherwise: str = ""
     is_secret: bool = False
-    # Whether it may hold a password beside what may be shown.
+    # Whether it may contain a password, which is masked.
     is_url: bool = False
-    # Whether a reload takes it up; else a restart does.
+    # Whether a reload applies it; otherwise a restart is needed.
     is_live: bool = False
 
 
@@ -422,5 +422,5 @@ def variable_of(key: str) -> str:
     return VARIABLE + key.replace(".", "_").upper()
 
 
-# Shorter, and the same for other commands: `evertick list` and `evertick worker` know them, too.
+# Shorter names that other commands, like `evertick list` and `evertick worker`, read too.
 SHORT_VARIABLES = {DATABASE_VARIABLE: "database.url", "EVERTICK_REDIS": "redis.url", "EVERTICK_NATS": "nats.url"}

@@ -1,4 +1,4 @@
-"""A configuration as it may be shown: values, their origins, and no secret."""
+"""A configuration for display: values and their origins, without secrets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from evertick.text.redact import masked, masked_within
 __all__ = ["shown_defaults", "shown_jobs", "shown_values"]
 
 HIDDEN = "***"
-# Keys that decide about a job that is late, lost or still running, shown also where they are not set.
+# Keys about late, lost and still running jobs, which are shown even if they are not set.
 _ASKED_OF_SCHEDULE = ("queue", "catch_up", "overlap")
 _ASKED_OF_TASK = ("on_lost", "on_unreachable")
 _ASKED_OF_DRIVER = ("ack_timeout", "progress_timeout", "kill_after")
 _REFERENCE = re.compile(r"\$\{\w+\}")
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]*:/")
 _WEB = re.compile(r"(?i)https?://")
-# Names of what is often a secret and was written out all the same.
+# Names of values that are often secrets.
 _TELLING = re.compile(r"(?i)pass|secret|token|authorization|credential|cookie|api[-_]?key")
 
 
@@ -39,12 +39,12 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shown_values(configuration: Configuration) -> list[Shown]:
-    """Every key of every section, in the order of the reference, with its value or what holds instead."""
+    """All keys of all sections, in the order of the reference, with value or default."""
     instead = _instead(configuration)
     shown = []
     for key, value in configuration.values.items():
-        told = instead[key] if key in instead and not value.is_set else _told(value)
-        shown.append(Shown(key=key, value=told, origin=str(value.origin)))
+        text = instead[key] if key in instead and not value.is_set else _shown_value(value)
+        shown.append(Shown(key=key, value=text, origin=str(value.origin)))
     return shown
 
 
@@ -73,7 +73,7 @@ def _instead(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-def _told(value: Value) -> Any:
+def _shown_value(value: Value) -> Any:
     if value.about.is_secret and value.value is not None:
         return value.written if _is_reference(value.written) else HIDDEN
     if value.written is not None:
@@ -84,7 +84,7 @@ def _told(value: Value) -> Any:
 
 
 def _is_reference(written: Any) -> bool:
-    """Whether it is nothing but the name of a variable, which tells nothing of its value."""
+    """Whether the value is only a reference to a variable, which does not reveal its value."""
     return isinstance(written, str) and _REFERENCE.fullmatch(written) is not None
 
 
@@ -114,7 +114,7 @@ def _job(job: Job, defaults: Defaults) -> dict[str, Any]:
 
 
 def _held(job: Job) -> dict[str, Any]:
-    """Defaults that people ask about, by the keys that the job leaves out."""
+    """Defaults of important keys that the job does not set."""
     held: dict[str, Any] = {name: getattr(job.definition, name) for name in _ASKED_OF_SCHEDULE}
     if job.spec is None:
         return held
@@ -130,7 +130,7 @@ def _held(job: Job) -> dict[str, Any]:
 
 
 def _hidden(name: str, value: Any) -> Any:
-    """Without what looks like a secret by its name. References to secrets are names, and stay."""
+    """Hide values whose name suggests a secret. References to secrets stay."""
     match value:
         case dict():
             return {each: _hidden(each, inner) for each, inner in value.items()}

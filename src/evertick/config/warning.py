@@ -1,7 +1,7 @@
-"""Likely mistakes in a configuration: warnings with their places, which stop no start.
+"""Likely mistakes in a configuration: warnings with their places, which do not prevent a start.
 
-`Prerequisites` finds what a job needs and this machine lacks, without running anything or asking the network. The job
-may run on another machine than the one that checks the file, so that is a warning, too.
+`Prerequisites` finds missing prerequisites of jobs, such as programs and folders, without running anything or using the
+network. They are warnings, since the job may run on another machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Prerequisites:
-    """Looks once for each user and path, of which thousands of jobs share a few."""
+    """Checks each user and path once, since thousands of jobs share a few."""
 
     def __init__(self, http: HttpSection) -> None:
         self._allowed = parse_allowed(http.allow, "http.allow", is_private=http.allow_private)
@@ -50,7 +50,7 @@ class Prerequisites:
         self._may_become = cache(_may_become)
 
     def missing(self, spec: Spec, *, is_table: bool) -> Iterator[tuple[str, str]]:
-        """By the field of the specification, the problem and its fix. `is_table`: an address has keys beside it."""
+        """The fields of the specification with a problem and its fix. `is_table`: the job has a table of fields."""
         match spec:
             case Shell():
                 yield from self._missing_of_command(spec)
@@ -77,7 +77,7 @@ class Prerequisites:
                 f"a list is a program and its arguments, so this is a program that is called {program!r:.100}; write "
                 "the line as one text, without brackets, or each word in quotes of its own",
             )
-        # A name without a path is looked for by the PATH of the run.
+        # A name without a path is searched in the PATH of the run.
         elif is_missing:
             yield field, f"there is no program {program} on this machine; install it, or correct the path"
 
@@ -99,26 +99,26 @@ class Prerequisites:
 
 
 def _folder(spec: Shell) -> str | None:
-    """Where it begins, if that is known here: the home of another user is looked for by the run."""
+    """The working directory, if it is known: the home of another user is found by the run."""
     if spec.cwd is None or (is_home_path(spec.cwd) and spec.user is not None):
         return None
     return expand_home(spec.cwd, os.path.expanduser("~"))
 
 
 def _is_line(command: str | Sequence[str]) -> bool:
-    """Whether a list holds what looks like a whole line: ["ls -la"]."""
+    """Whether a list has one element that looks like a whole line: ["ls -la"]."""
     return not isinstance(command, str) and len(command) == 1 and len(command[0].split()) > 1
 
 
 def _is_user(user: str | int) -> bool:
-    # Not on every system; but shell jobs are refused where it is not.
+    # POSIX only, like shell jobs.
     from evertick.driver.shell.spec import is_user
 
     return is_user(user)
 
 
 def _may_become(user: str | int) -> bool:
-    """Whether a node of this user may run commands as that one."""
+    """Whether a node of this user may run commands as the given one."""
     from evertick.driver.shell.spec import account_for_user
 
     try:
@@ -129,7 +129,7 @@ def _may_become(user: str | int) -> bool:
 
 
 def _is_missing(path: str, *, is_folder: bool) -> bool:
-    """Whether it certainly is: what is in a directory that is closed to this user may be there."""
+    """Whether the path is missing; False if this user may not look."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -140,12 +140,12 @@ def _is_missing(path: str, *, is_folder: bool) -> bool:
 
 
 def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """A line each, as problems have them."""
+    """The warnings, a line each, in the form of problems."""
     found = Problems()
     _warn_of_plain_text(configuration, found)
     folder = configuration.config_directory
     secrets = Secrets(None if folder is None else folder / SECRETS, environ)
-    # Once, not for each of thousands of jobs.
+    # Computed once for thousands of jobs.
     drivers, needs = configuration.settings["drivers"], Prerequisites(configuration.http)
     for job in configuration.jobs:
         if job.is_enabled:
@@ -161,7 +161,7 @@ def warnings_of(configuration: Configuration, environ: Mapping[str, str]) -> tup
 
 
 def _warn(job: Job, name: str, problem: str, found: Problems) -> None:
-    """`name`: a key of the job, or a field in one, if the file has it there: the key may stand for a single field."""
+    """`name`: a key of the job or a field in it. If the file has no such field, the key is its short form."""
     key = name if name in job.places else name.partition(".")[0]
     before = f"jobs.{job.name}" if key.partition(".")[0] in job.shown else "defaults"
     found.add(job.places[key], f"{before}.{key}", problem)
@@ -170,7 +170,7 @@ def _warn(job: Job, name: str, problem: str, found: Problems) -> None:
 def _warn_of_plain_text(configuration: Configuration, found: Problems) -> None:
     for name, each in configuration.connections.items():
         url, address = (configuration.values[f"{name}.{key}"] for key in ("url", "address"))
-        # As the connection was made: the URL, unless a stronger layer names an address.
+        # The URL, unless a stronger layer sets an address.
         value = url if url.is_set and url.origin.rank >= address.origin.rank else address
         for problem in unencrypted_warnings(connection_of(name, each, getattr(configuration, name))):
             found.add(value.origin.place, value.key, problem)
@@ -202,7 +202,7 @@ def _warn_of_calendars(job: Job, configuration: Configuration, found: Problems) 
 
 
 def _warn_of_queue(job: Job, configuration: Configuration, found: Problems) -> None:
-    """Of a queue that no node by this file works on. Where `node.queues` is set, nodes share the queues on purpose."""
+    """Warn of a queue that no node of this file reads, unless `node.queues` is set on purpose."""
     queue, served = job.definition.queue, configuration.values["node.queues"]
     is_shared = job.spec is None or job.definition.mode == "every-node"
     if not is_shared and queue not in served.value and not served.is_set:

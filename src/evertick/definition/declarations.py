@@ -33,7 +33,7 @@ log = logging.getLogger("evertick.declare")
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as the code says it. The rule is not bound yet: that happens when it is stored."""
+    """A declared schedule. Its rule is bound when it is stored."""
 
     key: str
     rule: When
@@ -41,21 +41,21 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     # The zone of a rule that names none.
     tz: str = "UTC"
-    # The blackout, where the code gives a calendar and not only the name of one.
+    # The calendar of its blackout, unless the code gives only its name.
     blackout: Calendar | None = None
     # Its origin: the code of a program, or the file of a configuration.
     source: Source = "code"
 
     @property
     def rule_text(self) -> str:
-        """The rule as written, with the zone it means: what decides whether it is still the same rule."""
+        """The rule as written, with its zone; a declaration with the same text has the same rule."""
         return self.rule.text if self.rule.is_zone_given else f"{self.rule.text}; default tz={self.tz}"
 
     @property
     def hash(self) -> str:
         calendars = ["" if each is None else each.version for each in (self.rule.calendar, self.blackout)]
-        said = [self.rule_text, *calendars, msgspec.to_builtins(self.definition)]
-        return blake2b(msgspec.json.encode(said, order="sorted"), digest_size=8).hexdigest()
+        content = [self.rule_text, *calendars, msgspec.to_builtins(self.definition)]
+        return blake2b(msgspec.json.encode(content, order="sorted"), digest_size=8).hexdigest()
 
 
 class Declarations:
@@ -71,13 +71,15 @@ class Declarations:
         known = self._by_key.get(declaration.key)
         if known is not None:
             raise AlreadyDeclared(
-                f"schedule {declaration.key!r} is declared twice: at {known.place} and at {declaration.place}; "
-                "give one of them another key="
+                f"schedule {declaration.key!r} is declared twice: at {known.place} and at {declaration.place}",
+                setting="key",
+                value=repr(declaration.key),
+                fix="give one of them another key=",
             )
         self._by_key[declaration.key] = declaration
 
     def without_file(self) -> Declarations:
-        """Those of the code alone."""
+        """The declarations of the code only."""
         own = Declarations()
         for each in self:
             if each.source == "code":
@@ -88,7 +90,7 @@ class Declarations:
         return {key: declaration.hash for key, declaration in self._by_key.items()}
 
     async def store_all(self, store: Store, app: str, editor: Editor, node_name: str) -> None:
-        """Bring what is stored in line with the code."""
+        """Store all declarations: add, edit and resume schedules as needed."""
         if not self._by_key:
             return
         await self._check_calendars(store, app)
@@ -100,36 +102,44 @@ class Declarations:
             await self._put_calendars(stored.values(), editor)
             for key, found in stored.items():
                 await self._meet(left[key], found, editor, node_name)
-            # Those that another node has added since we looked: it was the first, so what we declare is an edit.
+            # Another node added these meanwhile, so the declaration becomes an edit.
             left = {added.key: left[added.key] for added, is_ours in zip(new, taken, strict=True) if not is_ours}
             if not left:
                 return
         raise never_settles(next(iter(left)))
 
     async def _check_calendars(self, store: Store, app: str) -> None:
-        """Refuse one that is nowhere before anything is written, with the place that names it."""
-        given = {each.name for said in self for each in (said.rule.calendar, said.blackout) if each is not None}
-        named = [(said, name) for said in self for name in (said.rule.bounds.calendar, said.definition.blackout)]
-        wanted = [(said, name) for said, name in named if name is not None and name not in given]
+        """Reject unknown calendars before any write, with the place that names them."""
+        given = {
+            each.name
+            for declaration in self
+            for each in (declaration.rule.calendar, declaration.blackout)
+            if each is not None
+        }
+        named = [
+            (declaration, name)
+            for declaration in self
+            for name in (declaration.rule.bounds.calendar, declaration.definition.blackout)
+        ]
+        wanted = [(declaration, name) for declaration, name in named if name is not None and name not in given]
         kept = await store.calendars(app) if wanted else {}
-        for said, name in wanted:
+        for declaration, name in wanted:
             if name not in kept:
-                where = f"{said.place}: schedule {said.key!r}"
-                raise InvalidWhen(f"{where}: calendar {name!r} is not defined; define it first")
+                where = f"{declaration.place}: schedule {declaration.key!r}"
+                problem = f"{where}: calendar {name!r} is not defined"
+                raise InvalidWhen(problem, value=repr(name), fix="define it first")
 
     async def _put_calendars(self, stored: Iterable[StoredSchedule], editor: Editor) -> None:
-        """Those of declarations that were stored otherwise, once each; an edit alone might keep the rule it has."""
-        changed = [said for each in stored if is_otherwise(said := self._by_key[each.key], each)]
-        given = [each for said in changed for each in (said.rule.calendar, said.blackout) if each is not None]
+        """Store the calendars of changed declarations, once each, since an edit may keep its rule."""
+        changed = [new for each in stored if is_otherwise(new := self._by_key[each.key], each)]
+        given = [each for new in changed for each in (new.rule.calendar, new.blackout) if each is not None]
         for calendar in {each.name: each for each in given}.values():
             await editor.put_calendar(calendar)
 
     async def _meet(self, declaration: Declaration, found: StoredSchedule, editor: Editor, node_name: str) -> None:
         if is_otherwise(declaration, found):
-            said = "code" if declaration.source == "code" else "configuration"
-            log.info(
-                "schedule %r was stored otherwise: it is now as the %s at %s says", found.key, said, declaration.place
-            )
+            source = "code" if declaration.source == "code" else "configuration"
+            log.info("schedule %r: updated to the %s at %s", found.key, source, declaration.place)
             await editor.edit(
                 found.key,
                 lambda _: declaration.definition,
@@ -138,12 +148,12 @@ class Declarations:
                 blackout=declaration.blackout,
             )
         if found.pause is not None and found.pause.is_undeclared:
-            log.info("schedule %r is declared again: resumed", found.key)
+            log.info("schedule %r: declared again; resumed", found.key)
             await editor.resume(found.key)
 
 
 def is_otherwise(declaration: Declaration, found: StoredSchedule) -> bool:
-    """Whether it was stored from another declaration, or from none."""
+    """Whether the stored schedule is from another declaration, or from none."""
     return found.declared is None or found.declared.hash != declaration.hash
 
 

@@ -1,4 +1,4 @@
-"""Duties declared in code: what may be written, and what is refused."""
+"""Duties declared in code, and their checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class Duties:
         known = self._places.get(work.name)
         if known is not None:
             raise AlreadyDeclared(
-                f"duty {work.name!r} is declared twice: at {known} and at {place}; give one of them another name"
+                f"duty {work.name!r} is declared twice: at {known} and at {place}",
+                setting="name",
+                value=repr(work.name),
+                fix="give one of them another name",
             )
         self._works[work.name] = work
         self._places[work.name] = place
@@ -49,9 +52,9 @@ def make_duty(
     rhythm: Rhythm | None,
     call_in_thread: Callable[[Callable[[], object]], Awaitable[object]],
 ) -> DutyWork:
-    """A duty of a function, which may take a `DutyContext` and nothing else."""
+    """Make a duty of a function, which takes a `DutyContext` or nothing."""
     if not callable(function) or isinstance(function, type):
-        raise InvalidSetting(f"duty {name!r}: {shown(function)} is no function")
+        raise InvalidSetting(f"duty {name!r}: {shown(function)} is not a function")
     refuse_generator(function, f"duty {name!r}")
     takes_context, can_be_cancelled = _takes_context(function, name), is_async(function)
 
@@ -69,16 +72,19 @@ def check_name(name: Any) -> str:
     checked = check_key(name, what="duty")
     if checked.startswith(_OWN_PREFIX):
         raise InvalidSetting(
-            f"duty: {checked!r}: names that begin with {_OWN_PREFIX!r} are Evertick's own; choose another"
+            f"duty: {checked!r}: names that begin with {_OWN_PREFIX!r} are reserved for Evertick",
+            value=repr(checked),
+            fix="choose another",
         )
     return checked
 
 
 def rhythm_of(name: str, every: Duration | None, when: When | None, *, created: int, tz: str) -> Rhythm | None:
-    """When it acts, by an interval or by a rule; None for a loop."""
+    """When it ticks: by an interval or by a rule; None for a loop."""
     if every is not None and when is not None:
         raise InvalidSetting(
-            f"duty {name!r}: every={shown(every)} and when={when.text!r} are two rhythms; give one of them"
+            f"duty {name!r}: every={shown(every)} and when={when.text!r} exclude each other",
+            fix="give one of them",
         )
     if when is not None:
         return Moments(_bound(when, name, created, tz))
@@ -88,8 +94,9 @@ def rhythm_of(name: str, every: Duration | None, when: When | None, *, created: 
 def _bound(when: When, name: str, created: int, tz: str) -> When:
     if when.bounds.calendar is not None and when.calendar is None:
         raise InvalidSetting(
-            f"duty {name!r}: the calendar {when.bounds.calendar!r} is kept in the store, which a duty does not read; "
-            "pass the Calendar itself"
+            f"duty {name!r}: the calendar {when.bounds.calendar!r} is in the store, which a duty does not read",
+            value=repr(when.bounds.calendar),
+            fix="pass the Calendar itself",
         )
     return when.bind(key=name, created=created, tz=tz)
 
@@ -113,9 +120,9 @@ def _takes_context(function: Any, name: str) -> bool:
         return any(hints.get(each) is DutyContext for each in list(signature.parameters)[:1])
     first = needed[0]
     if len(needed) > 1 or first.kind is first.KEYWORD_ONLY or hints.get(first.name, DutyContext) is not DutyContext:
-        said = ", ".join(map(str, needed))
+        parameters = ", ".join(map(str, needed))
         raise InvalidSetting(
-            f"duty {name!r}: its function needs ({said}), but gets a DutyContext or nothing; write "
+            f"duty {name!r}: its function needs ({parameters}), but gets a DutyContext or nothing; write "
             "`(ctx: DutyContext)` and take the rest from elsewhere"
         )
     return True
@@ -125,5 +132,5 @@ def _hints_of(function: Any) -> Mapping[str, Any]:
     try:
         return get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
     except (NameError, TypeError):
-        # An annotation that only a type checker can read: what the parameter is called for then is not told.
+        # An annotation that only a type checker can read; it is not shown.
         return {}

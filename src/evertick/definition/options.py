@@ -1,4 +1,4 @@
-"""The options of schedules, and the definition that is made of them."""
+"""The options of schedules, and the definitions made from them."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _refuse_unknown(unknown: Mapping[str, Any], known: list[str], call: str, whe
         if takers and own not in known:
             take = f"{takers[0]} takes" if len(takers) == 1 else f"{', '.join(takers[:-1])} and {takers[-1]} take"
             it = "it" if own == name else f"it as {own}"
-            raise InvalidSetting(f"{where}: {name}: {take} {it}; {call}() takes {', '.join(known)}")
+            raise InvalidSetting(f"{where}: {name}: {take} {it}", fix=f"{call}() takes {', '.join(known)}")
     refuse_other_names(unknown, known, _OTHER_NAMES, "option", call, where=where)
 
 
@@ -211,7 +211,7 @@ def make_definition(task: str, options: Mapping[str, Any], base: Definition | No
 
 
 def blackout_given(options: Mapping[str, Any]) -> Calendar | None:
-    """The blackout, if it is a calendar and not only the name of one."""
+    """The calendar of the blackout, unless it is only a name."""
     given = options.get("blackout")
     return given if isinstance(given, Calendar) else None
 
@@ -222,7 +222,7 @@ def refuse_task_options(options: Mapping[str, Any], task: str) -> None:
 
 
 def refuse_rule_option(name: str, rule: str = "Cron") -> Never:
-    raise InvalidSetting(f"{name}: it belongs to the rule; write it there, in when={rule}(…)")
+    raise InvalidSetting(f"{name}: it belongs to the rule", fix=f"write it there, in when={rule}(…)")
 
 
 def _refuse_change(name: str, value: Any, task: str) -> None:
@@ -240,9 +240,11 @@ def _arguments(value: Any) -> dict[str, Any]:
         # Only the signature of the task tells whether bytes are decoded as bytes.
         data = encode_data(dict(value), allows_bytes=True)
     except (TypeError, ValueError) as error:
-        raise InvalidArguments(f"args: arguments must be JSON-like data; {error}") from None
+        raise InvalidArguments(f"args: arguments must be JSON-like data: {error}") from None
     if len(data) > ARGUMENTS_MAX_BYTES:
-        raise InvalidArguments(f"args: {len(data)} bytes are more than {ARGUMENTS_MAX_BYTES}; pass a reference instead")
+        raise InvalidArguments(
+            f"args: {len(data)} bytes are more than {ARGUMENTS_MAX_BYTES}", fix="pass a reference instead"
+        )
     return dict(value)
 
 

@@ -1,4 +1,4 @@
-"""How a function becomes the sender of a channel: its options, checked where they are written."""
+"""Senders: functions that deliver the messages of a channel, and the checks of their options."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ _REMEMBER_MAX = 366 * DAY
 
 
 class SenderOptions(TypedDict, total=False):
-    """retry: when to try again, and how often. give_up_on: errors after which there is no other try. timeout: how long
-    a delivery may take. concurrency: deliveries at once on one node. remember: how long the key of a message that was
-    delivered is known."""
+    """retry: the retry policy. give_up_on: errors that are not retried. timeout: how long a delivery may take.
+    concurrency: deliveries at once on one node. remember: how long the keys of delivered messages are kept."""
 
     retry: RetryPolicy
     give_up_on: type[BaseException] | Sequence[type[BaseException]]
@@ -46,12 +45,14 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
     unknown = {option: value for option, value in options.items() if option not in known}
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", "sender", where=f"sender {name!r}")
     if not callable(function) or isinstance(function, type):
-        raise InvalidSetting(f"sender {name!r}: {shown(function)} is no function")
+        raise InvalidSetting(f"sender {name!r}: {shown(function)} is not a function")
     _check_takes_message(function, name)
     retry = options.get("retry", RETRY)
     if not isinstance(retry, RetryPolicy):
         raise InvalidSetting(
-            f"sender {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential"
+            f"sender {name!r}: retry: {shown(retry)} is not a retry policy",
+            value=shown(retry),
+            fix="pass Constant, Linear or Exponential",
         )
     concurrency = options.get("concurrency", 10)
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _CONCURRENCY_MAX:
@@ -72,18 +73,18 @@ def make_sender(channel: str, function: Callable[..., Any], options: SenderOptio
 
 
 def _check_takes_message(function: Callable[..., Any], name: str) -> None:
-    """Refused here, not at the first delivery: that would be tried again for hours."""
+    """Reject a function that does not take a message; its deliveries would be retried for hours."""
     refuse_generator(function, f"sender {name!r}")
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # some functions that are written in C have no signature
+        return  # some functions in C have no signature
     try:
         signature.bind(None)
     except TypeError:
         raise InvalidSetting(
-            f"sender {name!r}: its function takes {signature}, but gets one Message and nothing else; write "
-            "`(message: Message)`"
+            f"sender {name!r}: its function takes {signature}, but gets one Message",
+            fix="write `(message: Message)`",
         ) from None
 
 

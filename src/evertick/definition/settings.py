@@ -200,13 +200,13 @@ def refuse_other_names(
     near = name if name in fitting else alike(name, [*known, *fitting])
     refused = f"{where}{': ' if where else ''}{name}: no such {what}"
     if near is None:
-        raise InvalidSetting(f"{refused}; there are {', '.join(known)}")
+        raise InvalidSetting(refused, fix=f"there are {', '.join(known)}")
     meant = fitting.get(near, near)
     if "=" in meant:
-        raise InvalidSetting(f"{refused}; write {meant}")
+        raise InvalidSetting(refused, fix=f"write {meant}")
     shown = masked(value) if meant == "url" and isinstance(value, str) else value
     written = f"{meant}={shown!r:.60}"
-    raise InvalidSetting(f"{refused}; it is called {meant}: {f'{call}({written})' if call else written}")
+    raise InvalidSetting(refused, fix=f"it is called {meant}: {f'{call}({written})' if call else written}")
 
 
 def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
@@ -221,7 +221,7 @@ def refuse_bare(given: object, decorator: str, what: str, example: str) -> None:
 def check_key(key: Any, *, what: str = "key") -> str:
     """The key, if it is valid in a table, a command line and a log: no control characters, no semicolons."""
     if not isinstance(key, str):
-        raise InvalidKey(f"{what}: {shown(key)} is not text; pass a str, like 'nightly-report'", setting=what)
+        raise InvalidKey(f"{what}: {shown(key)} is not text", setting=what, fix="pass a str, like 'nightly-report'")
     if not 1 <= len(key) <= _KEY_LONGEST:
         raise InvalidKey(f"{what}: {shown(key)} must have 1 to {_KEY_LONGEST} characters, not {len(key)}", setting=what)
     if key != key.strip() or not key.isprintable() or ";" in key:
@@ -238,7 +238,9 @@ def check_key(key: Any, *, what: str = "key") -> str:
 def check_queue(queue: Any) -> str:
     """The name of a queue. Names that begin with "@" are reserved for queues of nodes."""
     if check_key(queue, what="queue").startswith("@"):
-        raise InvalidKey(f"queue: {queue!r} must not begin with '@', as the nodes' own queues do; choose another name")
+        raise InvalidKey(
+            f"queue: {queue!r} must not begin with '@', as the nodes' own queues do", fix="choose another name"
+        )
     return str(queue)
 
 
@@ -260,7 +262,7 @@ def check_exceptions(value: Any, what: str, *, where: str = "") -> tuple[type[Ba
     for each in types:
         if not isinstance(each, type) or not issubclass(each, BaseException):
             raise InvalidSetting(
-                f"{where}{what}: {shown(each)} is no type of exception; pass the type itself, like ValueError, or a "
+                f"{where}{what}: {shown(each)} is not an exception type; pass the type itself, like ValueError, or a "
                 "tuple of types",
                 setting=what,
             )
@@ -293,17 +295,17 @@ def check_url(url: str | None) -> str:
     if isinstance(found, os.PathLike):
         found = os.fspath(found)
     if not isinstance(found, str):
-        raise InvalidSetting(f"url: {shown(found)} is no database URL; write it like {DEFAULT_DATABASE!r}")
+        raise InvalidSetting(f"url: {shown(found)} is not a database URL", fix=f"write it like {DEFAULT_DATABASE!r}")
     if len(found) > _URL_LONGEST or has_control(found):
         raise InvalidSetting(
-            f"url: {shown(masked(found[:_URL_LONGEST]))} is no database URL: it is longer than {_URL_LONGEST:,} "
+            f"url: {shown(masked(found[:_URL_LONGEST]))} is not a database URL: it is longer than {_URL_LONGEST:,} "
             "characters, or has control characters or surrogates"
         )
     path = found.removeprefix(_SQLITE) if found.startswith(_SQLITE) else ""
     is_no_file = path in ("/", f"/{_MEMORY}") or (path != "" and path[0] not in "/?")
     if not _SCHEME.match(found) or is_no_file:
         given = found if found == _MEMORY else masked(found)
-        raise InvalidSetting(f"url: {given!r} is no database URL; write it like {_url_meant(found)!r}")
+        raise InvalidSetting(f"url: {given!r} is not a database URL", fix=f"write it like {_url_meant(found)!r}")
     check_location(found)
     return found
 
@@ -323,7 +325,7 @@ def _queues(queues: Any) -> tuple[str, ...]:
         problem = f"queues: {shown(queues)} is one text; pass a list of names, e.g. queues=[{shown(queues)}]"
         raise InvalidSetting(problem, setting="queues")
     if not isinstance(queues, Iterable):
-        raise InvalidSetting(f"queues: {shown(queues)} is no list of names; pass e.g. ['default']", setting="queues")
+        raise InvalidSetting(f"queues: {shown(queues)} is not a list of names; pass e.g. ['default']", setting="queues")
     if not queues:
         problem, fix = "queues: a node that works on no queue runs nothing", "name one, or pass concurrency=0"
         raise InvalidSetting(problem, setting="queues", value="[]", fix=fix)

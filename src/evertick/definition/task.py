@@ -1,4 +1,4 @@
-"""Tasks: named work that can be enqueued and scheduled. A task made of a function can still be called."""
+"""Tasks: named work that can be enqueued and scheduled. A task of a function can still be called."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# Calls of one `enqueue_many`, which is one transaction.
+# The limit of calls in one `enqueue_many`, which is one transaction.
 ENQUEUE_MANY_MAX = 10_000
 PRIORITY_MAX = 1_000
 _UNIQUE_FOR_MAX = 366 * DAY
@@ -183,8 +183,8 @@ class Task(Generic[P, R]):
     def _callable(self) -> Callable[..., R]:
         if self._function is None:
             raise Refused(
-                f"task {self.name!r} is a job of the driver {self.work.driver.name!r} and no function that could be "
-                "called; enqueue it, or give it a schedule"
+                f"task {self.name!r} is a job of the driver {self.work.driver.name!r}, not a function",
+                fix="enqueue it, or give it a schedule",
             )
         return self._function
 
@@ -244,11 +244,11 @@ class Task(Generic[P, R]):
                 setting="rate_key",
             )
         for other in self.runtime.tasks.values():
-            theirs = other.work.rate
-            is_shared = theirs is not None and rate.of.text is not None and theirs.of.text == rate.of.text
-            if is_shared and str(theirs) != str(rate):
+            other_rate = other.work.rate
+            is_shared = other_rate is not None and rate.of.text is not None and other_rate.of.text == rate.of.text
+            if is_shared and str(other_rate) != str(rate):
                 raise InvalidSetting(
-                    f"task {self.name!r}: rate: {rate} differs from {theirs} of task {other.name!r}, which shares "
+                    f"task {self.name!r}: rate: {rate} differs from {other_rate} of task {other.name!r}, which shares "
                     f"rate_key {rate.of.text!r}; give both the same rate, or keys of their own",
                     setting="rate",
                 )
@@ -319,7 +319,7 @@ def make_placing(
 ) -> Placing:
     """Check `EnqueueOptions`."""
     if delay is not None and at is not None:
-        raise InvalidSetting("delay and at both say when; give one of them")
+        raise InvalidSetting("delay and at both say when", fix="give one of them")
     return Placing(
         delay=0 if delay is None else duration_us(delay, what="delay"),
         at=None if at is None else to_us(at),
@@ -336,11 +336,11 @@ def make_placing(
 def encode_calls(arguments: Signature | FreeArguments, calls: Iterable[Mapping[str, Any]]) -> list[bytes]:
     """The arguments of many calls, each checked and encoded."""
     if not isinstance(calls, Iterable):
-        raise InvalidInput(f"calls: {shown(calls)} is no list of arguments; pass [{{...}}, ...]")
+        raise InvalidInput(f"calls: {shown(calls)} is not a list of arguments", fix="pass [{...}, ...]")
     encoded = []
     for number, call in enumerate(calls):
         if number == ENQUEUE_MANY_MAX:
-            raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once; enqueue them in several lists")
+            raise InvalidInput(f"more than {ENQUEUE_MANY_MAX} calls at once", fix="enqueue them in several lists")
         encoded.append(arguments.encode((), call))
     return encoded
 
@@ -396,8 +396,8 @@ def make_work(name: str, driver: Driver, arguments: Signature | FreeArguments, o
     refuse_other_names(unknown, known, TASK_OTHER_NAMES, "option", call, where=f"task {name!r}")
     retry = options.get("retry", never_again)
     if not isinstance(retry, RetryPolicy):
-        problem = f"task {name!r}: retry: {shown(retry)} is no policy; pass Constant, Linear or Exponential"
-        raise InvalidSetting(problem, setting="retry")
+        problem = f"task {name!r}: retry: {shown(retry)} is not a retry policy"
+        raise InvalidSetting(problem, setting="retry", value=shown(retry), fix="pass Constant, Linear or Exponential")
     timeout = options.get("timeout")
     on_lost = check_one_of(options.get("on_lost", "rerun"), get_args(OnLost), "on_lost", where=f"task {name!r}: ")
     # A task that must not run twice stops when another node may have claimed its run.

@@ -65,15 +65,17 @@ def function_task(
     if isinstance(function, Task):
         raise InvalidSetting(f"{function.name!r} is a task already")
     if isinstance(function, str):
-        raise InvalidSetting(f"{shown(function)} is no function; write @scheduler.task(name={shown(function)})")
+        text = shown(function)
+        raise InvalidSetting(f"{text} is not a function", value=text, fix=f"write @scheduler.task(name={text})")
     if inspect.iscoroutine(function):
         function.close()
-        raise InvalidSetting(f"{function.__name__}() was called; pass the function itself, {function.__name__}")
+        raise InvalidSetting(f"{function.__name__}() was called", fix=f"pass the function itself, {function.__name__}")
     if not callable(function) or isinstance(function, type):
-        raise InvalidSetting(f"{shown(function)} is no function; pass the function itself, without calling it")
+        fix = "pass the function itself, without calling it"
+        raise InvalidSetting(f"{shown(function)} is not a function", value=shown(function), fix=fix)
     chosen = name if name is not None else getattr(function, "__name__", None)
     if chosen is None or chosen == "<lambda>":
-        raise InvalidSetting(f"{shown(function)} has no name of its own; give it one with name=")
+        raise InvalidSetting(f"{shown(function)} has no name", value=shown(function), fix="give it one with name=")
     _check_new(runtime, check_key(chosen, what="task"), place)
     task = task_of_function(runtime, chosen, function, options)
     check_enabled(runtime, task)
@@ -95,19 +97,21 @@ def keep_task(runtime: Runtime, task: Task[Any, Any], place: str) -> Task[Any, A
 def _check_new(runtime: Runtime, name: str, place: str) -> None:
     if name in runtime.tasks:
         raise AlreadyDeclared(
-            f"task {name!r} is defined twice: at {runtime.task_places[name]} and at {place}; "
-            "give one of them another name="
+            f"task {name!r} is defined twice: at {runtime.task_places[name]} and at {place}",
+            value=repr(name),
+            fix="give one of them another name=",
         )
     if runtime.is_started and not runtime.exchange.is_adding:
-        raise Refused(f"task {name!r} is defined after the scheduler has started; define it before")
+        raise Refused(f"task {name!r} is defined after the scheduler has started", fix="define it before")
 
 
 def check_enabled(runtime: Runtime, task: Task[..., Any]) -> None:
     driver, drivers = task.work.driver.name, runtime.settings.drivers
     if driver not in drivers:
         raise InvalidSetting(
-            f"task {task.name!r}: this scheduler does not run the driver {driver!r}; enable it with "
-            f"Scheduler(drivers={[*drivers, driver]})"
+            f"task {task.name!r}: this scheduler does not run the driver {driver!r}",
+            value=repr(driver),
+            fix=f"enable it with Scheduler(drivers={[*drivers, driver]})",
         )
 
 

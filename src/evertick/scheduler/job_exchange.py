@@ -160,4 +160,4 @@ async def close_each(closing: Sequence[Close]) -> None:
         try:
             await close()
         except Exception:  # the others must be closed too
-            log.exception("a driver could not be closed")
+            log.exception("driver: could not be closed")

@@ -136,18 +136,18 @@ def ending_in_one_line() -> Iterator[None]:
         raise SystemExit(f"error: {error}") from error
 
 
-def run_process(runtime: Runtime, attendant: SideService | None = None) -> int:
+def run_process(runtime: Runtime, service: SideService | None = None) -> int:
     """Run until a signal stops the node, and return the exit code. Exits if the event loop does not close."""
-    attendant = attendant or SideService()
+    service = service or SideService()
     try:
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            code = runner.run(_serve(runtime, attendant))
-            end = threading.Timer(_CLOSE_SECONDS, _end_unclosed, [runner.get_loop(), code, attendant])
+            code = runner.run(_serve(runtime, service))
+            end = threading.Timer(_CLOSE_SECONDS, _end_unclosed, [runner.get_loop(), code, service])
             end.daemon = True
             end.start()
         end.cancel()
     finally:
-        attendant.ended()
+        service.ended()
     return code
 
 
@@ -161,7 +161,7 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(runtime: Runtime, attendant: SideService) -> int:
+async def _serve(runtime: Runtime, service: SideService) -> int:
     wanted = asyncio.Event()
     codes: list[int] = []
 
@@ -170,36 +170,36 @@ async def _serve(runtime: Runtime, attendant: SideService) -> int:
             hurry(runtime)
         else:
             log.info("%s: draining", number.name)
-            attendant.stopping(number.name)
+            service.stopping(number.name)
             if number is signal.SIGINT:
                 tell_interrupted(runtime)
         codes.append(EXIT_RESTART if number.name == "SIGHUP" else 0)
         wanted.set()
 
     def replaced(error: StoreReplaced) -> None:
-        log.error("the node stops with exit code %d after its running work; start it again", EXIT_REPLACED)
+        log.error("node: stopping with exit code %d after running work; start it again", EXIT_REPLACED)
         if not codes:
-            attendant.stopping(str(error))
+            service.stopping(str(error))
         codes.append(EXIT_REPLACED)
         wanted.set()
 
-    with _signals(stop, attendant.signals()):
-        start = functools.partial(runtime.start, lambda: _end_stalled(attendant), replaced)
-        if await start_patiently(runtime, start, wanted=wanted, waiting=attendant.waiting):
+    with _signals(stop, service.signals()):
+        start = functools.partial(runtime.start, lambda: _end_stalled(service), replaced)
+        if await start_patiently(runtime, start, wanted=wanted, waiting=service.waiting):
             try:
-                attendant.started()
+                service.started()
                 calm_collector()
                 shorten_turns()
-                await _attended(attendant, wanted)
+                await _attended(service, wanted)
             finally:
                 await runtime.stop()
     return codes[0]
 
 
-async def _attended(attendant: SideService, wanted: asyncio.Event) -> None:
+async def _attended(service: SideService, wanted: asyncio.Event) -> None:
     """Wait for the stop. The side service ends too, since it must not change a draining node."""
-    attending = asyncio.create_task(attendant.attend(), name="evertick attendant")
-    attending.add_done_callback(_tell_if_failed)
+    attending = asyncio.create_task(service.attend(), name="evertick attendant")
+    attending.add_done_callback(_log_failure)
     try:
         await wanted.wait()
     finally:
@@ -207,9 +207,9 @@ async def _attended(attendant: SideService, wanted: asyncio.Event) -> None:
         await asyncio.wait({attending}, timeout=_CLOSE_SECONDS)
 
 
-def _tell_if_failed(attending: asyncio.Task[None]) -> None:
+def _log_failure(attending: asyncio.Task[None]) -> None:
     if not attending.cancelled() and (error := attending.exception()) is not None:
-        log.error("the side service failed; the node continues", exc_info=error)
+        log.error("side service: failed; the node continues", exc_info=error)
 
 
 async def start_patiently(
@@ -278,12 +278,12 @@ def hurried_by_interrupt(runtime: Runtime) -> Iterator[None]:
 
 def hurry(runtime: Runtime) -> None:
     """Stop without waiting, after a second signal."""
-    log.warning("a second signal: stopping now, without waiting for what is running")
+    log.warning("second signal: stopping now, without waiting for running work")
     runtime.hurry()
 
 
 def alone(error: StoreError) -> StoreError:
-    """The error without its cause and traceback. Its message has the words of the server."""
+    """The error without its cause and traceback. Its message has the text of the server."""
     if os.environ.get(TRACEBACK_VARIABLE) != "1":
         error.__cause__, error.__suppress_context__, error.__traceback__ = None, True, None
     return error
@@ -311,23 +311,23 @@ def _signals(
                 signal.signal(number, signal.SIG_IGN)
 
 
-def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, attendant: SideService) -> None:
+def _end_unclosed(loop: asyncio.AbstractEventLoop, code: int, service: SideService) -> None:
     tasks = [f"task {task.get_name()!r}" for task in asyncio.all_tasks(loop)]
     lasting = [thread for thread in threading.enumerate() if not thread.daemon]
     threads = [f"thread {thread.name!r}" for thread in lasting if thread is not threading.main_thread()]
     left = ", ".join(sorted(tasks + threads)[:_SHOWN_MOST])
-    log.error("the process exits; not stopped: %s", left)
+    log.error("process: exiting; still running: %s", left)
     # `os._exit` skips the usual cleanup.
     with suppress(Exception):
-        attendant.ended()
+        service.ended()
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
 
 
-def _end_stalled(attendant: SideService) -> None:
+def _end_stalled(service: SideService) -> None:
     # The event loop is blocked and cannot stop itself. Its node is recorded as dead.
     with suppress(Exception):
-        attendant.ended()
+        service.ended()
     os._exit(EXIT_STALLED)

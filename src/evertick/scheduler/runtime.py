@@ -199,7 +199,7 @@ class Runtime:
         context = self.portal.call(self.context, what)
         if context.store.within(connection).is_async:
             given = shown_value(connection)
-            raise Refused(f"{what} cannot wait for the async connection {given}; use `await` without `.sync`")
+            raise Refused(f"{what} cannot wait for the async connection {given}", fix="use `await` without `.sync`")
         return at_once(work(context))
 
     async def enqueue(
@@ -209,7 +209,7 @@ class Runtime:
 
     def use_database(self, url: str) -> None:
         if self._opened is not None:
-            raise Refused("the store is open already; choose the database before using the scheduler")
+            raise Refused("the store is open already", fix="choose the database before using the scheduler")
         self.settings = msgspec.structs.replace(self.settings, url=check_url(url))
 
     # --- from start to stop
@@ -220,7 +220,7 @@ class Runtime:
         on_replaced: Callable[[StoreReplaced], None] = lambda error: None,
     ) -> None:
         if self.is_started:
-            raise Refused("this scheduler has started already; leave it before entering it again")
+            raise Refused("this scheduler has started already", fix="leave it before entering it again")
         check_may_start()
         self.is_started = True
         try:

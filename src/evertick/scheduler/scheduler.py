@@ -157,7 +157,7 @@ class Scheduler:
     def connect(self, driver: str, where: object) -> None:
         """Connect to a broker: `scheduler.connect("redis", "redis://host:6379/0")`, or with settings of its driver."""
         if self.runtime.is_started:
-            raise Refused(f"where {driver!r} is must be said before the scheduler has started")
+            raise Refused(f"the connection of {driver!r} must be set before the scheduler has started")
         self.runtime.configure(connections={driver: connection_to(driver, where)})
 
     # --- declaring
@@ -247,13 +247,13 @@ class Scheduler:
         """
         place, chosen = calling_place(1), check_name(name)
         for given in unknown:
-            raise InvalidSetting(f"{given}: no such option; a duty has every= or when=, and nothing else")
+            raise InvalidSetting(f"{given}: no such option", fix="a duty has every= or when=, and nothing else")
         rule = None if when is None else rule_given(when)
         rhythm = rhythm_of(chosen, every, rule, created=self.runtime.clock.now_us(), tz=self.settings.tz)
 
         def declare(function: F) -> F:
             if self.runtime.is_started:
-                raise Refused(f"duty {chosen!r} is declared after the scheduler has started; declare it before")
+                raise Refused(f"duty {chosen!r} is declared after the scheduler has started", fix="declare it before")
             self.runtime.duties.add(make_duty(function, chosen, rhythm, self.runtime.threads.call), place)
             return function
 
@@ -270,7 +270,9 @@ class Scheduler:
 
         def declare(function: F) -> F:
             if self.runtime.is_started:
-                raise Refused(f"the sender of {channel!r} is declared after the scheduler has started; do it before")
+                raise Refused(
+                    f"the sender of {channel!r} is declared after the scheduler has started", fix="do it before"
+                )
             made = make_sender(channel, function, options, self.runtime.threads)
             if made.channel in self.runtime.senders:
                 raise AlreadyDeclared(
@@ -287,7 +289,7 @@ class Scheduler:
 
         def decorate(function: Hook) -> Hook:
             if not callable(function):
-                raise InvalidInput(f"hook: {shown(function)} is no function")
+                raise InvalidInput(f"hook: {shown(function)} is not a function", value=shown(function))
             self.runtime.hooks.add(kind, function)
             return function
 

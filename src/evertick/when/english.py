@@ -396,13 +396,13 @@ def _days(words: _Words) -> _Days | None:
 def _takes_period(words: _Words, adverb: str, noun: str) -> bool:
     """Read "weekly on" or "every week on"; returns whether it was there. "on" is required."""
     if words.take(adverb):
-        told = adverb
+        period = adverb
     elif words.take("every", noun):
-        told = noun
+        period = noun
     else:
         return False
     if not words.take("on"):
-        raise words.refuse(told, f"does not say on which day: write '{_ON_A_DAY[noun]}'")
+        raise words.refuse(period, f"does not say on which day: write '{_ON_A_DAY[noun]}'")
     return True
 
 

@@ -131,7 +131,7 @@ def test_no_text_crashes_the_parser_of_entries(text: str) -> None:
 
 @pytest.mark.parametrize("entry", ["22-06", "25-12"])
 def test_hours_and_days_in_the_wrong_form_are_refused_with_the_right_form(entry: str) -> None:
-    with pytest.raises(InvalidWhen, match=r"no year has; days are written like '12-25', .*hours like '22:00-06:00'"):
+    with pytest.raises(InvalidWhen, match=r"no year has; write days like '12-25', .*hours like '22:00-06:00'"):
         Calendar("c", exclude=[entry])
 
 

@@ -63,7 +63,7 @@ def test_a_rule_of_a_known_family_is_equal_to_its_parsed_text(
             assert complete[0].previous_us(at) == complete[1].previous_us(at)
             if found.is_complete:
                 assert found.next_us(at) == read.next_us(at)
-    assert seconds is not None or len(known._founders) == 1
+    assert seconds is not None or len(known._families) == 1
 
 
 def test_cron_rules_of_a_family_share_their_search_tables() -> None:
@@ -112,4 +112,4 @@ def test_the_cache_of_families_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for minutes in range(1, 9):
         text = f"every {minutes}m; since=start; start=2026-01-01T00:00:00Z"
         assert known.rule(text) == parse_when(text)
-        assert len(known._founders) <= 3
+        assert len(known._families) <= 3

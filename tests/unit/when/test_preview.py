@@ -43,7 +43,7 @@ def test_no_rules_give_no_moments() -> None:
 
 
 def test_a_preview_must_be_bounded() -> None:
-    with pytest.raises(InvalidWhen, match="count or an until"):
+    with pytest.raises(InvalidWhen, match="pass count or until"):
         upcoming_over({"a": Every("1h")}, NOW)
     for count in (-1, 10_001, 1.5):
         with pytest.raises(InvalidWhen, match="count"):

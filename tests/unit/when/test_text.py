@@ -93,7 +93,7 @@ def test_the_parser_of_rules_accepts_loose_forms(text: str, rule: Every) -> None
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("", "no rule"),
+        ("", "not a rule"),
         ("fortnightly", "fortnightly"),
         ("sometimes 5m", "sometimes"),
         ("every", "interval"),
