@@ -306,7 +306,7 @@ class Editor:
         """Pause a schedule that has failed too often; answers the note. None: another was faster, or changed it."""
         said = what_was_raised(failing.error) or failing.reason or failing.verdict
         runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
-        note = f"{runs} failed, the last error: {said}; mend it, then resume it"
+        note = f"{runs} failed, the last error: {said}"
 
         def has_changed(stored: StoredSchedule) -> bool:
             return stored.id != failing.schedule_id or stored.version != failing.version or stored.pause is not None
