@@ -217,8 +217,8 @@ def about_ended(pulse: Pulse, thresholds: Thresholds) -> Iterator[Finding]:
             severity=severity,
             check="lost_runs",
             what=f"{counted(lost, 'run', FAILED_MOST)} {was} lost in the last hour: {named(pulse.lost, 3)}",
-            fix="the outcome of a lost run is unknown, and its job must not run twice: `evertick failed --verdict lost` "
-            "has the ids; check the effects of each before `evertick rerun RUN`",
+            fix="the outcome of a lost run is unknown, and its job must not run twice: list them with `evertick failed "
+            "--verdict lost`, and check the effects of each before `evertick rerun RUN`",
             about=tuple(pulse.lost),
         )
 

@@ -62,7 +62,7 @@ def _about_rule(each: ParsedSchedule, now: datetime) -> Iterator[Finding]:
             severity=Severity.ERROR,
             check="unreadable_rule",
             what=f"the rule of {key} cannot be used: {each.rule_error}",
-            fix=f"define the missing calendar, or set another rule with `evertick update {key} --when RULE`",
+            fix=f"define the calendar that it names, or set another rule with `evertick update {key} --when RULE`",
             about=(key,),
         )
     elif schedule.error:
@@ -206,7 +206,7 @@ def about_overdue(
         severity=thresholds.of_lag(longest) or Severity.WARNING,
         check="stalled_node" if living else "overdue",
         what=f"{count} {span(longest)} ({named(late)})"
-        + (f", although {nodes} sends heartbeats: {_blocked_by(living)}" if living else ""),
+        + (f", although {nodes} sent heartbeats: {_blocked_by(living)}" if living else ""),
         fix="the log of the node has the job that blocks it, with the stack; make that job a plain function (def), "
         "which runs in a thread"
         if living
@@ -273,8 +273,8 @@ def _about_overlap(
         others = sorted(blockers - {key}) if key not in blockers else []
         beside = others or _ended_together(own, ended, apart.total_seconds())
         what = (
-            f"{key} fires every {apart.total_seconds():g} s at most, and its runs take {seconds:.1f} s: moments are "
-            "skipped (overlap is 'skip')"
+            f"{key} fires every {apart.total_seconds():g} s at its fastest, and its runs take {seconds:.1f} s: moments "
+            "are skipped (overlap is 'skip')"
         )
         fix = "fire less often, make it faster, or use overlap='queue' or Every(…, after='end')"
         if others:
