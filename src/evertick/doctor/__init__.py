@@ -1,7 +1,6 @@
-"""The doctor's findings: what is wrong or will surprise, and what to do about it.
+"""The findings of the doctor: problems and likely surprises, each with a fix.
 
-Reads the store by its protocol and changes nothing. Its questions are bounded: all schedules, a page at a time, and of
-the runs a sample.
+Reads the store and changes nothing. Its queries are bounded: all schedules, a page at a time, and a sample of the runs.
 """
 
 from __future__ import annotations
@@ -28,16 +27,18 @@ _RUNS_MOST = 2_000
 
 
 async def examine_database(care: Maintenance) -> list[Finding]:
-    """Findings about the database itself, whether it can be opened or not."""
-    return await _gathered(about_database(care))
+    """Findings about the database itself, also if it cannot be opened."""
+    return await _collected(about_database(care))
 
 
 async def examine(
     store: Store, app: str, own_now: datetime, *, killed: Mapping[str, int] | None = None
 ) -> list[Finding]:
-    """Findings about an app on an open store: all of its health, and what takes a closer look. `killed`: by the id of a
-    node whose process on this machine is gone, its process."""
-    return await _gathered(_about_app(store, app, own_now, killed))
+    """Findings about an app on an open store: its health, and checks that take longer.
+
+    `killed`: the process id by node id, for nodes whose process is gone from this machine.
+    """
+    return await _collected(_about_app(store, app, own_now, killed))
 
 
 async def _about_app(
@@ -57,7 +58,7 @@ async def _about_app(
         yield finding
     for finding in about_feed(await store.feed_state(app)):
         yield finding
-    # The oldest of them: a newer backlog is not to hide the run that has waited longest.
+    # The oldest ones, so that a newer backlog does not hide the run that has waited longest.
     blocked = await store.runs(app, RunFilter(states=(State.BLOCKED,), is_oldest_first=True, limit=_RUNS_MOST))
     ids = blockers_of(blocked)
     blockers = await store.runs(app, RunFilter(ids=ids, limit=len(ids))) if ids else []
@@ -70,7 +71,7 @@ async def _about_app(
         yield finding
 
 
-async def _gathered(findings: AsyncIterator[Finding]) -> list[Finding]:
+async def _collected(findings: AsyncIterator[Finding]) -> list[Finding]:
     try:
         return shortened([finding async for finding in findings])
     except EvertickError as error:

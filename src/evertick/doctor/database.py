@@ -1,4 +1,4 @@
-"""The database itself, the outbox and the feed in it, and the apps that it has."""
+"""Findings about the database, the outbox, the feed, and the apps of the database."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def about_database(care: Maintenance) -> AsyncIterator[Finding]:
         yield finding
     checked = await care.check(is_quick=True, seconds_most=CHECK_SECONDS)
     for problem in checked.problems:
-        # What a problem of the tables says after a semicolon is what to do.
+        # A problem may end with its fix, after a semicolon.
         what, _, fix = problem.partition("; ")
         yield Finding(
             severity=Severity.ERROR,
@@ -44,8 +44,8 @@ async def about_database(care: Maintenance) -> AsyncIterator[Finding]:
         yield Finding(
             severity=Severity.NOTE,
             check="integrity",
-            what=f"{status.description} is too large to be checked in {CHECK_SECONDS:.0f} s",
-            fix="check all of it with `evertick db check`",
+            what=f"{status.description} is too large for a check in {CHECK_SECONDS:.0f} s",
+            fix="run the whole check with `evertick db check`",
         )
 
 
@@ -55,7 +55,7 @@ def _about_status(status: StoreStatus) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.ERROR,
             check="network_file_system",
-            what=f"{where} is on a network file system ({status.file_system}), where SQLite's locks do not hold",
+            what=f"{where} is on a network file system ({status.file_system}), where SQLite's locks do not work",
             fix="move the file to a local disk",
         )
     if status.disk_free_bytes is not None and status.disk_free_bytes < DISK_LOW:
@@ -71,14 +71,14 @@ def _about_status(status: StoreStatus) -> Iterator[Finding]:
             severity=Severity.WARNING,
             check="journal_mode",
             what=f"{where} has journal mode {status.journal_mode!r}, so readers and writers wait for each other",
-            fix="start a node, which turns WAL on; if that does not last, some other program changes it",
+            fix="start a node, which turns WAL on; if it is off again later, another program changes it",
         )
     if (status.wal_bytes or 0) > WAL_LARGE:
         yield Finding(
             severity=Severity.WARNING,
             check="wal_size",
             what=f"the write-ahead log of {where} has {(status.wal_bytes or 0) / MEBI:.0f} MiB",
-            fix="look for a program that holds a read transaction open; the log shrinks when that ends",
+            fix="find the program with an open read transaction; the log shrinks when that ends",
         )
     yield from _about_free_pages(status)
 
@@ -92,7 +92,7 @@ def _about_free_pages(status: StoreStatus) -> Iterator[Finding]:
         severity=Severity.NOTE,
         check="free_pages",
         what=f"{free / pages:.0%} of {status.description} is free space",
-        fix=f"it is used again by itself; `{how}` gives it back to the disk",
+        fix=f"new rows will use it; `{how}` returns it to the disk",
     )
 
 
@@ -105,24 +105,24 @@ def about_outbox(
     sent = {channel for node in living for channel in node.channels}
     for pulse in channels:
         late, failing = _since(pulse.oldest_due_at, now), _since(pulse.oldest_failing_at, now)
-        # Its next try is always yet to come, so it is never late; it does not arrive all the same.
+        # The next try of a failing message is always in the future, so it is never late.
         if (severity := thresholds.of_lag(failing)) is not None:
             yield Finding(
                 severity=severity,
                 check="messages_failing",
-                what=f"channel {pulse.channel}: the oldest message is tried in vain for {span(failing)}",
+                what=f"channel {pulse.channel}: the oldest message has failed for {span(failing)}",
                 fix=f"`evertick outbox list --channel {pulse.channel}` has the errors; messages are sent when the "
-                "other side is back, and none is lost meanwhile",
+                "receiver is back, and none is lost",
                 about=(pulse.channel,),
             )
         if (severity := thresholds.of_lag(late)) is not None:
             yield _unsent(pulse, severity, late) if pulse.channel not in sent else _late(pulse, severity, late)
         if pulse.dead:
-            yield _given_up(pulse)
+            yield _dead(pulse)
 
 
 def _since(us: int | None, now: datetime) -> timedelta:
-    """How long ago it was; nothing, if it is yet to come."""
+    """The time since then; zero for a future time."""
     return timedelta(0) if us is None else max(now - from_us(us), timedelta(0))
 
 
@@ -132,7 +132,7 @@ def _unsent(pulse: ChannelPulse, severity: Severity, late: timedelta) -> Finding
         severity=severity,
         check="unsent_channel",
         what=f"channel {pulse.channel}: {counted(pulse.waiting, 'message')} {waits}, the oldest for {span(late)}, and "
-        "no live node has a sender for it",
+        "no live node has a sender for the channel",
         fix=f"start a node that declares @scheduler.sender({pulse.channel!r}), or drop the messages with "
         "`evertick outbox drop`",
         about=(pulse.channel,),
@@ -144,41 +144,41 @@ def _late(pulse: ChannelPulse, severity: Severity, late: timedelta) -> Finding:
         severity=severity,
         check="messages_late",
         what=f"channel {pulse.channel}: the oldest message waits for {span(late)}",
-        fix="its senders are busy: raise concurrency= of the sender, give it a shorter timeout=, or start more nodes",
+        fix="its senders are busy: raise concurrency= of the sender, shorten its timeout=, or start more nodes",
         about=(pulse.channel,),
     )
 
 
-def _given_up(pulse: ChannelPulse) -> Finding:
+def _dead(pulse: ChannelPulse) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         check="dead_messages",
-        what=f"channel {pulse.channel}: {counted(pulse.dead, 'message')} given up",
-        fix=f"find them with `evertick outbox list --state dead --channel {pulse.channel}`, see why with "
-        "`evertick outbox show MESSAGE`, then deliver them anew with "
+        what=f"channel {pulse.channel}: {counted(pulse.dead, 'dead message')}",
+        fix=f"list them with `evertick outbox list --state dead --channel {pulse.channel}`, read the error with "
+        "`evertick outbox show MESSAGE`, then send them again with "
         f"`evertick outbox retry --dead --channel {pulse.channel}`",
         about=(pulse.channel,),
     )
 
 
 def about_feed(state: FeedState | None) -> Iterator[Finding]:
-    """None: there is no feed."""
+    """`state` None: the feed is off."""
     if state is None or state.held_at is None or state.now - state.held_at <= FEED_HELD:
         return
     yield Finding(
         severity=Severity.WARNING,
         check="feed_held_up",
         what=held_words(state, state.held_at),
-        fix="end it, or what keeps it open; set idle_in_transaction_session_timeout so that none stays open for ever",
+        fix="end that transaction; idle_in_transaction_session_timeout limits how long one stays open",
     )
 
 
 def held_words(state: FeedState, held_at: int) -> str:
-    """How far behind readers are since then, and because of whom."""
+    """How far readers of the feed are behind, and the transaction that delays them."""
     holder = state.holder or "a transaction that has ended meanwhile"
     return (
-        f"readers of the feed are {(state.now - held_at) // SECOND} s behind: {holder} is open, and nothing that was "
-        "written after its beginning can be read before its end"
+        f"readers of the feed are {(state.now - held_at) // SECOND} s behind: {holder} is open, and events written "
+        "after its start can be read only after its end"
     )
 
 
@@ -186,20 +186,20 @@ def held_words(state: FeedState, held_at: int) -> str:
 
 
 def about_empty_app(app: str, apps: Sequence[str]) -> Iterator[Finding]:
-    """Of an app without a schedule, a run or a node. `apps`: those that have some."""
+    """A finding about an app without a schedule, a run or a node. `apps`: those that have some."""
     if apps:
         yield Finding(
             severity=Severity.WARNING,
             check="empty_app",
             what=f"app {app} has no schedule, no run and no node; this database has {apps_words(apps)}",
-            fix="name the app that you mean with --app, or start a node of this one",
+            fix="name another app with --app, or start a node of this one",
             about=(app,),
         )
     else:
         yield Finding(
             severity=Severity.NOTE,
             check="empty_app",
-            what=f"app {app} has no schedule, no run and no node, like every app of this database",
+            what=f"app {app} has no schedule, no run and no node, and neither has any other app of this database",
             fix="start a node with `evertick run module:attribute`",
             about=(app,),
         )

@@ -1,4 +1,4 @@
-"""A finding: a severity, what is so, and what to do about it."""
+"""A finding: a severity, a problem and its fix."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from evertick.errors import EvertickError
+
 __all__ = ["Finding", "Severity", "about_store", "counted", "named", "shortened"]
 
 _ALIKE_MOST = 10
@@ -14,7 +16,8 @@ _NAMED_MOST = 5
 
 
 class Severity(StrEnum):
-    """error: it does not work, or not for long; critical, for monitors. warning: it surprises. note: good to know."""
+    """error: something does not work, or soon will not (critical, for monitors). warning: it needs attention. note:
+    for information."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -23,43 +26,43 @@ class Severity(StrEnum):
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
-    # Which check found it; stable, for programs.
+    # The name of the check. It is stable, for programs.
     check: str
     what: str
     fix: str
-    # The keys, runs, nodes or tasks that it is about.
+    # The keys, runs, nodes or tasks concerned.
     about: tuple[str, ...] = ()
 
 
-def about_store(error: Exception) -> Finding:
-    """A store that cannot be asked is itself what is wrong. What its error says after a semicolon is what to do."""
-    what, _, fix = str(error).partition("; ")
-    return Finding(severity=Severity.ERROR, check="store", what=what, fix=fix or "look at it with `evertick db check`")
+def about_store(error: EvertickError) -> Finding:
+    """The finding about a store that cannot be read."""
+    fix = error.fix or "check it with `evertick db check`"
+    return Finding(severity=Severity.ERROR, check="store", what=error.problem, fix=fix)
 
 
 def shortened(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, and at most ten that say the same about different things: the eleventh tells how many more."""
+    """The findings, the worst first, with at most ten per check. An eleventh one names the others."""
     order = list(Severity)
-    kept: list[Finding] = []
+    shown: list[Finding] = []
     by_check: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in findings:
         by_check.setdefault((finding.severity, finding.check), []).append(finding)
     for alike in by_check.values():
-        kept += alike[:_ALIKE_MOST]
+        shown += alike[:_ALIKE_MOST]
         if more := alike[_ALIKE_MOST:]:
             about = tuple(each for finding in more for each in finding.about)
             what = f"and {len(more)} more like these: {named(about)}"
-            kept.append(msgspec.structs.replace(more[0], what=what, about=about))
-    return sorted(kept, key=lambda finding: order.index(finding.severity))
+            shown.append(msgspec.structs.replace(more[0], what=what, about=about))
+    return sorted(shown, key=lambda finding: order.index(finding.severity))
 
 
 def named(names: Iterable[str], most: int = _NAMED_MOST) -> str:
-    """The first few of many names."""
+    """The first names, and the number of others."""
     listed = list(names)
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def counted(count: int, what: str, most: int = 10_000) -> str:
-    """Like "3 runs"; "10000+ runs" where counting ended early."""
+    """A count with its noun: "3 runs"; "10000+ runs" if counting ended early."""
     return f"{count}{'+' if count >= most else ''} {what}{'' if count == 1 else 's'}"

@@ -1,6 +1,6 @@
-"""The health of an app: one bounded look at its ledger, the figures of it, and the findings that a monitor wants.
+"""The health of an app: a bounded read of its ledger, its figures, and the findings for monitors.
 
-`status`, `top` and the doctor take their findings from here, so that they agree. Reads only.
+`status`, `top` and the doctor take their findings from here, so that they agree. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ __all__ = [
     "with_schedules",
 ]
 
-# Runs of each kind, and due schedules, at which a look is taken; of what is more the oldest are enough to tell.
-_LOOKED_MOST = 1_000
+# The oldest runs of each kind, and due schedules, that are read.
+_READ_MOST = 1_000
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at an app, by the store's time: figures and findings are computed from it."""
+    """The data about an app at a time of the store's clock, from which figures and findings are computed."""
 
     app: str
     pulse: Pulse
-    # All that are known; and by the id of a node, its process that is gone from this machine without a word.
+    # Live and dead nodes; and the process id by node id, for nodes whose process is gone from this machine.
     nodes: Sequence[Node] = ()
     killed: Mapping[str, int] = {}
     duties: Sequence[Duty] = ()
     channels: Sequence[ChannelPulse] = ()
-    # In the order in which they are due.
+    # By due time.
     due: Sequence[Schedule] = ()
     waiting: Sequence[Run] = ()
     parked: Sequence[Run] = ()
     dispatched: Sequence[Run] = ()
-    # Messages that are still to dispatch some of those runs.
+    # The unsent messages of dispatched runs.
     unsent: Mapping[str, Message] = {}
-    # The latest time, still to come, at which something says that it was written.
+    # The latest write time in the future.
     ahead: datetime | None = None
-    # Schedules that stand still because the clock was wrong, and those that nothing declares any more; of how many
-    # schedules, if not of all.
+    # Schedules that a wrong clock has stopped, and keys of those that are no longer declared; and how many schedules
+    # were checked, if not all.
     astray: Sequence[Astray] = ()
     left_over: Sequence[str] = ()
     looked_at: int | None = None
@@ -75,10 +75,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return [node for node in self.nodes if is_alive(node, self.at, self.killed)]
 
 
-async def look(
-    store: Store, app: str, *, killed: Mapping[str, int] | None = None, most: int = _LOOKED_MOST
-) -> Evidence:
-    """Every question is bounded, whatever the store holds. Schedules that stand still: `with_schedules`."""
+async def look(store: Store, app: str, *, killed: Mapping[str, int] | None = None, most: int = _READ_MOST) -> Evidence:
+    """Read the data. Every query is bounded. `with_schedules` adds checks of single schedules."""
     pulse = await store.pulse(app)
     by_due = ScheduleFilter(is_paused=False, is_by_due=True, with_counts=False, limit=most)
 
@@ -103,7 +101,7 @@ async def look(
 
 
 async def with_schedules(evidence: Evidence, store: Store, *, seconds_most: float) -> Evidence:
-    """With what only a look at each schedule tells; not at all of them, if that takes longer."""
+    """Add the checks of each schedule, as many as fit into the time."""
     astray: list[Astray] = []
     left_over: list[str] = []
     end, count = system_clock.elapsed() + seconds_most, 0
@@ -116,7 +114,7 @@ async def with_schedules(evidence: Evidence, store: Store, *, seconds_most: floa
 
 
 def with_surveyed(evidence: Evidence, surveyed: Sequence[ParsedSchedule]) -> Evidence:
-    """The same of schedules that were read already."""
+    """The same for schedules that were already read."""
     astray: list[Astray] = []
     left_over: list[str] = []
     for each in surveyed:
@@ -150,7 +148,7 @@ def findings_of(evidence: Evidence, thresholds: Thresholds) -> Iterator[Finding]
 
 
 def problems_of(evidence: Evidence, thresholds: Thresholds) -> list[Finding]:
-    """Those that are more than a note, the worst first."""
+    """The errors and warnings, the worst first."""
     found = [each for each in findings_of(evidence, thresholds) if each.severity is not Severity.NOTE]
     return sorted(found, key=lambda each: each.severity is not Severity.ERROR)
 
@@ -163,9 +161,9 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    # As `node_state` says it; or killed: its lease holds yet, but its process on this machine is gone.
+    # The result of `node_state`.
     state: str
-    # The process that is gone, of a killed one.
+    # The process id of a killed node.
     pid: int | None = None
     beat_age_seconds: float
     running: int
@@ -173,14 +171,13 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one look at an app, by the store's time."""
+    """The figures of an app at a time of the store's clock."""
 
     at: datetime
     app: str
     nodes: list[NodeHealth]
     schedules: int
-    # How long the oldest run that is due waits for a slot, or the oldest due schedule for being recorded; and how long
-    # the schedule alone.
+    # How long the oldest due run waits for a slot, or the oldest due schedule to be recorded; and the schedule alone.
     lag_seconds: float
     overdue_seconds: float
     oldest_due_at: datetime | None
@@ -190,24 +187,23 @@ class AppHealth(msgspec.Struct, frozen=True, kw_only=True):
     blocked: int
     parked: int
     dispatched: int
-    # Failed or lost within the last hour and not rerun since, counted up to 1,000; and how many of them were lost. Of
-    # which schedules or tasks, the most first.
+    # Failed and lost runs of the last hour that were not rerun, counted up to 1,000, and the lost ones of them; with
+    # their schedules or tasks, the most frequent first.
     failed: int
     failed_of: list[str]
     lost: int = 0
     lost_of: list[str] = []
     channels: list[ChannelPulse]
-    # Since when the oldest run of an external queue waits for a worker, of those dispatched first; and which queue.
+    # When the oldest dispatched run without a worker was sent, and its queue.
     oldest_untaken_at: datetime | None = None
     untaken_by: str | None = None
-    # Since when a worker should have reported that no live node can hear; and of which queue.
+    # When the oldest report that no live node can read was due, and its queue.
     unheard_since: datetime | None = None
     unheard_by: str | None = None
-    # Those that fail.
+    # Failing duties.
     duties: list[Duty]
-    # Keys of schedules that stand still because the clock was wrong; the latest time, still to come, at which something
-    # says that it was written; keys of those that are paused because no configuration has them any more; and of how
-    # many schedules that is known, if not of all.
+    # Keys of schedules that a wrong clock has stopped; the latest write time in the future; keys of schedules that are
+    # paused because no configuration declares them; and how many schedules were checked, if not all.
     astray: list[str] = []
     written_ahead: datetime | None = None
     left_over: list[str] = []
@@ -219,7 +215,7 @@ class AppHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_since(pulse: Pulse, due: Sequence[Schedule]) -> datetime | None:
-    """Since when the oldest due run waits for a slot, or the oldest due schedule for being recorded; `due` in order."""
+    """The due time of the oldest run that waits for a slot or schedule that waits to be recorded. `due` is sorted."""
     scheduled = next((each.next_due_at for each in due), None)
     run_due = None if pulse.oldest_due_at is None else from_us(pulse.oldest_due_at)
     now = from_us(pulse.now)
@@ -265,7 +261,7 @@ def health_of(evidence: Evidence) -> AppHealth:
 
 
 def _untaken(dispatched: Sequence[Dispatched]) -> Dispatched | None:
-    """The dispatch that has waited longest for a worker since the queue has it."""
+    """The sent dispatch that has waited longest for a worker."""
     waiting = [each for each in dispatched if each.pushed_at is not None and each.taken_at is None]
     return min(waiting, key=lambda each: each.pushed_at or each.at, default=None)
 

@@ -1,4 +1,4 @@
-"""Nodes and duties: no node, late heartbeats, different code, duties that fail or that no node holds."""
+"""Findings about nodes and duties: no node, late heartbeats, different code, failing duties, duties without a node."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["about_duties", "about_nodes", "about_programs", "is_alive", "node_st
 
 
 def node_state(node: Node, moment: datetime, killed: Container[str] = ()) -> str:
-    """alive, silent, stopped, dead, or killed: its process on this machine is gone, though its lease still holds."""
+    """alive, silent, stopped, dead, or killed: its process is gone from this machine, but its lease is still valid."""
     if node.died_at is None and node.id in killed:
         return "killed"
     if node.died_at is not None:
-        # Others write a node off only after its lease; within it, only the node itself can have said so.
+        # Other nodes declare a death only after the lease; before that, the node itself has signed off.
         return "stopped" if node.died_at <= node.lease_until else "dead"
     return "alive" if node.lease_until >= moment else "silent"
 
@@ -31,14 +31,14 @@ def node_state(node: Node, moment: datetime, killed: Container[str] = ()) -> str
 def about_nodes(
     nodes: Sequence[Node], now: datetime, *, has_work: bool, killed: Mapping[str, int] | None = None
 ) -> Iterator[Finding]:
-    """Whether they live. `killed`: by the id of a node whose process on this machine is gone, its process."""
+    """Findings about live nodes. `killed`: the process id by node id, for nodes whose process is gone."""
     living = [node for node in nodes if is_alive(node, now, killed or {})]
     if not living:
-        what = "nothing fires and nothing runs" if has_work else "nothing is scheduled"
+        effect = ": nothing fires and nothing runs" if has_work else ", and nothing is scheduled"
         yield Finding(
             severity=Severity.ERROR if has_work else Severity.WARNING,
             check="no_node",
-            what=f"no node is alive: {what}" if has_work else f"no node is alive, and {what}",
+            what=f"no node is alive{effect}",
             fix="start one with `evertick daemon` or `evertick run module:attribute`",
         )
     present = [node for node in nodes if node.died_at is None]
@@ -52,37 +52,38 @@ def is_alive(node: Node, now: datetime, killed: Container[str] = ()) -> bool:
 
 
 def _about_beat(node: Node, name: str, now: datetime, process: int | None) -> Iterator[Finding]:
-    silent, lease = now - node.beat_at, node.lease_until - node.beat_at
+    age, lease = now - node.beat_at, node.lease_until - node.beat_at
     if process is not None:
         yield Finding(
             severity=Severity.WARNING,
             check="killed_node",
             what=f"node {name} was killed: its process {process} is gone from this machine",
-            fix="start it again; its runs are reassigned when its lease has run out",
+            fix="start it again; its runs are reassigned when its lease has expired",
             about=(node.id,),
         )
     elif node.lease_until < now:
         yield Finding(
             severity=Severity.WARNING,
             check="silent_node",
-            what=f"node {name} is silent for {span(silent)}, its lease has run out",
-            fix="if its process is gone, another node takes its runs over; if it is there, see what holds it up",
+            what=f"node {name} is silent for {span(age)}, and its lease has expired",
+            fix="if its process is gone, another node takes over its runs; if it still runs, check whether its machine "
+            "is overloaded or cannot reach the store",
             about=(node.id,),
         )
-    elif lease and silent > LATE_BEAT_SHARE * lease:
+    elif lease and age > LATE_BEAT_SHARE * lease:
         yield Finding(
             severity=Severity.WARNING,
             check="late_beat",
-            what=f"node {name} has not beaten for {silent.total_seconds():.1f} s of its lease of "
+            what=f"node {name} has sent no heartbeat for {age.total_seconds():.1f} s, with a lease of "
             f"{lease.total_seconds():.0f} s",
-            fix="if it was killed, others take its runs and duties over when its lease ends; if it is there, see "
-            "whether its machine is overloaded or stands still, or whether the store was locked",
+            fix="if it was killed, other nodes take over its runs and duties when its lease expires; if it still runs, "
+            "check whether its machine is overloaded or suspended, or the store was locked",
             about=(node.id,),
         )
 
 
 def about_programs(living: Sequence[Node], now: datetime) -> Iterator[Finding]:
-    """Jobs that block an event loop, and programs that differ."""
+    """Findings about jobs that block an event loop, and about nodes with different code."""
     names = node_names(living)
     for node in living:
         yield from _about_blockers(node, names[node.id], now)
@@ -94,12 +95,12 @@ def about_programs(living: Sequence[Node], now: datetime) -> Iterator[Finding]:
             severity=Severity.NOTE,
             check="versions",
             what=f"live nodes run different versions of Evertick: {', '.join(versions)}",
-            fix="fine during an update; afterwards restart the old ones",
+            fix="this is normal during an update; afterwards restart the old ones",
         )
 
 
 def _about_blockers(node: Node, name: str, now: datetime) -> Iterator[Finding]:
-    """Jobs that block an event loop hold up all others of their node, which then look slow."""
+    """A job that blocks the event loop delays all other jobs of its node, which then look slow."""
     for job, tick in blockers_of_loop(node).items():
         if tick.last_at is None:
             continue
@@ -111,14 +112,14 @@ def _about_blockers(node: Node, name: str, now: datetime) -> Iterator[Finding]:
             severity=Severity.WARNING,
             check="blocked_loop",
             what=f"{job} {verb} the event loop of node {name} {since}: the other jobs of that node wait for it",
-            fix="make it a plain function (def), which runs in a thread, or await what it waits for; the log of the "
-            "node shows the stack",
+            fix="make it a plain function (def), which runs in a thread, or use await for its blocking calls; the log "
+            "of the node has the stack",
             about=(job, node.id),
         )
 
 
 def _about_declarations(living: Sequence[Node]) -> Iterator[Finding]:
-    """The node that starts last wins: with two programs that differ, that is by chance."""
+    """The declaration of the node that starts last is in force, so with different programs it depends on chance."""
     hashes: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     names = node_names(living)
     for node in living:
@@ -126,35 +127,36 @@ def _about_declarations(living: Sequence[Node]) -> Iterator[Finding]:
             hashes[key][declared].append(names[node.id])
     for key, by_hash in sorted(hashes.items()):
         if len(by_hash) > 1:
-            who = " against ".join(named(sorted(alike)) for alike in by_hash.values())
+            groups = " against ".join(named(sorted(alike)) for alike in by_hash.values())
             yield Finding(
                 severity=Severity.WARNING,
                 check="declared_differently",
-                what=f"schedule {key} is declared differently by live nodes ({who}); the last one started has won",
+                what=f"live nodes declare schedule {key} differently ({groups}); the declaration of the last one "
+                "started is in force",
                 fix="run the same code or the same file everywhere, or give one of them another key",
                 about=(key,),
             )
 
 
 def _about_shared_names(living: Sequence[Node]) -> Iterator[Finding]:
-    """Nodes of one name stand for each other: what the one that is left does not declare, it pauses."""
+    """Nodes of the same name replace each other: each pauses schedules of the others that it does not declare."""
     by_name: dict[str, list[Node]] = defaultdict(list)
     for node in living:
         by_name[declarer_of(node.name)].append(node)
     names = node_names(living)
     for name, alike in sorted(by_name.items()):
         common = set.intersection(*(set(node.declares) for node in alike))
-        apart = sorted({key for node in alike for key in node.declares} - common)
-        if apart:
-            who = named(sorted(names[node.id] for node in alike))
+        different = sorted({key for node in alike for key in node.declares} - common)
+        if different:
+            nodes = named(sorted(names[node.id] for node in alike))
             yield Finding(
                 severity=Severity.WARNING,
                 check="one_name",
-                what=f"nodes of one name, {name!r}, do not declare the same schedules ({who}): not all have "
-                f"{named(apart)}; when those that have them stop, the others pause them",
-                fix="fine during an update; else give each program or file a name of its own (node_name, or node.name "
-                "in a configuration), or let all declare the same",
-                about=tuple(apart),
+                what=f"the nodes with the name {name!r} do not declare the same schedules ({nodes}): not all have "
+                f"{named(different)}; when those that have them stop, the others pause them",
+                fix="this is normal during an update; else give each program or file its own name (node_name, or "
+                "node.name in a configuration), or let all declare the same schedules",
+                about=tuple(different),
             )
 
 
@@ -162,10 +164,10 @@ def _about_shared_names(living: Sequence[Node]) -> Iterator[Finding]:
 
 
 def about_duties(duties: Sequence[Duty], nodes: Sequence[Node], now: datetime) -> Iterator[Finding]:
-    """Of nodes all that are known: a death of late tells that a duty is only between two holders."""
+    """`nodes`: also dead ones, because a duty without a holder is normal shortly after a death."""
     by_name = {duty.name: duty for duty in duties}
     for duty in duties:
-        if duty.node is not None and duty.error is not None and not _goes_well_again(duty, now):
+        if duty.node is not None and duty.error is not None and not _has_recovered(duty, now):
             yield _failing(duty, duty.error)
     if not _is_settled(nodes, now):
         return
@@ -174,25 +176,25 @@ def about_duties(duties: Sequence[Duty], nodes: Sequence[Node], now: datetime) -
             yield _unheld(name)
 
 
-def _goes_well_again(duty: Duty, now: datetime) -> bool:
-    """One without ticks keeps the error that it last ended with while it is at it again."""
+def _has_recovered(duty: Duty, now: datetime) -> bool:
+    """Whether a duty without ticks runs again; it keeps the error of its last end."""
     return duty.next_at is None and duty.ticked_at is not None and now - duty.ticked_at > SETTLED
 
 
 def _is_settled(nodes: Sequence[Node], now: datetime) -> bool:
-    """Whether some node has lived for long enough to hold all duties that it takes part in, and none has just left."""
+    """Whether a node has been alive long enough to take its duties, and none has just ended."""
     is_settled = any(node.died_at is None and now - node.started_at > SETTLED for node in nodes)
     return is_settled and not any(node.died_at and now - node.died_at <= SETTLED for node in nodes)
 
 
 def _failing(duty: Duty, error: str) -> Finding:
     own = OWN_DUTIES.get(duty.name)
-    undone = "" if own is None else f"; until it is corrected nobody {own.does}"
+    effect = "" if own is None else f"; until then no node {own.does}"
     return Finding(
         severity=Severity.WARNING,
         check="failing_duty",
-        what=f"duty {duty.name} fails on node {duty.node_name or duty.node}: {error_summary(error)}{undone}",
-        fix=f"correct what it does; `evertick duties {duty.name}` shows the whole error, with its file and line",
+        what=f"duty {duty.name} fails on node {duty.node_name or duty.node}: {error_summary(error)}{effect}",
+        fix=f"correct its code; `evertick duties {duty.name}` shows the traceback",
         about=(duty.name,),
     )
 
@@ -203,14 +205,14 @@ def _unheld(name: str) -> Finding:
         return Finding(
             severity=Severity.NOTE,
             check="unheld_duty",
-            what=f"duty {name} is held by nobody, though nodes live: none of them declares it, or takes part in duties",
-            fix="start a node whose code declares it; if no code does any more, it is forgotten by itself",
+            what=f"no live node holds duty {name}: none of them declares it, or takes part in duties",
+            fix="start a node whose code declares it; if no code does, it is deleted automatically",
             about=(name,),
         )
     return Finding(
         severity=Severity.WARNING,
         check="unheld_duty",
-        what=f"duty {name} is held by nobody, though nodes live: nobody {own.does}",
-        fix="let one node at least take part in duties: leave out duties=False where its Scheduler is made",
+        what=f"no live node holds duty {name}: no node {own.does}",
+        fix="let at least one node take part in duties: leave out duties=False of its Scheduler",
         about=(name,),
     )

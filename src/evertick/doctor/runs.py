@@ -1,4 +1,4 @@
-"""Runs: parked, waiting though there are nodes, blocked for long, failed, lost, or with an external queue for long."""
+"""Findings about runs: parked, waiting or blocked for long, failed, lost, and dispatched ones without a worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIMITS = (Reason.CONCURRENCY, Reason.RATE)
 
 
 def about_parked(parked: Sequence[Run], living: Sequence[Node] = ()) -> Iterator[Finding]:
-    """One finding per task and reason: a thousand runs are parked for the same one."""
+    """One finding per task and reason."""
     groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in parked:
         groups[run.task, run.reason or ""].append(run)
@@ -41,13 +41,13 @@ def about_parked(parked: Sequence[Run], living: Sequence[Node] = ()) -> Iterator
             severity=Severity.WARNING,
             check="parked_runs",
             what=f"{count}{_of_schedules(runs)} parked: {why}",
-            fix=f"{fix}, or give {'it' if len(runs) == 1 else 'them'} up with `evertick cancel {runs[0].id}`",
+            fix=f"{fix}, or cancel {'it' if len(runs) == 1 else 'them'} with `evertick cancel {runs[0].id}`",
             about=tuple(run.id for run in runs),
         )
 
 
 def _parked_because(task: str, reason: str, runs: Sequence[Run], living: Sequence[Node]) -> tuple[str, str]:
-    """Why, and what helps."""
+    """The reason and the fix."""
     error = error_summary(runs[0].error)
     if reason == Reason.UNKNOWN_TASK:
         driver = driver_wanted(task, living)
@@ -55,16 +55,16 @@ def _parked_because(task: str, reason: str, runs: Sequence[Run], living: Sequenc
             return f"no live node has the driver {driver} of task {task} enabled", f"enable {driver} on a node"
         return f"no live node knows task {task}", "start a node that knows it"
     if reason == Reason.UNREADABLE:
-        return f"what the ledger has of task {task} makes no sense ({error})", "run it anew"
-    misfit = f"{_their(runs)} arguments do not fit task {task}" + (f" ({error})" if error else "")
-    return misfit, "correct the task"
+        return f"the stored definition of task {task} cannot be read ({error})", "enqueue it again"
+    problem = f"{_their(runs)} arguments do not fit task {task}" + (f" ({error})" if error else "")
+    return problem, "correct the task"
 
 
 def about_waiting(
     waiting: Sequence[Run], living: Sequence[Node], now: datetime, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Runs that are due for long: no node works on their queue or knows their task, or all are busy. Where no node
-    lives, that is the finding."""
+    """Runs that are overdue: no node works on their queue or knows their task, or all slots are taken. Without a live
+    node there is another finding."""
     long_due = [run for run in waiting if thresholds.of_lag(now - run.due_at) is not None] if living else []
     queues = {queue for node in living for queue in (*node.queues, own_queue(node.id))}
     for queue in sorted({run.queue for run in long_due} - queues):
@@ -75,7 +75,7 @@ def about_waiting(
             thresholds,
             check="unserved_queue",
             why=f"and no live node works on {_their(runs)} queue {queue!r}",
-            fix=f"start a node with queues=[{queue!r}], or put the runs into another queue",
+            fix=f"start a node with queues=[{queue!r}], or enqueue the runs on another queue",
         )
     served = [run for run in long_due if run.queue in queues]
     if able := [run for run in served if _is_able(run, living)]:
@@ -84,7 +84,7 @@ def about_waiting(
             now,
             thresholds,
             check="waiting_long",
-            why=f"though live nodes could run them ({_tasks(able)})",
+            why=f"although live nodes can run them ({_tasks(able)})",
             fix="all slots are taken (see `evertick top`): raise concurrency=, or start more nodes",
         )
     if unknown := [run for run in served if not _is_able(run, living)]:
@@ -94,7 +94,7 @@ def about_waiting(
             thresholds,
             check="unknown_task",
             why=f"and no live node of their queue knows their task ({_tasks(unknown)})",
-            fix="start a node that knows it, or give them up with `evertick cancel`",
+            fix="start a node that knows it, or cancel them with `evertick cancel`",
         )
 
 
@@ -117,12 +117,12 @@ def _waiting_long(
 
 
 def blockers_of(blocked: Sequence[Run]) -> tuple[str, ...]:
-    """The runs that these wait for."""
+    """The ids of the runs that these wait for."""
     return tuple({run.blocked_on: None for run in blocked if run.blocked_on and run.reason not in _LIMITS})
 
 
 def about_blocked(blocked: Sequence[Run], blockers: Mapping[str, Run], now: datetime) -> Iterator[Finding]:
-    """One finding per limit that has held runs back for long, and one per stuck run that others wait for."""
+    """One finding per limit that runs wait for, and one per stuck run that others wait for."""
     limited: dict[tuple[str, str], list[Run]] = defaultdict(list)
     queued: dict[str, list[Run]] = defaultdict(list)
     for run in blocked:
@@ -140,18 +140,18 @@ def about_blocked(blocked: Sequence[Run], blockers: Mapping[str, Run], now: date
                 severity=Severity.WARNING,
                 check="queued_behind_stuck",
                 what=f"{_count(runs)} for the end of run {id_} of {runs[0].schedule_key or runs[0].task}, {stuck}",
-                fix=f"see to that run (`evertick show {id_}`), or give it up with `evertick cancel {id_}`",
+                fix=f"`evertick why {id_}` shows what that run lacks; or cancel it with `evertick cancel {id_}`",
                 about=(id_, *(run.id for run in runs)),
             )
 
 
 def _held_back(limit: str, key: str, runs: Sequence[Run], now: datetime) -> Finding:
     if limit == Reason.RATE:
-        why = f"as many of {key!r} have started as the rate allows"
-        fix = "more comes than the rate lets through: raise rate=, or enqueue less"
+        why = f"the rate limit of {key!r} is reached"
+        fix = "more runs are enqueued than the rate allows: raise rate=, or enqueue fewer"
     else:
-        why = f"as many of {key!r} are at work as may be at once"
-        fix = "see what runs so long with `evertick top`: give it a timeout=, raise concurrency=, or cancel it"
+        why = f"the concurrency limit of {key!r} is reached"
+        fix = "`evertick top` shows the long-running jobs: give them a timeout=, raise concurrency=, or cancel them"
     return Finding(
         severity=Severity.WARNING,
         check="held_back_long",
@@ -162,7 +162,7 @@ def _held_back(limit: str, key: str, runs: Sequence[Run], now: datetime) -> Find
 
 
 def _stuck_in(blocker: Run | None, now: datetime) -> str | None:
-    """How a run that others wait for gets nowhere; None: it does, or has ended by now."""
+    """Why a run that others wait for is stuck; None: it is not, or it has ended."""
     match None if blocker is None else blocker.state:
         case State.PARKED:
             return "which is parked"
@@ -170,7 +170,7 @@ def _stuck_in(blocker: Run | None, now: datetime) -> str | None:
             is_long = now - blocker.due_at > HELD_BACK_LONG
             return f"which itself waits for the {blocker.reason} of {blocker.blocked_on!r}" if is_long else None
         case State.WAITING if blocker is not None and now - blocker.due_at > HELD_BACK_LONG:
-            return "which is due for long and was not started"
+            return "which is overdue and was not started"
         case _:
             return None
 
@@ -200,8 +200,7 @@ def _their(runs: Sequence[Run]) -> str:
 
 
 def about_ended(pulse: Pulse, thresholds: Thresholds) -> Iterator[Finding]:
-    """Failed and lost runs of the last hour. A failed one may be done again; how far a lost one came is unknown, which
-    matters to a job that is not to be done twice."""
+    """Failed and lost runs of the last hour. The outcome of a lost run is unknown, so it must not be rerun blindly."""
     failed, lost = sum(pulse.failed.values()), sum(pulse.lost.values())
     severity = thresholds.of_failed(failed + lost)
     if severity is not None and failed:
@@ -218,13 +217,13 @@ def about_ended(pulse: Pulse, thresholds: Thresholds) -> Iterator[Finding]:
             severity=severity,
             check="lost_runs",
             what=f"{counted(lost, 'run', FAILED_LIMIT)} {was} lost in the last hour: {named(pulse.lost, 3)}",
-            fix="how far a lost run came is unknown, and its job is not to be done twice: `evertick failed --verdict "
-            "lost` has their ids; see what each has left behind before `evertick rerun RUN`",
+            fix="the outcome of a lost run is unknown, and its job must not run twice: list them with `evertick failed "
+            "--verdict lost`, and check the effects of each before `evertick rerun RUN`",
             about=tuple(pulse.lost),
         )
 
 
-# --- runs that an external queue has ---------------------------------------------------------------------------------
+# --- dispatched runs -------------------------------------------------------------------------------------------------
 
 
 def about_dispatched(
@@ -234,79 +233,79 @@ def about_dispatched(
     now: datetime,
     thresholds: Thresholds,
 ) -> Iterator[Finding]:
-    """One finding per queue and trouble. `unsent`: messages that are still to dispatch some of the runs."""
-    away: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    """One finding per queue and problem. `unsent`: the unsent messages of these runs."""
+    unreachable: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
     untaken: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
-    unheard: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
+    unread: dict[str, list[tuple[Run, Dispatched]]] = defaultdict(list)
     for run in dispatched:
-        if (given := run.dispatched) is None:
+        if (dispatch := run.dispatched) is None:
             continue
-        if is_unheard(given, living, now):
-            unheard[given.to].append((run, given))
-        elif given.taken_at is None:
-            message = unsent.get(run.id)
-            if message is not None and message.attempts and thresholds.of_lag(now - given.at) is not None:
-                away[given.to].append((run, given))
-            elif given.pushed_at is not None and now - given.pushed_at >= _long_for(given, given.pushed_at, thresholds):
-                untaken[queue_words(given)].append((run, given))
-    yield from (_away(queue, runs, unsent, living) for queue, runs in sorted(away.items()))
+        if is_unheard(dispatch, living, now):
+            unread[dispatch.to].append((run, dispatch))
+        elif dispatch.taken_at is None:
+            message, pushed_at = unsent.get(run.id), dispatch.pushed_at
+            if message is not None and message.attempts and thresholds.of_lag(now - dispatch.at) is not None:
+                unreachable[dispatch.to].append((run, dispatch))
+            elif pushed_at is not None and now - pushed_at >= _taken_within(dispatch, pushed_at, thresholds):
+                untaken[queue_words(dispatch)].append((run, dispatch))
+    yield from (_unreachable(queue, runs, unsent, living) for queue, runs in sorted(unreachable.items()))
     yield from (_untaken(queue, runs, now, thresholds) for queue, runs in sorted(untaken.items()))
-    for queue, runs in sorted(unheard.items()):
-        late = max(now - given.until for _, given in runs if given.until is not None)
+    for queue, runs in sorted(unread.items()):
+        late = max(now - dispatch.until for _, dispatch in runs if dispatch.until is not None)
         if (severity := thresholds.of_lag(late)) is not None:
-            yield _unheard(queue, runs, late, severity)
+            yield _unread(queue, runs, late, severity)
 
 
 def is_unheard(given: Dispatched, living: Sequence[Node], now: datetime) -> bool:
-    """Whether its worker is overdue with a report, and no live node could read one."""
+    """Whether the report of its worker is overdue, and no live node can read it."""
     return given.until is not None and given.until < now and bool(living) and not is_heard(given.to, living)
 
 
-def _long_for(given: Dispatched, pushed_at: datetime, thresholds: Thresholds) -> timedelta:
-    """Before it is pushed again, from when on it counts anew."""
+def _taken_within(dispatch: Dispatched, pushed_at: datetime, thresholds: Thresholds) -> timedelta:
+    """How long it may wait for a worker: less than the time after which it is sent again, which restarts the wait."""
     most = thresholds.lag_warning
-    return most if given.until is None else min(most, (given.until - pushed_at) / 2)
+    return most if dispatch.until is None else min(most, (dispatch.until - pushed_at) / 2)
 
 
-def _away(
+def _unreachable(
     queue: str, runs: Sequence[tuple[Run, Dispatched]], unsent: Mapping[str, Message], living: Sequence[Node]
 ) -> Finding:
     message = unsent[runs[0][0].id]
-    why = error_summary(message.error) or "no error is known"
+    error = error_summary(message.error) or "no error is known"
     tries = "1 try" if message.attempts == 1 else f"{message.attempts} tries"
-    what = "which is away" if is_away(runs[0][1], living) else "which has not taken what was sent"
+    problem = "which is unreachable" if is_away(runs[0][1], living) else "which has not accepted the message"
     return Finding(
         severity=Severity.WARNING,
         check="queue_away",
-        what=f"{_dispatched(runs)} {queue!r}, {what}: {tries} so far ({why})",
+        what=f"{_count_dispatched(runs)} {queue!r}, {problem}: {tries} so far ({error})",
         fix="start the queue again, or correct its address; the runs are sent when it is back, and none is lost",
         about=tuple(run.id for run, _ in runs),
     )
 
 
 def _untaken(queue: str, runs: Sequence[tuple[Run, Dispatched]], now: datetime, thresholds: Thresholds) -> Finding:
-    served_by = next((given.served_by for _, given in runs if given.served_by is not None), None)
+    served_by = next((dispatch.served_by for _, dispatch in runs if dispatch.served_by is not None), None)
     worker = "a worker that takes them" if served_by is None else f"a worker that takes them, `{served_by}`"
-    longest = max(now - given.pushed_at for _, given in runs if given.pushed_at is not None)
+    longest = max(now - dispatch.pushed_at for _, dispatch in runs if dispatch.pushed_at is not None)
     return Finding(
         severity=thresholds.of_lag(longest) or Severity.WARNING,
         check="untaken_runs",
-        what=f"{_dispatched(runs)} a worker of {queue}, the oldest for {span(longest)}",
-        fix=f"start {worker}, or more of them; `evertick why RUN` says when one is pushed again",
+        what=f"{_count_dispatched(runs)} a worker of {queue}, the oldest for {span(longest)}",
+        fix=f"start {worker}, or more of them; `evertick why RUN` shows when one is sent again",
         about=tuple(run.id for run, _ in runs),
     )
 
 
-def _unheard(queue: str, runs: Sequence[tuple[Run, Dispatched]], late: timedelta, severity: Severity) -> Finding:
+def _unread(queue: str, runs: Sequence[tuple[Run, Dispatched]], late: timedelta, severity: Severity) -> Finding:
     return Finding(
         severity=severity,
         check="reports_unheard",
-        what=f"{_dispatched(runs)} a report of the workers of {queue!r}, which no live node reads, the oldest for "
-        f"{span(late)} longer than it may: no worker is declared silent",
-        fix="let a node reach the queue (its log says why it does not), or start one that has such jobs",
+        what=f"{_count_dispatched(runs)} a report of the workers of {queue!r}, which no live node reads, the oldest "
+        f"overdue by {span(late)}: no worker is declared silent",
+        fix="let a node reach the queue (its log has the error), or start one with jobs for it",
         about=tuple(run.id for run, _ in runs),
     )
 
 
-def _dispatched(runs: Sequence[tuple[Run, Dispatched]]) -> str:
+def _count_dispatched(runs: Sequence[tuple[Run, Dispatched]]) -> str:
     return "1 dispatched run waits for" if len(runs) == 1 else f"{len(runs)} dispatched runs wait for"

@@ -1,4 +1,4 @@
-"""Schedules, their calendars and the clock: rules that cannot fire, overdue or colliding ones, holidays that end."""
+"""Findings about schedules, calendars and the clock: invalid rules, overdue or colliding fires, expired holidays."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _about_rule(each: ParsedSchedule, now: datetime) -> Iterator[Finding]:
             severity=Severity.ERROR,
             check="unreadable_rule",
             what=f"the rule of {key} cannot be used: {each.rule_error}",
-            fix=f"define what it lacks, or give it another rule with `evertick update {key} --when RULE`",
+            fix=f"define the calendar that it names, or set another rule with `evertick update {key} --when RULE`",
             about=(key,),
         )
     elif schedule.error:
@@ -70,7 +70,7 @@ def _about_rule(each: ParsedSchedule, now: datetime) -> Iterator[Finding]:
             severity=Severity.ERROR,
             check="plan_error",
             what=f"{key} could not be planned: {schedule.error}",
-            fix=f"it is tried again by itself; `evertick why {key}` tells when",
+            fix=f"a node tries it again; `evertick why {key}` shows when",
             about=(key,),
         )
     elif not schedule.is_paused and schedule.next_fire_at is None and each.astray is None:
@@ -78,7 +78,7 @@ def _about_rule(each: ParsedSchedule, now: datetime) -> Iterator[Finding]:
 
 
 def _about_end(each: ParsedSchedule, rule: When, now: datetime) -> Iterator[Finding]:
-    """One that has no next moment: over as it was meant to be, or never again by a mistake."""
+    """A schedule without a next moment: over as intended, or by a mistake."""
     key, schedule = each.schedule.key, each.schedule
     if isinstance(rule, Once) or rule.is_after_end:
         return
@@ -87,7 +87,7 @@ def _about_end(each: ParsedSchedule, rule: When, now: datetime) -> Iterator[Find
     is_spent = rule.bounds.max_fires is not None and schedule.fires >= rule.bounds.max_fires
     is_ended = rule.bounds.end is not None and rule.bounds.end < to_us(now)
     if is_spent or is_ended:
-        why = "it has fired as often as it may" if is_spent else "its end has passed"
+        why = "it has reached its maximum of fires" if is_spent else "its end has passed"
         yield Finding(
             severity=Severity.NOTE,
             check="over",
@@ -101,35 +101,35 @@ def _about_end(each: ParsedSchedule, rule: When, now: datetime) -> Iterator[Find
         severity=Severity.WARNING,
         check="never_again",
         what=f"{key} never fires again: its rule ({schedule.when}) has no further moment{calendar}",
-        fix=f"give it another rule or calendar with `evertick update {key}`, or remove it",
+        fix=f"set another rule or calendar with `evertick update {key}`, or remove it",
         about=(key,),
     )
 
 
 def _about_stop(each: ParsedSchedule) -> Iterator[Finding]:
-    """One that stands still until a person sees to it. A pause by hand is none."""
+    """A schedule that was stopped, but not by hand."""
     key, schedule = each.schedule.key, each.schedule
     if each.is_failing:
         yield Finding(
             severity=Severity.WARNING,
             check="failing",
-            what=f"{key} was paused because it fails: {schedule.pause_note.partition('; mend it')[0]}",
-            fix=f"correct what it runs (`evertick failed {key}` has its errors), then `evertick resume {key}`",
+            what=f"{key} was paused because it fails: {schedule.pause_note}",
+            fix=f"correct its task (`evertick failed {key}` has the errors), then `evertick resume {key}`",
             about=(key,),
         )
     elif schedule.last_state is State.PARKED and not schedule.is_paused and _waits_for_parked(each):
         yield Finding(
             severity=Severity.WARNING,
             check="behind_parked",
-            what=f"{key} waits behind a parked run, {schedule.last_run_id}: nothing of it runs until that has ended",
-            fix=f"make that run possible (`evertick why {key}` tells what it lacks), or give it up with "
+            what=f"{key} waits for its parked run {schedule.last_run_id}: it runs nothing until that has ended",
+            fix=f"`evertick why {key}` shows what that run lacks; or cancel it with "
             f"`evertick cancel {schedule.last_run_id}`",
             about=(key,),
         )
 
 
 def _waits_for_parked(each: ParsedSchedule) -> bool:
-    """Mostly the next fire takes the place of a parked run; not where all are wanted, or where its end is awaited."""
+    """Whether the schedule waits for a parked run. By default, the next fire replaces it."""
     is_after_end = isinstance(each.rule, Every) and each.rule.is_after_end
     return is_after_end or (each.schedule.catch_up == "all" and each.schedule.overlap != "allow")
 
@@ -141,53 +141,53 @@ def _about_drift(surveyed: Sequence[ParsedSchedule], living: Sequence[Node]) -> 
     for each in surveyed:
         key = each.schedule.key
         if is_left_behind(key, each.declared, living):
-            who = named(sorted({node.name for node in living if key in node.declares}))
+            nodes = named(sorted({node.name for node in living if key in node.declares}))
             yield Finding(
                 severity=Severity.WARNING,
                 check="left_behind",
-                what=f"schedule {key} ({each.schedule.when}) is not as live nodes declare it ({who}): what a node that "
-                "has gone declared is still in force",
+                what=f"schedule {key} ({each.schedule.when}) differs from the declaration of live nodes ({nodes}): the "
+                "declaration of a node that has ended is in force",
                 fix=REMEDY,
                 about=(key,),
             )
 
 
 def _about_left_over(surveyed: Sequence[ParsedSchedule]) -> Iterator[Finding]:
-    """Paused by Evertick itself, since nothing declares it any more: it costs nothing, and may be missed."""
-    left = [each for each in surveyed if each.is_left_over]
+    """Schedules that Evertick paused because they are no longer declared."""
+    undeclared = [each for each in surveyed if each.is_left_over]
     for source, where, fix in (
         (
             "file",
-            "in no configuration any more",
+            "no longer in a configuration",
             "put it back into the file, or remove it with `evertick apply --prune`",
         ),
-        ("code", "declared by no code any more", "declare it again, or remove it with `evertick remove KEY`"),
+        ("code", "no longer declared by code", "declare it again, or remove it with `evertick remove KEY`"),
     ):
-        keys = [each.schedule.key for each in left if each.schedule.declared_in == source]
+        keys = [each.schedule.key for each in undeclared if each.schedule.declared_in == source]
         if keys:
-            those = "1 schedule is" if len(keys) == 1 else f"{len(keys)} schedules are"
+            count = "1 schedule is" if len(keys) == 1 else f"{len(keys)} schedules are"
             yield Finding(
                 severity=Severity.NOTE,
                 check="left_over",
-                what=f"{those} paused, {where}: {named(keys)}",
+                what=f"{count} paused and {where}: {named(keys)}",
                 fix=fix,
                 about=tuple(keys),
             )
 
 
 def _about_overdue_pauses(surveyed: Sequence[ParsedSchedule], now: datetime) -> Iterator[Finding]:
-    stuck = [
+    keys = [
         each.schedule.key
         for each in surveyed
         if each.schedule.paused_until is not None and now - each.schedule.paused_until > PAUSE_OVERDUE
     ]
-    if stuck:
+    if keys:
         yield Finding(
             severity=Severity.WARNING,
             check="pause_not_ended",
-            what=f"the pause of {named(stuck)} was to end, and no node has ended it",
+            what=f"the end of the pause of {named(keys)} has passed, and no node has resumed it",
             fix="start a node of this app, or resume it with `evertick resume`",
-            about=tuple(stuck),
+            about=tuple(keys),
         )
 
 
@@ -200,30 +200,30 @@ def about_overdue(
     if not late:
         return
     longest = max(late.values())
-    those = f"{len(late)} {'schedule is' if len(late) == 1 else 'schedules are'} overdue by up to"
-    who = named(each.name for each in living)
+    count = f"{len(late)} {'schedule is' if len(late) == 1 else 'schedules are'} overdue by up to"
+    nodes = named(each.name for each in living)
     yield Finding(
         severity=thresholds.of_lag(longest) or Severity.WARNING,
         check="stalled_node" if living else "overdue",
-        what=f"{those} {span(longest)} ({named(late)})"
-        + (f", though {who} beats: {_held_up_by(living)}" if living else ""),
-        fix="the log of the node names the job that blocks it, and shows the stack; make that job a plain function "
-        "(def), which runs in a thread"
+        what=f"{count} {span(longest)} ({named(late)})"
+        + (f", although {nodes} sent heartbeats: {_blocked_by(living)}" if living else ""),
+        fix="the log of the node has the job that blocks it, with the stack; make that job a plain function (def), "
+        "which runs in a thread"
         if living
         else "start a node of this app",
         about=tuple(late),
     )
 
 
-def _held_up_by(living: Sequence[Node]) -> str:
-    """By what the nodes themselves say; the schedules that are late are those that wait for it."""
+def _blocked_by(living: Sequence[Node]) -> str:
+    """The jobs that block the event loops, from the heartbeats of the nodes."""
     blocking = [
         f"{name} blocks the event loop of {node.name}"
         for node in living
         for name, tick in blockers_of_loop(node).items()
         if tick.next_at is None
     ]
-    return named(blocking) or "something may block the event loop there, and the ledger does not tell what"
+    return named(blocking) or "a job may block the event loop there, and the ledger does not know which"
 
 
 def _about_tasks(surveyed: Sequence[ParsedSchedule], living: Sequence[Node]) -> Iterator[Finding]:
@@ -254,7 +254,7 @@ def _about_tasks(surveyed: Sequence[ParsedSchedule], living: Sequence[Node]) -> 
 def _about_overlap(
     surveyed: Sequence[ParsedSchedule], ended: Sequence[Run], living: Sequence[Node], now: datetime
 ) -> Iterator[Finding]:
-    """Under overlap "skip" a schedule that comes sooner than its runs end skips moments as a rule."""
+    """With overlap "skip", a schedule that fires faster than its runs end skips moments regularly."""
     runs: dict[str, list[Run]] = defaultdict(list)
     for run in ended:
         if run.schedule_key is not None and run.started_at is not None and run.finished_at is not None:
@@ -264,7 +264,7 @@ def _about_overlap(
         key, own = each.schedule.key, runs.get(each.schedule.key, [])
         if each.schedule.overlap != "skip" or each.expected is None or len(own) < RUNS_LEAST:
             continue
-        # Not `minimum_distance`: what comes closer only on the day a clock is turned is no rule.
+        # Not `minimum_distance`, because moments come closer on the day of a clock change.
         moments = each.expected.rule.upcoming(now, _DISTANCES)
         apart = min((later - earlier for earlier, later in pairwise(moments)), default=None)
         seconds = fmean(_length(run) for run in own)
@@ -273,21 +273,21 @@ def _about_overlap(
         others = sorted(blockers - {key}) if key not in blockers else []
         beside = others or _ended_together(own, ended, apart.total_seconds())
         what = (
-            f"{key} fires every {apart.total_seconds():g} s at its closest, and its runs take {seconds:.1f} s: moments "
+            f"{key} fires every {apart.total_seconds():g} s at its fastest, and its runs take {seconds:.1f} s: moments "
             "are skipped (overlap is 'skip')"
         )
-        fix = "fire less often, make it faster, or choose overlap='queue' or Every(…, after='end')"
+        fix = "fire less often, make it faster, or use overlap='queue' or Every(…, after='end')"
         if others:
-            what += f"; but {named(others)} has blocked the event loop of its node, for which its runs had to wait"
-            fix = "see to what blocks the event loop first"
+            what += f"; but {named(others)} has blocked the event loop of its node, so its runs had to wait"
+            fix = "correct the job that blocks the event loop first"
         elif beside:
             what += (
-                f"; but they end together with runs of {named(beside)} on the same node, so that one of them may block "
-                "the event loop for the others: the ledger does not tell which"
+                f"; but they end together with runs of {named(beside)} on the same node, so one of them may block the "
+                "event loop for the others: the ledger does not know which"
             )
             fix = (
-                "the log of the node names what blocks its event loop for more than 5 s; jobs that block are to be "
-                f"plain functions (def), which run in threads. If nothing does: {fix}"
+                "the log of the node has the jobs that block its event loop for more than 5 s; make them plain "
+                f"functions (def), which run in threads. If there are none: {fix}"
             )
         yield Finding(severity=Severity.WARNING, check="too_close", what=what, fix=fix, about=(key, *beside))
 
@@ -299,8 +299,10 @@ def _length(run: Run) -> float:
 
 
 def _ended_together(own: Sequence[Run], ended: Sequence[Run], seconds: float) -> list[str]:
-    """The jobs beside which most of the long runs of a schedule ended: on the same node, at the same time. What waits
-    for a blocked event loop ends when that goes on, together with what has blocked it."""
+    """The jobs that ended on the same node and at the same time as most long runs of the schedule.
+
+    Runs that wait for a blocked event loop end together with the job that has blocked it.
+    """
     long = [run for run in own if _length(run) > seconds and run.node is not None]
     beside: Counter[str] = Counter()
     for run in long:
@@ -322,7 +324,7 @@ def _ended_together(own: Sequence[Run], ended: Sequence[Run], seconds: float) ->
 
 
 def _about_herds(surveyed: Sequence[ParsedSchedule], now: datetime) -> Iterator[Finding]:
-    """The largest herd of the next day, and how its members could go apart."""
+    """The largest number of schedules at the same instant in the next day, and rules that spread them."""
     expected = {each.schedule.key: each.expected for each in surveyed[:_HERD_SCHEDULES_MOST] if each.expected}
     since = to_us(now)
     herds = [each for each in collisions_of(expected, since, since + DAY, from_us) if len(each.keys) >= HERD]
@@ -341,13 +343,13 @@ def _about_herds(surveyed: Sequence[ParsedSchedule], now: datetime) -> Iterator[
 
 def _spreading(rules: Mapping[str, When], since: int) -> str:
     found = [(text, key) for key, rule in rules.items() if (text := spread_rule(rule, key, since)) is not None]
-    more = "`evertick forecast` shows them all"
+    more = "`evertick forecast` shows all of them"
     if not found:
-        return f"give them jitter=, or fewer of them the same minute; {more}"
-    # The rule that most of them have says best what is meant.
+        return f"give them jitter=, or different minutes; {more}"
+    # The suggestion that fits most of them is the example.
     alike = Counter(instead for instead, _ in found)
     instead, key = min(found, key=lambda pair: ("jitter=" in pair[0], -alike[pair[0]]))
-    return f"spread them by H or jitter, like {key}: {instead!r} instead of {rules[key].text!r}; {more}"
+    return f"spread them with H or jitter, like {key}: {instead!r} instead of {rules[key].text!r}; {more}"
 
 
 # --- calendars -------------------------------------------------------------------------------------------------------
@@ -356,7 +358,7 @@ def _spreading(rules: Mapping[str, When], since: int) -> str:
 def about_calendars(
     calendars: Mapping[str, Calendar], surveyed: Sequence[ParsedSchedule], now: datetime
 ) -> Iterator[Finding]:
-    """Of those that a schedule uses, in its rule or as its blackout."""
+    """Findings about calendars that a schedule uses, in its rule or as its blackout."""
     users: dict[str, list[str]] = {}
     for each in surveyed:
         bound = None if each.rule is None else each.rule.bounds.calendar
@@ -372,8 +374,7 @@ def about_calendars(
             yield Finding(
                 severity=Severity.WARNING,
                 check="calendar_expired",
-                what=f"the last date of calendar {name} was {last}, and it goes on as if there were no holidays since; "
-                f"{users_words}",
+                what=f"the last date of calendar {name} was {last}, and later holidays are missing; {users_words}",
                 fix=_RENEW.format(name=name),
                 about=(name, *keys),
             )
@@ -382,25 +383,25 @@ def about_calendars(
             yield Finding(
                 severity=Severity.NOTE,
                 check="calendar_expires",
-                what=f"calendar {name} has dates up to {last} only, which ends {in_days}; {users_words}",
+                what=f"the last date of calendar {name} is {last}, {in_days}; {users_words}",
                 fix=_RENEW.format(name=name),
                 about=(name, *keys),
             )
 
 
 _RENEW = (
-    "store it anew with the holidays of the next years, under the same name (`evertick calendar import-holidays {name} "
-    "--help`, `evertick calendar set {name}`, or holiday_calendar in code); its schedules go by it at once"
+    "store it again with the holidays of the next years (`evertick calendar import-holidays {name} --help`, `evertick "
+    "calendar set {name}`, or holiday_calendar in code); its schedules use them at once"
 )
 
 
 def _last_day(calendar: Calendar) -> date | None:
-    """The last date that it has, if it has many that do not come every year."""
+    """The last date of a calendar with a list of dates; None without such a list."""
     entries = [*(calendar.include or ()), *calendar.exclude]
     days = [date.fromisoformat(max(found)) for entry in entries if (found := _DATE.findall(entry))]
     if len(days) < HOLIDAYS_LEAST:
         return None
-    # A single date, as the New Year's Day after the list, is no list of that year.
+    # A single date, like the New Year's Day after the last year, does not count.
     years = Counter(day.year for day in days)
     year = max((year for year, count in years.items() if count > 1), default=max(years))
     return max(day for day in days if day.year == year)
@@ -409,38 +410,38 @@ def _last_day(calendar: Calendar) -> date | None:
 # --- clock -----------------------------------------------------------------------------------------------------------
 
 
-_REPAIR = "put the clock right and keep it so with NTP, then run `evertick db repair-clock`"
+_REPAIR = "correct the clock and synchronize it with NTP, then run `evertick db repair-clock`"
 
 
 def about_clock(store_now: datetime, own_now: datetime, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """The store's time against that of this machine, and against the beats."""
+    """Compares the store's clock with that of this machine, and with the heartbeats."""
     apart = abs(store_now - own_now)
     if apart > CLOCK_APART:
         yield Finding(
             severity=Severity.WARNING,
             check="clock",
-            what=f"the clock of this machine and that of the store are {apart.total_seconds():.1f} s apart",
-            fix="keep both right with NTP; the store's clock decides what is due",
+            what=f"the clocks of this machine and of the store differ by {apart.total_seconds():.1f} s",
+            fix="synchronize both with NTP; the store's clock decides what is due",
         )
     beat = max((node.beat_at - store_now for node in nodes if node.died_at is None), default=timedelta(0))
     if beat > CLOCK_APART:
         yield Finding(
             severity=Severity.WARNING,
             check="clock_step",
-            what=f"a node has beaten {beat.total_seconds():.1f} s in the future: the clock was put back since",
-            fix="nothing is lost, but moments may come twice on the clock; keep it right with NTP, which does not step",
+            what=f"the last heartbeat of a node is {beat.total_seconds():.1f} s in the future: the clock was set back",
+            fix="nothing is lost, but clock times may repeat; synchronize it with NTP, which does not step it",
         )
 
 
 def about_wrong_clock(ahead: datetime | None, astray: Sequence[Astray]) -> Iterator[Finding]:
-    """The traces of a clock that was wrong. `ahead`: see `written_ahead`."""
+    """The traces of a wrong clock. `ahead`: see `written_ahead`."""
     if astray:
-        those = "1 schedule stands" if len(astray) == 1 else f"{len(astray)} schedules stand"
+        count = "1 schedule is" if len(astray) == 1 else f"{len(astray)} schedules are"
         first = astray[0]
         yield Finding(
             severity=Severity.ERROR,
             check="clock_left_behind",
-            what=f"{those} still because the clock was wrong ({named(each.key for each in astray)}); {first.key}: "
+            what=f"{count} stuck because the clock was wrong ({named(each.key for each in astray)}); {first.key}: "
             f"{first.words()}",
             fix=_REPAIR,
             about=tuple(each.key for each in astray),
@@ -449,22 +450,22 @@ def about_wrong_clock(ahead: datetime | None, astray: Sequence[Astray]) -> Itera
         yield Finding(
             severity=Severity.WARNING,
             check="clock_was_ahead",
-            what=f"the ledger has rows that were written at {ahead:%Y-%m-%d %H:%M:%S} UTC, which is still to come: the "
+            what=f"the ledger has rows with the write time {ahead:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the "
             "store's clock was ahead",
             fix=_REPAIR,
         )
 
 
 def about_late_runs(waiting: Sequence[Run], ahead: datetime | None, now: datetime) -> Iterator[Finding]:
-    """Runs that wait for a time to which a wrong clock has put them off."""
+    """Runs that wait for a time that a wrong clock has set."""
     late = [run for run in waiting if is_put_off(run, now, ahead)]
     if late:
         count = "1 run waits" if len(late) == 1 else f"{len(late)} runs wait"
         yield Finding(
             severity=Severity.ERROR,
             check="clock_runs_wait",
-            what=f"{count} for a time to which a wrong clock has put {'it' if len(late) == 1 else 'them'} off, "
-            f"the first for {min(run.due_at for run in late):%Y-%m-%d %H:%M:%S} UTC",
+            what=f"{count} for a time that a wrong clock has set, the first for "
+            f"{min(run.due_at for run in late):%Y-%m-%d %H:%M:%S} UTC",
             fix=_REPAIR,
             about=tuple(run.id for run in late),
         )

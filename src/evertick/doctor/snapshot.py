@@ -1,7 +1,7 @@
-"""A frame of `top`: running and next work, the last results, nodes, duties, channels, and the health of all of it.
+"""A frame of `top`: running jobs, next fires, last results, nodes, duties, channels, and problems.
 
-Every question is bounded, whatever the store holds: live runs are found by the nodes that hold them, schedules by the
-index of the tick. One frame costs a few milliseconds beside a hundred thousand waiting runs.
+Every query is bounded: live runs are found by their nodes, schedules by the index of due times. With a hundred thousand
+waiting runs a frame takes a few milliseconds.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _RUNNING_MOST = 100
 _NEXT_MOST = 20
 _RECENT_MOST = 20
 _NODES_MOST = 50
-# Rows of each kind that tell of problems: a frame is drawn every few seconds.
-_LOOKED_MOST = 100
+# Rows of each kind that are checked for problems: a frame is drawn every few seconds.
+_CHECKED_MOST = 100
 
 
 class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A live node in brief."""
+    """A node that has not ended."""
 
     id: str
     name: str
@@ -51,7 +51,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     blocked: int
     parked: int
     dispatched: int
-    # How long the oldest due run or schedule has been waiting, and the schedule that is longest due.
+    # How long the oldest due run or schedule waits, and the schedule alone.
     lag_seconds: float
     overdue_seconds: float
     runs: list[Run]
@@ -59,16 +59,16 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     recent: list[Run | Gap]
     nodes: list[NodeLine]
     duties: list[Duty]
-    # Channels with messages that are not sent.
+    # Channels with unsent messages.
     channels: list[ChannelPulse]
-    # Names of all nodes that are known, by id.
+    # Names of live and dead nodes, by id.
     names: dict[str, str]
     problems: list[Finding] = []
 
 
 async def frame_of(store: Store, app: str, killed: Mapping[str, int]) -> Frame:
-    """`killed`: by the id of a node whose process on this machine is gone, its process."""
-    evidence = await look(store, app, killed=killed, most=_LOOKED_MOST)
+    """Read a frame. `killed`: the process id by node id, for nodes whose process is gone from this machine."""
+    evidence = await look(store, app, killed=killed, most=_CHECKED_MOST)
     health = health_of(evidence)
     nodes = [node for node in evidence.nodes if node.died_at is None][-_NODES_MOST:]
     return Frame(

@@ -1,4 +1,4 @@
-"""From when on something is a finding: all that the doctor and `status` compare with, in one table."""
+"""The thresholds of the doctor and of `status`, in one table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Thresholds"]
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """Those that the flags of `status` change. Whatever waits is graded by the lag; a count of 0: never."""
+    """The thresholds that flags of `status` set. The lag also grades waiting runs and messages. A count of 0: off."""
 
     lag_warning: timedelta = timedelta(minutes=1)
     lag_critical: timedelta = timedelta(minutes=10)
@@ -32,31 +32,31 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CLOCK_APART = timedelta(seconds=2)
-# A node beats five times in a lease: by this share of it two beats are missing and the third is due.
+# A node sends five heartbeats per lease; after this share of a lease two are missing and the third is due.
 LATE_BEAT_SHARE = 0.6
-# By then over: the first beat of a node, the transfer of a duty, a failed start of one that has no ticks.
+# Longer than the first heartbeat of a node, the transfer of a duty, and a failed start of a duty without ticks.
 SETTLED = timedelta(minutes=1)
-# A node ends pauses when it looks, at least every 15 seconds.
+# A node ends pauses at least every 15 seconds.
 PAUSE_OVERDUE = timedelta(minutes=1)
-# Limits make runs wait; this long, more comes than they let through, or a run never ends.
+# Runs that wait this long for a limit: more are enqueued than it allows, or a run never ends.
 HELD_BACK_LONG = timedelta(hours=1)
-# Transactions of programs that answer people are over by then.
+# Transactions of interactive programs are shorter.
 FEED_HELD = MINUTE
 
-# A few dates are single closures, which may pass; so many are a list of holidays.
+# A calendar with fewer dates has single closures, and no list of holidays.
 HOLIDAYS_LEAST = 4
 CALENDAR_ENDS_SOON = timedelta(days=60)
-# So many schedules at one instant are a herd.
+# Schedules at the same instant.
 HERD = 10
-# Fewer ended runs do not tell how long runs take.
+# Fewer ended runs do not show how long runs take.
 RUNS_LEAST = 3
-# What a blocked event loop has held up is written down together when it goes on.
+# Jobs delayed by a blocked event loop end together when it continues.
 ENDED_TOGETHER = timedelta(seconds=0.5)
 
 MEBI = 1_048_576
-# With less than this the next herd of runs may find the disk full.
+# With less, the next burst of runs may fill the disk.
 DISK_LEAST, DISK_LOW = 64 * MEBI, 512 * MEBI
-# SQLite folds its log into the file from 4 MiB on; a reader that never ends keeps one this large from it.
+# SQLite checkpoints its log from 4 MiB on; a reader that never ends prevents it.
 WAL_LARGE = 256 * MEBI
 FREE_SHARE, FREE_PAGES = 0.5, 10_000
 CHECK_SECONDS = 10.0

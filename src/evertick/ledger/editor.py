@@ -311,7 +311,7 @@ class Editor:
         """Pause a schedule that failed too often; returns the note. None: it was changed or paused meanwhile."""
         error = error_summary(failing.error) or failing.reason or failing.verdict
         runs = "its last run has" if failing.count == 1 else f"{failing.count} runs in a row have"
-        note = f"{runs} failed, the last error: {error}; fix it, then resume it"
+        note = f"{runs} failed, the last error: {error}"
 
         def has_changed(stored: StoredSchedule) -> bool:
             return stored.id != failing.schedule_id or stored.version != failing.version or stored.pause is not None
