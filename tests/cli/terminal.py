@@ -18,17 +18,17 @@ def drawn_by(
     has_errors: bool = False,
 ) -> str:
     """The output of a command on a terminal, on request with errors and hints."""
-    ours, theirs = pty.openpty()
-    errors = {"stderr": theirs} if has_errors else {}
-    process = start(*args, env=dict(env), stdout=theirs, stdin=theirs, **errors)
-    os.close(theirs)
+    controller, terminal_fd = pty.openpty()
+    errors = {"stderr": terminal_fd} if has_errors else {}
+    process = start(*args, env=dict(env), stdout=terminal_fd, stdin=terminal_fd, **errors)
+    os.close(terminal_fd)
     parts = []
     try:
-        while part := os.read(ours, 65536):
+        while part := os.read(controller, 65536):
             parts.append(part)
     except OSError:  # on Linux: the other end was closed
         pass
-    os.close(ours)
+    os.close(controller)
     drawn = b"".join(parts).decode()
     assert process.wait() == code, drawn
     return drawn

@@ -38,11 +38,11 @@ class Locked(Exception):
     ids=["one line", "no message", "advice", "empty first line", "a traceback in it", "group", "syntax", "long"],
 )
 def test_an_error_line_has_the_type_and_the_first_line_of_the_message(error: BaseException, line: str) -> None:
-    told = what_was_raised(text_of(error))
-    assert line in told
-    assert "Background" not in told
-    assert "\n" not in told
-    assert len(told) <= 300
+    message = what_was_raised(text_of(error))
+    assert line in message
+    assert "Background" not in message
+    assert "\n" not in message
+    assert len(message) <= 300
 
 
 @pytest.mark.parametrize(

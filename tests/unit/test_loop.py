@@ -141,8 +141,8 @@ async def test_a_failure_and_its_recovery_are_each_logged_once(
         task = asyncio.create_task(loop.run())
         await steps.reach(4)
         await ended(loop, task)
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [
+    message = [record.getMessage() for record in caplog.records]
+    assert message == [
         "the test loop waits: the store cannot be used: locked",
         "the test loop works again after 0.0 s",
     ]
@@ -256,5 +256,5 @@ async def test_a_lasting_failure_is_logged_although_another_was_logged_just_befo
         for seconds in (1, 1, 6, 1, 1):
             await loop._try()
             clock.move(seconds * SECOND)
-    told = [record.getMessage().partition(":")[0].partition(" after")[0] for record in caplog.records]
-    assert told == ["the test loop waits", "the test loop works again"] * 2
+    message = [record.getMessage().partition(":")[0].partition(" after")[0] for record in caplog.records]
+    assert message == ["the test loop waits", "the test loop works again"] * 2
