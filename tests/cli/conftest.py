@@ -59,7 +59,7 @@ def _make_a_gap(url: str) -> None:
     scheduler.sync.add(key="quick", when=Every("1ms"), task="make_report")
     scheduler.sync.pause("quick")
     scheduler.sync.resume("quick")
-    scheduler.sync.pause("quick", note="too quick for anybody")
+    scheduler.sync.pause("quick", note="fires far too quickly")
     scheduler.sync.close()
 
 
@@ -96,14 +96,14 @@ class Terminal:
     """A terminal that a test types at."""
 
     def __init__(self) -> None:
-        self.ours, self.theirs = pty.openpty()
+        self.controller, self.terminal_fd = pty.openpty()
 
     def write(self, text: str) -> None:
-        os.write(self.ours, text.encode())
+        os.write(self.controller, text.encode())
 
     def close(self) -> None:
-        os.close(self.ours)
-        os.close(self.theirs)
+        os.close(self.controller)
+        os.close(self.terminal_fd)
 
 
 @pytest.fixture

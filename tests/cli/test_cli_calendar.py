@@ -113,10 +113,10 @@ def test_without_the_holidays_package_the_error_shows_how_to_install_it(database
 def test_a_calendar_is_read_from_a_regular_file_of_a_bounded_size(evertick, database, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "long.json").write_bytes(b" " * (4 * 1024 * 1024 + 1))
-    for name, said in (
+    for name, message in (
         ("pipe", "it is a named pipe, not a regular file"),
         ("long.json", "has more than 4194304 bytes"),
     ):
         result = evertick("calendar", "set", "x", "--file", str(tmp_path / name))
         assert result.exit_code != 0
-        assert said in result.stderr
+        assert message in result.stderr

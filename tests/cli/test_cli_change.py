@@ -179,7 +179,7 @@ def test_all_schedules_with_a_label_are_paused_and_resumed_together(teams, evert
         ["paused", "report"],
     ]
     paused = {each["key"]: each["pause_note"] for each in ask("list") if each["is_paused"]}
-    assert paused == {"a": "inventory", "b": "inventory", "report": "inventory", "quick": "too quick for anybody"}
+    assert paused == {"a": "inventory", "b": "inventory", "report": "inventory", "quick": "fires far too quickly"}
     assert ask("pause", "--label", "team=sales") == []
     assert ask("resume", "--label", "team=sales") == ["a", "b", "report"]
     result = evertick("resume", "--label", "team=sales")

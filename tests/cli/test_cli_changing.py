@@ -129,7 +129,7 @@ def test_remove_without_a_terminal_needs_the_yes_option(database, evertick, ask)
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 2), ("n", 3), ("", 3)])
 def test_remove_on_a_terminal_asks_first(start, database, answer, left, ask, terminal):
-    process = start("remove", "quick", env={"EVERTICK_DATABASE": database}, stdin=terminal.theirs)
+    process = start("remove", "quick", env={"EVERTICK_DATABASE": database}, stdin=terminal.terminal_fd)
     terminal.write(f"{answer}\n")
     output, errors = process.communicate()
     assert "remove the schedule 'quick' (every 1ms; tz=UTC) of app 'default'? [y/N]" in errors

@@ -67,8 +67,8 @@ def test_errors_of_a_file_are_printed_line_by_line_with_exit_code_2(here, everti
         "wrong.toml:3: node.leas: no such key; it is called 'lease'",
     ]
     result = evertick("config", "check", "--config", "wrong.toml", "--json")
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["is_right"], len(told["problems"])) == (2, False, 2)
+    message = json.loads(result.stdout)
+    assert (result.exit_code, message["is_right"], len(message["problems"])) == (2, False, 2)
 
 
 def test_warnings_are_printed_beside_errors(here, evertick):
@@ -79,8 +79,8 @@ def test_warnings_are_printed_beside_errors(here, evertick):
     where = "evertick.toml:3: jobs.a.shell.cwd"
     warning = f"{where}: there is no directory /no/such on this machine; make it, or correct the path"
     assert " ".join(result.stderr.split()) == f"warning: {warning}"
-    told = json.loads(evertick("config", "check", "--json").stdout)
-    assert (len(told["problems"]), told["warnings"]) == (1, [warning])
+    message = json.loads(evertick("config", "check", "--json").stdout)
+    assert (len(message["problems"]), message["warnings"]) == (1, [warning])
 
 
 def test_a_file_without_jobs_is_valid_with_a_note(here, evertick, ask):
@@ -96,8 +96,8 @@ def test_without_a_file_the_searched_paths_are_printed(here, evertick):
     for command in (["config", "check"], ["apply"]):
         result = evertick(*command)
         assert result.exit_code == 2
-        looked = f"evertick.toml, {here}/home/.config/evertick/evertick.toml, /etc/evertick/evertick.toml"
-        assert f"there is no configuration at {looked}; name one with --config" in result.stderr
+        searched = f"evertick.toml, {here}/home/.config/evertick/evertick.toml, /etc/evertick/evertick.toml"
+        assert f"there is no configuration at {searched}; name one with --config" in result.stderr
 
 
 def test_a_world_readable_password_is_a_warning(here, evertick):
@@ -333,9 +333,9 @@ def test_apply_removes_only_with_prune(here, evertick, ask):
     result = evertick("apply", "--yes")
     assert "note: not in the configuration any more, and left as they are without --prune: backup" in result.stderr
     assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["backup", "copy"]
-    told = ask("apply", "--yes", "--prune", "--days", "1")
-    assert (told["is_applied"], [each["key"] for each in told["removes"]]) == (True, ["backup"])
-    assert told["words"] == "schedules: 1 removed, 1 unchanged; fires: 1 removed"
+    message = ask("apply", "--yes", "--prune", "--days", "1")
+    assert (message["is_applied"], [each["key"] for each in message["removes"]]) == (True, ["backup"])
+    assert message["words"] == "schedules: 1 removed, 1 unchanged; fires: 1 removed"
     assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["copy"]
 
 
@@ -368,8 +368,8 @@ def test_a_past_one_shot_is_shown_as_over(here, evertick):
 
 def test_apply_as_json_does_not_ask(here, evertick, ask):
     write(RIGHT)
-    told = ask("apply", "--dry-run")
-    assert (told["is_applied"], told["adds"][0]["kind"], told["adds"][0]["when_old"]) == (False, "add", None)
+    message = ask("apply", "--dry-run")
+    assert (message["is_applied"], message["adds"][0]["kind"], message["adds"][0]["when_old"]) == (False, "add", None)
     result = evertick("apply", "--json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--json asks no questions; write --yes to apply it, or --dry-run to see the plan" in result.stderr
@@ -379,7 +379,7 @@ def test_apply_obeys_the_answer_at_the_terminal(here, start: Callable[..., subpr
     write(RIGHT)
     for answer, code in (("n\n", 130), ("y\n", 0)):
         terminal.write(answer)
-        process = start("apply", "--days", "1", stdin=terminal.theirs)
+        process = start("apply", "--days", "1", stdin=terminal.terminal_fd)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, "Apply this? [y/N]" in err) == (code, True), out + err
         assert ("applied" in out) == (code == 0)

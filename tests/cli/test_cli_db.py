@@ -76,8 +76,8 @@ def test_a_backup_is_a_new_file_with_the_whole_ledger(database, evertick, ask, t
     assert ask("db", "check", "--database", f"sqlite:///{copy}")["problems"] == []
     tables = [ask("db", "status", "--database", url)["tables"] for url in (database, f"sqlite:///{copy}")]
     assert tables[0] == tables[1]
-    told = ask("db", "backup", str(tmp_path / "other.db"))
-    assert told == {"file": str(tmp_path / "other.db"), "bytes": (tmp_path / "other.db").stat().st_size}
+    message = ask("db", "backup", str(tmp_path / "other.db"))
+    assert message == {"file": str(tmp_path / "other.db"), "bytes": (tmp_path / "other.db").stat().st_size}
 
 
 def test_a_backup_overwrites_nothing_and_names_an_unwritable_path(database, evertick, tmp_path):
@@ -152,12 +152,12 @@ def test_db_commands_refuse_a_store_in_memory(evertick):
 
 
 def test_progress_of_long_work_is_printed_apart_from_the_result(database, start, terminal):
-    process = start("db", "check", env={"EVERTICK_DATABASE": database, "TERM": "xterm"}, stderr=terminal.theirs)
+    process = start("db", "check", env={"EVERTICK_DATABASE": database, "TERM": "xterm"}, stderr=terminal.terminal_fd)
     answer = process.stdout.read()
     assert process.wait() == 0
     assert answer.splitlines()[-1].startswith("Result")
     assert "\x1b" not in answer
-    assert b"checking the database" in os.read(terminal.ours, 65536)
+    assert b"checking the database" in os.read(terminal.controller, 65536)
 
 
 def test_a_store_without_maintenance_is_refused_and_the_doctor_continues_without_it(database, monkeypatch, evertick):
@@ -194,11 +194,11 @@ def from_the_future(tmp_path):
 
 def test_repair_clock_shows_what_it_would_repair_asks_and_repairs(from_the_future, evertick, monkeypatch):
     monkeypatch.setenv("EVERTICK_DATABASE", from_the_future)
-    looked = evertick("db", "repair-clock", "--dry-run")
-    assert looked.exit_code == 0
-    assert "quick: it would fire again at 21" in looked.stdout
-    assert "1 run that waits, or is at work" in looked.stdout
-    assert "nothing was changed" in looked.stderr
+    preview = evertick("db", "repair-clock", "--dry-run")
+    assert preview.exit_code == 0
+    assert "quick: it would fire again at 21" in preview.stdout
+    assert "1 run that waits, or is at work" in preview.stdout
+    assert "nothing was changed" in preview.stderr
     unasked = evertick("db", "repair-clock")
     assert unasked.exit_code == 2
     assert "write --yes" in unasked.stderr

@@ -35,7 +35,7 @@ def _preview(evertick):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         (["shwo"], "error: No such command 'shwo'. Did you mean 'show'? See 'evertick --help'\n"),
         (
@@ -44,8 +44,8 @@ def _preview(evertick):
         ),
     ],
 )
-def test_a_typing_error_gets_one_readable_sentence(evertick, args, said):
-    assert evertick(*args).stderr == said
+def test_a_typing_error_gets_one_readable_sentence(evertick, args, expected):
+    assert evertick(*args).stderr == expected
 
 
 def test_a_time_without_a_zone_uses_that_of_the_schedule_or_the_given_one(database, ask):

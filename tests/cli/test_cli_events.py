@@ -33,8 +33,8 @@ def lines(result):
 def test_events_are_printed_one_per_line_with_a_hint_how_to_continue(url, evertick):
     result = evertick("events")
     assert result.exit_code == 0
-    told = [line.split("  ", 1)[1].split() for line in result.stdout.splitlines()]
-    assert told == [["schedule.added", "report"], ["schedule.paused", "report", "no", "paper"]]
+    message = [line.split("  ", 1)[1].split() for line in result.stdout.splitlines()]
+    assert message == [["schedule.added", "report"], ["schedule.paused", "report", "no", "paper"]]
     assert result.stderr.startswith("go on with --after ")
     cursor = result.stderr.split()[-1]
     assert evertick("events", "--after", cursor).stdout == ""
@@ -147,5 +147,5 @@ def test_an_every_node_event_names_its_node(tmp_path, evertick):
         first.sync.trigger("reload")
         assert ended.acquire(timeout=20)
         assert ended.acquire(timeout=20)
-    told = evertick("events", "--kind", "run.recorded", "--database", url).stdout.splitlines()
-    assert {re.search(r" (?:on|for) (web-\w)", line)[1] for line in told} == {"web-a", "web-b"}
+    message = evertick("events", "--kind", "run.recorded", "--database", url).stdout.splitlines()
+    assert {re.search(r" (?:on|for) (web-\w)", line)[1] for line in message} == {"web-a", "web-b"}

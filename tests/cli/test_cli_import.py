@@ -295,8 +295,8 @@ def test_invisible_characters_of_a_line_are_escaped(evertick, tmp_path):
     ].values()
     assert job["shell"]["command"] == nasty
     assert job["shell"]["env"]["NAME"] == "\u202evalue"
-    [told] = json.loads(result.stdout)["jobs"]
-    assert told["spec"]["command"] == nasty
+    [message] = json.loads(result.stdout)["jobs"]
+    assert message["spec"]["command"] == nasty
 
 
 def test_a_file_name_cannot_end_a_comment_in_the_output(evertick, tmp_path):

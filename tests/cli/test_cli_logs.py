@@ -68,10 +68,10 @@ def test_the_log_of_a_run_is_printed_line_by_line_with_a_mark_for_each_attempt(p
 
 def test_show_marks_attempts_in_the_log_like_logs(program, evertick):
     run_id = _ended(program, fails=1)
-    told = evertick("logs", run_id, "--database", program.url).stdout.splitlines()
+    message = evertick("logs", run_id, "--database", program.url).stdout.splitlines()
     _, _, shown = evertick("show", run_id, "--database", program.url).stdout.partition("\nLog\n")
-    assert shown.splitlines() == [f"  {line}" for line in told]
-    assert "--- another attempt" in told
+    assert shown.splitlines() == [f"  {line}" for line in message]
+    assert "--- another attempt" in message
 
 
 def test_as_json_every_log_line_is_an_object(program, evertick):

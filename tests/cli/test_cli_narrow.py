@@ -75,7 +75,7 @@ def test_a_dead_message_is_listed_with_its_key_and_its_complete_error(tmp_path, 
 
     @node.sender("webhook", retry=Constant("1ms", attempts=1))
     async def deliver(message: Message) -> None:
-        raise ConnectionError("nobody answers at all, however long one waits")
+        raise ConnectionError("the server does not answer in the given time")
 
     end = time.monotonic() + 30
     with node:
@@ -86,7 +86,7 @@ def test_a_dead_message_is_listed_with_its_key_and_its_complete_error(tmp_path, 
     head, line, error, advice = narrow(url, "outbox", "list")
     assert head.split() == ["MESSAGE", "CHANNEL", "STATE", "KEY", "ERROR"]
     assert line.endswith("order-7")
-    assert error.rstrip() == "    ConnectionError: nobody answers at all, however long one waits"
+    assert error.rstrip() == "    ConnectionError: the server does not answer in the given time"
     assert advice == "the whole of an error: evertick outbox show MESSAGE"
     shown = narrow(url, "outbox", "show", line.split()[0])
     assert any(text.startswith("    File ") for text in shown), "the frames of a traceback are set in"
@@ -115,8 +115,8 @@ def test_the_error_of_a_duty_uses_the_free_width(tmp_path, narrow, evertick):
 
 
 def test_an_error_is_wrapped_between_words_and_indented(database, narrow):
-    first, *more = narrow(database, "trigger", "what-nobody-has-ever-declared-here", code=1)
-    assert first.startswith("error: there is no schedule 'what-nobody-has-ever-declared-here' in app")
+    first, *more = narrow(database, "trigger", "a-key-that-was-never-declared-here", code=1)
+    assert first.startswith("error: there is no schedule 'a-key-that-was-never-declared-here' in app")
     assert more
     assert all(line.startswith(" " * 7) and line[7] != " " for line in more)
 
@@ -175,8 +175,8 @@ def test_a_row_that_does_not_fit_is_cut_in_its_widest_column():
 
 def test_the_default_ledger_is_named_if_none_was_given(database, tmp_path, narrow, evertick, monkeypatch):
     assert (tmp_path / "evertick.db").exists()
-    told = "(ledger: sqlite:///evertick.db; name another with --database)"
-    assert narrow(None, "list")[0] == told
+    printed = "(ledger: sqlite:///evertick.db; name another with --database)"
+    assert narrow(None, "list")[0] == printed
     monkeypatch.chdir(tmp_path)
     # An empty list names none either.
     for change in (
@@ -184,10 +184,10 @@ def test_the_default_ledger_is_named_if_none_was_given(database, tmp_path, narro
         lambda: monkeypatch.delenv("EVERTICK_DATABASE"),
     ):
         change()
-        assert evertick("nodes").stderr.startswith(told)
+        assert evertick("nodes").stderr.startswith(printed)
         assert evertick("nodes", "--json").stderr == ""
         assert evertick("nodes", "--database", "sqlite:///evertick.db").stderr == ""
-        assert evertick("doctor").stderr.startswith(told)
+        assert evertick("doctor").stderr.startswith(printed)
 
 
 def test_ids_and_keys_of_messages_are_never_cut(tmp_path, narrow):
@@ -337,9 +337,9 @@ def test_narrow_lists_have_complete_names_of_nodes_and_keys(shown):
 
 def test_times_of_events_keep_their_year_and_their_offset(shown):
     lines = shown("events", "--since", "1h")
-    told = [line for line in lines if re.match(r"\d\d", line)]
-    assert told
-    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(Z|[+-])", line) for line in told)
+    printed = [line for line in lines if re.match(r"\d\d", line)]
+    assert printed
+    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?(Z|[+-])", line) for line in printed)
 
 
 def test_top_shows_the_zone_of_the_next_fires_or_their_offset(shown, columns):

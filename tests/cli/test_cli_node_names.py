@@ -50,8 +50,8 @@ def test_every_node_runs_are_shown_with_their_nodes(pair, ask, evertick, on_term
     narrow = on_terminal(pair, "history", COLUMNS="80")
     assert "web-a" in narrow
     assert "web-b" in narrow
-    told = [line for line in evertick("events").stdout.splitlines() if "run.finished" in line]
-    assert {re.search(r"on (web-\w)", line)[1] for line in told} == {"web-a", "web-b"}
+    message = [line for line in evertick("events").stdout.splitlines() if "run.finished" in line]
+    assert {re.search(r"on (web-\w)", line)[1] for line in message} == {"web-a", "web-b"}
 
 
 def test_show_of_a_run_has_the_name_and_the_id_of_its_node(pair, ask, evertick):

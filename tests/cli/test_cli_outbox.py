@@ -17,7 +17,7 @@ def messages(database) -> dict[str, Message]:
     @node.sender("webhook", retry=Constant("1ms", attempts=2))
     async def deliver(message: Message) -> None:
         if message.key == "bad":
-            raise ConnectionError("nobody\x1b[2J answers")
+            raise ConnectionError("server\x1b[2J is down")
 
     manager = Scheduler(database, concurrency=0)
     manager.sync.send("webhook", {"order": 7}, key="bad", headers={"trace": "t1"})
@@ -42,7 +42,7 @@ def test_messages_are_listed_newest_first(messages, evertick, ask):
         ["webhook", "sent", "1"],
         ["webhook", "dead", "2"],
     ]
-    assert "ConnectionError: nobody [2J answers" in rows[2]
+    assert "ConnectionError: server [2J is down" in rows[2]
     assert "\x1b" not in rows[2]
 
 
@@ -135,7 +135,7 @@ def test_a_message_that_cannot_be_dropped_is_refused_without_a_question(messages
 
 
 @pytest.mark.parametrize(
-    ("command", "word", "told"),
+    ("command", "word", "expected"),
     [
         ("why", "webhook", "'webhook' is a channel, `evertick outbox list --channel webhook` tells of it"),
         ("show", "fax", "'fax' is a channel"),
@@ -144,7 +144,7 @@ def test_a_message_that_cannot_be_dropped_is_refused_without_a_question(messages
         ("history", "make_report()", "`evertick history --task make_report` tell of its runs"),
     ],
 )
-def test_the_name_of_another_kind_of_thing_is_recognised(messages, evertick, command, word, told):
+def test_the_name_of_another_kind_of_thing_is_recognised(messages, evertick, command, word, expected):
     result = evertick(command, word)
     assert result.exit_code == 1
-    assert told in result.stderr
+    assert expected in result.stderr

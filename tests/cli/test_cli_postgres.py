@@ -69,7 +69,7 @@ def used(url: str) -> Iterator[str]:
 # --- maintenance ----------------------------------------------------------------------------------------------------
 
 
-def said(start: Start, *words: str, **options: Any) -> tuple[int, str]:
+def output_of(start: Start, *words: str, **options: Any) -> tuple[int, str]:
     """The exit code and the output of a command in its own process."""
     process = start(*words, **options)
     out, errors = process.communicate(timeout=60)
@@ -79,15 +79,15 @@ def said(start: Start, *words: str, **options: Any) -> tuple[int, str]:
 
 def test_a_schema_is_migrated_checked_and_measured(start: Start, url: str) -> None:
     on_it = {"env": {"EVERTICK_DATABASE": url}}
-    code, before = said(start, "db", "status", **on_it)
+    code, before = output_of(start, "db", "status", **on_it)
     assert (code, "not one of Evertick yet" in before) == (0, True)
-    code, lacking = said(start, "db", "check", **on_it)
+    code, lacking = output_of(start, "db", "check", **on_it)
     assert (code, "`evertick db migrate --database URL`" in lacking) == (1, True)
-    assert said(start, "db", "migrate", **on_it)[1].startswith("applied 0001_ledger\n")
-    assert said(start, "db", "migrate", **on_it)[1].endswith("; nothing was missing\n")
-    code, checked = said(start, "db", "check", **on_it)
+    assert output_of(start, "db", "migrate", **on_it)[1].startswith("applied 0001_ledger\n")
+    assert output_of(start, "db", "migrate", **on_it)[1].endswith("; nothing was missing\n")
+    code, checked = output_of(start, "db", "check", **on_it)
     assert (code, "everything is as it should be" in checked) == (0, True)
-    assert "Version   1" in said(start, "db", "status", **on_it)[1]
+    assert "Version   1" in output_of(start, "db", "status", **on_it)[1]
 
 
 def test_the_version_of_the_server_is_shown_as_the_server_reports_it(ask: Any, url: str, postgres_dsn: str) -> None:
@@ -100,9 +100,9 @@ def test_the_version_of_the_server_is_shown_as_the_server_reports_it(ask: Any, u
 def test_a_node_can_migrate_without_running_anything(start: Start, url: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     words = ("run", "shop:scheduler", "--migrate-and-exit")
-    code, first = said(start, *words, env={"EVERTICK_DATABASE": url})
+    code, first = output_of(start, *words, env={"EVERTICK_DATABASE": url})
     assert (code, first.startswith("applied 0001_ledger\n")) == (0, True)
-    code, second = said(start, *words, env={"EVERTICK_DATABASE": url})
+    code, second = output_of(start, *words, env={"EVERTICK_DATABASE": url})
     assert (code, second.endswith("is at version 1; nothing was missing\n")) == (0, True)
     assert "ticked" not in first + second
 
@@ -111,7 +111,7 @@ def test_a_node_that_only_checks_migrations_refuses_an_old_schema_with_the_fix(
     start: Start, url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
-    code, refusal = said(start, "run", "shop:checking", env={"EVERTICK_DATABASE": url})
+    code, refusal = output_of(start, "run", "shop:checking", env={"EVERTICK_DATABASE": url})
     assert code == 1
     assert "lacks the migrations 0001_ledger; apply them with `evertick db migrate --database URL`" in refusal
 
@@ -142,13 +142,13 @@ def test_a_feed_delayed_by_an_open_transaction_is_reported(evertick: Evertick, u
         connection.execute("SELECT pg_current_xact_id()")
         assert evertick("add", "report", "--when", "@daily", "--task", "make_report").exit_code == 0
         end = time.monotonic() + 30
-        while "behind" not in (told := evertick("events").stderr):
-            assert time.monotonic() < end, told
+        while "behind" not in (message := evertick("events").stderr):
+            assert time.monotonic() < end, message
             time.sleep(0.2)
         connection.rollback()
-    assert "note: readers of the feed are" in told
-    assert "is open, and nothing that was written after its beginning can be read" in told
-    assert "of that kind" not in told
+    assert "note: readers of the feed are" in message
+    assert "is open, and nothing that was written after its beginning can be read" in message
+    assert "of that kind" not in message
 
 
 def test_a_role_at_its_connection_limit_is_told_how_to_raise_it(
@@ -159,12 +159,12 @@ def test_a_role_at_its_connection_limit_is_told_how_to_raise_it(
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
         try:
-            said = refusal(evertick, dsn_with(url, user=role))
+            message = refusal(evertick, dsn_with(url, user=role))
         finally:
             connection.execute(f"DROP ROLE {role}")
-    assert f"lets the user {role} have no more connections" in said
-    assert "ALTER ROLE … CONNECTION LIMIT" in said
-    assert "max_connections" not in said
+    assert f"lets the user {role} have no more connections" in message
+    assert "ALTER ROLE … CONNECTION LIMIT" in message
+    assert "max_connections" not in message
 
 
 # --- other commands --------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_a_wrong_password_is_reported_and_not_shown(evertick: Evertick, strict_d
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "expected"),
     [
         ("DROP TABLE {schema}.gaps", "the table gaps is missing"),
         ("DROP INDEX {schema}.runs_claim", "the index runs_claim is missing"),
@@ -279,17 +279,17 @@ def test_a_wrong_password_is_reported_and_not_shown(evertick: Evertick, strict_d
     ],
 )
 def test_a_check_reports_the_problem_even_if_the_rest_is_unreadable(
-    evertick: Evertick, url: str, postgres_dsn: str, damage: str, said: str
+    evertick: Evertick, url: str, postgres_dsn: str, damage: str, expected: str
 ) -> None:
     assert evertick("db", "migrate").exit_code == 0
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:
         connection.execute(damage.format(schema=url.rpartition("=")[2]))  # type: ignore[arg-type]
     checked = evertick("db", "check")
     assert (checked.exit_code, checked.stderr) == (1, "")
-    assert said in " ".join(checked.stdout.split())
+    assert expected in " ".join(checked.stdout.split())
     as_json = evertick("db", "check", "--json")
     assert as_json.exit_code == 1
-    assert said in json.loads(as_json.stdout)["problems"][0]
+    assert expected in json.loads(as_json.stdout)["problems"][0]
 
 
 def test_missing_privileges_are_reported(evertick: Evertick, url: str, postgres_dsn: str) -> None:

@@ -217,7 +217,7 @@ def test_failed_runs_of_one_schedule_or_since_a_moment_are_rerun(several, ask, e
 
 @pytest.mark.parametrize(("answer", "count"), [("y", 4), ("n", 0), ("", 0)])
 def test_several_reruns_on_a_terminal_need_confirmation(start, database, several, answer, count, ask, terminal):
-    process = start("rerun", "--failed", env={"EVERTICK_DATABASE": database}, stdin=terminal.theirs)
+    process = start("rerun", "--failed", env={"EVERTICK_DATABASE": database}, stdin=terminal.terminal_fd)
     terminal.write(f"{answer}\n")
     output, errors = process.communicate()
     assert "rerun 4 runs of app 'default' (3 of fetch(), 1 of print)? [y/N]" in errors
@@ -253,6 +253,6 @@ def test_a_task_without_a_live_node_is_known_by_its_runs(several, database, ever
             result = evertick(command, word)
             assert result.exit_code == 1
             assert f"{word!r} is a task, and no schedule has it; `evertick why fetch` and" in result.stderr
-    told = evertick("why", "fetch()")
-    assert (told.exit_code, told.stdout) == (0, evertick("why", "fetch").stdout)
-    assert "LookupError: page" in told.stdout
+    message = evertick("why", "fetch()")
+    assert (message.exit_code, message.stdout) == (0, evertick("why", "fetch").stdout)
+    assert "LookupError: page" in message.stdout

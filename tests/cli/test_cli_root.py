@@ -86,12 +86,12 @@ def test_every_command_on_a_store_takes_a_database_and_an_app(evertick, command)
 def test_the_exit_codes_of_the_help_are_those_of_the_reference_page(evertick):
     shown = evertick("--help").stdout.partition("Exit codes:\n")[2]
     # Continuation lines are indented further.
-    told = dict(re.findall(r"^ +(\d+) +(.+)$", re.sub(r"\n {6,}", " ", shown), re.MULTILINE))
+    message = dict(re.findall(r"^ +(\d+) +(.+)$", re.sub(r"\n {6,}", " ", shown), re.MULTILINE))
     page = (Path(__file__).parents[2] / "docs/reference/command-line.md").read_text(encoding="utf-8")
     table = page.partition("## Exit codes")[2]
     documented = {code: words.replace("`", "") for code, words in re.findall(r"^\| `(\d+)` \| (.+) \|$", table, re.M)}
-    assert told == documented
-    assert set(told) == {str(code) for code in EXIT_CODES}
+    assert message == documented
+    assert set(message) == {str(code) for code in EXIT_CODES}
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def others_may_write(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "opened", "said"),
+    ("named", "opened", "expected"),
     [
         ("shop:scheduler", ".", "can change this folder"),
         ("shop:scheduler", "shop.py", "can change this file"),
@@ -58,7 +58,7 @@ def others_may_write(path: Path) -> None:
     ],
 )
 def test_root_does_not_import_files_that_another_user_can_change(
-    evertick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, opened: str, said: str
+    evertick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, opened: str, expected: str
 ) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner/jobs.py").write_text("raise SystemExit('imported')")
@@ -67,11 +67,11 @@ def test_root_does_not_import_files_that_another_user_can_change(
     monkeypatch.setattr(sys, "path", [*sys.path])
     others_may_write(tmp_path / opened)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    came = evertick("run", named)
-    assert came.exit_code == 2
-    [line] = [each for each in came.stderr.splitlines() if f"{tmp_path / opened}: " in each]
+    refused = evertick("run", named)
+    assert refused.exit_code == 2
+    [line] = [each for each in refused.stderr.splitlines() if f"{tmp_path / opened}: " in each]
     assert line.startswith("error: ")
-    assert f"every user {said}, and so decide what root runs (owner " in line
+    assert f"every user {expected}, and so decide what root runs (owner " in line
     assert "EVERTICK_TRUST_CONFIG=1" in line
     monkeypatch.setenv("EVERTICK_TRUST_CONFIG", "1")
     with pytest.raises(SystemExit, match="imported"):
@@ -80,12 +80,12 @@ def test_root_does_not_import_files_that_another_user_can_change(
 
 def wait_for(stream, words: str) -> str:
     """The first line with these words; otherwise a failure with all output."""
-    said = []
+    lines = []
     for line in stream:
-        said.append(line)
+        lines.append(line)
         if words in line:
             return line
-    raise AssertionError(f"{words!r} was never said, but: {''.join(said)}")
+    raise AssertionError(f"{words!r} was never printed, but: {''.join(lines)}")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGHUP, 75)])

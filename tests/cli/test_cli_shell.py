@@ -66,12 +66,12 @@ def test_show_has_the_error_and_the_result_of_a_failed_command(url: str, evertic
     assert re.search(r'^Result +\{"exit_code": 2, "cpu_seconds": [\d.]+, "max_rss_bytes": \d+\}$', text, re.MULTILINE)
     assert "Error\n  exit code 2: tar: /x: No such file\n" in text
     assert re.search(r"stderr   tar: /x: No such file$", text, re.MULTILINE)
-    told = json.loads(evertick("show", run.id, "--json", "--database", url).stdout)
-    assert told["run"]["result"]["exit_code"] == 2
+    expected = json.loads(evertick("show", run.id, "--json", "--database", url).stdout)
+    assert expected["run"]["result"]["exit_code"] == 2
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "expected"),
     [
         ("bad", r"ended as failed: .*\(exit code 2: tar: /x: No such file\)"),
         ("idle", r"ended as skipped: exit code 3: nothing to do"),
@@ -79,8 +79,8 @@ def test_show_has_the_error_and_the_result_of_a_failed_command(url: str, evertic
         ("good", r"succeeded"),
     ],
 )
-def test_why_shows_how_the_last_command_ended(url: str, evertick: Evertick, key: str, told: str) -> None:
-    assert re.search(rf"^Last +the run of .* {told}", evertick("why", key, "--database", url).stdout, re.MULTILINE)
+def test_why_shows_how_the_last_command_ended(url: str, evertick: Evertick, key: str, expected: str) -> None:
+    assert re.search(rf"^Last +the run of .* {expected}", evertick("why", key, "--database", url).stdout, re.MULTILINE)
 
 
 def test_the_log_shows_that_a_command_was_stopped(url: str, evertick: Evertick) -> None:
@@ -99,9 +99,9 @@ def test_why_of_a_run_shows_that_no_node_is_alive_and_what_is_needed(tmp_path: P
     manager = Scheduler(url, concurrency=0, drivers=["shell"])
     run = manager.job("backup", Shell("true")).sync.enqueue()
     manager.sync.close()
-    said = " ".join(evertick("why", run.id, "--database", url).stdout.split())
-    assert ": no node is alive; it needs one that knows task 'backup'" in said
-    assert "no node is alive; start one that knows task 'backup'" in said
+    message = " ".join(evertick("why", run.id, "--database", url).stdout.split())
+    assert ": no node is alive; it needs one that knows task 'backup'" in message
+    assert "no node is alive; start one that knows task 'backup'" in message
 
 
 def test_a_trigger_without_a_node_names_the_missing_driver(tmp_path: Path, evertick: Evertick) -> None:
@@ -112,5 +112,5 @@ def test_a_trigger_without_a_node_names_the_missing_driver(tmp_path: Path, evert
         gone.sync.add(key="nightly", when="every 1d", task="backup")
     result = evertick("trigger", "nightly", "--database", url)
     assert "note: no live node has the driver 'shell' for the task 'backup'; the run waits until" in result.stderr
-    said = " ".join(evertick("why", "nightly", "--database", url).stdout.split())
-    assert ": no node is alive; it needs one with the driver 'shell'" in said
+    message = " ".join(evertick("why", "nightly", "--database", url).stdout.split())
+    assert ": no node is alive; it needs one with the driver 'shell'" in message

@@ -126,8 +126,8 @@ def test_rerun_runs_are_no_longer_reported(node: Scheduler, evertick: Call) -> N
     for _ in range(2):
         node.sync.trigger("report", args={"fail": True})
         assert ended.acquire(timeout=20)
-    told = json.loads(evertick("status", "--json").stdout)
-    command = re.search(r"`evertick (rerun [^`]*)`", told["problems"][0]["fix"])
+    shown = json.loads(evertick("status", "--json").stdout)
+    command = re.search(r"`evertick (rerun [^`]*)`", shown["problems"][0]["fix"])
     assert command is not None
     again = evertick(*command[1].split(), "--args", '{"fail": false}', "--yes")
     assert (again.exit_code, len(again.stdout.splitlines())) == (0, 2)
@@ -182,14 +182,14 @@ def test_an_empty_app_is_only_a_warning(database: str, evertick: Call) -> None:
 
 def test_status_as_json_has_every_field(node: Scheduler, evertick: Call) -> None:
     result = evertick("status", "--json")
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["status"], told["exit_code"], told["problems"]) == (0, "ok", 0, [])
-    assert told["summary"].startswith("1 node alive")
-    assert told["nodes"][0]["name"] == "box"
-    assert 0 <= told["nodes"][0]["beat_age_seconds"] < 15
-    counts = {name: told[name] for name in ("running", "waiting", "blocked", "parked", "dispatched", "failed")}
+    shown = json.loads(result.stdout)
+    assert (result.exit_code, shown["status"], shown["exit_code"], shown["problems"]) == (0, "ok", 0, [])
+    assert shown["summary"].startswith("1 node alive")
+    assert shown["nodes"][0]["name"] == "box"
+    assert 0 <= shown["nodes"][0]["beat_age_seconds"] < 15
+    counts = {name: shown[name] for name in ("running", "waiting", "blocked", "parked", "dispatched", "failed")}
     assert counts == dict.fromkeys(counts, 0)
-    assert (told["lag_seconds"], told["oldest_due_at"], told["daemons"]) == (0, None, [])
+    assert (shown["lag_seconds"], shown["oldest_due_at"], shown["daemons"]) == (0, None, [])
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_an_unreadable_store_is_unknown(evertick: Call, flags: tuple[str, ...], 
     result = evertick("status", *flags)
     assert result.exit_code == 3
     assert result.stdout.startswith(words)
-    told = json.loads(evertick("status", "--json", *flags).stdout)
-    assert (told["status"], told["exit_code"]) == ("unknown", 3)
+    shown = json.loads(evertick("status", "--json", *flags).stdout)
+    assert (shown["status"], shown["exit_code"]) == ("unknown", 3)
 
 
 @pytest.mark.parametrize(

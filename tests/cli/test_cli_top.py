@@ -125,26 +125,26 @@ class Screen:
     """A process on a terminal, with its output so far."""
 
     def __init__(self, start, url: str, *args: str) -> None:
-        self.ours, theirs = pty.openpty()
+        self.controller, terminal_fd = pty.openpty()
         environment = {"EVERTICK_DATABASE": url, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
-        self.process = start("top", *args, env=environment, stdout=theirs, stdin=theirs, stderr=theirs)
-        os.close(theirs)
+        self.process = start("top", *args, env=environment, stdout=terminal_fd, stdin=terminal_fd, stderr=terminal_fd)
+        os.close(terminal_fd)
         self.text = ""
 
     def read_until(self, wanted: str) -> None:
         end = system_clock.elapsed() + PATIENCE_SECONDS
         while wanted not in self.text:
             assert system_clock.elapsed() < end, self.text
-            if select.select([self.ours], [], [], 0.5)[0]:
-                self.text += os.read(self.ours, 65536).decode(errors="replace")
+            if select.select([self.controller], [], [], 0.5)[0]:
+                self.text += os.read(self.controller, 65536).decode(errors="replace")
 
     def read_to_the_end(self) -> None:
         try:
-            while part := os.read(self.ours, 65536):
+            while part := os.read(self.controller, 65536):
                 self.text += part.decode(errors="replace")
         except OSError:  # on Linux: the other end was closed
             pass
-        os.close(self.ours)
+        os.close(self.controller)
 
 
 ENTERS, LEAVES = "\x1b[?1049h", "\x1b[?1049l"
@@ -156,11 +156,11 @@ def test_top_runs_until_it_is_ended_and_restores_the_screen(busy, start, how):
     screen.read_until("half of it")
     first = screen.text.count("Running")
     while screen.text.count("Running") < first + 2:  # it refreshes automatically
-        screen.text += os.read(screen.ours, 65536).decode(errors="replace")
+        screen.text += os.read(screen.controller, 65536).decode(errors="replace")
     if how == "term":
         screen.process.send_signal(signal.SIGTERM)
     else:
-        os.write(screen.ours, b"q" if how == "q" else b"\x03")
+        os.write(screen.controller, b"q" if how == "q" else b"\x03")
         if how == "ctrl-c":
             # Ctrl-C sends a signal only if the process has its own session and terminal.
             screen.process.send_signal(signal.SIGINT)

@@ -22,7 +22,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> type[EchoDriver]:
     """The driver "echo", registered as a third party's is."""
     entry = SimpleNamespace(name="echo", value="echo_driver:Echo", load=lambda: Echo)
     monkeypatch.setattr(registry, "_registered", lambda: {"echo": entry})
-    monkeypatch.setattr(EchoDriver, "heard", [])
+    monkeypatch.setattr(EchoDriver, "texts", [])
     monkeypatch.setattr(EchoDriver, "open", [])
     monkeypatch.setattr(EchoDriver, "has_begun", asyncio.Event(), raising=False)
     monkeypatch.setattr(EchoDriver, "may_end", asyncio.Event(), raising=False)

@@ -35,7 +35,7 @@ class EchoDriver:
     name = "echo"
     can_be_cancelled = True
     kill_after = 0
-    heard: ClassVar[list[str]] = []
+    texts: ClassVar[list[str]] = []
     # The texts of jobs that ran and were not closed since.
     open: ClassVar[list[str]] = []
     has_begun: ClassVar[asyncio.Event]
@@ -57,7 +57,7 @@ class EchoDriver:
         if self._spec.waits:
             EchoDriver.has_begun.set()
             await EchoDriver.may_end.wait()
-        EchoDriver.heard.append(self._spec.text)
+        EchoDriver.texts.append(self._spec.text)
         return self._spec.text
 
     async def _close(self) -> None:

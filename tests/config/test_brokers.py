@@ -67,8 +67,8 @@ def test_a_job_for_an_unconfigured_broker_is_reported_with_its_line(
 ) -> None:
     job = "[jobs.a]\nevery = '1h'\n{driver} = 'docker'\n"
     for driver in ("redis", "nats"):
-        said = f"no server is configured; set address or url under [{driver}]"
-        assert problems(job.format(driver=driver)) == [f"evertick.toml:3: jobs.a.{driver}: {said}"]
+        message = f"no server is configured; set address or url under [{driver}]"
+        assert problems(job.format(driver=driver)) == [f"evertick.toml:3: jobs.a.{driver}: {message}"]
     # A node that leaves such jobs to others needs no broker.
     assert len(load("[node]\ndrivers = ['shell']\n" + job.format(driver="redis")).jobs) == 1
 

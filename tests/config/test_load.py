@@ -152,8 +152,8 @@ def test_the_file_is_searched_in_the_working_user_and_system_directory(folder: P
     assert searched_files(environ) == (
         f"evertick.toml, {folder}/home/.config/evertick/evertick.toml, /etc/evertick/evertick.toml"
     )
-    theirs = write("", "home/.config/evertick/evertick.toml")
-    assert find_file(None, environ) == theirs
+    user_file = write("", "home/.config/evertick/evertick.toml")
+    assert find_file(None, environ) == user_file
     other = write("", "xdg/evertick/evertick.toml")
     assert find_file(None, environ | {"XDG_CONFIG_HOME": str(folder / "xdg")}) == other
     write("")
@@ -340,8 +340,8 @@ def test_the_directories_of_a_node_are_created_and_the_folder_of_its_file_is_not
     assert [each.name for each in folder.iterdir() if each.is_dir()] == ["s"]
     assert folder.stat().st_mode & 0o777 == 0o755
     (folder / "c").mkdir(mode=0o755)
-    [told] = load("[directories]\nstate = 's'\nconfig = 'c'").make_directories()
-    assert told == f"the directory {folder}/c was open to others (mode 0755); it has mode 0700 now"
+    [message] = load("[directories]\nstate = 's'\nconfig = 'c'").make_directories()
+    assert message == f"the directory {folder}/c was open to others (mode 0755); it has mode 0700 now"
 
 
 def test_a_directory_of_another_user_that_is_open_to_others_is_refused(

@@ -66,7 +66,9 @@ def test_files_that_only_root_can_write_are_trusted(root: None, write: Write) ->
     path = write(RUNS, mode=0o644)
     path.parent.chmod(0o755)
     # If another user runs the suite, the parent folders belong to that user.
-    assert not [said for said in distrusted(path).values() if "every user" in said or "group " in said.split("(")[0]]
+    assert not [
+        message for message in distrusted(path).values() if "every user" in message or "group " in message.split("(")[0]
+    ]
     if ME == 0:
         assert distrusted(path) == {}
 
@@ -74,20 +76,20 @@ def test_files_that_only_root_can_write_are_trusted(root: None, write: Write) ->
 @pytest.mark.parametrize(("mode", "who"), [(0o664, "group "), (0o646, "every user"), (0o666, " and every user")])
 def test_root_refuses_a_file_that_others_can_write(root: None, write: Write, mode: int, who: str) -> None:
     path = write(RUNS, mode=mode)
-    said = distrusted(Path("evertick.toml"))["evertick.toml"]
-    assert who in said.partition(" can change this file, and so decide what ")[0]
-    assert f"mode {mode:04o}" in said
-    assert f"`chmod go-w {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in said
+    message = distrusted(Path("evertick.toml"))["evertick.toml"]
+    assert who in message.partition(" can change this file, and so decide what ")[0]
+    assert f"mode {mode:04o}" in message
+    assert f"`chmod go-w {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in message
 
 
 def test_root_refuses_a_file_of_another_user_with_its_owner_and_the_fix(root: None, write: Write) -> None:
     path = foreign(write(RUNS))
     owner = path.stat().st_uid
     name = pwd.getpwuid(owner).pw_name
-    said = distrusted(path)[str(path)]
-    assert said.startswith(f"its owner, user {name} ({owner}), can change this file, and so decide what root runs")
-    assert f"(owner {name}, group " in said
-    assert f"run `chown root {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in said
+    message = distrusted(path)[str(path)]
+    assert message.startswith(f"its owner, user {name} ({owner}), can change this file, and so decide what root runs")
+    assert f"(owner {name}, group " in message
+    assert f"run `chown root {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in message
 
 
 def test_the_folder_and_its_parents_are_checked_too(root: None, folder: Path, write: Write) -> None:
@@ -143,9 +145,9 @@ def test_a_link_of_another_user_is_refused_although_its_target_is_trusted(
     link.symlink_to(target)
     foreign(link)
     _, found = open_owned(link, {})
-    [said] = [each.problem for each in found if "this link" in each.problem]
-    assert said.startswith("its owner, user ")
-    assert f"`chown -h root {link}`" in said
+    [message] = [each.problem for each in found if "this link" in each.problem]
+    assert message.startswith("its owner, user ")
+    assert f"`chown -h root {link}`" in message
 
 
 def test_a_cycle_of_links_is_an_error_of_the_path(folder: Path) -> None:
@@ -178,9 +180,9 @@ def test_the_opened_file_is_checked_and_not_the_file_with_its_name_now(
         return real(name, flags, mode, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", exchanging)
-    said = distrusted(path)[str(path)]
-    assert "every user can change this file" in said
-    assert "mode 0666" in said
+    message = distrusted(path)[str(path)]
+    assert "every user can change this file" in message
+    assert "mode 0666" in message
 
 
 def test_no_file_descriptor_stays_open(folder: Path, write: Write) -> None:
@@ -250,8 +252,8 @@ def test_root_does_not_read_a_refused_file(root: None, folder: Path, write: Writ
     for read in (load_configuration, load_ledger):
         with pytest.raises(InvalidConfiguration) as wrong:
             read(path, environ)
-        [said] = [each for each in wrong.value.problems if each.startswith(f"{path}: ")]
-        assert "every user can change this file" in said
+        [message] = [each for each in wrong.value.problems if each.startswith(f"{path}: ")]
+        assert "every user can change this file" in message
     assert load_disabled(path, environ) == {}
     guessed = guess_ledger(path, environ)
     assert guessed is not None
@@ -264,8 +266,8 @@ def test_a_second_user_is_warned_of_files_that_a_third_user_can_change() -> None
     with TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name).resolve()
         folder.chmod(0o755)
-        own, theirs = (folder / each / "evertick.toml" for each in ("own", "theirs"))
-        for path, owner in ((own, NOBODY), (theirs, NOBODY - 1)):
+        own, foreign_file = (folder / each / "evertick.toml" for each in ("own", "theirs"))
+        for path, owner in ((own, NOBODY), (foreign_file, NOBODY - 1)):
             path.parent.mkdir()
             path.write_text(RUNS)
             for each in (path.parent, path):
@@ -273,24 +275,24 @@ def test_a_second_user_is_warned_of_files_that_a_third_user_can_change() -> None
         with as_other_user() as user:
             assert os.geteuid() == user
             found = load_configuration(own, {})
-            warned = load_configuration(theirs, {})
+            warned = load_configuration(foreign_file, {})
             with pytest.raises(PermissionError):
-                theirs.write_text("")
+                foreign_file.write_text("")
         assert not [each for each in found.warnings if "can change" in each]
-        said = (
+        message = (
             f"its owner, user {NOBODY - 1}, can change this file, and so decide what {pwd.getpwuid(user).pw_name} runs"
         )
-        assert [each for each in warned.warnings if each.startswith(f"{theirs}: {said}")]
+        assert [each for each in warned.warnings if each.startswith(f"{foreign_file}: {message}")]
         assert [job.name for job in warned.jobs] == ["a"]
 
 
 def test_root_refuses_an_include_of_another_user(root: None, write: Write, problems: Callable[..., list[str]]) -> None:
     more = foreign(write(RUNS, "more.toml"))
-    said = distrusted(more)[str(more)]
-    assert said.startswith("its owner, user ")
+    message = distrusted(more)[str(more)]
+    assert message.startswith("its owner, user ")
     # If another user runs the suite, the first file is refused before its includes are read.
     found = problems("include = ['more.toml']")
-    assert found == [f"more.toml: {said}"] if ME == 0 else found
+    assert found == [f"more.toml: {message}"] if ME == 0 else found
 
 
 def test_the_variable_turns_the_check_off(
@@ -308,8 +310,8 @@ def test_a_folder_for_imports_is_untrusted_even_with_the_sticky_bit(root: None, 
     """Any new file in it can be imported."""
     (folder / "app").mkdir()
     (folder / "app").chmod(0o1777)
-    said = {each.place: each.problem for each in distrusted_folder(folder / "app", {})}[str(folder / "app")]
-    assert "every user" in said
+    message = {each.place: each.problem for each in distrusted_folder(folder / "app", {})}[str(folder / "app")]
+    assert "every user" in message
     assert distrusted_folder(folder / "app", TRUST) == []
 
 
@@ -329,11 +331,11 @@ def test_a_path_that_is_no_regular_file_is_refused_at_once(
             listening.bind(str(path.relative_to(folder)))
     else:
         path.symlink_to("/dev/null")
-    said = f"cannot be read: it is {words}, not a regular file; name a file of TOML"
-    assert problems("include = ['x.toml']") == [f"evertick.toml:1: x.toml {said}"]
+    message = f"cannot be read: it is {words}, not a regular file; name a file of TOML"
+    assert problems("include = ['x.toml']") == [f"evertick.toml:1: x.toml {message}"]
     with pytest.raises(InvalidConfiguration) as wrong:
         load_configuration(path, {"HOME": str(folder), **TRUST})
-    assert wrong.value.problems == (f"{path}: {said}",)
+    assert wrong.value.problems == (f"{path}: {message}",)
 
 
 @pytest.mark.parametrize(
@@ -350,5 +352,5 @@ def test_an_explicit_file_that_is_a_pipe_is_refused_at_once(
     folder: Path, problems: Callable[..., list[str]], text: str, key: str
 ) -> None:
     os.mkfifo(folder / "pipe")
-    [said] = problems(text)
-    assert re.search(rf": {key}\b.*it is a named pipe, not a regular file", said)
+    [message] = problems(text)
+    assert re.search(rf": {key}\b.*it is a named pipe, not a regular file", message)

@@ -66,7 +66,7 @@ def test_all_invalid_fields_of_a_specification_are_reported(problems: Callable[.
     ]
 
 
-def told(found: list[str]) -> list[str]:
+def without_fix(found: list[str]) -> list[str]:
     """The error without the file and the fix."""
     return [each.removeprefix("evertick.toml:").partition(";")[0] for each in found]
 
@@ -77,7 +77,7 @@ def test_all_errors_of_a_command_are_reported_at_once(problems: Callable[..., li
         "nice = 40\nuser = -1\ncwd = 'data'\nsuccess_codes = [0, 300]\nskip_codes = [0]\nclean_env = 'yes'\n"
         "[jobs.a.shell.env]\nA-B = 'x'\nEVERTICK_X = 'x'\nC = { secrt = 'A' }\n"
     )
-    assert told(found) == [
+    assert without_fix(found) == [
         "4: jobs.a.shell.command: '' is empty",
         "5: jobs.a.shell.kill_after: '10 seconds' is not a duration",
         "6: jobs.a.shell.memory_limit: '5m' is not a size",
@@ -101,7 +101,7 @@ def test_all_errors_of_a_request_are_reported_at_once(problems: Callable[..., li
         "[jobs.a.http.headers]\nHost = 'x'\n'Bad Name' = 'y'\n"
         "[jobs.a.http.expect]\nstatus = '6xx'\nmatches = '('\njson = { state = 1 }\n"
     )
-    assert told(found) == [
+    assert without_fix(found) == [
         "3: jobs.a.http: bearer and basic both set credentials",
         "3: jobs.a.http: json and body both set the request body",
         "4: jobs.a.http.url: 'ftp://host' is not an http or https URL",
@@ -173,7 +173,7 @@ def test_errors_from_the_scheduler_are_reported_beside_errors_of_other_jobs(
 
 
 def test_a_misspelled_key_is_not_also_reported_as_missing(problems: Callable[..., list[str]]) -> None:
-    assert told(problems("[jobs.a]\nevry = '1h'\nech = 'x'\n")) == [
+    assert without_fix(problems("[jobs.a]\nevry = '1h'\nech = 'x'\n")) == [
         "2: jobs.a.evry: no such key",
         "3: jobs.a.ech: no such key",
     ]
@@ -191,14 +191,14 @@ def test_invalid_options_of_an_invalid_rule_are_reported_too(problems: Callable[
 
 def test_all_errors_of_a_retry_policy_are_reported_at_once(problems: Callable[..., list[str]]) -> None:
     found = problems(f"[jobs.a]\n{JOB}[jobs.a.retry]\nexponential = 'x'\nattempts = 0\nfactor = -1\njitter = 7\n")
-    assert told(found) == [
+    assert without_fix(found) == [
         "5: jobs.a.retry.exponential: 'x' is not a duration",
         "6: jobs.a.retry.attempts: 0 is not possible",
         "7: jobs.a.retry.factor: -1 does not make delays grow",
         "8: jobs.a.retry.jitter: 7 is not a share of the delay",
     ]
     found = problems(f"[jobs.a]\n{JOB}[jobs.a.retry]\nconstant = '1s'\nattemps = 3\n")
-    assert told(found) == ["6: jobs.a.retry.attemps: no such key"]
+    assert without_fix(found) == ["6: jobs.a.retry.attemps: no such key"]
 
 
 def test_a_rule_outside_the_limits_of_the_node_is_reported(problems: Callable[..., list[str]]) -> None:
@@ -273,9 +273,9 @@ def test_a_file_that_others_can_write_is_refused_for_root(
 ) -> None:
     path = write("", "jobs.d/a.toml", mode=0o646)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    [said] = [each for each in problems("") if each.startswith("jobs.d/a.toml: ")]
-    assert "every user can change this file, and so decide what root runs (owner " in said
-    assert f"`chmod go-w {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in said
+    [expected] = [each for each in problems("") if each.startswith("jobs.d/a.toml: ")]
+    assert "every user can change this file, and so decide what root runs (owner " in expected
+    assert f"`chmod go-w {path}`, or set EVERTICK_TRUST_CONFIG=1 to accept it" in expected
 
 
 def test_all_errors_are_reported_at_once_in_the_order_of_the_files(
@@ -348,7 +348,7 @@ def test_too_many_files_are_refused(write: Callable[..., Path], problems: Callab
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ("${NOPE}", "the environment has no NOPE; set it, or write ${NOPE:-default}"),
         ("a ${b", f"'${{b' {NO_REFERENCE}"),
@@ -356,13 +356,13 @@ def test_too_many_files_are_refused(write: Callable[..., Path], problems: Callab
     ],
 )
 def test_an_unknown_reference_is_reported_with_its_line(
-    problems: Callable[..., list[str]], value: str, said: str
+    problems: Callable[..., list[str]], value: str, expected: str
 ) -> None:
     found = problems(
         f"[node]\nname = '{value}'\n[jobs.a]\nevery = '1h'\n[jobs.a.echo]\ntext = 'x'\nheaders.h = '{value}'"
     )
     # And no other error: incomplete parts are not checked further.
-    assert found == [f"evertick.toml:2: node.name: {said}", f"evertick.toml:7: jobs.a.echo.headers.h: {said}"]
+    assert found == [f"evertick.toml:2: node.name: {expected}", f"evertick.toml:7: jobs.a.echo.headers.h: {expected}"]
 
 
 def test_a_missing_reference_hides_the_errors_that_follow_from_it(
@@ -372,13 +372,13 @@ def test_a_missing_reference_hides_the_errors_that_follow_from_it(
         "[database]\naddress = '${A}'\npool_size = 3\n[redis]\naddress = '${A}'\npassword = 'p'\n"
         "[defaults]\ntimeout = '${A}'\n[calendars.c]\nexclude = ['${A}']\n[jobs.a]\nevery = '${A}'\necho = 'x'\n"
     )
-    said = "the environment has no A; set it, or write ${A:-default}"
+    expected = "the environment has no A; set it, or write ${A:-default}"
     assert problems(text) == [
-        f"evertick.toml:2: database.address: {said}",
-        f"evertick.toml:5: redis.address: {said}",
-        f"evertick.toml:8: defaults.timeout: {said}",
-        f"evertick.toml:10: calendars.c.exclude.0: {said}",
-        f"evertick.toml:12: jobs.a.every: {said}",
+        f"evertick.toml:2: database.address: {expected}",
+        f"evertick.toml:5: redis.address: {expected}",
+        f"evertick.toml:8: defaults.timeout: {expected}",
+        f"evertick.toml:10: calendars.c.exclude.0: {expected}",
+        f"evertick.toml:12: jobs.a.every: {expected}",
     ]
 
 

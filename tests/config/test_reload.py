@@ -68,12 +68,12 @@ async def test_jobs_are_replaced_while_the_node_runs(folder: Path, write: Write,
         scheduler = reloader._scheduler
         before = await node_of(scheduler)
         write(jobs(kept="kept", changed="after", new="new").replace("'1d'\necho = 'after'", "'2d'\necho = 'after'"))
-        came = await reloader.reload()
-        assert (came.problems, came.jobs, came.wants_restart) == ((), 3, ())
-        assert came.changes == JobDiff(added=("new",), changed=("changed",), gone=("gone",))
+        reloaded = await reloader.reload()
+        assert (reloaded.problems, reloaded.jobs, reloaded.wants_restart) == ((), 3, ())
+        assert reloaded.changes == JobDiff(added=("new",), changed=("changed",), gone=("gone",))
         for key in ("kept", "changed", "new"):
             await ended(scheduler, key)
-        assert echo.heard == ["kept", "after", "new"]
+        assert echo.texts == ["kept", "after", "new"]
         after = await node_of(scheduler)
         assert after.id == before.id
         assert (set(after.tasks), set(after.declares)) == ({"kept", "changed", "new"}, {"kept", "changed", "new"})
@@ -118,8 +118,8 @@ async def test_a_job_that_only_moved_in_its_file_is_not_reported(folder: Path, w
 
 def test_of_many_changed_jobs_ten_are_named() -> None:
     many = tuple(f"job-{number}" for number in range(12))
-    told = JobDiff(added=many, gone=("old",)).words()
-    assert told == (f"added: {', '.join(many[:10])} and 2 more; gone: old (`evertick apply --prune` removes it)")
+    message = JobDiff(added=many, gone=("old",)).words()
+    assert message == (f"added: {', '.join(many[:10])} and 2 more; gone: old (`evertick apply --prune` removes it)")
 
 
 async def test_running_runs_continue_with_the_old_command(folder: Path, write: Write, echo: type[EchoDriver]) -> None:
@@ -134,7 +134,7 @@ async def test_running_runs_continue_with_the_old_command(folder: Path, write: W
         await ended(scheduler, "other")
         echo.may_end.set()
         done = await ended_run(scheduler, run.id)
-        assert (str(done.verdict), done.result, echo.heard) == ("succeeded", "old", ["other", "old"])
+        assert (str(done.verdict), done.result, echo.texts) == ("succeeded", "old", ["other", "old"])
 
 
 async def test_an_invalid_file_changes_nothing_and_is_logged(
@@ -144,28 +144,28 @@ async def test_an_invalid_file_changes_nothing_and_is_logged(
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
         before = await scheduler.schedules()
-        for wrong, said in [
+        for wrong, problem in [
             (jobs(a="b") + "[jobs.c]\nevery = 'x'\n", "evertick.toml:6: jobs.c"),
             ("[jobs", "evertick.toml:1: this is no TOML"),
             (jobs(a="b") + "[node]\nlease = '1ms'\n", "evertick.toml:7: node.lease"),
         ]:
             write(wrong)
-            came = await reloader.reload()
-            assert any(line.startswith(said) for line in came.problems)
-            assert came.jobs == 1
+            reloaded = await reloader.reload()
+            assert any(line.startswith(problem) for line in reloaded.problems)
+            assert reloaded.jobs == 1
         (folder / "evertick.toml").unlink()
         [line] = (await reloader.reload()).problems
         assert line.startswith("evertick.toml: cannot be read: No such file")
         health = await scheduler.health()
         assert (health.is_healthy, health.configuration_problems) == (True, (line,))
         await ended(scheduler, "a")
-        assert echo.heard == ["a"]
+        assert echo.texts == ["a"]
         assert [each.when for each in await scheduler.schedules()] == [each.when for each in before]
         write(jobs(a="b"))
         assert (await reloader.reload()).problems == ()
         assert (await scheduler.health()).configuration_problems == ()
         await ended(scheduler, "a")
-        assert echo.heard == ["a", "b"]
+        assert echo.texts == ["a", "b"]
 
 
 async def test_settings_that_need_a_restart_are_named_until_they_are_reverted(folder: Path, write: Write) -> None:
@@ -175,9 +175,9 @@ async def test_settings_that_need_a_restart_are_named_until_they_are_reverted(fo
         write(
             jobs(a="a") + "[node]\nlease = '20s'\ntz = 'Asia/Kolkata'\n[log]\nlevel = 'error'\n[http]\nallow = ['h']\n"
         )
-        came = await reloader.reload()
+        reloaded = await reloader.reload()
         # A flag overrides the file, so the level has not changed; zone and hosts apply at once.
-        assert came.wants_restart == ("node.lease",)
+        assert reloaded.wants_restart == ("node.lease",)
         assert reloader._scheduler.settings.lease == settings.lease
         [schedule] = await reloader._scheduler.schedules()
         assert schedule.when == "every 1d; tz=Asia/Kolkata"
@@ -239,16 +239,16 @@ async def test_a_reload_is_retried_after_an_unreachable_ledger(
 
         monkeypatch.setattr(store, "join", away)
         write(jobs(a="a", b="b"))
-        came = await reloader.reload()
+        reloaded = await reloader.reload()
         kept = "the previous configuration stays in force, and the reload is retried"
-        said = f"not applied yet: the store is away; {kept}"
-        assert (came.problems, came.jobs) == ((said,), 1)
+        problem = f"not applied yet: the store is away; {kept}"
+        assert (reloaded.problems, reloaded.jobs) == ((problem,), 1)
         assert reloader.has_changed()
         monkeypatch.setattr(store, "join", join)
         assert (await reloader.reload()).problems == ()
         assert not reloader.has_changed()
         await ended(scheduler, "b")
-        assert echo.heard == ["b"]
+        assert echo.texts == ["b"]
 
 
 # The calls of a reload to the ledger until the new jobs are stored.
@@ -290,17 +290,17 @@ async def test_after_a_failure_of_any_step_the_old_commands_run(
         assert await scheduler.schedules() == stored
         await ended(scheduler, "a")
         await ended(scheduler, "gone")
-        assert echo.heard == ["old", "gone"]
+        assert echo.texts == ["old", "gone"]
         found = await node_of(scheduler)
         assert set(found.tasks) == set(node.tasks) == {"a", "gone"}
         assert len(reloader.configuration.jobs) == 2
         assert "redis" not in scheduler.runtime.connections
-        came = await reloader.reload()
-        assert (came.problems, came.jobs, came.wants_restart) == ((), 2, ())
+        reloaded = await reloader.reload()
+        assert (reloaded.problems, reloaded.jobs, reloaded.wants_restart) == ((), 2, ())
         assert set((await node_of(scheduler)).declares) == {"a", "come"}
         await ended(scheduler, "a")
         await ended(scheduler, "come")
-        assert echo.heard == ["old", "gone", "new", "come"]
+        assert echo.texts == ["old", "gone", "new", "come"]
 
 
 @pytest.mark.parametrize("key", ["calendar", "blackout"])
@@ -311,19 +311,19 @@ async def test_an_unknown_calendar_changes_nothing_and_is_reported_with_its_line
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
         write(jobs(a="new") + f"{key} = 'holidys'\n")
-        came = await reloader.reload()
+        reloaded = await reloader.reload()
         nowhere = "there is no calendar 'holidys', neither in this configuration nor in the ledger"
-        assert came.problems == (f"evertick.toml:6: jobs.a.{key}: {nowhere}; write [calendars.holidys]",)
+        assert reloaded.problems == (f"evertick.toml:6: jobs.a.{key}: {nowhere}; write [calendars.holidys]",)
         await ended(scheduler, "a")
         await scheduler.set_calendar(Calendar("holidays", exclude=["sat"]))
         [line] = (await reloader.reload()).problems
         assert line == f"evertick.toml:6: jobs.a.{key}: {nowhere}; it is called 'holidays'"
         await ended(scheduler, "a")
-        assert echo.heard == ["old", "old"]
+        assert echo.texts == ["old", "old"]
         write(jobs(a="new") + f"{key} = 'holidays'\n")
         assert (await reloader.reload()).problems == ()
         await ended(scheduler, "a")
-        assert echo.heard == ["old", "old", "new"]
+        assert echo.texts == ["old", "old", "new"]
 
 
 @pytest.mark.parametrize("driver", ["redis", "nats"])
@@ -334,8 +334,8 @@ async def test_a_new_broker_is_used_with_its_first_job(folder: Path, write: Writ
             scheduler = reloader._scheduler
             job = f"[{driver}]\nurl = '{server.url}'\n[jobs.b]\nevery = '1d'\n"
             write(jobs(a="a") + job + f"{driver} = {{ queue = 'q', mode = 'forget' }}\n")
-            came = await reloader.reload()
-            assert (came.problems, came.jobs, came.wants_restart) == ((), 2, ())
+            reloaded = await reloader.reload()
+            assert (reloaded.problems, reloaded.jobs, reloaded.wants_restart) == ((), 2, ())
             run = await ended(scheduler, "b")
             assert (run.error, str(run.verdict)) == (None, "succeeded")
             assert scheduler.is_healthy
@@ -365,11 +365,11 @@ async def test_a_job_that_needs_a_restart_refuses_the_whole_reload(
     async with running(folder) as reloader:
         scheduler = reloader._scheduler
         write(jobs(a="new") + text)
-        came = await reloader.reload()
+        reloaded = await reloader.reload()
         fix = "restart the node to apply the configuration, or remove the job until then"
-        assert came.problems == (f"{line}; {fix}",)
+        assert reloaded.problems == (f"{line}; {fix}",)
         await ended(scheduler, "a")
-        assert echo.heard == ["old"]
+        assert echo.texts == ["old"]
 
 
 async def test_a_changed_broker_address_needs_a_restart_and_is_logged(folder: Path, write: Write) -> None:
@@ -501,8 +501,8 @@ async def test_a_reload_of_many_jobs_does_not_block_the_event_loop(
         # All jobs changed, and as many new ones; then the same files again.
         for content in (changed, f"{changed}# the same\n"):
             write(content)
-            came = await reloader.reload()
-            assert (came.problems, came.jobs) == ((), 2 * count)
+            reloaded = await reloader.reload()
+            assert (reloaded.problems, reloaded.jobs) == ((), 2 * count)
         turning.cancel()
         assert turns.most <= TURN
         # Checked in a thread, created here.
@@ -532,8 +532,8 @@ async def test_a_reload_refuses_files_that_another_user_can_change(
     monkeypatch.setattr(ownership, "_home_of", lambda _: str(folder))
     async with running(folder) as reloader:
         write(jobs(a="theirs"), mode=0o666)
-        [said] = (await reloader.reload()).problems
-        assert "every user can change this file" in said
+        [problem] = (await reloader.reload()).problems
+        assert "every user can change this file" in problem
         assert not reloader.has_changed()
         await ended(reloader._scheduler, "a")
         path.chmod(0o644)
@@ -541,4 +541,4 @@ async def test_a_reload_refuses_files_that_another_user_can_change(
         assert (await reloader.reload()).problems == ()
         assert not reloader.has_changed()
         await ended(reloader._scheduler, "a")
-    assert echo.heard == ["before", "theirs"]
+    assert echo.texts == ["before", "theirs"]

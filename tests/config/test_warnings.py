@@ -34,7 +34,7 @@ REDIS_IN_PLAIN_TEXT = "redis at {} is not encrypted: the network can read its pa
 def test_a_remote_broker_without_tls_gets_a_warning(folder: Path, load: Load) -> None:
     (folder / "pw").write_text("hunter2\n")
     (folder / "pw").chmod(0o600)
-    told = {
+    expected = {
         "[nats]\nurl = 'nats://bus.example'\n": [(2, "nats.url", NATS_IN_PLAIN_TEXT.format("bus.example"))],
         "[nats]\naddress = 'localhost, 10.0.0.7, bus:4223, bus'\n": [
             (2, "nats.address", NATS_IN_PLAIN_TEXT.format(host)) for host in ("10.0.0.7", "bus")
@@ -46,8 +46,8 @@ def test_a_remote_broker_without_tls_gets_a_warning(folder: Path, load: Load) ->
             (3, "redis.address", REDIS_IN_PLAIN_TEXT.format("queue.example"))
         ],
     }
-    for text, lines in told.items():
-        wanted = tuple(f"evertick.toml:{line}: {key}: {said}" for line, key, said in lines)
+    for text, lines in expected.items():
+        wanted = tuple(f"evertick.toml:{line}: {key}: {message}" for line, key, message in lines)
         assert load(text).warnings == wanted
     # The effective setting is named.
     moved = load("[nats]\nurl = 'tls://bus'\n", {"EVERTICK_NATS_ADDRESS": "far"})
@@ -180,11 +180,11 @@ def test_unwritable_directories_get_a_warning(folder: Path, load: Load, monkeypa
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("theirs") and real(path, mode))
     text = "[log]\nfile = 'theirs/e.log'\n[daemon]\npidfile = 'theirs/e.pid'\n[directories]\nstate = 'theirs/state'\n"
-    said = f"this user may not write to {folder}/theirs, and that of the daemon must"
+    message = f"this user may not write to {folder}/theirs, and that of the daemon must"
     assert load(text).warnings == (
-        f"evertick.toml:2: log.file: {said}; give it to him, or name another",
-        f"evertick.toml:4: daemon.pidfile: {said}; give it to him, or name another",
-        f"evertick.toml:6: directories.state: {said}; make {folder}/theirs/state for him, or name another",
+        f"evertick.toml:2: log.file: {message}; give it to him, or name another",
+        f"evertick.toml:4: daemon.pidfile: {message}; give it to him, or name another",
+        f"evertick.toml:6: directories.state: {message}; make {folder}/theirs/state for him, or name another",
     )
     # An existing log file is enough.
     (folder / "theirs/e.log").touch()
@@ -238,7 +238,7 @@ def test_a_directory_of_jobs_inside_an_unreadable_one_gets_a_warning(open_folder
 
 
 @pytest.fixture
-def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def foreign_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A readable directory of another user."""
     path = folder / "theirs"
     path.mkdir()
@@ -250,20 +250,22 @@ def theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("key", ["config", "state"])
 def test_a_directory_that_the_daemon_would_refuse_gets_a_warning_and_is_not_changed(
-    theirs: Path, load: Load, key: str
+    foreign_folder: Path, load: Load, key: str
 ) -> None:
     before = "state = 's'\n" if key == "config" else ""
     loaded = load(f"[directories]\n{before}{key} = 'theirs'\n", TRUST)
-    belongs = f"the directory {theirs} belongs to another user ({os.getuid()}), and is open to others (mode 0750)"
+    belongs = (
+        f"the directory {foreign_folder} belongs to another user ({os.getuid()}), and is open to others (mode 0750)"
+    )
     line = 3 if key == "config" else 2
     assert loaded.warnings == (
         f"evertick.toml:{line}: directories.{key}: {belongs}, so that a daemon of this user would not start; give it "
-        f"to the user of the daemon, and run `chmod 700 {theirs}`",
+        f"to the user of the daemon, and run `chmod 700 {foreign_folder}`",
     )
     with pytest.raises(Refused) as refused:
         loaded.make_directories()
     assert str(refused.value).startswith(belongs)
-    assert theirs.stat().st_mode & 0o777 == 0o750
+    assert foreign_folder.stat().st_mode & 0o777 == 0o750
 
 
 def test_a_directory_with_a_too_open_mode_gets_a_warning_and_is_not_changed(folder: Path, load: Load) -> None:
@@ -280,17 +282,19 @@ def test_a_directory_with_a_too_open_mode_gets_a_warning_and_is_not_changed(fold
 
 
 def test_a_read_only_directory_can_belong_to_root_and_be_readable_by_a_group(
-    theirs: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+    foreign_folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "_ROOT", os.getuid())
     real = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK and path == theirs) and real(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not (mode & os.W_OK and path == foreign_folder) and real(path, mode)
+    )
     loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n", TRUST)
     assert (loaded.warnings, loaded.make_directories()) == ((), [])
-    assert theirs.stat().st_mode & 0o777 == 0o750
+    assert foreign_folder.stat().st_mode & 0o777 == 0o750
     # A file to be written there still gets a warning.
     [line] = load("[daemon]\npidfile = 'theirs/e.pid'\n[directories]\nconfig = 'theirs'\n", TRUST).warnings
-    assert line.startswith(f"evertick.toml:2: daemon.pidfile: this user may not write to {theirs}")
+    assert line.startswith(f"evertick.toml:2: daemon.pidfile: this user may not write to {foreign_folder}")
     # The state directory must belong to the daemon's user.
     [line] = load("[directories]\nstate = 'theirs'\n", TRUST).warnings
     assert "directories.state: " in line
@@ -299,13 +303,13 @@ def test_a_read_only_directory_can_belong_to_root_and_be_readable_by_a_group(
 
 @pytest.mark.parametrize("mode", [0o755, 0o751, 0o770])
 def test_a_read_only_directory_must_be_closed_to_others_and_to_writes_of_a_group(
-    theirs: Path, load: Load, monkeypatch: pytest.MonkeyPatch, mode: int
+    foreign_folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     monkeypatch.setattr(directory, "_ROOT", os.getuid())
-    theirs.chmod(mode)
+    foreign_folder.chmod(mode)
     loaded = load("[directories]\nstate = 's'\nconfig = 'theirs'\n", TRUST)
     [line] = loaded.warnings
-    assert line.endswith(f"would not start; give it to the group of the daemon, and run `chmod 750 {theirs}`")
+    assert line.endswith(f"would not start; give it to the group of the daemon, and run `chmod 750 {foreign_folder}`")
     with pytest.raises(Refused, match=f"run `chgrp {os.getegid()} .*` and `chmod 750 .*`, or name another"):
         loaded.make_directories()
 
@@ -359,8 +363,8 @@ def test_a_folder_in_the_home_of_the_job_user_is_searched_there(
 def test_a_command_list_with_a_whole_line_gets_a_warning(load: Load, folder: Path) -> None:
     job = "[jobs.a]\nevery = '1h'\nshell = {command}\n"
     for line in ("ls -la", "/bin/ls -la"):
-        [told] = load(job.format(command=f"['{line}']")).warnings
-        assert told == (
+        [expected] = load(job.format(command=f"['{line}']")).warnings
+        assert expected == (
             "evertick.toml:3: jobs.a.shell: a list is a program and its arguments, so this is a program that is called "
             f"'{line}'; write the line as one text, without brackets, or each word in quotes of its own"
         )
@@ -382,7 +386,7 @@ def test_an_inaccessible_path_is_assumed_to_exist(load: Load, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("http://127.0.0.1:8080/x", "connections to 127.0.0.1 (a loopback address) are not allowed"),
         ("http://localhost/x", "connections to 'localhost' (127.0.0.1, a loopback address) are not allowed"),
@@ -392,16 +396,16 @@ def test_an_inaccessible_path_is_assumed_to_exist(load: Load, monkeypatch: pytes
         ("http://169.254.169.254/", "connections to 169.254.169.254 (a cloud metadata service) are not allowed"),
     ],
 )
-def test_a_request_that_will_be_refused_gets_a_warning_with_the_fix(load: Load, url: str, said: str) -> None:
+def test_a_request_that_will_be_refused_gets_a_warning_with_the_fix(load: Load, url: str, message: str) -> None:
     text = f"[jobs.a]\nevery = '1h'\nhttp = '{url}'\n"
     [line] = load(text).warnings
-    meant = f"{said}; if it is meant, allow it:"
+    meant = f"{message}; if it is meant, allow it:"
     assert line.startswith(f"""evertick.toml:3: jobs.a.http: {meant} http = {{ url = "…", allow = ['""")
     is_private = "169.254" not in url
     or_all = ", or allow_private = true under [http]" if is_private else ""
     assert line.endswith(f"'] }}{or_all}")
     assert (load(f"{text}[http]\nallow_private = true\n").warnings == ()) == is_private
-    address = said.partition(" (")[2].partition(",")[0] if "'" in said else said.split()[2]
+    address = message.partition(" (")[2].partition(",")[0] if "'" in message else message.split()[2]
     assert load(f"{text}[http]\nallow = ['{address}']\n").warnings == ()
     own = f"[jobs.a]\nevery = '1h'\n[jobs.a.http]\nurl = '{url}'\n"
     [line] = load(own).warnings

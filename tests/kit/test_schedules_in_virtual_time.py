@@ -248,15 +248,15 @@ async def test_time_waits_for_functions_that_a_job_runs_in_a_thread(scheduler: S
 
 
 async def test_hooks_are_called_in_virtual_time(scheduler: Scheduler) -> None:
-    heard: list[tuple[str, str | None]] = []
+    received: list[tuple[str, str | None]] = []
 
     @scheduler.on("failed")
     async def complain(event: object) -> None:
-        heard.append(("async", event.schedule_key))  # type: ignore[attr-defined]
+        received.append(("async", event.schedule_key))  # type: ignore[attr-defined]
 
     @scheduler.on("failed")
     def write_down(event: object) -> None:
-        heard.append(("plain", event.schedule_key))  # type: ignore[attr-defined]
+        received.append(("plain", event.schedule_key))  # type: ignore[attr-defined]
 
     @scheduler.every("1h", key="bad")
     async def bad() -> None:
@@ -264,7 +264,7 @@ async def test_hooks_are_called_in_virtual_time(scheduler: Scheduler) -> None:
 
     async with virtual_time(scheduler) as kit:
         await kit.advance("1h")
-        assert heard == [("async", "bad"), ("plain", "bad")]
+        assert received == [("async", "bad"), ("plain", "bad")]
         kit.assert_failed("bad", reason="error")
 
 

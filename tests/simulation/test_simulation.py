@@ -77,9 +77,9 @@ def test_every_promise_is_kept_with_ticks_of_many_pages(monkeypatch: pytest.Monk
         pages += 1
         return await look(self, under_way)
 
-    def shared(self: PeerShare, ours: Any, theirs: Any) -> bool:
+    def shared(self: PeerShare, own: Any, foreign: Any) -> bool:
         nonlocal shares
-        is_left = peers_keep_up(self, ours, theirs)
+        is_left = peers_keep_up(self, own, foreign)
         shares += is_left
         return is_left
 

@@ -20,7 +20,7 @@ NOTHING = AllowedAddresses()
 PRIVATE = AllowedAddresses(is_private=True)
 
 
-def told(host: str, *addresses: str, allowed: AllowedAddresses = NOTHING) -> str:
+def error_of(host: str, *addresses: str, allowed: AllowedAddresses = NOTHING) -> str:
     with pytest.raises(Refused) as refused:
         allowed_addresses(host, addresses, allowed)
     return str(refused.value)
@@ -45,13 +45,13 @@ def test_public_addresses_are_allowed(address: str) -> None:
     ],
 )
 def test_private_addresses_are_allowed_by_the_node_setting_a_network_or_a_name(address: str, words: str) -> None:
-    assert told("inside.test", address) == (
+    assert error_of("inside.test", address) == (
         f"connections to 'inside.test' ({address}, {words}) are not allowed; to allow it, set allow = "
         f"['{address}'] in the task, or allow_private in the node"
     )
     for allowed in (PRIVATE, parse_allowed([address], "allow"), parse_allowed(["Inside.TEST."], "allow")):
         assert list(map(str, allowed_addresses("inside.test", [address], allowed))) == [address]
-    told("inside.test", address, allowed=parse_allowed(["other.test", "8.8.8.0/24", "2001:db8::/32"], "allow"))
+    error_of("inside.test", address, allowed=parse_allowed(["other.test", "8.8.8.0/24", "2001:db8::/32"], "allow"))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_private_addresses_are_allowed_by_the_node_setting_a_network_or_a_name(a
 )
 def test_special_purpose_addresses_are_allowed_only_by_their_own_network(address: str, words: str) -> None:
     for allowed in (NOTHING, PRIVATE, parse_allowed(["inside.test", "10.0.0.0/8"], "allow")):
-        assert f", {words}) are not allowed" in told("inside.test", address, allowed=allowed)
-    assert "allow_private" not in told("inside.test", address)
+        assert f", {words}) are not allowed" in error_of("inside.test", address, allowed=allowed)
+    assert "allow_private" not in error_of("inside.test", address)
     assert allowed_addresses("inside.test", [address], parse_allowed([address], "allow"))
 
 
@@ -88,7 +88,7 @@ def test_special_purpose_addresses_are_allowed_only_by_their_own_network(address
     [("::ffff:127.0.0.1", "127.0.0.1"), ("::ffff:a9fe:a9fe", "169.254.169.254"), ("64:ff9b::a00:1", "10.0.0.1")],
 )
 def test_an_address_with_an_embedded_address_is_checked_by_the_embedded_one(carrier: str, carried: str) -> None:
-    told("x.test", carrier)
+    error_of("x.test", carrier)
     assert allowed_addresses("x.test", [carrier], parse_allowed([f"{carried}/32"], "allow"))
 
 
@@ -105,11 +105,11 @@ def test_only_the_allowed_ones_of_several_addresses_are_used() -> None:
 
 
 def test_a_name_without_an_address_is_refused() -> None:
-    assert told("x.test") == "'x.test' has no address"
+    assert error_of("x.test") == "'x.test' has no address"
 
 
 def test_an_address_used_as_host_name_is_shown_once_in_the_error() -> None:
-    assert told("10.0.0.1", "10.0.0.1").startswith("connections to 10.0.0.1 (a private address) are not allowed")
+    assert error_of("10.0.0.1", "10.0.0.1").startswith("connections to 10.0.0.1 (a private address) are not allowed")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_an_address_in_an_unusual_spelling_is_resolved_before_it_is_checke
     look_up = system_resolver(threads := Threads())
     try:
         for odd in ("127.1", "0x7f000001", "2130706433"):
-            assert "a loopback address" in told(odd, *await look_up(odd))
+            assert "a loopback address" in error_of(odd, *await look_up(odd))
         assert await look_up("[::1]") == ["::1"]
         assert {*await look_up("localhost")} <= {"127.0.0.1", "::1"}
         with pytest.raises(socket.gaierror):

@@ -72,21 +72,21 @@ async def test_more_than_a_page_of_schedules_are_all_changed() -> None:
 
 
 async def test_the_caller_gets_each_change(scheduler: Scheduler) -> None:
-    heard: list[tuple[str, int]] = []
-    await scheduler.pause_many(labels={"team": "ops"}, on_change=lambda key, count: heard.append((key, count)))
-    assert heard == [("a", 1), ("b", 2), ("d", 3)]
+    received: list[tuple[str, int]] = []
+    await scheduler.pause_many(labels={"team": "ops"}, on_change=lambda key, count: received.append((key, count)))
+    assert received == [("a", 1), ("b", 2), ("d", 3)]
 
 
 async def test_hooks_are_called_for_each_pause(scheduler: Scheduler) -> None:
-    heard: list[tuple[str | None, str]] = []
+    received: list[tuple[str | None, str]] = []
 
     @scheduler.on("paused")
     async def note(event: Event) -> None:
-        heard.append((event.schedule_key, event.note))
+        received.append((event.schedule_key, event.note))
 
     await scheduler.pause_many(labels={"team": "shop"}, note="closed")
     await scheduler.runtime.hooks.drain(5)
-    assert heard == [("c", "closed")]
+    assert received == [("c", "closed")]
 
 
 async def test_a_schedule_that_is_removed_meanwhile_is_skipped(

@@ -19,7 +19,7 @@ def test_a_size_is_a_number_with_its_unit(text: str | int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ("64K", "limit: '64K' is not a size; write it as '64KiB'"),
         ("512 m", "limit: '512 m' is not a size; write it as '512MiB'"),
@@ -29,10 +29,10 @@ def test_a_size_is_a_number_with_its_unit(text: str | int, size: int) -> None:
         ("99999999TiB", f"limit: '99999999TiB' must be between 0 and {2**60} bytes"),
     ],
 )
-def test_an_invalid_size_is_refused_with_the_fix(value: object, said: str) -> None:
+def test_an_invalid_size_is_refused_with_the_fix(value: object, expected: str) -> None:
     with pytest.raises(InvalidSetting) as wrong:
         size_bytes(value, what="limit")
-    assert str(wrong.value) == said
+    assert str(wrong.value) == expected
 
 
 @given(st.integers(0, 2**60) | st.integers(0, 2**20).map(lambda count: count * 2**10))

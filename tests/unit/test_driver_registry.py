@@ -77,7 +77,7 @@ def test_an_installed_package_can_add_drivers() -> None:
 
 @pytest.mark.usefixtures("office")
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("telex", "its entry point names the Spec of driver 'morse'; give"),
         ("number", "its entry point names 7, which is not a Spec class; name a subclass"),
@@ -85,10 +85,10 @@ def test_an_installed_package_can_add_drivers() -> None:
         ("away", "'away' (no_such_module_of_drivers:Fax) cannot be loaded: No module named"),
     ],
 )
-def test_a_package_whose_entry_point_is_no_driver_is_named(name: str, told: str) -> None:
+def test_a_package_whose_entry_point_is_no_driver_is_named(name: str, expected: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         spec_class(name)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.usefixtures("office")
@@ -117,7 +117,7 @@ def test_a_table_becomes_a_specification() -> None:
 
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ("Ada", "letter: 'Ada' is not a table; write a table with its fields: to, copies, headers"),
         ({"too": "Ada"}, "letter: no such field 'too'; it is called 'to'"),
@@ -130,10 +130,10 @@ def test_a_table_becomes_a_specification() -> None:
         ),
     ],
 )
-def test_an_invalid_field_is_named_with_its_value(value: object, told: str) -> None:
+def test_an_invalid_field_is_named_with_its_value(value: object, expected: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         spec_from("letter", value)
-    assert str(refused.value) == told
+    assert str(refused.value) == expected
 
 
 def test_a_specification_from_code_is_checked_as_strictly() -> None:

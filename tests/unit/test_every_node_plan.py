@@ -129,7 +129,7 @@ def test_the_own_queue_of_a_node_contains_its_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"overlap": "queue"}, "overlap: 'queue' is not possible with mode='every-node'"),
         ({"overlap": "replace"}, "overlap: 'replace' is not possible with mode='every-node'"),
@@ -142,10 +142,10 @@ def test_the_own_queue_of_a_node_contains_its_id() -> None:
     ],
 )
 def test_options_that_conflict_with_every_node_mode_are_refused_at_the_declaration(
-    options: dict[str, Any], said: str
+    options: dict[str, Any], expected: str
 ) -> None:
     scheduler = Scheduler("sqlite://")
-    with pytest.raises(InvalidSetting, match=said):
+    with pytest.raises(InvalidSetting, match=expected):
         scheduler.every("1m", mode="every-node", name="tidy", **options)(lambda: None)
 
 

@@ -168,7 +168,7 @@ def test_the_feed_has_a_sync_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "expected"),
     [
         ({"after": "yesterday"}, "after: 'yesterday' is not a cursor"),
         ({"after": "a.1.1.1" * 100}, "is not a cursor"),
@@ -180,10 +180,10 @@ def test_the_feed_has_a_sync_form() -> None:
         ({"schedule": ""}, "schedule: '' must have 1 to 200 characters"),
     ],
 )
-async def test_an_invalid_cursor_is_refused_with_its_value(scheduler: Scheduler, wanted: Any, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+async def test_an_invalid_cursor_is_refused_with_its_value(scheduler: Scheduler, wanted: Any, expected: str) -> None:
+    with pytest.raises(InvalidInput, match=expected):
         await scheduler.feed_page(**wanted)
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=expected):
         scheduler.feed(**wanted)
 
 

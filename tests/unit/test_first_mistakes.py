@@ -76,7 +76,7 @@ def test_a_misnamed_option_of_a_call_is_refused_with_the_correct_name(
 
 
 @pytest.mark.parametrize(
-    ("declare", "told"),
+    ("declare", "expected"),
     [
         (
             lambda s: s.cron("* * * * *", retires=3),
@@ -103,11 +103,11 @@ def test_a_misnamed_option_of_a_call_is_refused_with_the_correct_name(
     ],
 )
 def test_a_misnamed_option_of_a_declaration_is_refused_with_the_correct_name(
-    scheduler: Scheduler, declare: Callable[[Scheduler], object], told: str
+    scheduler: Scheduler, declare: Callable[[Scheduler], object], expected: str
 ) -> None:
     with pytest.raises(InvalidSetting) as refused:
         declare(scheduler)
-    assert re.search(told if told.endswith("$") else re.escape(told), str(refused.value))
+    assert re.search(expected if expected.endswith("$") else re.escape(expected), str(refused.value))
 
 
 async def test_an_option_in_the_wrong_call_is_refused_with_the_right_call(scheduler: Scheduler) -> None:
@@ -126,8 +126,8 @@ async def test_an_option_in_the_wrong_call_is_refused_with_the_right_call(schedu
 def test_a_missing_argument_of_a_schedule_is_refused_with_the_place_to_write_it(scheduler: Scheduler) -> None:
     def pay(x, y=2, **more) -> None: ...  # type: ignore[no-untyped-def]
 
-    told = "pay(x, y=2, **more): missing a required argument: 'x'; write args={'x': …}, or give it a default in the"
-    with pytest.raises(InvalidArguments, match=re.escape(told)):
+    expected = "pay(x, y=2, **more): missing a required argument: 'x'; write args={'x': …}, or give it a default in the"
+    with pytest.raises(InvalidArguments, match=re.escape(expected)):
         scheduler.every("5s")(pay)
     with pytest.raises(InvalidArguments, match=r"pay\(x: int\): got an unexpected keyword argument 'z'"):
 
@@ -298,11 +298,11 @@ def test_a_failing_job_is_logged_without_any_logging_setup(caplog: pytest.LogCap
             await asyncio.wait_for(failed.wait(), 10)
 
     asyncio.run(until_failed())
-    told = [(record.levelno, record.getMessage()) for record in caplog.records if record.name == "evertick.finish"]
-    assert [level for level, _ in told] == [logging.WARNING, logging.ERROR]
-    assert "attempt 1" in told[0][1]
-    assert "RuntimeError: no paper" in told[0][1]
-    assert "Traceback" in told[1][1]
+    expected = [(record.levelno, record.getMessage()) for record in caplog.records if record.name == "evertick.finish"]
+    assert [level for level, _ in expected] == [logging.WARNING, logging.ERROR]
+    assert "attempt 1" in expected[0][1]
+    assert "RuntimeError: no paper" in expected[0][1]
+    assert "Traceback" in expected[1][1]
 
 
 LOGGING_PROGRAM = """
@@ -371,7 +371,7 @@ async def report_async() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("declare", "told"),
+    ("declare", "expected"),
     [
         (
             lambda s: s.every(report),
@@ -403,11 +403,11 @@ async def report_async() -> None: ...
     ],
 )
 def test_a_declaration_without_its_argument_is_refused_with_the_correct_form(
-    scheduler: Scheduler, declare: Callable[[Scheduler], object], told: str
+    scheduler: Scheduler, declare: Callable[[Scheduler], object], expected: str
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
         declare(scheduler)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
     assert not scheduler.runtime.declarations.hashes()
 
 

@@ -60,7 +60,7 @@ def test_a_stored_calendar_is_plain_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         ({"country": "XX"}, "country: 'XX' is not known"),
         ({"country": 5}, "country: 5 is not a code"),
@@ -74,9 +74,9 @@ def test_a_stored_calendar_is_plain_data() -> None:
         ({"on_holidays": "open", "days": "mon-fri"}, "only possible with on_holidays='closed'"),
     ],
 )
-def test_invalid_arguments_of_holidays_are_refused(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_of_holidays_are_refused(wrong: dict[str, Any], expected: str) -> None:
     given = {"country": "DE", "years": 2026, **wrong}
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=expected):
         holiday_calendar("de", given.pop("country"), **given)
 
 

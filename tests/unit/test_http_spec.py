@@ -16,7 +16,7 @@ from evertick.driver.registry import check_spec, spec_from
 URL = "https://example.org/hook"
 
 
-def told(**fields: Any) -> str:
+def error_of(**fields: Any) -> str:
     with pytest.raises(InvalidInput) as refused:
         check_spec("hook", Http(**{"url": URL, **fields}))
     return str(refused.value)
@@ -112,13 +112,13 @@ def test_a_job_with_a_body_is_a_post_by_default() -> None:
     ],
 )
 def test_an_invalid_field_is_refused_with_the_task_the_field_and_the_fix(fields: dict[str, Any], words: str) -> None:
-    said = told(**fields)
-    assert said.startswith("task 'hook': http")
-    assert words in said
+    message = error_of(**fields)
+    assert message.startswith("task 'hook': http")
+    assert words in message
 
 
 def test_a_url_with_a_password_is_not_repeated_in_the_error() -> None:
-    assert "geheim" not in told(url="https://me:geheim@example.org/")
+    assert "geheim" not in error_of(url="https://me:geheim@example.org/")
 
 
 def test_a_body_of_any_kind_can_have_braces_and_placeholders() -> None:

@@ -31,8 +31,8 @@ def test_ids_sort_in_the_order_of_creation() -> None:
 
 
 def test_ids_of_one_moment_differ_between_clocks() -> None:
-    mine, yours = SettableClock(NOON, seed=1).new_ids(100), SettableClock(NOON, seed=2).new_ids(100)
-    assert not set(mine) & set(yours)
+    own, yours = SettableClock(NOON, seed=1).new_ids(100), SettableClock(NOON, seed=2).new_ids(100)
+    assert not set(own) & set(yours)
 
 
 def test_asking_for_no_ids_makes_none() -> None:
@@ -74,8 +74,10 @@ os.write(1, f"{system_clock.random_bits(62)} {system_clock.uniform()}\\n".encode
 if not is_child:
     os.wait()
 """
-    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60).stdout
-    first, second = (line.split() for line in said.splitlines())
+    message = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
+    first, second = (line.split() for line in message.splitlines())
     assert first[0] != second[0]
     assert first[1] != second[1]
 

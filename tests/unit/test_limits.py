@@ -47,7 +47,7 @@ def test_a_rate_is_a_number_of_starts_in_a_period(text: str, most: int, period: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("fast", "is not a rate; write it like '100/min'"),
         ("100", "is not a rate"),
@@ -62,8 +62,8 @@ def test_a_rate_is_a_number_of_starts_in_a_period(text: str, most: int, period: 
         ("9" * 500 + "/s", "is not a rate"),
     ],
 )
-def test_an_invalid_rate_is_refused_with_a_valid_example(text: Any, told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+def test_an_invalid_rate_is_refused_with_a_valid_example(text: Any, expected: str) -> None:
+    with pytest.raises(InvalidSetting, match=expected):
         rate(text)
 
 
@@ -120,7 +120,7 @@ def test_a_limit_key_of_the_ledger_is_shown_as_the_user_wrote_it(key: str, shown
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("c-{custmer}", r"'\{custmer\}' is not an argument; known are \{customer\}, \{shop\}, \{limits\}"),
         ("c-{customer.name}", "is not an argument"),
@@ -134,8 +134,8 @@ def test_a_limit_key_of_the_ledger_is_shown_as_the_user_wrote_it(key: str, shown
         (7, "must be text"),
     ],
 )
-def test_a_limit_key_with_an_unknown_argument_is_refused(text: Any, told: str) -> None:
-    with pytest.raises(InvalidSetting, match=told):
+def test_a_limit_key_with_an_unknown_argument_is_refused(text: Any, expected: str) -> None:
+    with pytest.raises(InvalidSetting, match=expected):
         concurrency(1, text)
 
 
@@ -203,7 +203,7 @@ def test_an_unknown_rate_limits_setting_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"unique_until": "start"}, "give the key with unique="),
         ({"unique_for": "1h"}, "give the key with unique="),
@@ -213,12 +213,12 @@ def test_an_unknown_rate_limits_setting_is_refused() -> None:
         ({"unique": "k", "unique_for": "367d"}, "more than nothing and at most 366d"),
     ],
 )
-def test_the_scope_of_a_unique_key_is_given_once_and_only_with_a_key(options: dict[str, Any], told: str) -> None:
+def test_the_scope_of_a_unique_key_is_given_once_and_only_with_a_key(options: dict[str, Any], expected: str) -> None:
     scheduler = Scheduler("sqlite://")
     task = scheduler.task(name="t")(lambda: None)
-    with pytest.raises(InvalidSetting, match=told):
+    with pytest.raises(InvalidSetting, match=expected):
         task.options(**options)
-    with pytest.raises(InvalidSetting, match=told):
+    with pytest.raises(InvalidSetting, match=expected):
         scheduler.every("1h", name="s", **options)(lambda: None)
 
 

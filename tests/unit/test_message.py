@@ -25,7 +25,7 @@ def test_a_message_without_a_key_has_its_id_as_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({"channel": ""}, "channel: '' must have 1 to 200 printable characters, not 0"),
         ({"channel": 7}, "channel: 7 is not text"),
@@ -43,8 +43,8 @@ def test_a_message_without_a_key_has_its_id_as_key() -> None:
         ({"delay": "soon"}, "soon"),
     ],
 )
-def test_an_invalid_message_is_refused_with_the_reason(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_an_invalid_message_is_refused_with_the_reason(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InvalidInput, match=expected):
         new_message("m1", **{"channel": "mail", "body": 1, **given})
 
 
@@ -128,7 +128,7 @@ async def _generates(message: Message) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "expected"),
     [
         (_takes_nothing, r"'mail': its function takes \(\) -> .*, but gets one Message"),
         (_takes_two, "takes .*other: .*write `\\(message: Message\\)`"),
@@ -137,8 +137,8 @@ async def _generates(message: Message) -> AsyncIterator[int]:
         (7, "is not a function"),
     ],
 )
-def test_a_sender_with_a_wrong_signature_is_refused_at_its_declaration(function: Any, said: str) -> None:
-    with pytest.raises(InvalidSetting, match=said):
+def test_a_sender_with_a_wrong_signature_is_refused_at_its_declaration(function: Any, expected: str) -> None:
+    with pytest.raises(InvalidSetting, match=expected):
         Scheduler("sqlite://").sender("mail")(function)
 
 

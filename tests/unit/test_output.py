@@ -16,12 +16,12 @@ from evertick.job.context import LINE_MAX_CHARS, LINES_MAX, LOG_MAX_CHARS
 
 
 def lines_of(*chunks: bytes) -> list[str]:
-    heard: list[str] = []
-    lines = LogLines(lambda _, text: heard.append(text))
+    received: list[str] = []
+    lines = LogLines(lambda _, text: received.append(text))
     for chunk in chunks:
         lines.take("stdout", chunk)
     lines.flush()
-    return heard
+    return received
 
 
 class Log:

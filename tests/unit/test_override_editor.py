@@ -71,9 +71,9 @@ async def test_why_shows_the_blackout_that_holds_the_next_moment(
     scheduler: Scheduler, kit: Kit, fate: str, words: str
 ) -> None:
     await scheduler.add(key="k", when=Every("1h"), task="job", blackout=FREEZE, blackout_fate=fate)  # type: ignore[arg-type]
-    said = (await scheduler.why("k")).next
-    assert "12:00:00 UTC falls into the blackout 'freeze', which is closed until 2026-06-01 15:00:00 UTC" in said
-    assert words in said
+    message = (await scheduler.why("k")).next
+    assert "12:00:00 UTC falls into the blackout 'freeze', which is closed until 2026-06-01 15:00:00 UTC" in message
+    assert words in message
     await kit.advance("4h")
     if fate == "drop":
         assert "the blackout of the schedule was closed" in (await scheduler.why("k")).last

@@ -178,7 +178,7 @@ def test_process_false_makes_an_ordinary_task() -> None:
 
 
 def test_an_error_of_a_child_is_matched_by_type_names_and_kept_unchanged() -> None:
-    told = RemoteError(
+    reported = RemoteError(
         "Traceback …\nLookupError: gone", types=type_names(KeyError, FunctionLocation(module="m", qualname="q"))
     )
     work = Work(task="t", driver=None, hash="", retry=Constant("1s", attempts=2))  # type: ignore[arg-type]
@@ -188,14 +188,14 @@ def test_an_error_of_a_child_is_matched_by_type_names_and_kept_unchanged() -> No
         ({"retry_on": (OSError,)}, "done"),
         ({"give_up_on": (KeyError,)}, "done"),
     ):
-        outcome = judge(RUN, msgspec.structs.replace(work, **options), Raised(told), lambda: 0.0)
+        outcome = judge(RUN, msgspec.structs.replace(work, **options), Raised(reported), lambda: 0.0)
         assert outcome is not None
-        assert (outcome.kind, outcome.error) == (kind, told.text)
+        assert (outcome.kind, outcome.error) == (kind, reported.text)
 
 
 def test_a_retry_raised_in_a_child_keeps_its_delay() -> None:
-    told = RemoteError("…", types=frozenset(), retry=Retry("not yet", after="5m"))
-    outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(told), lambda: 0.0)  # type: ignore[arg-type]
+    reported = RemoteError("…", types=frozenset(), retry=Retry("not yet", after="5m"))
+    outcome = judge(RUN, Work(task="t", driver=None, hash=""), Raised(reported), lambda: 0.0)  # type: ignore[arg-type]
     assert outcome is not None
     assert (outcome.kind, outcome.delay) == ("retry", 300_000_000)
 
@@ -241,8 +241,8 @@ def test_a_call_is_decoded_in_the_child_as_it_was_encoded() -> None:
 
 
 async def kept(*command: str, lines: list[tuple[str, str]] | None = None) -> SupervisedCommand:
-    heard = [] if lines is None else lines
-    return SupervisedCommand(command, LogLines(lambda stream, text: heard.append((stream, text))))
+    received = [] if lines is None else lines
+    return SupervisedCommand(command, LogLines(lambda stream, text: received.append((stream, text))))
 
 
 async def ending(started: SupervisedCommand) -> Ending:

@@ -19,7 +19,7 @@ StoreUnavailable Task TransactionTimeout Verdict WouldBlock __version__ current 
 
 _FOREIGN = """
 import sys
-# What msgspec and the standard library load for themselves is theirs.
+# Imports of msgspec and of the standard library do not count.
 import msgspec, msgspec.inspect, zoneinfo
 before = set(sys.modules)
 import evertick

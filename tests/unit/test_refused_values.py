@@ -290,14 +290,14 @@ async def test_bytes_are_refused_for_parameters_that_are_not_bytes(function: Any
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "message"),
     [
         ({"mean": float("nan")}, "the result['mean']: nan is not a JSON number"),
         (b"raw", "the result: b'raw' would come back as text"),
     ],
 )
 async def test_a_result_that_json_would_change_is_not_kept_and_logged(
-    scheduler: Scheduler, result: object, told: str
+    scheduler: Scheduler, result: object, message: str
 ) -> None:
     """The job has done its work, so the run must not fail and be retried."""
 
@@ -315,7 +315,7 @@ async def test_a_result_that_json_would_change_is_not_kept_and_logged(
         [line] = await scheduler.log(run.id)
     assert (kept.verdict, kept.result) == ("succeeded", None)
     assert line.text.startswith("result dropped: ")
-    assert told in line.text
+    assert message in line.text
 
 
 async def test_no_characters_in_a_log_line_fail_the_job(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:

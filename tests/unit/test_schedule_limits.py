@@ -39,8 +39,8 @@ def refused(rule: When | str, **limits: Any) -> str:
 
 
 def test_a_rule_that_fires_too_often_is_refused_with_both_numbers() -> None:
-    said = refused("every 5s", least="10s")
-    assert re.search(r"'every 5s; tz=UTC' fires 5s apart .* min_interval is 10s; choose a longer interval", said)
+    expected = refused("every 5s", least="10s")
+    assert re.search(r"'every 5s; tz=UTC' fires 5s apart .* min_interval is 10s; choose a longer interval", expected)
 
 
 @pytest.mark.parametrize("rule", ["every 10s", "every 15m", "0 * * * *", "@daily", "*/10 * * * * *"])
@@ -71,8 +71,8 @@ def test_a_one_shot_never_fires_too_often() -> None:
 
 def test_a_rule_that_is_too_dense_only_at_a_clock_change_is_refused() -> None:
     # In the night of 28 March 2027 the clock goes from 2 to 3: two hours by the clock are one in real time.
-    said = refused(f"every 2h; tz={BERLIN}", least="2h")
-    assert "fires 1h apart (2027-03-28T01:00:00Z and 2027-03-28T02:00:00Z)" in said
+    expected = refused(f"every 2h; tz={BERLIN}", least="2h")
+    assert "fires 1h apart (2027-03-28T01:00:00Z and 2027-03-28T02:00:00Z)" in expected
     check("every 2h; tz=UTC", least="2h")
     # 02:30 does not exist that night and fires at 03:00, half an hour before its neighbour.
     assert "fires 30m apart" in refused(f"30 2,3 * * *; tz={BERLIN}", least="1h")
@@ -117,8 +117,10 @@ def test_an_allowed_rule_is_accepted_in_every_spelling(given: str, listed: str) 
     ],
 )
 def test_a_rule_that_is_not_allowed_is_refused(given: str, listed: str) -> None:
-    said = refused(given, allowed=[listed])
-    assert f"is not among allow_schedules ('{parse_when(listed).text}'); choose one of them, or add it there" in said
+    expected = refused(given, allowed=[listed])
+    assert (
+        f"is not among allow_schedules ('{parse_when(listed).text}'); choose one of them, or add it there" in expected
+    )
 
 
 def test_allowed_rules_use_the_zone_of_the_scheduler() -> None:
@@ -127,8 +129,8 @@ def test_allowed_rules_use_the_zone_of_the_scheduler() -> None:
 
 
 def test_a_long_list_of_allowed_rules_is_shortened_in_the_error() -> None:
-    said = refused("every 1h", allowed=[f"{minute} * * * *" for minute in range(30)])
-    assert "and 20 more" in said
+    expected = refused("every 1h", allowed=[f"{minute} * * * *" for minute in range(30)])
+    assert "and 20 more" in expected
 
 
 def test_an_empty_list_of_allowed_rules_refuses_everything() -> None:
@@ -136,7 +138,7 @@ def test_an_empty_list_of_allowed_rules_refuses_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "said"),
+    ("listed", "expected"),
     [
         ("0 * * * *", r"'0 \* \* \* \*' is not a list of rules"),
         (["not a rule"], r"allow_schedules: "),
@@ -145,8 +147,8 @@ def test_an_empty_list_of_allowed_rules_refuses_everything() -> None:
         (["0 9 * * *"] * 1001, r"1001 rules are too many"),
     ],
 )
-def test_an_invalid_list_of_allowed_rules_is_refused(listed: Any, said: str) -> None:
-    with pytest.raises(InvalidSetting, match=said):
+def test_an_invalid_list_of_allowed_rules_is_refused(listed: Any, expected: str) -> None:
+    with pytest.raises(InvalidSetting, match=expected):
         Scheduler("sqlite://", allow_schedules=listed)
 
 

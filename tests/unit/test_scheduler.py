@@ -52,7 +52,7 @@ from evertick.store.base import Advance, NodeJoin, TaskTerms
 SAFETY_SECONDS = 20.0
 
 
-class Heard:
+class EventCollector:
     """Collects the events of a scheduler and lets a test wait for them."""
 
     def __init__(self, scheduler: Scheduler, *kinds: str) -> None:
@@ -60,9 +60,9 @@ class Heard:
         self._changed = asyncio.Condition()
         # Built-in duties run at any time, so their events are collected only on request.
         for kind in kinds or [each for each in EVENTS if not each.startswith("duty_")]:
-            scheduler.on(kind, self._hear)  # type: ignore[arg-type]
+            scheduler.on(kind, self._collect)  # type: ignore[arg-type]
 
-    async def _hear(self, event: Event) -> None:
+    async def _collect(self, event: Event) -> None:
         async with self._changed:
             self.events.append(event)
             self._changed.notify_all()
@@ -600,15 +600,15 @@ async def test_a_sync_form_on_the_thread_of_an_event_loop_is_refused(scheduler: 
 
 async def test_a_sync_form_works_in_a_thread_beside_the_engine(scheduler: Scheduler) -> None:
     job = scheduler.task(name="job")(nothing)
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     async with scheduler:
         run = await asyncio.to_thread(job.sync.enqueue)
-        assert (await heard.until("succeeded")).run_id == run.id
+        assert (await collector.until("succeeded")).run_id == run.id
 
 
 async def test_a_job_in_a_thread_can_use_the_sync_forms(scheduler: Scheduler) -> None:
     follower = scheduler.task(name="follower")(nothing)
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
 
     @scheduler.task
     def leader() -> str:
@@ -616,7 +616,7 @@ async def test_a_job_in_a_thread_can_use_the_sync_forms(scheduler: Scheduler) ->
 
     async with scheduler:
         led = await leader.enqueue()
-        await heard.until("succeeded", 2)
+        await collector.until("succeeded", 2)
         assert (await scheduler.get_run((await scheduler.get_run(led.id)).result)).verdict is Verdict.SUCCEEDED
 
 
@@ -655,7 +655,7 @@ async def any_scheduler(request: pytest.FixtureRequest, tmp_path: Path) -> Async
 
 async def test_an_enqueued_task_runs_and_its_result_is_kept(any_scheduler: Scheduler) -> None:
     scheduler = any_scheduler
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task
     async def add(ctx: Context, a: int, b: int) -> dict[str, int]:
@@ -670,7 +670,7 @@ async def test_an_enqueued_task_runs_and_its_result_is_kept(any_scheduler: Sched
     async with scheduler:
         added = await add.enqueue(1, b=2)
         subtracted = await subtract.enqueue(3, 1)
-        await heard.until("succeeded", 2)
+        await collector.until("succeeded", 2)
         one, two = await scheduler.get_run(added.id), await scheduler.get_run(subtracted.id)
     assert (one.verdict, one.result, one.attempts, one.state) == (Verdict.SUCCEEDED, {"sum": 3}, 1, State.DONE)
     assert (two.verdict, two.result) == (Verdict.SUCCEEDED, 2)
@@ -681,7 +681,7 @@ async def test_an_enqueued_task_runs_and_its_result_is_kept(any_scheduler: Sched
 
 async def test_a_declared_schedule_fires_and_its_run_has_its_moment(any_scheduler: Scheduler) -> None:
     scheduler = any_scheduler
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     moments: list[datetime] = []
 
     @scheduler.every("100ms", key="quick", overlap="allow", args={"x": 5})
@@ -691,7 +691,7 @@ async def test_a_declared_schedule_fires_and_its_run_has_its_moment(any_schedule
         return x
 
     async with scheduler:
-        event = await heard.until("succeeded", 3)
+        event = await collector.until("succeeded", 3)
         runs = await scheduler.runs("quick", verdicts=["succeeded"])
     assert event.schedule_key == "quick"
     assert len(set(moments)) == len(moments) >= 3
@@ -701,20 +701,20 @@ async def test_a_declared_schedule_fires_and_its_run_has_its_moment(any_schedule
 
 
 async def test_a_one_shot_runs_once(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     scheduler.once(after="0s", key="k")(nothing)
     async with scheduler:
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         stored = await scheduler.schedule("k")
     assert (stored.fires, stored.next_fire_at, stored.last_verdict) == (1, None, Verdict.SUCCEEDED)
-    assert heard.kinds() == ["scheduled", "started", "succeeded"]
+    assert collector.kinds() == ["scheduled", "started", "succeeded"]
 
 
 async def test_an_after_end_schedule_runs_repeatedly(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     scheduler.every("10ms", after="end", key="k")(nothing)
     async with scheduler:
-        await heard.until("succeeded", 3)
+        await collector.until("succeeded", 3)
         runs = (await scheduler.runs("k", verdicts=["succeeded"]))[::-1]
     for earlier, later in itertools.pairwise(runs):
         assert earlier.finished_at is not None
@@ -722,29 +722,29 @@ async def test_an_after_end_schedule_runs_repeatedly(scheduler: Scheduler) -> No
 
 
 async def test_max_fires_ends_a_schedule(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     scheduler.every("20ms", key="k", max_fires=2)(nothing)
     async with scheduler:
-        await heard.until("succeeded", 2)
+        await collector.until("succeeded", 2)
         stored = await scheduler.schedule("k")
     assert (stored.fires, stored.next_fire_at) == (2, None)
 
 
 async def test_work_enqueued_before_the_start_runs_after_it(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     run = await scheduler.task(name="job")(nothing).enqueue()
     async with scheduler:
-        assert (await heard.until("succeeded")).run_id == run.id
+        assert (await collector.until("succeeded")).run_id == run.id
 
 
 async def test_a_scheduler_on_a_file_can_be_started_again(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout="2s")
     job = scheduler.task(name="job")(nothing)
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     for count in (1, 2):
         async with scheduler:
             await job.enqueue()
-            await heard.until("succeeded", count)
+            await collector.until("succeeded", count)
     assert len(await scheduler.runs(verdicts=["succeeded"])) == 2
     await scheduler.close()
 
@@ -760,29 +760,29 @@ async def test_a_running_scheduler_cannot_be_started_again_or_get_new_tasks(sche
 async def test_a_scheduler_without_slots_only_manages(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     manager, worker = Scheduler(url, concurrency=0), Scheduler(url, stop_timeout="2s")
-    heard = Heard(worker, "succeeded")
+    collector = EventCollector(worker, "succeeded")
     worker.task(name="job")(nothing)
     job = manager.task(name="job")(nothing)
     async with manager:
         assert await manager.nodes() == []
         run = await job.enqueue()
         async with worker:
-            assert (await heard.until("succeeded")).run_id == run.id
+            assert (await collector.until("succeeded")).run_id == run.id
 
 
 async def test_a_node_claims_only_from_its_queues(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     job = scheduler.task(name="job")(nothing)
     other = await job.options(queue="other").enqueue()
     async with scheduler:
-        ours = await job.enqueue()
-        assert (await heard.until("succeeded")).run_id == ours.id
+        own = await job.enqueue()
+        assert (await collector.until("succeeded")).run_id == own.id
         assert (await scheduler.get_run(other.id)).state is State.WAITING
 
 
 async def test_runs_with_higher_priority_start_first(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", concurrency=1, stop_timeout="2s")
-    heard, order = Heard(scheduler, "succeeded"), list[int]()
+    collector, order = EventCollector(scheduler, "succeeded"), list[int]()
 
     @scheduler.task
     async def job(x: int) -> None:
@@ -791,7 +791,7 @@ async def test_runs_with_higher_priority_start_first(tmp_path: Path) -> None:
     for priority in (0, 5, -5):
         await job.options(priority=priority).enqueue(priority)
     async with scheduler:
-        await heard.until("succeeded", 3)
+        await collector.until("succeeded", 3)
     assert order == [5, 0, -5]
 
 
@@ -799,7 +799,7 @@ async def test_runs_with_higher_priority_start_first(tmp_path: Path) -> None:
 
 
 async def test_a_job_that_raises_fails_with_its_own_traceback(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task
     def job() -> None:
@@ -807,7 +807,7 @@ async def test_a_job_that_raises_fails_with_its_own_traceback(scheduler: Schedul
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        event = await heard.until("failed")
+        event = await collector.until("failed")
         run = await scheduler.get_run(run_id)
     assert (run.verdict, run.reason) == (Verdict.FAILED, "error")
     assert run.error is not None
@@ -815,11 +815,11 @@ async def test_a_job_that_raises_fails_with_its_own_traceback(scheduler: Schedul
     assert __file__ in run.error
     assert "evertick/engine" not in run.error
     assert event.error == run.error
-    assert heard.kinds() == ["started", "failed"]
+    assert collector.kinds() == ["started", "failed"]
 
 
 async def test_a_failing_job_is_retried_and_its_attempts_are_kept(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task(retry=Constant("1ms", attempts=3))
     async def job(ctx: Context) -> int:
@@ -829,16 +829,16 @@ async def test_a_failing_job_is_retried_and_its_attempts_are_kept(scheduler: Sch
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         run, attempts = await scheduler.get_run(run_id), await scheduler.attempts(run_id)
     assert (run.result, run.attempts, run.losses) == (3, 3, 0)
     assert [attempt.number for attempt in attempts] == [1, 2]
     assert all("ValueError: try" in (attempt.error or "") for attempt in attempts)
-    assert heard.kinds() == ["started", "retrying", "started", "retrying", "started", "succeeded"]
+    assert collector.kinds() == ["started", "retrying", "started", "retrying", "started", "succeeded"]
 
 
 async def test_a_job_can_skip(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task(retry=Constant("1ms", attempts=3))
     def job() -> None:
@@ -846,14 +846,14 @@ async def test_a_job_can_skip(scheduler: Scheduler) -> None:
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        event = await heard.until("skipped")
+        event = await collector.until("skipped")
         run = await scheduler.get_run(run_id)
     assert (run.verdict, run.reason, run.error, run.attempts) == (Verdict.SKIPPED, "nothing new", None, 1)
     assert event.reason == "nothing new"
 
 
 async def test_a_job_can_ask_for_a_retry_with_its_own_delay(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task
     def job(ctx: Context) -> None:
@@ -867,15 +867,15 @@ async def test_a_job_can_ask_for_a_retry_with_its_own_delay(scheduler: Scheduler
     async with scheduler:
         await job.enqueue()
         waits = await patient.enqueue()
-        await heard.until("succeeded")
-        await heard.until("retrying", 2)
+        await collector.until("succeeded")
+        await collector.until("retrying", 2)
         run = await scheduler.get_run(waits.id)
     assert run.state is State.WAITING
     assert run.due_at > datetime.now(UTC) + timedelta(minutes=59)
 
 
 async def test_a_coroutine_that_times_out_is_stopped(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     stopped = asyncio.Event()
 
     @scheduler.task(timeout="20ms")
@@ -888,7 +888,7 @@ async def test_a_coroutine_that_times_out_is_stopped(scheduler: Scheduler) -> No
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("failed")
+        await collector.until("failed")
         run = await scheduler.get_run(run_id)
     assert stopped.is_set()
     assert (run.verdict, run.reason) == (Verdict.FAILED, "timeout")
@@ -896,7 +896,7 @@ async def test_a_coroutine_that_times_out_is_stopped(scheduler: Scheduler) -> No
 
 
 async def test_a_thread_that_checks_its_context_stops_at_the_timeout(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     never = threading.Event()
 
     @scheduler.task(timeout="20ms")
@@ -906,25 +906,25 @@ async def test_a_thread_that_checks_its_context_stops_at_the_timeout(scheduler: 
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("failed")
+        await collector.until("failed")
         run = await scheduler.get_run(run_id)
         assert (await scheduler.health()).engine.abandoned == 0  # type: ignore[union-attr]
     assert (run.verdict, run.reason) == (Verdict.FAILED, "timeout")
 
 
 async def test_a_thread_that_ignores_the_timeout_and_returns_late_has_succeeded(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
-    told = threading.Event()
+    collector = EventCollector(scheduler)
+    may_end = threading.Event()
 
     @scheduler.task(timeout="20ms")
     def job(ctx: Context) -> str:
         while not record_of(ctx).stopped:  # only the engine knows that the timeout is over
-            told.wait(0.001)
+            may_end.wait(0.001)
         return "done"
 
     async with scheduler:
         run = await job.enqueue()
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         [line] = await scheduler.log(run)
         assert (await scheduler.get_run(run.id)).result == "done"
     assert line.level == "warning"
@@ -933,7 +933,7 @@ async def test_a_thread_that_ignores_the_timeout_and_returns_late_has_succeeded(
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_thread_that_ignores_its_stop_is_abandoned_and_keeps_its_slot(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     go_on = threading.Event()
 
     @scheduler.task(timeout="10ms")
@@ -944,23 +944,23 @@ async def test_a_thread_that_ignores_its_stop_is_abandoned_and_keeps_its_slot(sc
     quick = scheduler.task(name="quick")(nothing)
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("failed")
+        await collector.until("failed")
         health = (await scheduler.health()).engine
         assert health is not None
         assert (health.abandoned, health.running) == (1, 1)
         await quick.enqueue()
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         came_back = after_call(scheduler.runtime._opened, "claim")
         go_on.set()
         await quick.enqueue()
-        await heard.until("succeeded", 2)
+        await collector.until("succeeded", 2)
         await soon(came_back)
         run = await scheduler.get_run(run_id)
     assert (run.verdict, run.reason, run.result) == (Verdict.FAILED, "timeout", None)
 
 
 async def test_a_running_coroutine_is_cancelled_on_request(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task(retry=Constant("1ms", attempts=5))
     async def job() -> None:
@@ -968,9 +968,9 @@ async def test_a_running_coroutine_is_cancelled_on_request(scheduler: Scheduler)
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
         assert await scheduler.cancel(run_id)
-        await heard.until("cancelled")
+        await collector.until("cancelled")
         run = await scheduler.get_run(run_id)
     assert (run.verdict, run.reason) == (Verdict.CANCELLED, "requested")
 
@@ -978,7 +978,7 @@ async def test_a_running_coroutine_is_cancelled_on_request(scheduler: Scheduler)
 async def test_a_cancel_from_another_process_arrives_with_the_heartbeat(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     scheduler, other = Scheduler(url, lease="1s", stop_timeout="2s"), Scheduler(url)
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task
     async def job() -> None:
@@ -986,15 +986,15 @@ async def test_a_cancel_from_another_process_arrives_with_the_heartbeat(tmp_path
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
         assert await other.cancel(run_id)
-        await heard.until("cancelled")
+        await collector.until("cancelled")
         assert (await other.get_run(run_id)).verdict is Verdict.CANCELLED
     await other.close()
 
 
 async def test_a_job_that_swallows_its_cancel_and_returns_has_succeeded(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task
     async def job() -> str:
@@ -1004,9 +1004,9 @@ async def test_a_job_that_swallows_its_cancel_and_returns_has_succeeded(schedule
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
         await scheduler.cancel(run_id)
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         assert (await scheduler.get_run(run_id)).result == "done all the same"
 
 
@@ -1020,7 +1020,7 @@ async def test_a_job_that_swallows_its_cancel_and_returns_has_succeeded(schedule
 async def test_a_result_that_cannot_be_stored_does_not_fail_the_run(
     scheduler: Scheduler, result: object, words: str
 ) -> None:
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
 
     @scheduler.task
     async def job() -> object:
@@ -1028,7 +1028,7 @@ async def test_a_result_that_cannot_be_stored_does_not_fail_the_run(
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         run, [line] = await scheduler.get_run(run_id), await scheduler.log(run_id)
     assert (run.verdict, run.result) == (Verdict.SUCCEEDED, None)
     assert line.level == "warning"
@@ -1040,7 +1040,7 @@ async def test_a_result_that_cannot_be_stored_does_not_fail_the_run(
 
 
 async def test_log_lines_of_a_job_are_kept_with_its_run(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     logger = logging.getLogger("shop.jobs")
 
     @scheduler.task
@@ -1051,7 +1051,7 @@ async def test_log_lines_of_a_job_are_kept_with_its_run(scheduler: Scheduler) ->
     async with scheduler:
         run_id = (await job.enqueue()).id
         logger.warning("outside of any run")
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         lines = await scheduler.log(run_id)
         rest = await scheduler.log(run_id, after=1)
     assert [(line.level, line.text) for line in lines] == [("info", "one"), ("warning", "two 2")]
@@ -1061,7 +1061,7 @@ async def test_log_lines_of_a_job_are_kept_with_its_run(scheduler: Scheduler) ->
 async def test_prints_of_a_job_in_a_thread_go_to_stdout_and_not_to_its_log(
     scheduler: Scheduler, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
 
     @scheduler.task
     def job(ctx: Context) -> None:
@@ -1070,14 +1070,14 @@ async def test_prints_of_a_job_in_a_thread_go_to_stdout_and_not_to_its_log(
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         lines = await scheduler.log(run_id)
     assert [line.text for line in lines] == ["logged"]
     assert capfd.readouterr().out == "printed\n"
 
 
 async def test_the_log_of_a_job_that_logs_too_much_is_cut_off(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
 
     @scheduler.task
     def job(ctx: Context) -> None:
@@ -1086,14 +1086,14 @@ async def test_the_log_of_a_job_that_logs_too_much_is_cut_off(scheduler: Schedul
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         lines = await scheduler.log(run_id, limit=10_000)
     assert len(lines) == LINES_MAX + 1
     assert lines[-1].text.startswith("log limit of the attempt reached")
 
 
 async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     begin, go_on = asyncio.Event(), asyncio.Event()
 
     @scheduler.task
@@ -1107,13 +1107,13 @@ async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
         noted = after_call(scheduler.runtime._opened, "note")
         begin.set()
         await soon(noted)
         running = await scheduler.get_run(run_id)
         go_on.set()
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         run = await scheduler.get_run(run_id)
     assert (running.state, running.progress, running.progress_text) == (State.RUNNING, 0.25, "loading")
     assert [(phase.name, phase.is_failed) for phase in run.phases] == [("load", False), ("store", True)]
@@ -1123,30 +1123,30 @@ async def test_progress_and_phases_can_be_read(scheduler: Scheduler) -> None:
 
 
 async def test_hooks_can_be_sync_functions_async_functions_or_objects(scheduler: Scheduler) -> None:
-    heard = list[str]()
+    collector = list[str]()
     job = scheduler.task(name="job")(nothing)
     last = asyncio.Event()
 
     class Listener:
         async def __call__(self, event: Event) -> None:
-            heard.append(f"object {event.kind}")
+            collector.append(f"object {event.kind}")
 
     @scheduler.on("succeeded")
     def plain(event: Event) -> None:
         assert threading.current_thread() is not threading.main_thread()
-        heard.append(f"plain {event.kind}")
+        collector.append(f"plain {event.kind}")
 
     scheduler.on("succeeded", Listener())
 
     @scheduler.on("succeeded")
     async def coroutine(event: Event) -> None:
-        heard.append(f"coroutine {event.kind} of {event.task} in {event.app}")
+        collector.append(f"coroutine {event.kind} of {event.task} in {event.app}")
         last.set()
 
     async with scheduler:
         await job.enqueue()
         await soon(last)
-    assert heard == ["plain succeeded", "object succeeded", "coroutine succeeded of job in shop"]
+    assert collector == ["plain succeeded", "object succeeded", "coroutine succeeded of job in shop"]
 
 
 async def test_a_hook_that_raises_affects_no_other_hook(scheduler: Scheduler, caplog: pytest.LogCaptureFixture) -> None:
@@ -1156,22 +1156,22 @@ async def test_a_hook_that_raises_affects_no_other_hook(scheduler: Scheduler, ca
     def broken(event: Event) -> None:
         raise RuntimeError("hook down")
 
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     async with scheduler:
         await job.enqueue()
         await job.enqueue()
-        await heard.until("succeeded", 2)
+        await collector.until("succeeded", 2)
     failures = [record for record in caplog.records if record.name == "evertick.hooks"]
     assert len(failures) == 2
     assert "failed on succeeded of job" in failures[0].getMessage()
 
 
 def test_hooks_are_called_after_the_event_loop_has_changed() -> None:
-    scheduler, heard, hangs = Scheduler("sqlite://"), list[str](), asyncio.Event()
+    scheduler, collector, hangs = Scheduler("sqlite://"), list[str](), asyncio.Event()
 
     @scheduler.on("paused")
     async def hook(event: Event) -> None:
-        heard.append(event.note)
+        collector.append(event.note)
         if event.note == "one":
             await hangs.wait()
 
@@ -1194,23 +1194,23 @@ def test_hooks_are_called_after_the_event_loop_has_changed() -> None:
     with asyncio.Runner() as runner:
         runner.run(pause("two", until_heard=True))
         runner.run(scheduler.close())
-    assert heard == ["one", "two"]
+    assert collector == ["one", "two"]
 
 
 async def test_hooks_are_called_for_pauses_and_removals(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler, "paused", "removed")
+    collector = EventCollector(scheduler, "paused", "removed")
     await scheduler.add(key="k", when=Every("1h"), task="job")
     await scheduler.pause("k", note="rain")
     await scheduler.remove("k")
-    await heard.until("removed")
-    assert [(event.kind, event.schedule_key, event.note) for event in heard.events] == [
+    await collector.until("removed")
+    assert [(event.kind, event.schedule_key, event.note) for event in collector.events] == [
         ("paused", "k", "rain"),
         ("removed", "k", ""),
     ]
 
 
 async def test_hooks_are_called_for_skipped_moments(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler, "skipped")
+    collector = EventCollector(scheduler, "skipped")
     go_on = asyncio.Event()
 
     @scheduler.every("20ms", key="k")
@@ -1220,7 +1220,7 @@ async def test_hooks_are_called_for_skipped_moments(scheduler: Scheduler) -> Non
     async with scheduler:
         count = 1
         # A busy machine may be late for the first moment, which then coalesces earlier ones.
-        while (event := await heard.until("skipped", count)).reason == "coalesced":
+        while (event := await collector.until("skipped", count)).reason == "coalesced":
             count += 1
         go_on.set()
         gaps = [row for row in await scheduler.history("k") if isinstance(row, Gap)]
@@ -1234,7 +1234,7 @@ async def test_hooks_are_called_for_skipped_moments(scheduler: Scheduler) -> Non
 
 
 async def test_overlap_queue_runs_one_after_the_other(scheduler: Scheduler) -> None:
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     go_on = asyncio.Event()
 
     @scheduler.task
@@ -1244,16 +1244,16 @@ async def test_overlap_queue_runs_one_after_the_other(scheduler: Scheduler) -> N
     await scheduler.add(key="k", when=Every("1h"), task=job, overlap="queue")
     async with scheduler:
         first = await scheduler.trigger("k")
-        await heard.until("started")
+        await collector.until("started")
         second = await scheduler.trigger("k")
         assert (second.state, second.blocked_on) == (State.BLOCKED, first.id)
         go_on.set()
-        assert (await heard.until("succeeded", 2)).run_id == second.id
+        assert (await collector.until("succeeded", 2)).run_id == second.id
 
 
 async def test_overlap_replace_cancels_the_live_run_and_then_runs(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", lease="1s", stop_timeout="2s")
-    heard, calls = Heard(scheduler), list[str]()
+    collector, calls = EventCollector(scheduler), list[str]()
 
     @scheduler.task
     async def job(ctx: Context) -> None:
@@ -1264,9 +1264,9 @@ async def test_overlap_replace_cancels_the_live_run_and_then_runs(tmp_path: Path
     await scheduler.add(key="k", when=Every("1h"), task=job, overlap="replace")
     async with scheduler:
         first = await scheduler.trigger("k")
-        await heard.until("started")
+        await collector.until("started")
         second = await scheduler.trigger("k")
-        assert (await heard.until("succeeded")).run_id == second.id
+        assert (await collector.until("succeeded")).run_id == second.id
         replaced = await scheduler.get_run(first.id)
     assert (replaced.verdict, replaced.reason) == (Verdict.CANCELLED, "replaced")
 
@@ -1286,10 +1286,10 @@ async def test_a_run_of_an_unknown_task_is_parked_and_freed_by_a_node_that_knows
         assert (waiting.state, waiting.reason) == (State.PARKED, "unknown_task")
         assert "no live node knows task 'job'" in (await knows_nothing.why("k")).now
         knows = Scheduler(url, stop_timeout="2s")
-        heard = Heard(knows, "succeeded")
+        collector = EventCollector(knows, "succeeded")
         knows.task(name="job")(nothing)
         async with knows:
-            assert (await heard.until("succeeded")).run_id == run.id
+            assert (await collector.until("succeeded")).run_id == run.id
 
 
 async def test_a_run_with_bad_arguments_is_parked_and_freed_by_code_that_accepts_them(tmp_path: Path) -> None:
@@ -1320,9 +1320,9 @@ async def test_a_run_with_bad_arguments_is_parked_and_freed_by_code_that_accepts
     assert (parked.state, parked.reason, parked.attempts) == (State.PARKED, "bad_arguments", 0)
     assert "Expected `int`, got `str`" in (parked.error or "")
     right = scheduler_with(takes_both)
-    heard = Heard(right, "succeeded")
+    collector = EventCollector(right, "succeeded")
     async with right:
-        assert (await heard.until("succeeded")).run_id == run.id
+        assert (await collector.until("succeeded")).run_id == run.id
         done = await right.get_run(run.id)
     assert (done.result, done.attempts) == ("seven", 1)
 
@@ -1330,21 +1330,21 @@ async def test_a_run_with_bad_arguments_is_parked_and_freed_by_code_that_accepts
 async def test_a_schedule_continues_after_a_manual_run_with_bad_arguments(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     scheduler = Scheduler(url, stop_timeout="2s")
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
 
     @scheduler.every("200ms")
     def tick(n: int = 1) -> None: ...
 
     elsewhere = Scheduler(url)  # like the command line, it has no such task
     async with scheduler:
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         while True:
             try:
                 by_hand = await elsewhere.trigger("tick", args={"m": 1})
                 break
             except Refused:  # a tick is running
                 continue
-        await heard.until("succeeded", heard.kinds().count("succeeded") + 2)
+        await collector.until("succeeded", collector.kinds().count("succeeded") + 2)
         ended = await scheduler.get_run(by_hand.id)
     await elsewhere.close()
     assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, "replaced")
@@ -1375,11 +1375,11 @@ async def test_a_schedule_continues_under_a_new_name_of_its_function(tmp_path: P
     assert await store.park_unknown("default", 10) == 1
     await old.close()
     new = Scheduler(url, node_name="shop@host", stop_timeout="2s")
-    heard = Heard(new, "succeeded")
+    collector = EventCollector(new, "succeeded")
     new.every("1h", key="k", name="tock")(nothing)
     async with new:
         again = await new.trigger("k")
-        assert (await heard.until("succeeded")).run_id == again.id
+        assert (await collector.until("succeeded")).run_id == again.id
         ended = await new.get_run(waiting.id)
     assert (ended.verdict, ended.reason) == (Verdict.CANCELLED, "replaced")
 
@@ -1401,11 +1401,11 @@ async def claim_as_a_node_that_dies(scheduler: Scheduler, task: str, *, at_most_
 
 async def test_the_run_of_a_dead_node_is_run_again_and_costs_one_loss() -> None:
     scheduler = Scheduler("sqlite://", app="shop", lease="1s", stop_timeout="2s")
-    heard = Heard(scheduler, "succeeded")
+    collector = EventCollector(scheduler, "succeeded")
     run_id = (await scheduler.task(name="job")(nothing).enqueue()).id
     await claim_as_a_node_that_dies(scheduler, "job", at_most_once=False)
     async with scheduler:
-        await heard.until("succeeded")
+        await collector.until("succeeded")
         run = await scheduler.get_run(run_id)
     assert (run.verdict, run.losses, run.attempts) == (Verdict.SUCCEEDED, 1, 1)
 
@@ -1430,7 +1430,7 @@ async def test_an_at_most_once_run_is_lost_with_its_node() -> None:
 
 async def test_a_stop_waits_for_running_jobs(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout="10s")
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
     go_on = asyncio.Event()
 
     @scheduler.task
@@ -1439,7 +1439,7 @@ async def test_a_stop_waits_for_running_jobs(tmp_path: Path) -> None:
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
         asyncio.get_running_loop().call_later(0.02, go_on.set)
     assert (await scheduler.get_run(run_id)).verdict is Verdict.SUCCEEDED
     await scheduler.close()
@@ -1450,7 +1450,7 @@ async def test_a_stop_releases_runs_that_do_not_end_in_time_unless_they_are_at_m
     tmp_path: Path, on_lost: str
 ) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task(on_lost=on_lost)  # type: ignore[arg-type]
     async def job() -> None:
@@ -1458,7 +1458,7 @@ async def test_a_stop_releases_runs_that_do_not_end_in_time_unless_they_are_at_m
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
     run = await scheduler.get_run(run_id)
     await scheduler.close()
     if on_lost == "rerun":
@@ -1469,7 +1469,7 @@ async def test_a_stop_releases_runs_that_do_not_end_in_time_unless_they_are_at_m
 
 async def test_an_attempt_interrupted_by_a_stop_keeps_its_phases(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
-    heard = Heard(scheduler)
+    collector = EventCollector(scheduler)
 
     @scheduler.task
     async def job(ctx: Context) -> None:
@@ -1478,7 +1478,7 @@ async def test_an_attempt_interrupted_by_a_stop_keeps_its_phases(tmp_path: Path)
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
     [attempt] = await scheduler.attempts(run_id)
     await scheduler.close()
     [phase] = attempt.phases
@@ -1488,7 +1488,7 @@ async def test_an_attempt_interrupted_by_a_stop_keeps_its_phases(tmp_path: Path)
 
 async def test_a_claim_answered_during_a_stop_does_not_start_a_released_run(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
-    heard, calls = Heard(scheduler), list[int]()
+    collector, calls = EventCollector(scheduler), list[int]()
     asked, answer = asyncio.Event(), asyncio.Event()
 
     @scheduler.task
@@ -1498,7 +1498,7 @@ async def test_a_claim_answered_during_a_stop_does_not_start_a_released_run(tmp_
 
     async with scheduler:
         run_id = (await job.enqueue()).id
-        await heard.until("started")
+        await collector.until("started")
         store = await scheduler.runtime.store()
         real = store.claim
 
@@ -1519,7 +1519,7 @@ async def test_a_claim_answered_during_a_stop_does_not_start_a_released_run(tmp_
 
 async def test_a_thread_learns_of_a_stop_through_its_context(tmp_path: Path) -> None:
     scheduler = Scheduler(f"sqlite:///{tmp_path / 'jobs.db'}", stop_timeout=0)
-    heard, said = Heard(scheduler), list[str]()
+    collector, problem = EventCollector(scheduler), list[str]()
     never = threading.Event()
 
     @scheduler.task
@@ -1528,14 +1528,14 @@ async def test_a_thread_learns_of_a_stop_through_its_context(tmp_path: Path) -> 
             while not never.wait(0.001):
                 ctx.check()
         except Stopped as stopped:
-            said.append(str(stopped))
+            problem.append(str(stopped))
             raise
 
     async with scheduler:
         await job.enqueue()
-        await heard.until("started")
-    assert len(said) == 1
-    assert said[0].endswith("was asked to stop: shutdown")
+        await collector.until("started")
+    assert len(problem) == 1
+    assert problem[0].endswith("was asked to stop: shutdown")
     await scheduler.close()
 
 

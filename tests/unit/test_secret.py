@@ -78,7 +78,7 @@ def test_a_secret_file_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
-    for value, told in (
+    for value, message in (
         (b"", "is empty"),
         (b"\n", "is empty"),
         (b"a\0b", "contains a zero"),
@@ -86,7 +86,7 @@ def test_a_secret_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> Non
         (b"x" * 65_537, "more than 65536 bytes"),
     ):
         put(tmp_path, "S", value)
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(Refused, match=message):
             Secrets(tmp_path, {}).resolve("S")
 
 

@@ -39,7 +39,7 @@ def test_the_defaults_are_those_of_the_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"timezone": "Europe/Berlin"}, "timezone: no such setting; it is called tz: Scheduler(tz='Europe/Berlin')"),
         (
@@ -55,10 +55,10 @@ def test_the_defaults_are_those_of_the_reference() -> None:
         ({"colour": 7}, "colour: no such setting; there are url, app, node_name, concurrency, "),
     ],
 )
-def test_a_misnamed_setting_is_refused_with_the_correct_name(given: dict[str, Any], told: str) -> None:
+def test_a_misnamed_setting_is_refused_with_the_correct_name(given: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         Scheduler(**given)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(expected)
 
 
 def test_a_node_sends_five_heartbeats_per_lease() -> None:
@@ -203,8 +203,8 @@ def test_the_name_of_a_label_must_be_a_valid_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "said"), [("pooler=pgbouncer", "pooler="), ("pool_size=abc", "pool_size="), ("shema=s", "shema")]
+    ("parameter", "text"), [("pooler=pgbouncer", "pooler="), ("pool_size=abc", "pool_size="), ("shema=s", "shema")]
 )
-def test_an_invalid_parameter_of_the_url_is_refused_at_the_declaration(parameter: str, said: str) -> None:
-    with pytest.raises(InvalidSetting, match=said):
+def test_an_invalid_parameter_of_the_url_is_refused_at_the_declaration(parameter: str, text: str) -> None:
+    with pytest.raises(InvalidSetting, match=text):
         Scheduler(f"postgresql://shop@localhost/shop?{parameter}")

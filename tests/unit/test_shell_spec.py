@@ -39,7 +39,7 @@ def test_a_file_can_have_the_command_alone_or_all_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "expected"),
     [
         ({"command": ""}, "command: '' is empty; write a value, or remove it"),
         ({"command": []}, "command: a list of 0 words must have 1 to 1000"),
@@ -76,11 +76,11 @@ def test_a_file_can_have_the_command_alone_or_all_fields() -> None:
         ({"nice": 20}, "nice: 20 must be from -20 to 19; 19 is the lowest priority"),
     ],
 )
-def test_an_invalid_specification_is_refused_at_the_declaration(fields: dict[str, Any], told: str) -> None:
+def test_an_invalid_specification_is_refused_at_the_declaration(fields: dict[str, Any], expected: str) -> None:
     scheduler = Scheduler("sqlite://", drivers=["shell"])
     with pytest.raises(InvalidSetting) as refused:
         scheduler.job("backup", Shell(**{"command": "true", **fields}))
-    assert str(refused.value).startswith(f"task 'backup': shell: {told}")
+    assert str(refused.value).startswith(f"task 'backup': shell: {expected}")
     assert "backup" not in scheduler.runtime.tasks
 
 

@@ -57,15 +57,15 @@ def test_a_switch_interval_set_by_the_program_is_kept(seconds: float) -> None:
     assert sys.getswitchinterval() == pytest.approx(seconds)
 
 
-def told(program: str, folder: Path) -> float:
+def switch_interval_of(program: str, folder: Path) -> float:
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return float(done.stdout)
 
 
 def test_a_process_run_by_evertick_has_the_short_switch_interval(tmp_path: Path) -> None:
-    assert told(RUN, tmp_path) == pytest.approx(0.0001)
+    assert switch_interval_of(RUN, tmp_path) == pytest.approx(0.0001)
 
 
 def test_a_program_that_embeds_a_node_keeps_its_switch_interval(tmp_path: Path) -> None:
-    assert told(INSIDE, tmp_path) == pytest.approx(0.005)
+    assert switch_interval_of(INSIDE, tmp_path) == pytest.approx(0.005)

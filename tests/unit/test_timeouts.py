@@ -33,15 +33,15 @@ def loop() -> Iterator[VirtualLoop]:
 def test_each_attempt_is_reported_at_its_own_timeout(loop: VirtualLoop) -> None:
     async def main() -> list[tuple[str, float]]:
         began = loop.time()
-        told: list[tuple[str, float]] = []
-        timeouts = Timeouts(lambda attempt: told.append((attempt.run.id, loop.time() - began)))
+        reported: list[tuple[str, float]] = []
+        timeouts = Timeouts(lambda attempt: reported.append((attempt.run.id, loop.time() - began)))
         timeouts.watch(attempt("long"), 10 * SECOND)
         timeouts.watch(attempt("short"), 2 * SECOND)
         await asyncio.sleep(1)
         timeouts.watch(attempt("late and short"), 2 * SECOND)
         timeouts.watch(attempt("shortest"), SECOND // 2)
         await asyncio.sleep(60)
-        return told
+        return reported
 
     assert loop.run_until_complete(main()) == [
         ("shortest", 1.5),
@@ -53,8 +53,8 @@ def test_each_attempt_is_reported_at_its_own_timeout(loop: VirtualLoop) -> None:
 
 def test_an_attempt_that_ends_in_time_is_not_reported(loop: VirtualLoop) -> None:
     async def main() -> list[str]:
-        told: list[str] = []
-        timeouts = Timeouts(lambda attempt: told.append(attempt.run.id))
+        reported: list[str] = []
+        timeouts = Timeouts(lambda attempt: reported.append(attempt.run.id))
         attempts = [attempt(str(number)) for number in range(5)]
         for each in attempts:
             timeouts.watch(each, SECOND)
@@ -63,17 +63,17 @@ def test_an_attempt_that_ends_in_time_is_not_reported(loop: VirtualLoop) -> None
         await asyncio.sleep(60)
         timeouts.watch(attempts[0], SECOND)
         await asyncio.sleep(60)
-        return told
+        return reported
 
     assert loop.run_until_complete(main()) == ["4", "0"]
 
 
 def test_a_report_can_remove_an_attempt_and_add_another(loop: VirtualLoop) -> None:
     async def main() -> list[str]:
-        told: list[str] = []
+        reported: list[str] = []
 
         def over(attempt: Attempt) -> None:
-            told.append(attempt.run.id)
+            reported.append(attempt.run.id)
             timeouts.forget(attempt, SECOND)
             if attempt is not again:
                 timeouts.watch(again, 2 * SECOND)
@@ -81,21 +81,21 @@ def test_a_report_can_remove_an_attempt_and_add_another(loop: VirtualLoop) -> No
         timeouts, again = Timeouts(over), attempt("again")
         timeouts.watch(attempt("first"), SECOND)
         await asyncio.sleep(60)
-        return told
+        return reported
 
     assert loop.run_until_complete(main()) == ["first", "again"]
 
 
 def test_a_timer_that_fires_slightly_early_is_not_set_again() -> None:
     async def main() -> list[str]:
-        told: list[str] = []
-        timeouts = Timeouts(lambda attempt: told.append(attempt.run.id))
+        reported: list[str] = []
+        timeouts = Timeouts(lambda attempt: reported.append(attempt.run.id))
         # An event loop runs timers that are due within the resolution of its clock.
         asyncio.get_running_loop()._clock_resolution = 60.0  # type: ignore[attr-defined]
         timeouts.watch(attempt("first"), 30 * SECOND)
         timeouts.watch(attempt("much later"), 3600 * SECOND)
         for _ in range(10):
             await asyncio.sleep(0)
-        return told
+        return reported
 
     assert asyncio.run(main()) == ["first"]

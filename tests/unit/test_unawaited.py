@@ -221,9 +221,9 @@ def test_a_forgotten_await_is_reported_once_without_any_setup(program: str, tmp_
     number = next(number for number, line in enumerate([*head, *lines], 1) if "job.enqueue()" in line)
     # Python finalises objects in a cycle in any order, and may warn before the call can prevent it.
     warned = "never awaited" if "cycle" in program else None
-    [told] = [line for line in answer.stderr.splitlines() if warned is None or warned not in line]
-    assert f"{script}:{number}: job.enqueue(...) was not awaited and did nothing; write `" in told
-    assert "await job.enqueue(...)`" in told
+    [message] = [line for line in answer.stderr.splitlines() if warned is None or warned not in line]
+    assert f"{script}:{number}: job.enqueue(...) was not awaited and did nothing; write `" in message
+    assert "await job.enqueue(...)`" in message
 
 
 async def test_a_finish_without_await_on_an_async_connection_raises_an_error(caplog: pytest.LogCaptureFixture) -> None:

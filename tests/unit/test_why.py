@@ -169,9 +169,9 @@ async def test_a_killed_node_is_not_counted_as_live_before_it_is_declared_dead()
     assert words_after(35) == f"no node is alive (here is silent for 35 s): {gone}"
     before = msgspec.structs.replace(node, id="2", name="there", beat_at=beat - lease, lease_until=beat)
     assert words_after(35, before) == f"no node is alive (here is silent for 35 s, and 1 more for longer): {gone}"
-    heard = msgspec.structs.replace(node, id="3", beat_at=beat + timedelta(seconds=34), lease_until=beat + 3 * lease)
-    assert words_after(35, heard) == "it waits for its next moment"
-    other = msgspec.structs.replace(heard, tasks=())
+    live = msgspec.structs.replace(node, id="3", beat_at=beat + timedelta(seconds=34), lease_until=beat + 3 * lease)
+    assert words_after(35, live) == "it waits for its next moment"
+    other = msgspec.structs.replace(live, tasks=())
     assert words_after(35, other) == "it waits; no live node knows task 'job'"
 
 
@@ -208,10 +208,10 @@ async def test_a_silent_node_does_not_count_as_able_to_run() -> None:
         [node] = await scheduler.nodes()
     node = msgspec.structs.replace(node, lease_until=node.beat_at + timedelta(seconds=15))
     now = node.beat_at + timedelta(seconds=6)
-    heard = msgspec.structs.replace(node, id="2", name="there", beat_at=now, lease_until=now + timedelta(seconds=15))
+    live = msgspec.structs.replace(node, id="2", name="there", beat_at=now, lease_until=now + timedelta(seconds=15))
     assert _knowing([node], "job", node.beat_at) == "here can run it"
     assert _knowing([node], "job", now) == "here (silent for 6 s) can run it, if heard again"
-    assert _knowing([node, heard], "job", now) == "there, here (silent for 6 s) can run it"
+    assert _knowing([node, live], "job", now) == "there, here (silent for 6 s) can run it"
 
 
 async def test_a_failure_is_shown_with_its_error_and_a_retry_with_its_time() -> None:

@@ -107,7 +107,7 @@ def number_item(pick: Pick, low: int, high: int, names: list[str], around: Itera
     def value() -> int:
         return near[pick(len(near))] if near and pick(3) else low + pick(high - low + 1)
 
-    def said(number: int) -> str:
+    def shown(number: int) -> str:
         if names and pick(2):
             name = names[number - low]
             return [name, name.upper(), name.title()][pick(3)]
@@ -121,18 +121,18 @@ def number_item(pick: Pick, low: int, high: int, names: list[str], around: Itera
             return Part(f"*/{step}", walk(low, high, low, high, step))
         case 2:
             start = value()
-            return Part(f"{said(start)}/{step}", walk(low, high, start, high, step))
+            return Part(f"{shown(start)}/{step}", walk(low, high, start, high, step))
         case 3:
             start, stop = value(), value()
             if low > 1000 and start > stop:
                 start, stop = stop, start
             with_step = f"/{step}" if pick(2) else ""
             return Part(
-                f"{said(start)}-{said(stop)}{with_step}", walk(low, high, start, stop, step if with_step else 1)
+                f"{shown(start)}-{shown(stop)}{with_step}", walk(low, high, start, stop, step if with_step else 1)
             )
         case _:
             start = value()
-            return Part(said(start), {start})
+            return Part(shown(start), {start})
 
 
 def day_item(pick: Pick) -> Part:
@@ -174,18 +174,18 @@ def day_item(pick: Pick) -> Part:
 
 def weekday_item(pick: Pick) -> Part:
     weekday = pick(7)
-    said = [str(weekday), WEEKDAYS[weekday], "7" if weekday == 0 else str(weekday)][pick(3)]
+    shown = [str(weekday), WEEKDAYS[weekday], "7" if weekday == 0 else str(weekday)][pick(3)]
 
     def is_it(day: date) -> bool:
         return day.isoweekday() % 7 == weekday
 
     match pick(8):
         case 0:
-            text = f"{said}L" if pick(2) else f"{said}#L"
+            text = f"{shown}L" if pick(2) else f"{shown}#L"
             return Part(text, dates=[lambda day: is_it(day) and (day + timedelta(days=7)).month != day.month])
         case 1:
             nth = 1 + pick(5)
-            return Part(f"{said}#{nth}", dates=[lambda day: is_it(day) and (day.day - 1) // 7 + 1 == nth])
+            return Part(f"{shown}#{nth}", dates=[lambda day: is_it(day) and (day.day - 1) // 7 + 1 == nth])
         case 2:
             start = 1 + pick(6)
             return Part(f"{start}-7", {number % 7 for number in range(start, 8)})

@@ -29,7 +29,7 @@ STARTS = [datetime(2026, 3, 27, tzinfo=UTC), datetime(2026, 10, 23, tzinfo=UTC),
 def plain(pick: Pick, low: int, high: int, names: list[str] | None = None) -> str:
     """An item that every tool accepts: no wrapping, no step beyond the field."""
 
-    def said(value: int) -> str:
+    def text_of(value: int) -> str:
         return names[value - low] if names and pick(3) == 0 else str(value)
 
     start = low + pick(high - low + 1)
@@ -40,11 +40,11 @@ def plain(pick: Pick, low: int, high: int, names: list[str] | None = None) -> st
         case 1:
             return f"*/{1 + pick(high - low)}"
         case 2 if stop > start:
-            return f"{said(start)}-{said(stop)}"
+            return f"{text_of(start)}-{text_of(stop)}"
         case 3 if stop > start:
             return f"{start}-{stop}/{1 + pick(5)}"
         case _:
-            return ",".join(dict.fromkeys([said(start), said(stop)]))
+            return ",".join(dict.fromkeys([text_of(start), text_of(stop)]))
 
 
 def shared(pick: Pick, *, is_star_rule_met: bool = True) -> str:
@@ -67,17 +67,17 @@ def test_five_fields_give_the_moments_of_cronsim_over_clock_changes(zone: str) -
             minute, hour, _, month, _ = text.split()
             text = f"{minute} {hour} {special} {month} *"
         start = STARTS[pick(3)]
-        theirs = [m.astimezone(UTC) for m in islice(CronSim(text, start.astimezone(tz)), 60)]
-        ours = [m.astimezone(UTC) for m in Cron(text, tz=zone).upcoming(start, 60)]
-        assert ours == theirs, text
+        foreign = [m.astimezone(UTC) for m in islice(CronSim(text, start.astimezone(tz)), 60)]
+        own = [m.astimezone(UTC) for m in Cron(text, tz=zone).upcoming(start, 60)]
+        assert own == foreign, text
 
 
 def test_cronsim_has_no_rule_for_clock_changes_when_seconds_are_given() -> None:
     start = datetime(2026, 3, 28, 12, tzinfo=UTC)
-    theirs = next(CronSim("0 30 2 * * *", start.astimezone(ZoneInfo("Europe/Berlin"))))
-    assert f"{theirs:%m-%d %H:%M}" == "03-30 02:30"
+    foreign = next(CronSim("0 30 2 * * *", start.astimezone(ZoneInfo("Europe/Berlin"))))
+    assert f"{foreign:%m-%d %H:%M}" == "03-30 02:30"
     assert f"{Cron('0 30 2 * * *', tz='Europe/Berlin').next_after(start):%m-%d %H:%M}" == "03-29 03:00"
-    assert Cron("0 30 2 * * *", tz="Europe/Berlin", dst="wall").next_after(start) == theirs
+    assert Cron("0 30 2 * * *", tz="Europe/Berlin", dst="wall").next_after(start) == foreign
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_evertick_refuses_what_cronsim_takes(text: str) -> None:
 
 
 def test_cronsim_includes_sunday_in_an_open_step_over_weekdays() -> None:
-    theirs = {f"{moment:%a}" for moment in islice(CronSim("0 0 * * 1/2", STARTS[0]), 14)}
-    ours = {f"{moment:%a}" for moment in Cron("0 0 * * 1/2").upcoming(STARTS[0], 14)}
-    assert theirs == {"Mon", "Wed", "Fri", "Sun"}
-    assert ours == {"Mon", "Wed", "Fri"}
+    foreign = {f"{moment:%a}" for moment in islice(CronSim("0 0 * * 1/2", STARTS[0]), 14)}
+    own = {f"{moment:%a}" for moment in Cron("0 0 * * 1/2").upcoming(STARTS[0], 14)}
+    assert foreign == {"Mon", "Wed", "Fri", "Sun"}
+    assert own == {"Mon", "Wed", "Fri"}
 
 
 def test_five_fields_give_the_moments_of_croniter_in_utc() -> None:
@@ -109,8 +109,8 @@ def test_five_fields_give_the_moments_of_croniter_in_utc() -> None:
         text = shared(pick, is_star_rule_met=False)
         start = STARTS[pick(3)]
         each = croniter(text, start)
-        theirs = [each.get_next(datetime) for _ in range(30)]
-        assert Cron(text).upcoming(start, 30) == theirs, text
+        foreign = [each.get_next(datetime) for _ in range(30)]
+        assert Cron(text).upcoming(start, 30) == foreign, text
 
 
 def test_croniter_writes_seconds_last() -> None:
@@ -118,12 +118,12 @@ def test_croniter_writes_seconds_last() -> None:
     for _ in range(40):
         text, second = shared(pick, is_star_rule_met=False), plain(pick, 0, 59)
         each = croniter(f"{text} {second}", STARTS[0])
-        theirs = [each.get_next(datetime) for _ in range(20)]
-        assert Cron(f"{second} {text}").upcoming(STARTS[0], 20) == theirs, text
+        foreign = [each.get_next(datetime) for _ in range(20)]
+        assert Cron(f"{second} {text}").upcoming(STARTS[0], 20) == foreign, text
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
+    ("own", "foreign"),
     [
         ("0 0 * * 5L", "0 0 * * L5"),
         ("0 0 * * 5#2", "0 0 * * 5#2"),
@@ -131,15 +131,15 @@ def test_croniter_writes_seconds_last() -> None:
         ("0 0 * * 7", "0 0 * * 7"),
     ],
 )
-def test_croniter_knows_these_days(ours: str, theirs: str) -> None:
-    each = croniter(theirs, STARTS[0])
-    assert Cron(ours).upcoming(STARTS[0], 24) == [each.get_next(datetime) for _ in range(24)]
+def test_croniter_knows_these_days(own: str, foreign: str) -> None:
+    each = croniter(foreign, STARTS[0])
+    assert Cron(own).upcoming(STARTS[0], 24) == [each.get_next(datetime) for _ in range(24)]
 
 
 def test_croniter_takes_either_day_field_even_if_one_begins_with_a_star() -> None:
     each = croniter("0 0 */2 * 1", STARTS[0])
-    theirs = [each.get_next(datetime) for _ in range(3)]
-    assert [moment.day for moment in theirs] == [29, 30, 31]
+    foreign = [each.get_next(datetime) for _ in range(3)]
+    assert [moment.day for moment in foreign] == [29, 30, 31]
     assert [f"{moment:%d %a}" for moment in Cron("0 0 */2 * 1").upcoming(STARTS[0], 2)] == ["13 Mon", "27 Mon"]
 
 
@@ -182,7 +182,7 @@ def test_croniter_moves_a_nearest_weekday_into_a_shorter_month(day: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("theirs", "instead"),
+    ("foreign", "instead"),
     [
         ("0 0 W15 * *", "0 0 15W * *"),
         ("0 0 29-L * *", "0 0 29-31 * *"),
@@ -190,10 +190,10 @@ def test_croniter_moves_a_nearest_weekday_into_a_shorter_month(day: str) -> None
         ("0 0 * * MON-FRI#1", "0 0 * * mon#1,tue#1,wed#1,thu#1,fri#1"),
     ],
 )
-def test_forms_that_only_croniter_accepts_have_an_equivalent(theirs: str, instead: str) -> None:
+def test_forms_that_only_croniter_accepts_have_an_equivalent(foreign: str, instead: str) -> None:
     with pytest.raises(InvalidWhen):
-        Cron(theirs)
-    each = croniter(theirs, STARTS[0])
+        Cron(foreign)
+    each = croniter(foreign, STARTS[0])
     assert Cron(instead).upcoming(STARTS[0], 40) == [each.get_next(datetime) for _ in range(40)]
 
 
@@ -230,9 +230,9 @@ def test_long_sequences_agree_with_cronsim_in_both_directions() -> None:
     pick = picker("backward")
     for _ in range(40):
         text, start = shared(pick), STARTS[pick(3)] + timedelta(days=400)
-        theirs = list(islice(CronSim(text, start, reverse=True), 20))
-        cron, at, ours = Cron(text), start, []
+        foreign = list(islice(CronSim(text, start, reverse=True), 20))
+        cron, at, own = Cron(text), start, []
         for _ in range(20):
             at = cron.previous_before(at)  # type: ignore[assignment]
-            ours.append(at)
-        assert ours == theirs, text
+            own.append(at)
+        assert own == foreign, text

@@ -93,7 +93,7 @@ def test_a_refusal_names_the_token_its_field_and_what_is_allowed(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("0 9 * * mon-fryday", "; for 'fryday' write 'fri'"),
         ("0 9 * * Monday", "; for 'monday' write 'mon'"),
@@ -104,10 +104,10 @@ def test_a_refusal_names_the_token_its_field_and_what_is_allowed(
         ("0 9 * * mon-fri-sat", ", H"),
     ],
 )
-def test_a_misspelled_name_gets_a_suggestion(text: str, said: str) -> None:
+def test_a_misspelled_name_gets_a_suggestion(text: str, message: str) -> None:
     with pytest.raises(InvalidWhen) as refused:
         Cron(text)
-    assert str(refused.value).endswith(said)
+    assert str(refused.value).endswith(message)
 
 
 @pytest.mark.parametrize(

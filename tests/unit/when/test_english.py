@@ -308,9 +308,12 @@ def test_no_rule_is_suggested_for_an_invalid_time(given: str, why: str) -> None:
 def test_a_second_weekday_is_ambiguous() -> None:
     with pytest.raises(InvalidWhen) as refused:
         parse_when("every second monday at 9:00")
-    told = re.findall("'([^']*)'", str(refused.value))
-    assert told[1:] == ["every 14d; since=start; start=2026-01-05T09:00:00Z", "monthly on the second monday at 9:00"]
-    assert all(parse_when(rule) for rule in told[1:])
+    expected = re.findall("'([^']*)'", str(refused.value))
+    assert expected[1:] == [
+        "every 14d; since=start; start=2026-01-05T09:00:00Z",
+        "monthly on the second monday at 9:00",
+    ]
+    assert all(parse_when(rule) for rule in expected[1:])
 
 
 @pytest.mark.parametrize("given", ["14d at 9:00", "1d at 9:00", "9:00", "at 9:00"])
@@ -328,7 +331,7 @@ def test_an_incomplete_sentence_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("daily at 9:00 in Berlin", "'Berlin' is not a time zone"),
         ("daily at 9:00 Europe/Bärlin", "'europe/bärlin' in"),
@@ -344,8 +347,8 @@ def test_an_incomplete_sentence_is_refused(text: str) -> None:
         ("mondays " * TEXT_LONGEST, "too long"),
     ],
 )
-def test_an_impossible_rule_in_a_sentence_is_refused(text: str, told: str) -> None:
-    with pytest.raises((InvalidWhen, InvalidDuration), match=told):
+def test_an_impossible_rule_in_a_sentence_is_refused(text: str, expected: str) -> None:
+    with pytest.raises((InvalidWhen, InvalidDuration), match=expected):
         parse_when(text)
 
 

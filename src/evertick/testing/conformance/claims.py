@@ -206,8 +206,8 @@ class Claims:
         node = await bench.node()
         slow = await bench.enqueue(queue="slow")
         unknown = await bench.enqueue(task="unknown")
-        mine = await bench.enqueue()
-        assert [run.id for run in (await bench.claim(node)).runs] == [mine.id]
+        own = await bench.enqueue()
+        assert [run.id for run in (await bench.claim(node)).runs] == [own.id]
         answer = await bench.claim(node)
         assert (answer.runs, answer.next_due_at) == ([], None)
         assert await bench.state(slow.id) is State.WAITING

@@ -86,8 +86,8 @@ class Feed:
     async def test_each_app_has_its_own_feed(self, bench: Bench) -> None:
         await bench.store.keep_feed(APP, _KEPT)
         await bench.store.keep_feed(OTHER_APP, _KEPT)
-        mine, other = await bench.enqueue(), await bench.enqueue(app=OTHER_APP)
-        assert [event.run_id for event in _events(await read_feed(bench))] == [mine.id]
+        own, other = await bench.enqueue(), await bench.enqueue(app=OTHER_APP)
+        assert [event.run_id for event in _events(await read_feed(bench))] == [own.id]
         assert [event.run_id for event in _events(await read_feed(bench, app=OTHER_APP))] == [other.id]
 
     async def test_changing_how_long_the_feed_is_kept_leaves_cursors_valid(self, bench: Bench) -> None:

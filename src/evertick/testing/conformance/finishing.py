@@ -489,18 +489,18 @@ class Finishing:
 
     async def test_a_note_about_a_run_that_the_node_does_not_hold_is_not_written(self, bench: Bench) -> None:
         node, other = await bench.node(), await bench.node()
-        mine, gone = await bench.hold(node), await bench.hold(node)
+        own, gone = await bench.hold(node), await bench.hold(node)
         await bench.end(node, gone, verdict=Verdict.FAILED)
-        theirs = await bench.hold(other)
-        stale = msgspec.structs.replace(mine, fence=mine.fence - 1)
+        foreign = await bench.hold(other)
+        stale = msgspec.structs.replace(own, fence=own.fence - 1)
         text = ((1, "info", "a line"),)
-        notes = [Note(id=run.id, fence=run.fence, progress=0.5, lines=text) for run in (gone, theirs, mine)]
-        assert sorted(await bench.store.note(APP, node, notes)) == sorted([gone.id, theirs.id])
-        assert await bench.note(node, stale, progress=0.9, lines=text, seq=1) == [mine.id]
-        assert await bench.store.log(APP, gone.id) == await bench.store.log(APP, theirs.id) == []
-        assert (await bench.run(theirs.id)).progress is None
-        assert (await bench.run(mine.id)).progress == 0.5
-        assert len(await bench.store.log(APP, mine.id)) == 1
+        notes = [Note(id=run.id, fence=run.fence, progress=0.5, lines=text) for run in (gone, foreign, own)]
+        assert sorted(await bench.store.note(APP, node, notes)) == sorted([gone.id, foreign.id])
+        assert await bench.note(node, stale, progress=0.9, lines=text, seq=1) == [own.id]
+        assert await bench.store.log(APP, gone.id) == await bench.store.log(APP, foreign.id) == []
+        assert (await bench.run(foreign.id)).progress is None
+        assert (await bench.run(own.id)).progress == 0.5
+        assert len(await bench.store.log(APP, own.id)) == 1
 
     async def test_a_note_that_cannot_be_written_does_not_stop_the_others_of_its_batch(self, bench: Bench) -> None:
         node = await bench.node()

@@ -120,9 +120,9 @@ class Limits:
         tasks = {TASK: at_once(1)}
         await enqueue(bench, 1)
         assert len(await claimed(bench, await bench.node(), tasks)) == 1
-        theirs = await bench.node(app=OTHER_APP)
+        foreign = await bench.node(app=OTHER_APP)
         await bench.enqueue(app=OTHER_APP)
-        assert len((await bench.claim(theirs, tasks=tasks, app=OTHER_APP)).runs) == 1
+        assert len((await bench.claim(foreign, tasks=tasks, app=OTHER_APP)).runs) == 1
 
     @pytest.mark.parametrize("kind", ["done", "retry", "release", "park"])
     async def test_every_end_of_a_claim_frees_its_place_in_the_limit(self, bench: Bench, kind: str) -> None:
@@ -326,10 +326,10 @@ class Limits:
         [running] = (await bench.claim(node, tasks=tasks)).runs if await enqueue(bench, 1) else []
         everything = {**tasks, FREE: at_once(1, "db", FREE)}
         foreign = [*await enqueue(bench, 1, task=FREE), *await enqueue(bench, 1, queue="elsewhere")]
-        mine = await enqueue(bench, 1)
+        own = await enqueue(bench, 1)
         assert (await bench.claim(node, tasks=everything, queues=["default", "elsewhere"])).runs == []
         await bench.finish(node, an_outcome(running))
-        assert await claimed(bench, node, tasks) == mine
+        assert await claimed(bench, node, tasks) == own
         assert await states(bench, foreign) == [State.WAITING] * 2
 
     async def test_a_run_blocked_by_a_limit_is_live_for_overlap(self, bench: Bench) -> None:

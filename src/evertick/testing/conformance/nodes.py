@@ -89,8 +89,8 @@ class Nodes:
 
     async def test_a_node_that_joins_again_replaces_its_tasks_queues_and_declarations(self, bench: Bench) -> None:
         node = await bench.node(tasks={TASK: TaskTerms(), "old": TaskTerms()}, declares={"nightly": "1", "old": "1"})
-        mine, old = await bench.enqueue(), await bench.enqueue(task="old")
-        await bench.hold(node, mine.id)
+        own, old = await bench.enqueue(), await bench.enqueue(task="old")
+        await bench.hold(node, own.id)
         again = NodeJoin(
             id=node,
             name="node",
@@ -106,7 +106,7 @@ class Nodes:
         assert (set(found.tasks), found.declares) == ({TASK, "new"}, {"nightly": "2", "new": "1"})
         assert list(found.queues) == ["default", "slow"]
         # It keeps the runs it holds. Runs of tasks that it does not know any more wait for other nodes.
-        assert [owned.id for owned in await bench.store.owned(APP, node)] == [mine.id]
+        assert [owned.id for owned in await bench.store.owned(APP, node)] == [own.id]
         assert await bench.store.park_unknown(APP, 10) == 1
         [parked] = await bench.store.runs(APP, RunFilter(ids=(old.id,)))
         assert (parked.state, parked.reason) == (State.PARKED, Reason.UNKNOWN_TASK)

@@ -99,14 +99,14 @@ class Outbox:
         assert [(each.id, each.is_new) for each in answers] == [(first.id, True), (first.id, False)]
 
     async def test_apps_do_not_see_each_others_messages_and_keys(self, bench: Bench) -> None:
-        [mine] = await bench.store.send(APP, [a_message(key="k")])
-        [theirs] = await bench.store.send(OTHER_APP, [a_message(key="k")])
-        assert (mine.is_new, theirs.is_new) == (True, True)
-        assert [each.id for each in await found(bench)] == [mine.id]
+        [own_message] = await bench.store.send(APP, [a_message(key="k")])
+        [foreign] = await bench.store.send(OTHER_APP, [a_message(key="k")])
+        assert (own_message.is_new, foreign.is_new) == (True, True)
+        assert [each.id for each in await found(bench)] == [own_message.id]
         node = await bench.node(app=OTHER_APP)
-        assert [each.id for each in (await claim(bench, node, app=OTHER_APP)).messages] == [theirs.id]
-        assert await bench.store.drop_messages(APP, [theirs.id]) == []
-        assert await bench.store.retry_messages(APP, [theirs.id]) == []
+        assert [each.id for each in (await claim(bench, node, app=OTHER_APP)).messages] == [foreign.id]
+        assert await bench.store.drop_messages(APP, [foreign.id]) == []
+        assert await bench.store.retry_messages(APP, [foreign.id]) == []
 
     # --- claims
 

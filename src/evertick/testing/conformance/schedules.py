@@ -407,30 +407,30 @@ class Schedules:
     # --- apps
 
     async def test_the_same_key_in_two_apps_is_two_schedules(self, bench: Bench) -> None:
-        mine = await bench.add(priority=1)
-        theirs = await bench.add(app=OTHER_APP, priority=2)
-        assert mine.id != theirs.id
-        assert await bench.change("remove", mine)
-        assert await bench.stored(app=OTHER_APP) == theirs
+        own = await bench.add(priority=1)
+        foreign = await bench.add(app=OTHER_APP, priority=2)
+        assert own.id != foreign.id
+        assert await bench.change("remove", own)
+        assert await bench.stored(app=OTHER_APP) == foreign
 
     async def test_no_app_reads_the_schedules_of_another(self, bench: Bench) -> None:
-        mine = await bench.add(declared=_declared())
+        own = await bench.add(declared=_declared())
         await bench.store.put_calendar(APP, "holidays", "1", b"mine")
         due = await bench.store.due_schedules(OTHER_APP, 10)
         assert (due.schedules, due.next_at) == ([], None)
-        assert await bench.store.stored_schedules(OTHER_APP, ids=[mine.id], keys=["nightly"]) == []
+        assert await bench.store.stored_schedules(OTHER_APP, ids=[own.id], keys=["nightly"]) == []
         assert await bench.store.declared_schedules(OTHER_APP) == []
         assert await bench.store.schedules(OTHER_APP, ScheduleFilter()) == []
         assert await bench.store.calendars(OTHER_APP) == {}
 
     async def test_no_app_writes_the_schedules_of_another(self, bench: Bench) -> None:
-        mine = await bench.add()
-        plan = an_advance(mine, a_fire(mine), gaps=(a_gap(1, 2),))
+        own = await bench.add()
+        plan = an_advance(own, a_fire(own), gaps=(a_gap(1, 2),))
         assert (await bench.store.record_fires(OTHER_APP, None, [plan])).taken == [False]
         change = Change(key="nightly", kind="edit", settle=plan, definition=a_definition(priority=9))
         assert await bench.store.change_schedules(OTHER_APP, [change]) == [False]
         await bench.store.put_calendar(OTHER_APP, "holidays", "1", b"theirs")
-        assert await bench.stored() == mine
+        assert await bench.stored() == own
         assert await bench.runs() == await bench.runs(app=OTHER_APP) == []
         assert await bench.store.calendars(APP) == {}
 
@@ -488,10 +488,10 @@ class Schedules:
         assert await bench.state(run.id) is State.PARKED
 
     async def test_a_unique_key_is_unique_within_its_app(self, bench: Bench) -> None:
-        mine = await bench.enqueue(unique_key="k")
-        theirs = await bench.enqueue(unique_key="k", app=OTHER_APP)
-        assert mine.id != theirs.id
-        assert theirs.is_new
+        own = await bench.enqueue(unique_key="k")
+        foreign = await bench.enqueue(unique_key="k", app=OTHER_APP)
+        assert own.id != foreign.id
+        assert foreign.is_new
 
     async def test_names_are_never_part_of_a_statement(self, bench: Bench) -> None:
         odd = 'o\'; DROP TABLE "runs" -- %s $1 ? {x} \\ ü 漢'
@@ -654,10 +654,10 @@ class Overrides:
 
     async def test_only_a_fire_of_the_schedule_itself_can_be_undone(self, bench: Bench) -> None:
         schedule, other = await bench.add(), await bench.add("other")
-        theirs = await bench.fire(other)
+        foreign = await bench.fire(other)
         by_hand = await bench.fire(schedule, cause=Cause.TRIGGER)
         before = await bench.stored()
-        for run in (theirs, by_hand, "unknown"):
+        for run in (foreign, by_hand, "unknown"):
             assert (await bench.record(an_advance(before, undoes_run=run))).taken == [False]
         assert await bench.stored() == before
 

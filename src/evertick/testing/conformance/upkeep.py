@@ -61,12 +61,12 @@ class Upkeep:
         assert await bench.store.park_unknown(APP, 2) == 0
 
     async def test_a_node_that_joins_frees_parked_runs_that_it_can_run(self, bench: Bench) -> None:
-        mine, other = await bench.enqueue(), await bench.enqueue(task="mail")
+        own, other = await bench.enqueue(), await bench.enqueue(task="mail")
         await bench.store.park_unknown(APP, 10)
         node = await bench.node()
-        assert await bench.state(mine.id) is State.WAITING
+        assert await bench.state(own.id) is State.WAITING
         assert await bench.state(other.id) is State.PARKED
-        assert (await bench.hold(node, mine.id)).attempts == 0
+        assert (await bench.hold(node, own.id)).attempts == 0
 
     async def test_a_freed_run_loses_the_reason_it_was_parked_for(self, bench: Bench) -> None:
         run = await bench.enqueue()
