@@ -1,6 +1,6 @@
 """The pytest plugin: a kit per test, closed when the test has ended.
 
-pytest loads this file in every run of everybody who has Evertick installed, so it imports nothing but pytest; the kit
+pytest loads this file in every run wherever Evertick is installed, so it imports nothing but pytest; the kit
 is loaded by the first test that asks for one. It needs no asyncio plugin and gets along with any: the fixtures are
 plain, and an async test is closed on its own event loop, right after the test and before that loop is.
 """
