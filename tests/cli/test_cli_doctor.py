@@ -21,7 +21,7 @@ def test_a_well_kept_app_has_nothing_wrong(tmp_path, evertick):
     with scheduler:
         is_up.set()
         result = evertick("doctor", "--database", url)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing is wrong\n", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "no problems found\n", "")
 
 
 def test_each_finding_has_a_severity_what_is_so_and_the_fix(database, evertick):
@@ -130,11 +130,11 @@ def test_what_a_node_that_has_gone_declared_is_told_by_doctor_why_and_show_until
     (found,) = json.loads(after.stdout)
     assert (found["check"], found["about"]) == ("left_behind", ["report"])
     assert "every 3h" in found["what"]
-    assert "a node that has gone" in found["what"]
+    assert "a node that has ended" in found["what"]
     assert found["fix"].startswith("restart one of the live nodes")
-    assert "live nodes declare it otherwise" in why.stdout
-    assert "live ones declare it otherwise" in show.stdout
-    assert mended.stdout == "nothing is wrong\n"
+    assert "live nodes declare it differently" in why.stdout
+    assert "live nodes declare it differently" in show.stdout
+    assert mended.stdout == "no problems found\n"
 
 
 def nothing() -> None: ...

@@ -25,7 +25,7 @@ def test_an_error_names_commands_and_flags_instead_of_calls_and_arguments(databa
     )
     result = evertick("backfill", "report", "--from", "1000d", "--dry-run")
     assert result.stderr.startswith("error: --from: ")
-    assert result.stderr.endswith("begin later, or let the nodes keep it longer (retention=)\n")
+    assert result.stderr.endswith("start later, or raise retention= on the nodes\n")
     refused = Refused("trigger() is no part of the fix", fix="call my_trigger() or trigger()")
     assert phrased(refused) == "trigger() is no part of the fix; call my_trigger() or `evertick trigger`"
 
@@ -122,9 +122,9 @@ def test_what_is_told_of_a_run_goes_by_the_clock_of_its_schedule(database, ask, 
     for word in (failed["id"], failed["id"][:18]):
         text = evertick("show", word).stdout
         assert set(re.findall(r"\d\d:\d\d:\d\d(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)) <= {"+01:00", "+02:00"}
-        assert re.search(r"^Now +it has ended 20\S+ \S+ Europe/Berlin: ", evertick("why", word).stdout, re.MULTILINE)
+        assert re.search(r"^Now +it ended at 20\S+ \S+ Europe/Berlin: ", evertick("why", word).stdout, re.MULTILINE)
     # A task may be that of many schedules.
-    assert re.search(r"ended 20\S+ \d\d:\d\d:\d\d( UTC|[+-]\d\d:\d\d): ", evertick("why", "print_it").stdout)
+    assert re.search(r"ended at 20\S+ \d\d:\d\d:\d\d( UTC|[+-]\d\d:\d\d): ", evertick("why", "print_it").stdout)
 
 
 def test_nodes_of_one_name_are_told_apart_by_the_end_of_their_ids(tmp_path, evertick, ask):

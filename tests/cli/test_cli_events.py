@@ -35,7 +35,7 @@ def test_events_are_told_a_line_each_with_a_hint_from_where_to_go_on(url, everti
     assert result.exit_code == 0
     told = [line.split("  ", 1)[1].split() for line in result.stdout.splitlines()]
     assert told == [["schedule.added", "report"], ["schedule.paused", "report", "no", "paper"]]
-    assert result.stderr.startswith("go on with --after ")
+    assert result.stderr.startswith("continue with --after ")
     cursor = result.stderr.split()[-1]
     assert evertick("events", "--after", cursor).stdout == ""
 
@@ -52,7 +52,7 @@ def test_events_are_chosen_by_kind_schedule_and_time(url, evertick):
     ]
     assert lines(evertick("events", "--schedule", "other", "--json")) == []
     assert len(lines(evertick("events", "--since", "5m", "--json"))) == 2
-    assert "nothing of that kind" in evertick("events", "--schedule", "other").stderr
+    assert "no matching events" in evertick("events", "--schedule", "other").stderr
 
 
 def test_events_end_after_so_many_and_go_on_behind_them(url, evertick):
@@ -66,9 +66,7 @@ def test_events_end_after_so_many_and_go_on_behind_them(url, evertick):
 
 def test_what_is_written_wrongly_is_answered_in_flags(url, evertick):
     result = evertick("events", "--after", "abc")
-    assert result.stderr.startswith(
-        "error: --after: 'abc' is no cursor; write the cursor that an earlier call has ended"
-    )
+    assert result.stderr.startswith("error: --after: 'abc' is no cursor; write the cursor that an earlier call ended")
 
 
 def test_following_tells_what_happens_from_now_on(url, start):
@@ -97,7 +95,7 @@ def test_the_feed_is_turned_on_and_off(database, evertick):
     assert evertick("events", "--keep", "7d").stderr == "events are kept for 7d from now on\n"
     assert evertick("pause", "report").exit_code == 0
     assert "schedule.paused" in evertick("events").stdout
-    assert evertick("events", "--keep", "off").stderr == "app 'default' keeps no feed any more\n"
+    assert evertick("events", "--keep", "off").stderr == "the feed of app 'default' is off\n"
     assert evertick("events").exit_code == 1
     assert evertick("events", "--keep", "7d", "--follow").exit_code == 2
 
@@ -118,14 +116,14 @@ def test_a_feed_that_is_off_is_turned_on_by_a_command_that_names_the_app(url, ev
 
 def test_nothing_to_tell_is_not_blamed_on_a_kind_that_nobody_has_named(url, evertick):
     cursor = evertick("events").stderr.split()[-1]
-    assert evertick("events", "--after", cursor).stderr.startswith("nothing to tell; go on with --after ")
+    assert evertick("events", "--after", cursor).stderr.startswith("no events; continue with --after ")
 
 
 @pytest.mark.parametrize(("given", "like"), [("7", "'7d'"), ("a week", "'7d'")])
 def test_a_wrong_time_to_keep_events_is_told_with_its_flag_and_days(url, evertick, given, like):
     result = evertick("events", "--keep", given)
     assert result.exit_code == 2
-    assert f"'--keep': {given!r} is no duration; write it like {like}, or 'off'" in result.stderr
+    assert f"'--keep': {given!r} is not a duration; write it like {like}, or 'off'" in result.stderr
 
 
 def test_an_option_without_its_value_points_to_the_help_of_its_command(url, evertick):

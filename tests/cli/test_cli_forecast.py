@@ -99,7 +99,7 @@ def test_the_hours_are_those_of_the_zone_that_is_asked_for(herd, ask):
 def test_where_nothing_is_to_come_that_is_said(herd, evertick):
     result = evertick("forecast", "--app", "other")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "nothing is going to fire in app 'other' for this question\n"
+    assert result.stderr == "no schedule of app 'other' that matches will fire\n"
 
 
 def test_the_picture_is_well_formed_with_a_title_a_legend_and_no_script(herd, evertick, tmp_path):

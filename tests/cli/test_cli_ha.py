@@ -126,11 +126,11 @@ def test_lines_by_kind_and_a_bound_on_schedules(database: str, evertick: Callabl
     result = evertick("ha", "--kind", "schedule", "--limit", "1")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["KIND", "schedule"]
-    assert "1 of 3 schedules are shown, more with --limit" in result.stderr
+    assert "1 of 3 schedules are listed, more with --limit" in result.stderr
     assert "live nodes of app default: 0" in result.stderr
     loops = evertick("ha", "--kind", "loop").stdout.splitlines()
     assert len(loops) == 1 + len(LOOPS)
-    assert "nobody" in loops[1]
+    assert "no node" in loops[1]
 
 
 def test_a_trigger_of_what_is_for_every_node_names_all_runs(

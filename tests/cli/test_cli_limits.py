@@ -34,5 +34,5 @@ def test_show_and_history_say_what_a_run_waits_for(
         shown, listed = evertick("show", held.id).stdout, evertick("history").stdout
         may_end.set()
     assert "blocked (concurrency)" in shown
-    assert "as many runs of 'press' are at work as may be at once" in shown
+    assert "the concurrency limit of 'press' is reached" in shown
     assert "concurrency" in listed

@@ -116,7 +116,7 @@ def test_a_run_that_has_logged_nothing_says_so_and_an_unknown_one_is_an_error(da
     (run,) = (row for row in ask("history", "report") if row["kind"] == "run")
     result = evertick("logs", run["id"])
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"run {run['id']} has logged nothing\n"
+    assert result.stderr == f"run {run['id']} has no log lines\n"
     result = evertick("logs", "nope")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: there is no schedule or run 'nope'")

@@ -87,7 +87,7 @@ def test_a_dead_message_is_listed_with_its_key_and_its_whole_error(tmp_path, nar
     assert head.split() == ["MESSAGE", "CHANNEL", "STATE", "KEY", "ERROR"]
     assert line.endswith("order-7")
     assert error.rstrip() == "    ConnectionError: nobody answers at all, however long one waits"
-    assert advice == "the whole of an error: evertick outbox show MESSAGE"
+    assert advice == "the full traceback of an error: evertick outbox show MESSAGE"
     shown = narrow(url, "outbox", "show", line.split()[0])
     assert any(text.startswith("    File ") for text in shown), "the frames of a traceback are set in"
 
@@ -175,7 +175,7 @@ def test_what_cannot_fit_is_cut_where_it_is_widest():
 
 def test_whoever_names_no_ledger_is_told_which_one_it_is(database, tmp_path, narrow, evertick, monkeypatch):
     assert (tmp_path / "evertick.db").exists()
-    told = "(ledger: sqlite:///evertick.db; name another with --database)"
+    told = "(ledger: sqlite:///evertick.db; --database names another)"
     assert narrow(None, "list")[0] == told
     monkeypatch.chdir(tmp_path)
     # One that is empty names none either.

@@ -28,15 +28,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Elapsed:
 
 
 def test_a_line_comes_now_and_then_and_not_for_every_step(clock, capsys):
-    with progress("pages given back") as report:
+    with progress("pages freed") as report:
         for done in range(0, 30_000, 1_000):
             clock.seconds += 0.5
             report(done, 30_000)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "pages given back: 9,000 of 30,000",
-        "pages given back: 19,000 of 30,000",
-        "pages given back: 29,000 of 30,000",
+        "pages freed: 9,000 of 30,000",
+        "pages freed: 19,000 of 30,000",
+        "pages freed: 29,000 of 30,000",
     ]
 
 

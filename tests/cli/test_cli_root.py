@@ -131,8 +131,8 @@ def test_a_bad_database_url_is_a_mistake_of_usage(tmp_path, monkeypatch, evertic
 def test_an_option_of_commands_before_the_command_is_told_where_it_goes(evertick):
     result = evertick("--database", "sqlite:///evertick.db", "list")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "write it behind the command, like `evertick list --database …`" in result.stderr
-    assert "behind the command" not in evertick("--bogus", "list").stderr
+    assert "write it after the command, like `evertick list --database …`" in result.stderr
+    assert "after the command" not in evertick("--bogus", "list").stderr
 
 
 def test_an_unexpected_error_is_one_sentence_too(database, evertick, monkeypatch):
@@ -143,7 +143,7 @@ def test_an_unexpected_error_is_one_sentence_too(database, evertick, monkeypatch
     result = evertick("nodes")
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: unexpected ZeroDivisionError: by zero; set EVERTICK_TRACEBACK=1 to see where it comes from\n"
+        "error: unexpected ZeroDivisionError: by zero; set EVERTICK_TRACEBACK=1 to see the traceback\n"
     )
 
 

@@ -153,7 +153,7 @@ def test_a_broker_that_is_away_is_told_however_often_it_is_tried_again_and_so_is
             job.sync.enqueue()
             away = until(lambda: evertick("status", *flags), lambda result: "redis" in result.stdout)
             assert away.exit_code == 1
-            assert away.stdout.startswith("WARNING: channel redis: the oldest message is tried in vain for ")
+            assert away.stdout.startswith("WARNING: channel redis: the oldest message has failed for ")
             # Also right after a try, when the next one is yet to come.
             [message] = scheduler.sync.messages(channel="redis")
             again = until(
@@ -252,7 +252,7 @@ def test_the_daemon_of_a_configuration_is_told_with_it(tmp_path: Path, node: Sch
     result = evertick("status", "--config", str(config))
     assert result.exit_code == 1
     assert "the new configuration of the daemon does not hold: evertick.toml:3: x" in result.stdout
-    words = r"^Daemon +process 1 of /etc/evertick.toml, read again .* ago, but what is new does not hold$"
+    words = r"^Daemon +process 1 of /etc/evertick.toml, reloaded .* ago, new configuration rejected$"
     assert re.search(words, result.stdout, re.MULTILINE)
     # One that keeps another ledger in the same directory is not meant.
     write_report(tmp_path / "state", msgspec.structs.replace(report, app="other", problems=("theirs",)))
@@ -331,7 +331,7 @@ def test_lost_runs_are_told_apart_from_failed_ones_with_advice_of_their_own() ->
     failed, lost = problems_of(msgspec.structs.replace(WELL, pulse=pulse), LIMITS)
     assert failed.what == "2 runs failed in the last hour: report"
     assert lost.what == "1 run was lost in the last hour: backup"
-    assert "how far a lost run came is unknown" in lost.fix
+    assert "the outcome of a lost run is unknown" in lost.fix
     assert "rerun --failed" not in lost.fix
     _, words = graded({"lost": {"backup": 2}})
     assert words == ["2 runs were lost in the last hour: backup"]
@@ -354,7 +354,7 @@ def test_a_silent_node_is_a_warning_and_the_last_one_critical() -> None:
     beat = {"beat_at": NOW - timedelta(seconds=90), "lease_until": NOW - timedelta(seconds=75)}
     silent = msgspec.structs.replace(BOX, id="b", name="quiet", **beat)
     grade, words = graded(nodes=[BOX, silent])
-    assert (grade, words) == (Grade.WARNING, ["node quiet is silent for 1 min 30 s, its lease has run out"])
+    assert (grade, words) == (Grade.WARNING, ["node quiet is silent for 1 min 30 s, and its lease has expired"])
     assert graded(nodes=[silent])[0] == Grade.CRITICAL
 
 
@@ -367,11 +367,11 @@ def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
     channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=2, oldest_due_at=due)
     grade, words = graded(channels=[channel])
     assert grade == Grade.WARNING
-    assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 messages given up"]
+    assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 dead messages"]
     # As a message stands that is tried again and again: its next try is yet to come.
     soon = to_us(NOW + timedelta(seconds=20))
     channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=0, oldest_due_at=soon, oldest_failing_at=due)
-    words = ["channel redis: the oldest message is tried in vain for 5 min"]
+    words = ["channel redis: the oldest message has failed for 5 min"]
     assert graded(channels=[channel]) == (Grade.WARNING, words)
     since = NOW - timedelta(minutes=20)
     untaken = Dispatched(to="nats", mode="ack", at=since, pushed_at=since, taken_at=None, until=None)

@@ -348,7 +348,7 @@ def test_a_backfill_whose_process_is_killed_is_finished_by_the_next_one(tmp_path
 
 async def test_moments_to_come_are_refused(world: World) -> None:
     await world.add()
-    with pytest.raises(InvalidInput, match=r"end: 2026-01-10T01:00:00Z is still to come.*now at the latest"):
+    with pytest.raises(InvalidInput, match=r"end: 2026-01-10T01:00:00Z is in the future.*pass a past moment, or now"):
         await world.scheduler.backfill("k", START, START + HOUR)
 
 
@@ -363,7 +363,7 @@ async def test_a_stretch_that_ends_before_it_begins_is_refused_where_it_is_writt
 
 async def test_too_many_moments_are_refused_with_their_exact_number(world: World) -> None:
     await world.add("* * * * *")
-    with pytest.raises(InvalidInput, match=r"has 10,001 moments from .*, and at most 10,000 are backfilled at once"):
+    with pytest.raises(InvalidInput, match=r"has 10,001 moments from .*, more than the limit of 10,000"):
         await world.scheduler.backfill("k", START - timedelta(minutes=10_000), START)
     with pytest.raises(InvalidInput, match=r"has 4 moments .* at most 3 "):
         await world.scheduler.backfill("k", START - timedelta(minutes=3), START, limit=3)
@@ -381,7 +381,7 @@ async def test_what_history_would_forget_at_once_is_refused() -> None:
     scheduler = Scheduler("sqlite://", retention="7d", concurrency=0)
     await scheduler.add(key="k", when="0 * * * *", task="job")
     now = datetime.now(UTC)
-    with pytest.raises(InvalidInput, match=r"longer ago than history is kept \(7d\).*or raise retention"):
+    with pytest.raises(InvalidInput, match=r"older than the retention of history \(7d\).*or raise retention"):
         await scheduler.backfill("k", now - timedelta(days=8), now)
     await scheduler.close()
 

@@ -122,9 +122,9 @@ async def test_one_that_somebody_pauses_meanwhile_keeps_their_note(
 
 async def test_no_label_means_nothing_unless_everything_is_said(scheduler: Scheduler) -> None:
     for change in (scheduler.pause_many, scheduler.resume_many):
-        with pytest.raises(InvalidInput, match="name one, or write everything=True"):
+        with pytest.raises(InvalidInput, match="pass a label, or everything=True"):
             await change()
-        with pytest.raises(InvalidInput, match="name one, or write everything=True"):
+        with pytest.raises(InvalidInput, match="pass a label, or everything=True"):
             await change(labels={})
         with pytest.raises(InvalidInput, match="leave out one of them"):
             await change(labels={"team": "ops"}, everything=True)

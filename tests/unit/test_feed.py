@@ -119,7 +119,7 @@ async def test_a_reader_waits_for_a_store_that_is_away(
 
     monkeypatch.setattr(store, "feed", feed)
     assert keys(await following(scheduler, 1)) == ["a"]
-    assert "the feed waits for the store: it restarts" in caplog.text
+    assert "feed: store unavailable, retrying: it restarts" in caplog.text
 
 
 async def test_turning_it_off_and_on_refuses_the_cursors_of_before(scheduler: Scheduler) -> None:
@@ -175,8 +175,8 @@ def test_there_is_a_plain_form() -> None:
         ({"after": f"a.{10**18}.1.0"}, "is no cursor"),
         ({"after": 7}, "after: 7 is no cursor"),
         ({"kinds": "run.finished"}, r"pass a list, e\.g\. kinds=\['run\.finished'\]"),
-        ({"kinds": ["run.done"]}, "'run.done' is no kind of event; there are run.recorded"),
-        ({"since": datetime(2026, 1, 1)}, "since: .* is no datetime with a zone"),
+        ({"kinds": ["run.done"]}, "'run.done' is not a kind of event; the kinds are run.recorded"),
+        ({"since": datetime(2026, 1, 1)}, "since: .* is not a datetime with a zone"),
         ({"schedule": ""}, "schedule: '' must have 1 to 200 characters"),
     ],
 )

@@ -383,7 +383,7 @@ def test_an_argument_that_is_no_utf_8_is_refused_in_a_sentence(arguments: list[b
     )
     assert answer.returncode == 2
     assert "\\udce9" in answer.stderr.decode()
-    assert "is no UTF-8 text, or has control characters; write it as plain text" in answer.stderr.decode()
+    assert "is not UTF-8 text, or has control characters; write it as plain text" in answer.stderr.decode()
     assert len(answer.stderr.splitlines()) == 1
 
 
