@@ -525,7 +525,7 @@ async def test_an_untaken_run_names_its_queue_and_the_command_that_serves_it(ben
     assert run.dispatched is not None
     assert (run.dispatched.to, run.dispatched.queue, run.dispatched.served_by) == (broker, bench.own, served_by)
     assert f"was dispatched to the queue {bench.own!r} of {broker!r} at " in words
-    assert f"not taken by a worker yet (one is started by `{served_by}`)" in words
+    assert f"not taken by a worker yet (start one with `{served_by}`)" in words
 
 
 @pytest.mark.parametrize(

@@ -292,11 +292,11 @@ async def test_the_log_has_the_error_of_a_failed_run(on_redis: Bench, redis_work
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--driver", "q", "--", "true"], "say where the queue is"),
-        (["--redis", "redis://h", "--nats", "nats://h", "--driver", "q", "--", "true"], "say where the queue is"),
-        (["--redis", "redis://h", "--driver", "q"], "say what to do for a run"),
-        (["--redis", "redis://h", "--driver", "q", "--tasks", "a:b", "--", "true"], "say what to do for a run"),
-        (["--redis", "redis://h", "--driver", "q", "--", "./buidl.sh"], "there is no program './buidl.sh'"),
+        (["--driver", "q", "--", "true"], "no broker is named"),
+        (["--redis", "redis://h", "--nats", "nats://h", "--driver", "q", "--", "true"], "name one broker"),
+        (["--redis", "redis://h", "--driver", "q"], "name what does a run"),
+        (["--redis", "redis://h", "--driver", "q", "--tasks", "a:b", "--", "true"], "name what does a run"),
+        (["--redis", "redis://h", "--driver", "q", "--", "./buidl.sh"], "there is no executable program './buidl.sh'"),
         (["--redis", "h:6379", "--driver", "q", "--", "true"], "--redis: redis.url: 'h:6379' is no URL of a"),
         (["--nats", "h:4222", "--driver", "q", "--", "true"], "--nats: nats.url: 'h:4222' is no URL of a"),
         (["--redis", "redis://h", "--driver", "q q", "--", "true"], "--driver: 'q q' is not a valid queue name"),
@@ -323,7 +323,7 @@ def test_without_the_package_of_its_broker_the_extra_is_named(broker: str, tmp_p
         [sys.executable, "-c", without, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"error: a worker of {broker} cannot be started (")
+    assert done.stderr.startswith(f"error: the packages for a worker of {broker} are missing (")
     assert f"pip install 'evertick[{broker}]'" in done.stderr
 
 
@@ -333,18 +333,18 @@ def test_without_the_package_of_its_broker_the_extra_is_named(broker: str, tmp_p
         (
             '[redis]\nurl = "redis://h"\n[nats]\nurl = "nats://h"',
             [],
-            "evertick.toml names a Redis and a NATS; say which",
+            "evertick.toml has a Redis and a NATS; name one",
         ),
         ('[database]\nurl = "sqlite:///x.db"', [], "url or address under [redis] or [nats]"),
         ('[redis]\nurl = "redis://h"', ["--broker", "nats"], "url or address under [nats] in a configuration"),
         ('[nats]\nurl = "nats://h"\npassword = "x"', [], "evertick.toml:3: nats.password: nats.url names no user"),
         ('[redis]\nadress = "h"', [], "evertick.toml:2: redis.adress: no such key"),
-        ('[nats]\nurl = "nats://h"', ["--stream"], "--stream is about queues in Redis"),
-        ('[redis]\nurl = "redis://h"', ["--ca", "evertick.toml"], "say whose files these are"),
+        ('[nats]\nurl = "nats://h"', ["--stream"], "--stream applies to Redis only"),
+        ('[redis]\nurl = "redis://h"', ["--ca", "evertick.toml"], "name the broker of these files"),
         (
             '[redis]\nurl = "redis://h"',
             ["--broker", "redis", "--credentials", "evertick.toml"],
-            "--credentials is about",
+            "--credentials applies to",
         ),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_backfill_without_a_node_says_that_it_waits_and_ctrl_c_shows_its_progr
         process = start("backfill", "lonely", "--from", "72h", env={"EVERTICK_DATABASE": url})
         assert process.stderr.readline() == (
             "note: no live node knows the task 'nobody_has_it' and works on the queue 'default'; "
-            "this waits until one is started, Ctrl-C breaks it off\n"
+            "this waits until one is started, Ctrl-C ends it\n"
         )
         if made:
             _wait_for_run(url)
@@ -73,7 +73,7 @@ def test_a_backfill_without_a_node_says_that_it_waits_and_ctrl_c_shows_its_progr
         output, errors = process.communicate()
         assert (process.returncode, output) == (130, "")
         assert re.fullmatch(
-            rf"made {made} of {2 + made}(, 1 of them not ended yet)?; ask again to go on", errors.strip()
+            rf"made {made} of {2 + made} runs(, 1 of them not ended yet)?; call it again to continue", errors.strip()
         )
 
 
@@ -89,7 +89,7 @@ def _wait_for_run(url: str) -> None:
     [
         (["--from", "1h", "--to", "2h"], "swap them"),
         (["--from", "72h", "--limit", "2"], "at most 2"),
-        (["--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"], "longer ago than history is kept"),
+        (["--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"], "older than the retention of history"),
         ([], "--from"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_calendar_without_a_zone_uses_the_zones_of_its_schedules(database, eve
     # Open in this hour in UTC, which is another hour in India and in New York.
     open_now = Calendar("shift", include=[f"{hour:02}:00-{hour:02}:59"])
     scheduler.sync.set_calendar(open_now)
-    assert re.search(r"^Now +open .*in UTC; it goes by the zone", evertick("calendar", "show", "shift").stdout, re.M)
+    assert re.search(r"^Now +open .*in UTC; a rule that uses it", evertick("calendar", "show", "shift").stdout, re.M)
     for key, zone in {"east": "Asia/Kolkata", "west": "America/New_York"}.items():
         scheduler.sync.add(key=key, when=Every("15m", tz=zone), task="make_report", blackout="shift")
     scheduler.sync.close()

@@ -16,7 +16,7 @@ def test_trigger_records_a_run_and_warns_that_no_node_is_alive(database, evertic
     assert result.exit_code == 0
     run_id = re.fullmatch(r"triggered report: run (\S+)\n", result.stdout)[1]
     assert "no live node knows the task 'make_report'" in result.stderr
-    assert f"`evertick cancel {run_id}` takes it back" in result.stderr
+    assert f"`evertick cancel {run_id}` cancels it" in result.stderr
     newest = ask("history", "report")[0]
     assert (newest["id"], newest["cause"], newest["state"]) == (run_id, "trigger", "waiting")
     assert newest["args"] == {"day": "friday"}
@@ -33,7 +33,7 @@ def test_trigger_obeys_the_overlap_policy(database, evertick):
 def test_arguments_that_are_no_json_object_are_refused(database, evertick, ask, args):
     result = evertick("trigger", "report", "--args", args)
     assert result.exit_code == 2
-    assert "is no JSON object" in result.stderr
+    assert "is not a JSON object" in result.stderr
     assert len(ask("history", "report")) == 1
 
 
@@ -97,7 +97,7 @@ def test_a_finished_run_is_not_cancelled(database, ask, evertick):
     (run,) = ask("history", "report")
     result = evertick("cancel", run["id"])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert re.match(rf"error: run '{run['id']}' had ended already, as succeeded at .*Z; nothing was", result.stderr)
+    assert re.match(rf"error: run '{run['id']}' had already ended as succeeded at .*Z; `evertick rerun", result.stderr)
 
 
 def test_an_unknown_run_is_not_cancelled(database, evertick):

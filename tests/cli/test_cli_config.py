@@ -47,7 +47,7 @@ def test_a_valid_file_is_reported_as_valid(here, evertick, ask):
     write(RIGHT)
     result = evertick("config", "check")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == f"evertick.toml is right: 1 job, database sqlite:///{here}/jobs.db\n"
+    assert result.stdout == f"evertick.toml is valid: 1 job, database sqlite:///{here}/jobs.db\n"
     assert ask("config", "check") == {
         "file": "evertick.toml",
         "is_right": True,
@@ -86,8 +86,8 @@ def test_warnings_are_printed_beside_errors(here, evertick):
 def test_a_file_without_jobs_is_valid_with_a_note(here, evertick, ask):
     write("")
     result = evertick("config", "check")
-    assert (result.exit_code, result.stdout.startswith("evertick.toml is right: 0 jobs, database ")) == (0, True)
-    warning = "evertick.toml: there is no job in it, so nothing runs by it; write [jobs.NAME], or name another --config"
+    assert (result.exit_code, result.stdout.startswith("evertick.toml is valid: 0 jobs, database ")) == (0, True)
+    warning = "evertick.toml: it has no job, so nothing runs; write [jobs.NAME], or name another --config"
     assert " ".join(result.stderr.split()) == f"warning: {warning}"
     assert ask("config", "check")["warnings"] == [warning]
 
@@ -166,7 +166,7 @@ def test_all_settings_of_a_job_are_shown_with_the_defaults(here, evertick, ask):
     assert keys["grace"] == {"value": "2h", "origin": "evertick.toml:4"}
     evertick("apply", "--yes")
     shown = evertick("show", "copy", "--config", "evertick.toml").stdout
-    assert "in a configuration; what it does: `evertick config show copy`" in shown
+    assert "in a configuration; `evertick config show copy` shows the job" in shown
     result = evertick("config", "show", "coppy")
     assert (result.exit_code, result.stderr) == (1, "error: evertick.toml has no job 'coppy'; it is called 'copy'\n")
 
@@ -206,12 +206,12 @@ def test_a_disabled_job_is_named_with_its_place_and_can_be_triggered_once(here, 
     evertick("apply", "--yes")
     result = evertick("list")
     named = "off (evertick.toml:7), away (evertick.toml:12), cron (jobs.d/cron.toml:4)"
-    assert f"note: disabled, and without a schedule: {named}\n" in result.stderr
+    assert f"note: disabled jobs without a schedule: {named}\n" in result.stderr
     result = evertick("why", "off")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (
         1,
-        "error: 'off' is a job that is disabled at evertick.toml:7, and has no schedule yet; take `enabled = false` "
-        "out there, or try it once with `evertick trigger off`",
+        "error: job 'off' is disabled at evertick.toml:7 and has no schedule yet; remove `enabled = false` there, or "
+        "try it once with `evertick trigger off`",
     )
     result = evertick("trigger", "off")
     assert result.stdout.startswith("triggered off, once: it is disabled: run ")
@@ -219,12 +219,12 @@ def test_a_disabled_job_is_named_with_its_place_and_can_be_triggered_once(here, 
     assert (run["task"], run["schedule_key"], run["priority"], run["cause"]) == ("off", None, 7, "enqueue")
     result = evertick("why", "off")
     assert result.exit_code == 0
-    assert "note: 'off' is a job that is disabled at evertick.toml:7, and has no schedule yet; " in result.stderr
+    assert "note: job 'off' is disabled at evertick.toml:7 and has no schedule yet; " in result.stderr
     result = evertick("trigger", "away")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (
         1,
-        "error: 'away' is a job that is disabled at evertick.toml:12, and has no schedule yet; take `enabled = false` "
-        "out there; as it is, it cannot be tried",
+        "error: job 'away' is disabled at evertick.toml:12, and cannot be tried because it runs a task of other code; "
+        "remove `enabled = false` there",
     )
     # A job that had a schedule still has it.
     write("[jobs.on]\nevery = '1h'\nshell = 'true'\nenabled = false\n")
@@ -268,7 +268,7 @@ def test_apply_shows_the_plan_and_asks(here, evertick, ask):
     assert not (here / "jobs.db").exists()
     result = evertick("apply")
     assert result.exit_code == 2
-    assert "there is nobody to ask; write --yes to apply it" in result.stderr
+    assert "cannot ask for confirmation without a terminal; write --yes to apply it" in result.stderr
     assert not (here / "jobs.db").exists()
     result = evertick("apply", "--yes")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "applied")
@@ -286,15 +286,16 @@ def test_apply_notes_that_each_node_reads_commands_from_its_own_file(here, evert
     result = evertick("apply", "--yes")
     assert result.stdout.splitlines()[-1] == "schedules: 1 unchanged (the next 14 days)"
     assert result.stderr == (
-        "note: nothing was changed; what jobs do is not in the ledger: each node reads it from its own file\n"
+        "note: nothing was changed; the ledger has only the schedules; each node reads what its jobs do from its own "
+        "file\n"
     )
     # The note is also printed beside another change, because an unchanged schedule may have another command.
     write(job + job.partition('sqlite:///jobs.db"\n')[2].replace("jobs.backup", "jobs.copy"))
     result = evertick("apply", "--yes")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "applied")
     assert result.stderr == (
-        "note: the ledger has when a job runs, not what it does: a command, request or queue that has changed is taken "
-        "up by each node from its own configuration, when it reloads that or starts\n"
+        "note: the ledger has only the schedules; each node reads what its jobs do from its own file, "
+        "when it starts or reloads: a changed command, request or queue takes effect then\n"
     )
 
 
@@ -331,7 +332,7 @@ def test_apply_removes_only_with_prune(here, evertick, ask):
     evertick("apply", "--yes")
     write(RIGHT.replace("jobs.backup", "jobs.copy"))
     result = evertick("apply", "--yes")
-    assert "note: not in the configuration any more, and left as they are without --prune: backup" in result.stderr
+    assert "note: no longer in the configuration, and kept without --prune: backup" in result.stderr
     assert [each["key"] for each in ask("list", "--config", "evertick.toml")] == ["backup", "copy"]
     message = ask("apply", "--yes", "--prune", "--days", "1")
     assert (message["is_applied"], [each["key"] for each in message["removes"]]) == (True, ["backup"])
@@ -343,14 +344,14 @@ def test_changes_made_at_run_time_are_shown_and_reverted_on_request(here, everti
     write(RIGHT)
     evertick("apply", "--yes")
     result = evertick("update", "backup", "--when", "0 4 * * *", "--priority", "3", "--config", "evertick.toml")
-    assert "note: the configuration declares it otherwise (when, priority); this holds until" in result.stderr
+    assert "note: the configuration declares it differently (when, priority); this holds until" in result.stderr
     assert "`evertick apply --take-back`" in result.stderr
     assert (
         "differs from the configuration: when, priority"
         in evertick("show", "backup", "--config", "evertick.toml").stdout
     )
     result = evertick("apply", "--yes")
-    note = "note: changed by hand, and left as they are without --take-back: backup (when, priority)"
+    note = "note: changed by hand, and kept without --take-back: backup (when, priority)"
     assert (note in result.stderr, ask("apply", "--dry-run")["edited"]) == (True, {"backup": ["when", "priority"]})
     result = evertick("apply", "--yes", "--take-back")
     assert "~ backup: cron 0 4 * * *; tz=UTC -> cron 0 3 * * *; tz=UTC" in result.stdout
@@ -372,7 +373,7 @@ def test_apply_as_json_does_not_ask(here, evertick, ask):
     assert (message["is_applied"], message["adds"][0]["kind"], message["adds"][0]["when_old"]) == (False, "add", None)
     result = evertick("apply", "--json")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "--json asks no questions; write --yes to apply it, or --dry-run to see the plan" in result.stderr
+    assert "--json cannot ask; write --yes to apply it, or --dry-run to see the plan" in result.stderr
 
 
 def test_apply_obeys_the_answer_at_the_terminal(here, start: Callable[..., subprocess.Popen[str]], terminal):
@@ -435,7 +436,7 @@ def listed(result: Result) -> list[str]:
 def test_flags_override_the_environment_and_the_environment_overrides_the_file(ledgers, evertick, monkeypatch):
     result = evertick("list")
     assert listed(result) == ["of-file"]
-    assert result.stderr == f"(ledger: sqlite:///{ledgers}/file.db, by evertick.toml)\n"
+    assert result.stderr == f"(ledger: sqlite:///{ledgers}/file.db, from evertick.toml)\n"
     assert evertick("list", "--config", "evertick.toml").stderr == ""
     monkeypatch.setenv("EVERTICK_DATABASE", "sqlite:///env.db")
     result = evertick("list")
@@ -447,7 +448,7 @@ def test_flags_override_the_environment_and_the_environment_overrides_the_file(l
 
 def test_all_commands_find_the_ledger_by_the_file(ledgers, evertick):
     assert "file.db" in evertick("db", "status").stdout
-    assert evertick("doctor").stderr.startswith(f"(ledger: sqlite:///{ledgers}/file.db, by evertick.toml)")
+    assert evertick("doctor").stderr.startswith(f"(ledger: sqlite:///{ledgers}/file.db, from evertick.toml)")
     assert listed(evertick("list", "--config", "evertick.toml", "--app", "shop")) == ["of-file"]
 
 
@@ -459,7 +460,7 @@ def test_an_explicit_file_must_be_valid(ledgers, evertick):
     assert result.exit_code == 2
     assert result.stderr.startswith("error: bad.toml:2: database.url: 'x' is not a database URL; ")
     result = evertick("list", "--config", "bad.toml", "--database", "sqlite:///flag.db")
-    assert "--database and --config both name a ledger; write one of them" in result.stderr
+    assert "--database and --config both name a ledger; write only one of them" in result.stderr
 
 
 # --- settings of the node that also apply to commands
@@ -511,9 +512,9 @@ def test_a_rule_without_a_zone_uses_the_zone_of_the_file(strict, evertick):
 def test_backfill_respects_the_retention_of_the_file(strict, evertick):
     ask = ("backfill", "old", "--from", "1000d", "--dry-run")
     result = evertick(*ask)
-    assert (result.exit_code, result.stderr) == (0, f"(ledger: sqlite:///{strict}/strict.db, by evertick.toml)\n")
+    assert (result.exit_code, result.stderr) == (0, f"(ledger: sqlite:///{strict}/strict.db, from evertick.toml)\n")
     result = evertick(*ask, "--database", "sqlite:///strict.db", "--app", "shop")
-    assert (result.exit_code, "longer ago than history is kept (90d)" in result.stderr) == (2, True)
+    assert (result.exit_code, "older than the retention of history (90d)" in result.stderr) == (2, True)
 
 
 def test_the_environment_sets_limits_with_and_without_a_file(strict, evertick, monkeypatch):

@@ -41,21 +41,21 @@ def test_the_status_counts_runs_and_schedules_and_json_has_every_table(database,
     text = evertick("db", "status").stdout
     assert re.search(r"^Rows +schedules: 3$", text, re.MULTILINE)
     assert "fence" not in text
-    assert "and 11 tables of Evertick's own housekeeping, which --json lists" in text
+    assert "and 11 internal tables, which --json lists" in text
     assert "evertick_fence" in {table["name"] for table in ask("db", "status")["tables"]}
 
 
 def test_the_status_of_an_empty_database_names_the_command_that_creates_its_tables(tmp_path, evertick):
     (tmp_path / "empty.db").write_bytes(b"")
     text = evertick("db", "status", "--database", f"sqlite:///{tmp_path}/empty.db").stdout
-    assert "not one of Evertick yet: `evertick db migrate --database URL` makes its tables" in text
+    assert "no tables yet: `evertick db migrate --database URL` creates them" in text
     assert "lacks 0001_ledger, which `evertick db migrate --database URL` applies" in text
 
 
 def test_a_good_database_passes_its_check(database, evertick, ask):
     result = evertick("db", "check")
     assert result.exit_code == 0
-    assert "everything is as it should be" in result.stdout
+    assert "no problems found" in result.stdout
     assert ask("db", "check", "--quick")["problems"] == []
 
 
@@ -148,7 +148,7 @@ def test_a_full_vacuum_without_a_terminal_needs_the_yes_option(old_file, evertic
 def test_db_commands_refuse_a_store_in_memory(evertick):
     result = evertick("db", "status", "--database", "sqlite://")
     assert result.exit_code == 1
-    assert "in the memory of one process" in result.stderr
+    assert "in the memory of another process" in result.stderr
 
 
 def test_progress_of_long_work_is_printed_apart_from_the_result(database, start, terminal):
@@ -164,7 +164,7 @@ def test_a_store_without_maintenance_is_refused_and_the_doctor_continues_without
     monkeypatch.setattr("evertick.cli.command.db.open_store", lambda url, clock: object())
     result = evertick("db", "status")
     assert result.exit_code == 1
-    assert result.stderr == "error: the store of sqlite:// cannot be looked after from here; use its own tools\n"
+    assert result.stderr == "error: `evertick db` does not support sqlite:// stores; use the tools of the store\n"
     assert "no node is alive" in evertick("doctor").stdout
 
 
@@ -194,17 +194,17 @@ def from_the_future(tmp_path):
 
 def test_repair_clock_shows_what_it_would_repair_asks_and_repairs(from_the_future, evertick, monkeypatch):
     monkeypatch.setenv("EVERTICK_DATABASE", from_the_future)
-    preview = evertick("db", "repair-clock", "--dry-run")
-    assert preview.exit_code == 0
-    assert "quick: it would fire again at 21" in preview.stdout
-    assert "1 run that waits, or is at work" in preview.stdout
-    assert "nothing was changed" in preview.stderr
+    looked = evertick("db", "repair-clock", "--dry-run")
+    assert looked.exit_code == 0
+    assert "quick: it would fire again at 21" in looked.stdout
+    assert "1 live run" in looked.stdout
+    assert "nothing was changed" in looked.stderr
     unasked = evertick("db", "repair-clock")
     assert unasked.exit_code == 2
     assert "write --yes" in unasked.stderr
     ill = evertick("status")
     assert ill.exit_code == 2
-    assert "2 schedules stand still because the clock was wrong (quick, report)" in ill.stdout
+    assert "2 schedules are stuck because the clock was wrong (quick, report)" in ill.stdout
     assert "evertick db repair-clock" in evertick("doctor").stdout
     assert "evertick db repair-clock" in evertick("why", "report").stdout
     (done,) = json.loads(evertick("db", "repair-clock", "--yes", "--json").stdout)
@@ -212,7 +212,7 @@ def test_repair_clock_shows_what_it_would_repair_asks_and_repairs(from_the_futur
     assert [each["key"] for each in done["schedules"]] == ["quick", "report"]
     assert done["rows"]["runs"] == 1
     again = evertick("db", "repair-clock", "--yes")
-    assert (again.exit_code, again.stdout) == (0, "nothing to repair: no schedule and no row tells of a wrong clock\n")
+    assert (again.exit_code, again.stdout) == (0, "nothing to repair: no schedule and no row has a wrong time\n")
     assert "clock" not in evertick("doctor").stdout
 
 
@@ -221,4 +221,4 @@ def test_repair_clock_is_refused_while_the_clock_is_wrong(from_the_future, evert
     monkeypatch.setattr("evertick.cli.command.db.now", lambda: datetime(1999, 1, 1, tzinfo=UTC))
     refused = evertick("db", "repair-clock", "--yes")
     assert refused.exit_code == 1
-    assert "put both right first" in refused.stderr
+    assert "correct both first" in refused.stderr

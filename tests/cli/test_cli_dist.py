@@ -69,7 +69,7 @@ def test_files_that_differ_are_named_all_at_once_and_nothing_is_written(evertick
     (tmp_path / "Containerfile").write_text("FROM scratch\n")
     result = evertick("dist", "--to", str(tmp_path), "--prefix", "/usr")
     assert result.exit_code == 1
-    assert "has other versions of evertick.init, Containerfile; nothing was written; add --force" in result.stderr
+    assert "has other versions of evertick.init, Containerfile, so nothing was written; add --force" in result.stderr
     assert content(tmp_path) == {"evertick.init": "my own\n", "Containerfile": "FROM scratch\n"}
 
 

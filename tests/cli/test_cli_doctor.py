@@ -21,7 +21,7 @@ def test_a_healthy_app_has_no_findings(tmp_path, evertick):
     with scheduler:
         is_up.set()
         result = evertick("doctor", "--database", url)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "nothing is wrong\n", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "no problems found\n", "")
 
 
 def test_each_finding_has_a_severity_a_text_and_the_fix(database, evertick):
@@ -128,11 +128,11 @@ def test_differing_declarations_of_a_stopped_node_are_shown_until_a_live_node_re
     (found,) = json.loads(after.stdout)
     assert (found["check"], found["about"]) == ("left_behind", ["report"])
     assert "every 3h" in found["what"]
-    assert "a node that has gone" in found["what"]
+    assert "a node that has ended" in found["what"]
     assert found["fix"].startswith("restart one of the live nodes")
-    assert "live nodes declare it otherwise" in why.stdout
-    assert "live ones declare it otherwise" in show.stdout
-    assert mended.stdout == "nothing is wrong\n"
+    assert "live nodes declare it differently" in why.stdout
+    assert "live nodes declare it differently" in show.stdout
+    assert mended.stdout == "no problems found\n"
 
 
 def nothing() -> None: ...

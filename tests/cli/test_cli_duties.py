@@ -20,7 +20,7 @@ from evertick.explain.availability import HaLine
 def test_duties_lists_current_and_former_holders(database, evertick, ask):
     (duty,) = ask("duties")
     assert (duty["name"], duty["node"], duty["term"]) == ("evertick.prune", None, 1)
-    assert "evertick.prune  nobody" in evertick("duties").stdout
+    assert "evertick.prune  no node" in evertick("duties").stdout
 
 
 async def test_duties_shows_holder_term_and_error_of_a_live_node(tmp_path: Path, evertick) -> None:
@@ -60,7 +60,7 @@ def test_one_duty_is_shown_by_its_name(database, evertick, ask):
 def test_a_duty_given_as_a_schedule_key_is_recognised(database, evertick, command):
     result = evertick(command, "evertick.prune")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.endswith("; 'evertick.prune' is a duty, `evertick duties evertick.prune` tells of it\n")
+    assert result.stderr.endswith("; 'evertick.prune' is a duty, see `evertick duties evertick.prune`\n")
 
 
 def test_an_app_without_duties_shows_how_to_declare_one(tmp_path: Path, evertick) -> None:

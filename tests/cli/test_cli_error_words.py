@@ -25,7 +25,7 @@ def test_an_error_names_commands_and_flags_instead_of_calls_and_arguments(databa
     )
     result = evertick("backfill", "report", "--from", "1000d", "--dry-run")
     assert result.stderr.startswith("error: --from: ")
-    assert result.stderr.endswith("begin later, or let the nodes keep it longer (retention=)\n")
+    assert result.stderr.endswith("start later, or raise retention= on the nodes\n")
     refused = Refused("trigger() is no part of the fix", fix="call my_trigger() or trigger()")
     assert phrased(refused) == "trigger() is no part of the fix; call my_trigger() or `evertick trigger`"
 
@@ -120,9 +120,9 @@ def test_times_of_a_run_are_in_the_zone_of_its_schedule(database, ask, evertick)
     for word in (failed["id"], failed["id"][:18]):
         text = evertick("show", word).stdout
         assert set(re.findall(r"\d\d:\d\d:\d\d(?:\.\d+)?(Z|[+-]\d\d:\d\d)", text)) <= {"+01:00", "+02:00"}
-        assert re.search(r"^Now +it has ended 20\S+ \S+ Europe/Berlin: ", evertick("why", word).stdout, re.MULTILINE)
-    # Many schedules can have the same task.
-    assert re.search(r"ended 20\S+ \d\d:\d\d:\d\d( UTC|[+-]\d\d:\d\d): ", evertick("why", "print_it").stdout)
+        assert re.search(r"^Now +it ended at 20\S+ \S+ Europe/Berlin: ", evertick("why", word).stdout, re.MULTILINE)
+    # A task may be that of many schedules.
+    assert re.search(r"ended at 20\S+ \d\d:\d\d:\d\d( UTC|[+-]\d\d:\d\d): ", evertick("why", "print_it").stdout)
 
 
 def test_nodes_of_one_name_are_shown_with_the_end_of_their_ids(tmp_path, evertick, ask):

@@ -33,9 +33,9 @@ def lines(result):
 def test_events_are_printed_one_per_line_with_a_hint_how_to_continue(url, evertick):
     result = evertick("events")
     assert result.exit_code == 0
-    message = [line.split("  ", 1)[1].split() for line in result.stdout.splitlines()]
-    assert message == [["schedule.added", "report"], ["schedule.paused", "report", "no", "paper"]]
-    assert result.stderr.startswith("go on with --after ")
+    told = [line.split("  ", 1)[1].split() for line in result.stdout.splitlines()]
+    assert told == [["schedule.added", "report"], ["schedule.paused", "report", "no", "paper"]]
+    assert result.stderr.startswith("continue with --after ")
     cursor = result.stderr.split()[-1]
     assert evertick("events", "--after", cursor).stdout == ""
 
@@ -52,7 +52,7 @@ def test_events_are_filtered_by_kind_schedule_and_time(url, evertick):
     ]
     assert lines(evertick("events", "--schedule", "other", "--json")) == []
     assert len(lines(evertick("events", "--since", "5m", "--json"))) == 2
-    assert "nothing of that kind" in evertick("events", "--schedule", "other").stderr
+    assert "no matching events" in evertick("events", "--schedule", "other").stderr
 
 
 def test_events_stop_at_the_limit_and_can_be_continued(url, evertick):
@@ -66,9 +66,7 @@ def test_events_stop_at_the_limit_and_can_be_continued(url, evertick):
 
 def test_errors_of_events_name_the_flag(url, evertick):
     result = evertick("events", "--after", "abc")
-    assert result.stderr.startswith(
-        "error: --after: 'abc' is not a cursor; write the cursor that an earlier call has ended"
-    )
+    assert result.stderr.startswith("error: --after: 'abc' is no cursor; write the cursor that an earlier call ended")
 
 
 def test_following_prints_new_events(url, start):
@@ -97,7 +95,7 @@ def test_the_feed_is_turned_on_and_off(database, evertick):
     assert evertick("events", "--keep", "7d").stderr == "events are kept for 7d from now on\n"
     assert evertick("pause", "report").exit_code == 0
     assert "schedule.paused" in evertick("events").stdout
-    assert evertick("events", "--keep", "off").stderr == "app 'default' keeps no feed any more\n"
+    assert evertick("events", "--keep", "off").stderr == "the feed of app 'default' is off\n"
     assert evertick("events").exit_code == 1
     assert evertick("events", "--keep", "7d", "--follow").exit_code == 2
 
@@ -118,14 +116,14 @@ def test_the_error_of_a_feed_that_is_off_names_the_command_with_the_app(url, eve
 
 def test_an_empty_feed_is_not_explained_by_a_filter_that_was_not_given(url, evertick):
     cursor = evertick("events").stderr.split()[-1]
-    assert evertick("events", "--after", cursor).stderr.startswith("nothing to tell; go on with --after ")
+    assert evertick("events", "--after", cursor).stderr.startswith("no events; continue with --after ")
 
 
 @pytest.mark.parametrize(("given", "like"), [("7", "'7d'"), ("a week", "'7d'")])
 def test_an_invalid_retention_of_events_is_refused_with_its_flag_and_days(url, evertick, given, like):
     result = evertick("events", "--keep", given)
     assert result.exit_code == 2
-    assert f"'--keep': {given!r} is no duration; write it like {like}, or 'off'" in result.stderr
+    assert f"'--keep': {given!r} is not a duration; write it like {like}, or 'off'" in result.stderr
 
 
 def test_an_option_without_a_value_points_to_the_help_of_its_command(url, evertick):

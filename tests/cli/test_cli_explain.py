@@ -52,7 +52,7 @@ def test_a_one_shot_has_no_minimum_distance(evertick):
 
 def test_h_is_spread_by_the_key(ask):
     explained = ask("explain", "H H * * *")
-    assert "choose another with --key" in explained["notes"][0]
+    assert "--key sets another" in explained["notes"][0]
     report, bill = (ask("explain", "H H * * *", "--key", key) for key in ("report", "bill"))
     assert report["upcoming"] != bill["upcoming"]
     assert report["notes"] == []

@@ -99,7 +99,7 @@ def test_the_hours_are_in_the_requested_zone(herd, ask):
 def test_a_forecast_without_fires_says_so(herd, evertick):
     result = evertick("forecast", "--app", "other")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "nothing is going to fire in app 'other' for this question\n"
+    assert result.stderr == "no schedule of app 'other' that matches will fire\n"
 
 
 def test_the_picture_is_well_formed_with_a_title_a_legend_and_no_script(herd, evertick, tmp_path):

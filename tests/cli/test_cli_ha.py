@@ -126,11 +126,11 @@ def test_ha_lists_lines_by_kind_and_a_bounded_number_of_schedules(database: str,
     result = evertick("ha", "--kind", "schedule", "--limit", "1")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["KIND", "schedule"]
-    assert "1 of 3 schedules are shown, more with --limit" in result.stderr
+    assert "1 of 3 schedules are listed, more with --limit" in result.stderr
     assert "live nodes of app default: 0" in result.stderr
     loops = evertick("ha", "--kind", "loop").stdout.splitlines()
     assert len(loops) == 1 + len(LOOPS)
-    assert "nobody" in loops[1]
+    assert "no node" in loops[1]
 
 
 def test_a_trigger_of_an_every_node_schedule_lists_all_runs(

@@ -56,8 +56,8 @@ def test_lines_that_cannot_be_imported_are_reported_on_stderr_in_the_file_and_by
     assert "note: line 1: not carried over: MAILTO=me: cron mails the output of jobs" in result.stderr
     assert "note: line 2: not carried over: @reboot 'date': Evertick has no boot trigger" in result.stderr
     assert result.stdout == (
-        f"1 job written to {output}; with enabled = false: look it over, and take that away where cron does not run "
-        "the job any more\n"
+        f"1 job written to {output}; with enabled = false: check them, and remove that key when cron no longer runs "
+        "the job\n"
     )
     assert "line 2: not carried over: @reboot" in output.read_text()
     assert list(tomllib.loads(output.read_text())["jobs"]) == ["tidy"]
@@ -73,10 +73,10 @@ def test_imported_jobs_are_disabled(evertick, crontab, tmp_path, monkeypatch):
     )
     imported = ("import", "crontab", str(crontab), "--tz", "UTC", "--output", "jobs.d/cron.toml")
     result = evertick(*imported)
-    assert "2 jobs written to jobs.d/cron.toml; each with enabled = false: look it over" in result.stdout
+    assert "2 jobs written to jobs.d/cron.toml; each with enabled = false: check them" in result.stdout
     written = (tmp_path / "jobs.d/cron.toml").read_text()
-    assert "# job; out of all at once: sed -i '/^enabled = false$/d' cron.toml\n" in written
-    assert "evertick.toml is right: 2 jobs, all of them disabled" in evertick("config", "check").stdout
+    assert "# job; to remove it from all jobs at once: sed -i '/^enabled = false$/d' cron.toml\n" in written
+    assert "evertick.toml is valid: 2 jobs, all of them disabled" in evertick("config", "check").stdout
     assert not any(job.is_enabled for job in load_configuration().jobs)
     subprocess.run(["sed", "-i", "/^enabled = false$/d", "jobs.d/cron.toml"], check=True)
     by_hand = (tmp_path / "jobs.d/cron.toml").read_text()
@@ -86,7 +86,7 @@ def test_imported_jobs_are_disabled(evertick, crontab, tmp_path, monkeypatch):
         assert (job.task_options["retry"].attempts, job.task_options["on_lost"]) == (1, "fail")
     # With --enabled the jobs are the same, but enabled.
     result = evertick(*imported, "--force", "--enabled")
-    assert "; look it over; a daemon that reads it runs them from now on\n" in result.stdout
+    assert "; check it; a daemon that reads it runs the jobs\n" in result.stdout
     at_once = (tmp_path / "jobs.d/cron.toml").read_text()
     assert tomllib.loads(at_once) == tomllib.loads(by_hand)
     assert "enabled = false" not in at_once
@@ -98,7 +98,7 @@ def test_an_existing_file_is_not_overwritten_without_the_option(evertick, cronta
     args = ("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(output))
     result = evertick(*args)
     assert result.exit_code == 1
-    assert f"'{output}' is there already; choose another --output, or write --force" in result.stderr
+    assert f"'{output}' already exists; choose another --output, or write --force" in result.stderr
     assert output.read_text() == "mine"
     assert evertick(*args, "--force").exit_code == 0
     assert "backup" in output.read_text()
@@ -107,7 +107,7 @@ def test_an_existing_file_is_not_overwritten_without_the_option(evertick, cronta
 def test_a_missing_folder_is_an_error(evertick, crontab, tmp_path):
     result = evertick("import", "crontab", str(crontab), "--tz", "UTC", "--output", str(tmp_path / "no/jobs.toml"))
     assert result.exit_code == 1
-    assert f"there is no directory '{tmp_path}/no' to write 'jobs.toml' into; make it first" in result.stderr
+    assert f"there is no directory '{tmp_path}/no' for --output; create it first" in result.stderr
 
 
 def test_lines_of_a_system_crontab_have_their_users(evertick, tmp_path):
@@ -129,12 +129,12 @@ def test_a_system_crontab_is_recognised_by_its_path(evertick, tmp_path, monkeypa
     # From any directory, and in any spelling.
     result = evertick("import", "crontab", f"./{place}", "--tz", "UTC")
     assert result.exit_code == 0, result.stderr
-    assert result.stderr == f"note: ./{place} is a crontab of the system, in which each line names its user\n"
+    assert result.stderr == f"note: ./{place} is a system crontab, in which each line names its user\n"
     job = tomllib.loads(result.stdout)["jobs"]["tidy"]
     assert (job["shell"]["user"], job["shell"]["command"]) == ("daemon", "tidy --all")
     result = evertick("import", "crontab", str(path), "--user", "ada")
     assert result.exit_code == 2
-    assert f"--user is for a crontab without users, and in {path} each line names its own" in result.stderr
+    assert f"in {path} each line names its user; leave out --user" in result.stderr
 
 
 def test_a_column_of_users_is_recognised_in_other_files(evertick, tmp_path):
@@ -173,8 +173,8 @@ def test_a_second_import_keeps_the_job_names_of_the_first(evertick, tmp_path, mo
     assert (tmp_path / "jobs.d/one.toml").read_text() == first
     assert "# Notes of the import:\n#   line 1: jobs.d/one.toml already has a job 'backup'" in second
     result = evertick("config", "check")
-    assert (result.exit_code, "evertick.toml is right: 5 jobs" in result.stdout) == (0, True), result.stdout
-    # A repeated import keeps the existing names.
+    assert (result.exit_code, "evertick.toml is valid: 5 jobs" in result.stdout) == (0, True), result.stdout
+    # What is imported anew keeps the names that it has.
     for name, text in (("one", first), ("two", second)):
         evertick("import", "crontab", name, "--tz", "UTC", "--output", f"jobs.d/{name}.toml", "--force")
         assert (tmp_path / f"jobs.d/{name}.toml").read_text() == text
@@ -198,7 +198,7 @@ def test_an_import_as_json_has_jobs_and_notes(evertick, tmp_path):
         (["/"], "'/' cannot be read: "),
         (
             ["-", "--system", "--user", "ada"],
-            "--user is for a crontab without users, and with --system each line names",
+            "with --system each line names its user; leave out --user",
         ),
         (["-", "--tz", "Mars/North"], "Mars/North"),
     ],
@@ -213,7 +213,7 @@ def test_a_line_that_is_no_text_is_reported_with_its_number(evertick, tmp_path):
     path = tmp_path / "crontab"
     path.write_bytes(b"# fine\n0 1 * * * f\xfcr\n")
     result = evertick("import", "crontab", str(path))
-    assert "line 2 is no UTF-8 text; convert it, e.g. with iconv" in result.stderr
+    assert "line 2 is not UTF-8 text; convert it, e.g. with iconv" in result.stderr
 
 
 def tidy():
@@ -238,8 +238,8 @@ def test_a_store_of_apscheduler_becomes_a_module(evertick, job_store, tmp_path):
     output = tmp_path / "schedules.py"
     result = evertick("import", "apscheduler", job_store, "--output", str(output))
     assert result.exit_code == 1
-    assert "note: job 'weekly': not carried over: the cron trigger has weeks of the year" in result.stderr
-    assert result.stdout == f"1 job written to {output}; look it over before you use it\n"
+    assert "note: job 'weekly': not carried over: its cron trigger names weeks of the year" in result.stderr
+    assert result.stdout == f"1 job written to {output}; check it before you use it\n"
     assert "scheduler.cron('0 3 * * *', key='nightly', tz='UTC')(tidy)" in output.read_text()
     found = json.loads(evertick("import", "apscheduler", job_store, "--json").stdout)
     assert [job["rule"] for job in found["jobs"]] == [{"cron": "0 3 * * *", "tz": "UTC"}]
@@ -277,7 +277,7 @@ def test_a_file_given_as_a_url_is_refused_with_its_url(evertick, tmp_path, monke
 def test_an_empty_crontab_is_reported(evertick, tmp_path):
     (tmp_path / "crontab").touch()
     result = evertick("import", "crontab", str(tmp_path / "crontab"))
-    assert (result.exit_code, "there is no job in it" in result.stderr) == (0, True)
+    assert (result.exit_code, "no job was found" in result.stderr) == (0, True)
 
 
 def test_invisible_characters_of_a_line_are_escaped(evertick, tmp_path):

@@ -34,5 +34,5 @@ def test_show_and_history_name_the_limit_that_blocks_a_run(
         shown, listed = evertick("show", held.id).stdout, evertick("history").stdout
         may_end.set()
     assert "blocked (concurrency)" in shown
-    assert "as many runs of 'press' are at work as may be at once" in shown
+    assert "the concurrency limit of 'press' is reached" in shown
     assert "concurrency" in listed

@@ -116,7 +116,7 @@ def test_a_run_without_a_log_is_reported_and_an_unknown_run_is_an_error(database
     (run,) = (row for row in ask("history", "report") if row["kind"] == "run")
     result = evertick("logs", run["id"])
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"run {run['id']} has logged nothing\n"
+    assert result.stderr == f"run {run['id']} has no log lines\n"
     result = evertick("logs", "nope")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: there is no schedule or run 'nope'")

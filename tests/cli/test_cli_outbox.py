@@ -50,7 +50,7 @@ def test_messages_are_listed_by_channel_and_state(messages, evertick, ask):
     assert [each["key"] for each in ask("outbox", "list", "--channel", "fax")] == ["lonely"]
     assert [each["key"] for each in ask("outbox", "list", "--state", "dead", "--state", "sent")] == ["good", "bad"]
     assert [each["key"] for each in ask("outbox", "list", "--limit", "1")] == ["lonely"]
-    assert "there are no such messages" in evertick("outbox", "list", "--channel", "mail").stderr
+    assert "has no matching messages" in evertick("outbox", "list", "--channel", "mail").stderr
 
 
 def test_one_message_is_shown_with_all_its_fields(messages, evertick, ask):
@@ -78,7 +78,7 @@ def test_one_or_all_dead_messages_are_retried(messages, evertick, ask):
     [again] = ask("outbox", "list", "--channel", "webhook", "--state", "waiting")
     assert (again["key"], again["attempts"]) == ("bad", 0)
     result = evertick("outbox", "retry", "--dead")
-    assert result.stdout == "0 messages are due now: none was given up\n"
+    assert result.stdout == "0 messages are due now: none is dead\n"
 
 
 def test_a_retry_without_a_node_that_delivers_gets_a_warning(messages, evertick):
@@ -94,7 +94,10 @@ def test_a_retry_needs_one_message_or_all_dead_messages(database, evertick, word
 
 def test_a_sent_message_cannot_be_retried(messages, evertick):
     result = evertick("outbox", "retry", messages["good"].id)
-    assert (result.exit_code, "is sent; only what waits or is dead can be retried" in result.stderr) == (1, True)
+    assert (result.exit_code, "is sent, and only a waiting or dead message can be retried" in result.stderr) == (
+        1,
+        True,
+    )
 
 
 def test_a_dropped_message_is_deleted(messages, evertick, ask):
@@ -107,7 +110,7 @@ def test_a_dropped_message_is_deleted(messages, evertick, ask):
 
 
 def test_the_doctor_names_dead_messages(messages, evertick):
-    assert "channel webhook: 1 message given up" in evertick("doctor").stdout
+    assert "channel webhook: 1 dead message" in evertick("doctor").stdout
 
 
 def test_a_message_can_be_given_by_its_key_if_only_one_channel_has_it(messages, database, evertick):
@@ -125,23 +128,23 @@ def test_an_unknown_channel_is_refused_with_the_known_ones(messages, evertick):
     assert unknown.exit_code == 1
     assert "there is no channel 'nix' in app 'default'; there are fax, webhook" in unknown.stderr
     known = evertick("outbox", "retry", "--dead", "--channel", "fax")
-    assert (known.exit_code, known.stdout) == (0, "0 messages are due now: none was given up\n")
+    assert (known.exit_code, known.stdout) == (0, "0 messages are due now: none is dead\n")
 
 
 def test_a_message_that_cannot_be_dropped_is_refused_without_a_question(messages, evertick):
     sent = evertick("outbox", "drop", messages["good"].id)
     assert sent.exit_code == 1
-    assert "is sent; only what waits or is dead can be dropped" in sent.stderr
+    assert "is sent, and only a waiting or dead message can be dropped" in sent.stderr
 
 
 @pytest.mark.parametrize(
     ("command", "word", "expected"),
     [
-        ("why", "webhook", "'webhook' is a channel, `evertick outbox list --channel webhook` tells of it"),
+        ("why", "webhook", "'webhook' is a channel, see `evertick outbox list --channel webhook`"),
         ("show", "fax", "'fax' is a channel"),
-        ("why", "post@host", "'post@host' is a node, `evertick nodes` tells of it"),
-        ("trigger", "make_report", "'make_report' is a task, and its schedules are quick, report"),
-        ("history", "make_report()", "`evertick history --task make_report` tell of its runs"),
+        ("why", "post@host", "'post@host' is a node, see `evertick nodes`"),
+        ("trigger", "make_report", "'make_report' is a task of the schedules quick, report"),
+        ("history", "make_report()", "`evertick history --task make_report`"),
     ],
 )
 def test_the_name_of_another_kind_of_thing_is_recognised(messages, evertick, command, word, expected):

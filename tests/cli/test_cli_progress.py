@@ -28,15 +28,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Elapsed:
 
 
 def test_progress_is_printed_at_intervals_and_not_for_every_step(clock, capsys):
-    with progress("freed pages") as report:
+    with progress("pages freed") as report:
         for done in range(0, 30_000, 1_000):
             clock.seconds += 0.5
             report(done, 30_000)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "freed pages: 9,000 of 30,000",
-        "freed pages: 19,000 of 30,000",
-        "freed pages: 29,000 of 30,000",
+        "pages freed: 9,000 of 30,000",
+        "pages freed: 19,000 of 30,000",
+        "pages freed: 29,000 of 30,000",
     ]
 
 

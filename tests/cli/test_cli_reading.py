@@ -220,9 +220,9 @@ def test_a_lost_run_shows_a_maximum_duration(database, ask):
 def test_show_of_a_parked_run_has_the_command_to_cancel_it(database, ask):
     parked = {"id": "7", "state": State.PARKED, "verdict": None}
     assert remark(some_run(ask, **parked, reason=Reason.UNKNOWN_TASK)) == (
-        "no live node knows its task; to give it up: evertick cancel 7"
+        "no live node knows its task; cancel it: evertick cancel 7"
     )
-    assert remark(some_run(ask, **parked, error="no day")) == "no day; to give it up: evertick cancel 7"
+    assert remark(some_run(ask, **parked, error="no day")) == "no day; cancel it: evertick cancel 7"
 
 
 def test_history_is_newest_first_and_bounded(database, ask):
@@ -255,7 +255,7 @@ def test_why_shows_the_command_to_cancel_a_parked_run(database, evertick, ask, m
         return [run]
 
     monkeypatch.setattr(Scheduler, "runs", parked)
-    assert evertick("why", "report").stderr == f"note: to give the parked run up: evertick cancel {run.id}\n"
+    assert evertick("why", "report").stderr == f"note: to cancel the parked run: evertick cancel {run.id}\n"
 
 
 def test_preview_merges_the_schedules_that_are_not_paused(database, ask):
@@ -334,7 +334,7 @@ def test_a_missing_database_is_named_and_not_created(tmp_path, monkeypatch, ever
     assert result.stderr.startswith(f"{missing}, and no configuration at evertick.toml, ")
     assert "; name the file of the daemon with --config, or the database with --database " in result.stderr
     (tmp_path / "evertick.toml").write_text("[database]\nurl = 'sqlite:///evertick.db'\n")
-    assert evertick(*command.split()).stderr.startswith(f"{missing}; point to one with --database")
+    assert evertick(*command.split()).stderr.startswith(f"{missing}; name one with --database")
     (tmp_path / "evertick.toml").unlink()
     assert list(tmp_path.iterdir()) == []
 
@@ -347,7 +347,7 @@ def test_the_option_wins_over_the_environment(database, monkeypatch, ask):
 def test_a_database_in_memory_has_nothing_to_show(evertick):
     result = evertick("list", "--database", "sqlite://")
     assert result.exit_code == 1
-    assert "memory of one process" in result.stderr
+    assert "memory of another process" in result.stderr
 
 
 def test_a_file_that_is_no_database_is_refused_in_one_sentence(tmp_path, evertick):
@@ -429,7 +429,7 @@ def test_planned_runs_are_listed_soonest_first(delayed, evertick, ask, command):
     assert [row["args"]["to"] for row in rows] == [f"in {hour} h" for hour in range(1, 6)]
     result = evertick(command, "--planned", "--limit", "5")
     assert len(result.stdout.splitlines()) == 6
-    assert result.stderr == "5 of 30 planned runs are shown, soonest first; more with --limit\n"
+    assert result.stderr == "5 of 30 planned runs are listed, soonest first; more with --limit\n"
 
 
 @pytest.mark.parametrize("command", ["history", "runs"])
@@ -452,7 +452,7 @@ def test_planned_runs_respect_the_limit(delayed, ask):
 def test_without_past_runs_planned_runs_are_shown_directly(delayed, evertick):
     result = evertick("runs", "--state", "waiting", "--limit", "2")
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["Planned", "MOMENT", *mornings(result)]
-    assert result.stderr == "2 of 30 planned runs are shown, soonest first; more with --limit\n"
+    assert result.stderr == "2 of 30 planned runs are listed, soonest first; more with --limit\n"
 
 
 def mornings(result: Any) -> list[str]:
@@ -487,7 +487,7 @@ def test_logs_and_show_of_a_schedule_use_its_last_run_and_no_planned_one(databas
     evertick("cancel", early)
     assert ask("show", "report")["recent"][0]["id"] == early
     assert {row["id"] for row in ask("show", "report")["recent"]} == {early, done}
-    assert f"run {early} has logged nothing" in evertick("logs", "report").stderr
+    assert f"run {early} has no log lines" in evertick("logs", "report").stderr
 
 
 # --- live runs
@@ -518,8 +518,8 @@ def test_future_live_runs_have_their_own_section(delayed, evertick, ask):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--state", "done"], "--live and --state done contradict each other"),
-        (["--verdict", "failed"], "--live and --verdict contradict each other"),
+        (["--state", "done"], "--live excludes --state done"),
+        (["--verdict", "failed"], "--live excludes --verdict"),
     ],
 )
 def test_filters_that_no_live_run_can_match_are_refused(database, evertick, flags, words):

@@ -58,7 +58,7 @@ def test_failed_explains_why_a_run_was_lost(database, evertick):
 def test_failed_is_limited_to_a_given_schedule(database, evertick, ask):
     assert len(ask("failed", "print")) == 1
     assert ask("failed", "report") == []
-    assert "nothing that failed or was lost is recorded" in evertick("failed", "report").stderr
+    assert "has no matching failed or lost runs" in evertick("failed", "report").stderr
     result = evertick("failed", "nope")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("error: there is no schedule 'nope'")
@@ -77,7 +77,7 @@ def test_a_run_is_rerun_by_its_id(failed_run, evertick, ask):
     result = evertick("rerun", failed_run["id"])
     again = re.fullmatch(rf"rerun {failed_run['id']} of print: run (\S+)\n", result.stdout)[1]
     assert "no live node knows the task 'print_it'" in result.stderr
-    assert f"`evertick cancel {again}` takes it back" in result.stderr
+    assert f"`evertick cancel {again}` cancels it" in result.stderr
     run = ask("show", again)["run"]
     assert (run["cause"], run["caused_by"], run["state"]) == ("rerun", failed_run["id"], "waiting")
     assert run["fire_at"] == failed_run["fire_at"]
@@ -186,7 +186,7 @@ def test_reruns_are_selected_by_flags_and_only_listed_in_a_dry_run(pile, evertic
 def test_selected_reruns_of_one_task_can_have_other_arguments(several, ask, evertick):
     result = evertick("rerun", "--failed", "--yes", "--args", '{"page": 7}')
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "these runs are of 2 tasks (fetch, print_it); choose those of one task" in result.stderr
+    assert "these runs are of 2 tasks (fetch, print_it); select runs of one task" in result.stderr
     again = ask("rerun", "--failed", "--yes", "--task", "fetch", "--args", '{"page": 7}')
     assert [run["args"] for run in again] == [{"page": 7}] * 3
 
@@ -195,14 +195,14 @@ def test_one_failed_run_is_rerun_without_a_question_and_only_once(failed_run, ev
     assert evertick("rerun", "--failed").stdout.startswith(f"rerun {failed_run['id']} of print: run ")
     result = evertick("rerun", "--failed", "print")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith("nothing is left to rerun in app 'default'")
+    assert result.stderr.startswith("app 'default' has no matching run to rerun")
     assert ask("rerun", "--failed") == []
 
 
 def test_several_reruns_without_a_terminal_need_the_yes_option(several, evertick, ask):
     result = evertick("rerun", "--failed")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "there is nobody to ask; write --yes to rerun them without a question" in result.stderr
+    assert "cannot ask for confirmation without a terminal; write --yes to rerun them" in result.stderr
     assert [
         run["caused_by"] for run in ask("rerun", "--failed", "--yes", "--task", "fetch", "--limit", "2")
     ] == several[:0:-1]
@@ -231,12 +231,12 @@ def test_several_reruns_on_a_terminal_need_confirmation(start, database, several
     [
         ([], "name a run by its id, or write --failed"),
         (["--failed", "--since", "1h", "--until", "2h"], "is later than --until"),
-        (["x", "--dry-run"], "--dry-run is for many runs; write --failed, too"),
-        (["x", "--label", "a=b"], "--label is for many runs; write --failed, too"),
-        (["x", "--since", "1h"], "--since is for many runs; write --failed, too"),
-        (["x", "--limit", "3"], "--limit is for many runs; write --failed, too"),
+        (["x", "--dry-run"], "--dry-run needs --failed"),
+        (["x", "--label", "a=b"], "--label needs --failed"),
+        (["x", "--since", "1h"], "--since needs --failed"),
+        (["x", "--limit", "3"], "--limit needs --failed"),
         (["--failed", "--limit", "0"], "--limit"),
-        (["x", "--args", "[]"], "is no JSON object"),
+        (["x", "--args", "[]"], "is not a JSON object"),
     ],
 )
 def test_conflicting_options_of_rerun_are_refused(database, evertick, args, words):
@@ -252,7 +252,7 @@ def test_a_task_without_a_live_node_is_known_by_its_runs(several, database, ever
         for word in ("fetch", "fetch()"):
             result = evertick(command, word)
             assert result.exit_code == 1
-            assert f"{word!r} is a task, and no schedule has it; `evertick why fetch` and" in result.stderr
-    message = evertick("why", "fetch()")
-    assert (message.exit_code, message.stdout) == (0, evertick("why", "fetch").stdout)
-    assert "LookupError: page" in message.stdout
+            assert f"{word!r} is a task without a schedule, see `evertick why fetch` and" in result.stderr
+    told = evertick("why", "fetch()")
+    assert (told.exit_code, told.stdout) == (0, evertick("why", "fetch").stdout)
+    assert "LookupError: page" in told.stdout

@@ -132,8 +132,8 @@ def test_an_invalid_database_url_is_a_usage_error(tmp_path, monkeypatch, evertic
 def test_an_option_before_its_command_is_refused_with_the_right_position(evertick):
     result = evertick("--database", "sqlite:///evertick.db", "list")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "write it behind the command, like `evertick list --database …`" in result.stderr
-    assert "behind the command" not in evertick("--bogus", "list").stderr
+    assert "write it after the command, like `evertick list --database …`" in result.stderr
+    assert "after the command" not in evertick("--bogus", "list").stderr
 
 
 def test_an_unexpected_error_is_one_sentence_too(database, evertick, monkeypatch):
@@ -144,7 +144,7 @@ def test_an_unexpected_error_is_one_sentence_too(database, evertick, monkeypatch
     result = evertick("nodes")
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: unexpected ZeroDivisionError: by zero; set EVERTICK_TRACEBACK=1 to see where it comes from\n"
+        "error: unexpected ZeroDivisionError: by zero; set EVERTICK_TRACEBACK=1 to see the traceback\n"
     )
 
 

@@ -47,7 +47,7 @@ def test_runs_lists_enqueued_runs_by_task_state_and_label(queue, ask, evertick):
     assert lines[0].split()[:4] == ["MOMENT", "RUN", "TASK", "KEY"]
     assert re.split(r"  +", lines[1])[1:5] == [first.id, "send_mail", "-", "running"]
     result = evertick("runs", "--task", "nothing")
-    assert (result.exit_code, result.stderr) == (0, "no run in app 'default' is like that\n")
+    assert (result.exit_code, result.stderr) == (0, "app 'default' has no matching runs\n")
     assert {each["id"] for each in ask("history", "--task", "send_mail")} == {first.id, *(each.id for each in more)}
 
 
@@ -55,7 +55,7 @@ def test_why_of_a_run_shows_what_blocks_it_and_its_place_in_the_queue(queue, ask
     first, more = queue
     text = evertick("why", more[0].id).stdout
     assert re.search(rf"^Run +{more[0].id}, task send_mail$", text, re.MULTILINE)
-    assert re.search(r"^Now +run .* waits for its turn: as many runs of 'send_mail'", text, re.MULTILINE)
+    assert re.search(r"^Now +run .* is blocked: the concurrency limit of 'send_mail'", text, re.MULTILINE)
     assert re.search(rf"^Behind +run {first.id} .* runs since", text, re.MULTILINE)
     assert re.search(r"^Nodes +.* can run it$", text, re.MULTILINE)
     assert ask("why", more[0].id)["behind"][0].startswith(f"run {first.id}")
@@ -85,7 +85,7 @@ def test_a_run_can_be_given_by_a_prefix_of_its_id(database, ask, evertick):
     begins = run["id"][:23]
     assert ask("show", begins)["run"]["id"] == run["id"]
     assert evertick("logs", begins).exit_code == 0
-    assert f"run '{run['id']}' had ended already" in evertick("cancel", begins).stderr
+    assert f"run '{run['id']}' had already ended" in evertick("cancel", begins).stderr
     assert ask("rerun", begins)["caused_by"] == run["id"]
     assert "there is no schedule or run" in evertick("show", run["id"][:7]).stderr
     # Two runs now: the id of the rerun has the same first characters.

@@ -75,7 +75,7 @@ def test_show_has_the_error_and_the_result_of_a_failed_command(url: str, evertic
     [
         ("bad", r"ended as failed: .*\(exit code 2: tar: /x: No such file\)"),
         ("idle", r"ended as skipped: exit code 3: nothing to do"),
-        ("hangs", r"ended as failed: it took longer than its timeout"),
+        ("hangs", r"ended as failed: it timed out"),
         ("good", r"succeeded"),
     ],
 )

@@ -153,8 +153,8 @@ def test_an_unreachable_broker_and_a_queue_without_workers_are_reported(
             job.sync.enqueue()
             away = until(lambda: evertick("status", *flags), lambda result: "redis" in result.stdout)
             assert away.exit_code == 1
-            assert away.stdout.startswith("WARNING: channel redis: the oldest message is tried in vain for ")
-            # Also right after an attempt, while the message waits for the next.
+            assert away.stdout.startswith("WARNING: channel redis: the oldest message has failed for ")
+            # Also right after a try, when the next one is yet to come.
             [message] = scheduler.sync.messages(channel="redis")
             again = until(
                 lambda: scheduler.sync.messages(channel="redis")[0], lambda found: found.attempts > message.attempts
@@ -249,8 +249,8 @@ def test_the_daemon_of_a_configuration_is_shown(tmp_path: Path, node: Scheduler,
     write_report(tmp_path / "state", msgspec.structs.replace(report, reloaded_at=NOW, problems=("evertick.toml:3: x",)))
     result = evertick("status", "--config", str(config))
     assert result.exit_code == 1
-    assert "the daemon rejected its new configuration: evertick.toml:3: x" in result.stdout
-    words = r"^Daemon +process 1 of /etc/evertick.toml, read again .* ago, but what is new does not hold$"
+    assert "the new configuration of the daemon does not hold: evertick.toml:3: x" in result.stdout
+    words = r"^Daemon +process 1 of /etc/evertick.toml, reloaded .* ago, new configuration rejected$"
     assert re.search(words, result.stdout, re.MULTILINE)
     # Not a daemon with another ledger in the same directory.
     write_report(tmp_path / "state", msgspec.structs.replace(report, app="other", problems=("theirs",)))
@@ -329,7 +329,7 @@ def test_lost_runs_are_reported_separately_with_their_own_fix() -> None:
     failed, lost = problems_of(msgspec.structs.replace(WELL, pulse=pulse), LIMITS)
     assert failed.what == "2 runs failed in the last hour: report"
     assert lost.what == "1 run was lost in the last hour: backup"
-    assert "how far a lost run came is unknown" in lost.fix
+    assert "the outcome of a lost run is unknown" in lost.fix
     assert "rerun --failed" not in lost.fix
     _, words = graded({"lost": {"backup": 2}})
     assert words == ["2 runs were lost in the last hour: backup"]
@@ -352,7 +352,7 @@ def test_a_silent_node_is_a_warning_and_the_last_one_critical() -> None:
     beat = {"beat_at": NOW - timedelta(seconds=90), "lease_until": NOW - timedelta(seconds=75)}
     silent = msgspec.structs.replace(BOX, id="b", name="quiet", **beat)
     grade, words = graded(nodes=[BOX, silent])
-    assert (grade, words) == (Grade.WARNING, ["node quiet is silent for 1 min 30 s, its lease has run out"])
+    assert (grade, words) == (Grade.WARNING, ["node quiet is silent for 1 min 30 s, and its lease has expired"])
     assert graded(nodes=[silent])[0] == Grade.CRITICAL
 
 
@@ -365,11 +365,11 @@ def test_parked_runs_failing_duties_and_stuck_channels_are_warnings() -> None:
     channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=2, oldest_due_at=due)
     grade, words = graded(channels=[channel])
     assert grade == Grade.WARNING
-    assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 messages given up"]
-    # Like a message with repeated retries: it waits for the next attempt.
+    assert words == ["channel redis: the oldest message waits for 5 min", "channel redis: 2 dead messages"]
+    # As a message stands that is tried again and again: its next try is yet to come.
     soon = to_us(NOW + timedelta(seconds=20))
     channel = ChannelPulse(channel="redis", waiting=7, sending=0, dead=0, oldest_due_at=soon, oldest_failing_at=due)
-    words = ["channel redis: the oldest message is tried in vain for 5 min"]
+    words = ["channel redis: the oldest message has failed for 5 min"]
     assert graded(channels=[channel]) == (Grade.WARNING, words)
     since = NOW - timedelta(minutes=20)
     untaken = Dispatched(to="nats", mode="ack", at=since, pushed_at=since, taken_at=None, until=None)

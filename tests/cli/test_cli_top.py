@@ -115,7 +115,7 @@ def test_top_shows_failing_duties_and_dead_messages(tmp_path, ask, evertick):
         frame, text = ask("top", "--database", url), evertick("top", "--database", url).stdout
     assert {duty["name"]: duty["error"] for duty in frame["duties"]}["fragile"].endswith("ValueError: no paper left")
     assert [(channel["channel"], channel["dead"]) for channel in frame["channels"]] == [("webhook", 1)]
-    assert "1 duty fails  1 message given up" in text.splitlines()[0]
+    assert "1 duty fails  1 message dead" in text.splitlines()[0]
     assert re.search(r"^fragile +shop@host +1 .* ValueError: no paper left", text, re.M)
     assert "evertick.prune" not in text
     assert re.search(r"^webhook +0 +0 +1 ", text, re.M)

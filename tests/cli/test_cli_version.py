@@ -52,7 +52,7 @@ def test_json_without_version_belongs_to_a_command(evertick):
     for flags in (["--json"], ["--json", "list"]):
         result = evertick(*flags)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "write it behind the command, like `evertick list --json …`" in result.stderr
+        assert "write it after the command, like `evertick list --json …`" in result.stderr
 
 
 # --- the commit ---

@@ -159,13 +159,13 @@ def test_without_a_configuration_there_is_nothing_to_run(site: Site) -> None:
     nowhere = {"HOME": str(site.folder), "XDG_CONFIG_HOME": str(site.folder)}
     refused = site.call("daemon", **nowhere)
     assert refused.returncode == 2
-    assert "there is no configuration; write ./evertick.toml, or name one with --config" in refused.stderr
+    assert "there is no configuration; create ./evertick.toml, or name one with --config" in refused.stderr
 
 
 def test_check_tells_whether_the_configuration_is_right_and_touches_nothing(site: Site) -> None:
     right = site.call("daemon", "--check")
     assert (right.returncode, right.stderr) == (0, "")
-    assert re.fullmatch(r".*evertick.toml: right, 0 jobs, database sqlite:///.*state/evertick.db\n", right.stdout)
+    assert re.fullmatch(r".*evertick.toml: valid, 0 jobs, database sqlite:///.*state/evertick.db\n", right.stdout)
     assert [path.name for path in site.folder.iterdir()] == ["evertick.toml"]
     site.config.write_text("[nodes]\n")
     assert site.call("daemon", "--check").returncode == 2
@@ -230,7 +230,7 @@ def test_detached_a_failed_start_is_reported_on_the_terminal(site: Site) -> None
     site.config.write_text('[directories]\nstate = "state"\n')
     unlogged = site.call("daemon", "--detach")
     assert unlogged.returncode == 2
-    assert "the log needs a file: add --log-file" in unlogged.stderr
+    assert "--detach needs a log file; add --log-file" in unlogged.stderr
 
 
 # --- the supervisor ---

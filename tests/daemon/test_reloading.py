@@ -30,7 +30,7 @@ def test_a_new_job_in_the_file_becomes_a_schedule_without_a_restart(site: Site) 
     assert listed["is_paused"]
     # This is no problem, but the output names the command that removes it.
     status, doctor = site.call("status"), site.call("doctor")
-    left = "1 schedule is paused, in no configuration any more: backup"
+    left = "1 schedule is paused and no longer in a configuration: backup"
     assert (status.returncode, f"{left}; `evertick apply --prune` removes it" in status.stdout) == (0, True)
     assert json.loads(site.call("status", "--json").stdout)["left_over"] == ["backup"]
     assert left in " ".join(doctor.stdout.split())
@@ -255,7 +255,7 @@ def test_what_the_live_daemon_of_another_file_declares_is_not_pruned(site: Site)
     assert "mine" not in site.call("list").stdout
     # Without --prune it is not among what has gone from the file.
     applied = site.call("apply", *flags)
-    assert (applied.returncode, "not in the configuration any more" in applied.stderr) == (0, False)
+    assert (applied.returncode, "no longer in the configuration" in applied.stderr) == (0, False)
     assert f"theirs (the daemon of {site.config}" in " ".join(applied.stderr.split())
     told = json.loads(site.call("apply", *flags, "--json").stdout)
     assert (told["left"], list(told["elsewhere"])) == ([], ["theirs"])

@@ -182,7 +182,7 @@ async def test_a_trigger_whose_key_is_taken_is_refused_with_the_key() -> None:
     async with virtual_time(scheduler, start=START) as kit:
         await scheduler.add(key="a", when="cron 0 1 * * *", task=sync, unique="sync", overlap="allow")
         await sync.options(unique="sync").enqueue()
-        with pytest.raises(Refused, match="another run has the unique key 'sync' of 'a': not triggered"):
+        with pytest.raises(Refused, match="another run has the unique key 'sync' of 'a'; wait until"):
             await scheduler.trigger("a")
         await kit.advance("2m")
         run = await scheduler.trigger("a")
@@ -228,14 +228,12 @@ async def test_why_says_which_limit_a_run_waits_for() -> None:
         [held] = await scheduler.runs("m")
         assert (held.state, held.reason, held.blocked_on) == (State.BLOCKED, "rate", "mail")
         why = await scheduler.why("m")
-        assert why.now == f"run {held.id} waits for its turn: as many runs of 'mail' have started as its rate allows"
+        assert why.now == f"run {held.id} is blocked: the rate limit of 'mail' is reached"
         await scheduler.trigger("p")
         await kit.advance("1s")
         [held] = await scheduler.runs("p")
         why = await scheduler.why("p")
-        assert why.now == (
-            f"run {held.id} waits for its turn: as many runs of 'the press' are at work as may be at once"
-        )
+        assert why.now == (f"run {held.id} is blocked: the concurrency limit of 'the press' is reached")
         assert await scheduler.cancel(held)
 
 

@@ -417,7 +417,7 @@ async def test_a_dead_message_is_delivered_again_on_request() -> None:
         assert (await scheduler.retry_message(dead)).attempts == 0
         await kit.advance("10s")
         assert await states(scheduler) == {"dead": 2, "sent": 1}
-        with pytest.raises(Refused, match="is sent; only what waits or is dead can be retried"):
+        with pytest.raises(Refused, match="is sent, and only a waiting or dead message can be retried"):
             await scheduler.retry_message(dead)
         assert len(await scheduler.retry_dead(channel="chat")) == 0
         assert len(await scheduler.retry_dead(channel="mail")) == 2

@@ -109,25 +109,25 @@ async def test_why_tells_each_step_of_a_dispatched_run(ledger: Ledger) -> None:
     await ledger.dispatch()
     since = f"run {id_} was dispatched to 'builds' at 2026-01-01 00:00:00 UTC"
     assert await ledger.why() == f"{since}, and its message waits to be sent"
-    await ledger.fail_to_send("Traceback (most recent call last):\nConnectionError: no answer")
-    tried = "1 try (ConnectionError: no answer), the next at 2026-01-01 00:01:00 UTC"
-    assert await ledger.why() == f"{since}, which has not taken it: {tried}"
+    await ledger.fail_to_send("Traceback (most recent call last):\nConnectionError: nobody answers")
+    tried = "1 try (ConnectionError: nobody answers), the next at 2026-01-01 00:01:00 UTC"
+    assert await ledger.why() == f"{since}, which has not accepted it: {tried}"
     await ledger.beat()
-    assert await ledger.why() == (f"{since}, which is away: {tried}")
+    assert await ledger.why() == (f"{since}, which is unreachable: {tried}")
     await ledger.beat(hearing_tick(QUEUE))
     await ledger.report("pushed")
     assert await ledger.why() == (
-        f"{since}, not taken by a worker yet; unless one takes it, it is pushed again at 2026-01-01 00:10:00 UTC"
+        f"{since}, not taken by a worker yet; if no worker takes it, it is sent again at 2026-01-01 00:10:00 UTC"
     )
     await ledger.report("taken")
     await ledger.report("progress", progress=0.5, progress_text="half")
     assert await ledger.why() == (
-        f"run {id_} (attempt 1) is with a worker of 'builds' since 2026-01-01 00:00:00 UTC, at 50% half; unless its "
-        "worker speaks by 2026-01-01 00:01:00 UTC, it is pushed again"
+        f"run {id_} (attempt 1) is with a worker of 'builds' since 2026-01-01 00:00:00 UTC, at 50% half; if its "
+        "worker does not report by 2026-01-01 00:01:00 UTC, it is sent again"
     )
     await ledger.store.cancel(APP, [id_], "requested")
     assert (await ledger.why()).endswith(
-        ", at 50% half; asked to cancel: it ends when its worker obeys, or has had its time to do so"
+        ", at 50% half; cancel requested: it ends when its worker obeys, or when the time to stop is over"
     )
     assert (await explain_task(ledger.store, APP, "build")).live == {"dispatched": 1}
 
@@ -136,10 +136,10 @@ async def test_why_does_not_say_that_a_cancelled_run_is_pushed_again(ledger: Led
     await ledger.dispatch(queue="docker", served_by="evertick worker --broker redis --driver docker -- COMMAND")
     await ledger.report("pushed")
     await ledger.store.cancel(APP, [ledger.run.id], "requested")
-    assert (await ledger.why()).endswith(", not taken by a worker yet; asked to cancel: a node ends it within seconds")
+    assert (await ledger.why()).endswith(", not taken by a worker yet; cancel requested: a node ends it within seconds")
     await ledger.beat()
     assert (await ledger.why()).endswith(
-        ", not taken by a worker yet; asked to cancel: no live node reads the reports of 'builds' now, so a worker "
+        ", not taken by a worker yet; cancel requested: no live node reads the reports of 'builds', so a worker "
         "that has it gets time to stop"
     )
 
@@ -151,7 +151,7 @@ async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker
     await ledger.report("pushed")
     assert await ledger.why() == (
         f"run {ledger.run.id} was dispatched to the queue 'docker' of 'builds' at 2026-01-01 00:00:00 UTC, not taken "
-        f"by a worker yet (one is started by `{served_by}`); unless one takes it, it is pushed again at "
+        f"by a worker yet (start one with `{served_by}`); if no worker takes it, it is sent again at "
         "2026-01-01 00:10:00 UTC"
     )
     ledger.clock.move(6 * MINUTE)
@@ -168,7 +168,7 @@ async def test_the_queue_and_the_command_that_serves_it_are_named_until_a_worker
 async def test_why_tells_that_no_node_delivers_to_a_queue(ledger: Ledger) -> None:
     await ledger.dispatch()
     await ledger.store.leave("n")
-    assert (await ledger.why()).endswith("and no live node brings messages there: start one that does")
+    assert (await ledger.why()).endswith("and no live node sends to it: start one that does")
 
 
 async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(ledger: Ledger) -> None:
@@ -176,13 +176,13 @@ async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(l
     assert await ledger.findings() == []
     await ledger.fail_to_send("ConnectionError: no answer")
     ledger.clock.move(2 * MINUTE)
-    what = "which has not taken what was sent: 1 try so far (ConnectionError: no answer)"
+    what = "which has not accepted the message: 1 try so far (ConnectionError: nobody answers)"
     assert await ledger.findings() == [("queue_away", f"1 dispatched run waits for 'builds', {what}")]
     await ledger.beat()
     assert await ledger.findings() == [
         (
             "queue_away",
-            "1 dispatched run waits for 'builds', which is away: 1 try so far (ConnectionError: no answer)",
+            "1 dispatched run waits for 'builds', which is unreachable: 1 try so far (ConnectionError: nobody answers)",
         )
     ]
     await ledger.beat(hearing_tick(QUEUE))
@@ -211,7 +211,7 @@ async def test_why_and_the_doctor_tell_that_no_node_reads_the_reports_of_a_queue
     await ledger.dispatch()
     await ledger.report("pushed")
     await ledger.beat()
-    unheard = "; no live node reads the reports of 'builds' now; until one does, none declares its workers silent"
+    unheard = "; no live node reads the reports of 'builds', so none declares its workers silent"
     assert (await ledger.why()).endswith(f", not taken by a worker yet{unheard}")
     await ledger.report("taken")
     assert (await ledger.why()).endswith(f"is with a worker of 'builds' since 2026-01-01 00:00:00 UTC{unheard}")
@@ -221,7 +221,7 @@ async def test_why_and_the_doctor_tell_that_no_node_reads_the_reports_of_a_queue
         (
             "reports_unheard",
             "1 dispatched run waits for a report of the workers of 'builds', which no live node reads, the oldest "
-            "for 1 min longer than it may: no worker is declared silent",
+            "overdue by 1 min: no worker is declared silent",
         )
     ]
     await ledger.beat(hearing_tick(QUEUE))
@@ -231,8 +231,8 @@ async def test_why_and_the_doctor_tell_that_no_node_reads_the_reports_of_a_queue
 @pytest.mark.parametrize(
     ("reason", "shown"),
     [
-        ("no_progress", "its worker fell silent"),
-        ("not_taken", "no worker took it in its time"),
+        ("no_progress", "its worker stopped reporting"),
+        ("not_taken", "no worker took it in time"),
         ("node_died", "its node died"),
     ],
 )
@@ -246,7 +246,7 @@ async def test_a_run_that_ended_by_its_loss_was_not_run_again(ledger: Ledger, re
     went_on = msgspec.structs.replace(lost, verdict=Verdict.SUCCEEDED, reason=None)
     assert ended_words(went_on, None) == "succeeded; it was lost once before, and it was run again"
     cancelled = msgspec.structs.replace(lost, verdict=Verdict.CANCELLED, reason="requested")
-    assert ended_words(cancelled, None) == "ended as cancelled: somebody asked for it; it was lost once"
+    assert ended_words(cancelled, None) == "ended as cancelled: it was requested; it was lost once"
 
 
 async def test_a_listing_tells_in_whose_hands_a_run_is(ledger: Ledger) -> None:

@@ -122,7 +122,7 @@ def test_an_installed_wheel_writes_files_that_start_it(installed: Path, tmp_path
     assert call(started, "--version").startswith(f"evertick {VERSION}")
     call("sh", "-n", tmp_path / "evertick.init")
     example = {"EVERTICK_DIRECTORIES_STATE": str(tmp_path / "state")}
-    assert ": right, 2 jobs" in call(started, "daemon", "--check", "--config", tmp_path / "evertick.toml", **example)
+    assert ": valid, 2 jobs" in call(started, "daemon", "--check", "--config", tmp_path / "evertick.toml", **example)
 
 
 def test_the_command_of_the_container_file_installs_the_wheel_beside_it(

@@ -349,7 +349,7 @@ def test_a_backfill_of_a_killed_process_is_finished_by_a_second_backfill(tmp_pat
 
 async def test_a_backfill_of_future_moments_is_refused(world: World) -> None:
     await world.add()
-    with pytest.raises(InvalidInput, match=r"end: 2026-01-10T01:00:00Z is still to come.*now at the latest"):
+    with pytest.raises(InvalidInput, match=r"end: 2026-01-10T01:00:00Z is in the future.*pass a past moment, or now"):
         await world.scheduler.backfill("k", START, START + HOUR)
 
 
@@ -364,7 +364,7 @@ async def test_a_range_that_ends_before_it_begins_is_refused_at_the_call(world: 
 
 async def test_too_many_moments_are_refused_with_their_exact_number(world: World) -> None:
     await world.add("* * * * *")
-    with pytest.raises(InvalidInput, match=r"has 10,001 moments from .*, and at most 10,000 are backfilled at once"):
+    with pytest.raises(InvalidInput, match=r"has 10,001 moments from .*, more than the limit of 10,000"):
         await world.scheduler.backfill("k", START - timedelta(minutes=10_000), START)
     with pytest.raises(InvalidInput, match=r"has 4 moments .* at most 3 "):
         await world.scheduler.backfill("k", START - timedelta(minutes=3), START, limit=3)
@@ -382,7 +382,7 @@ async def test_a_backfill_beyond_the_retention_is_refused() -> None:
     scheduler = Scheduler("sqlite://", retention="7d", concurrency=0)
     await scheduler.add(key="k", when="0 * * * *", task="job")
     now = datetime.now(UTC)
-    with pytest.raises(InvalidInput, match=r"longer ago than history is kept \(7d\).*or raise retention"):
+    with pytest.raises(InvalidInput, match=r"older than the retention of history \(7d\).*or raise retention"):
         await scheduler.backfill("k", now - timedelta(days=8), now)
     await scheduler.close()
 

@@ -122,9 +122,9 @@ async def test_a_schedule_that_is_paused_meanwhile_keeps_that_note(
 
 async def test_a_bulk_change_without_labels_needs_everything(scheduler: Scheduler) -> None:
     for change in (scheduler.pause_many, scheduler.resume_many):
-        with pytest.raises(InvalidInput, match="name one, or write everything=True"):
+        with pytest.raises(InvalidInput, match="pass a label, or everything=True"):
             await change()
-        with pytest.raises(InvalidInput, match="name one, or write everything=True"):
+        with pytest.raises(InvalidInput, match="pass a label, or everything=True"):
             await change(labels={})
         with pytest.raises(InvalidInput, match="leave out one of them"):
             await change(labels={"team": "ops"}, everything=True)

@@ -337,7 +337,7 @@ async def test_a_preview_of_a_blackout_shows_the_removed_fires(world: World) -> 
     plan = await world.scheduler.preview_change("k", blackout="move")
     assert [fire.at.day for fire in plan.removes] == [3, 4]
     held = await world.scheduler.preview_change("k", blackout="move", blackout_fate="all")
-    assert "what blackout 'move' holds back is made up for when it ends" in " ".join(held.notes)
+    assert "moments in blackout 'move' run when it ends" in " ".join(held.notes)
     await world.scheduler.update("k", blackout="move")
     [wider] = await world.scheduler.preview_calendar(
         Calendar.blackout("move", datetime(2026, 6, 3, tzinfo=UTC), datetime(2026, 6, 6, tzinfo=UTC))
@@ -403,7 +403,7 @@ async def test_a_preview_of_an_invalid_change_is_refused(world: World) -> None:
         await world.scheduler.preview_change("k", colour="red")  # type: ignore[call-arg]
     with pytest.raises(InvalidInput, match="amount"):
         await world.scheduler.preview_change("k", args={"amount": "much"})
-    with pytest.raises(InvalidInput, match="5 is no Calendar"):
+    with pytest.raises(InvalidInput, match="5 is not a Calendar"):
         await world.scheduler.preview_change("k", calendar=5)  # type: ignore[arg-type]
     with pytest.raises(NotFound):
         await world.scheduler.preview_change("gone", "every 1h")

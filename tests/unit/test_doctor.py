@@ -194,8 +194,8 @@ def held_back(reason: str = "concurrency", **fields: Any) -> Run:
 @pytest.mark.parametrize(
     ("reason", "why", "fix"),
     [
-        ("concurrency", "as many of 'press' are at work as may be at once", "raise concurrency="),
-        ("rate", "as many of 'press' have started as the rate allows", "raise rate="),
+        ("concurrency", "the concurrency limit of 'press' is reached", "raise concurrency="),
+        ("rate", "the rate limit of 'press' is reached", "raise rate="),
     ],
 )
 def test_runs_blocked_for_long_by_a_limit_are_reported_once_per_key(reason, why, fix):
@@ -214,7 +214,7 @@ def test_runs_blocked_for_long_by_a_limit_are_reported_once_per_key(reason, why,
     [
         (a_run(id="b", state=State.PARKED, reason="unknown_task"), "which is parked"),
         (held_back("rate", id="b"), "which itself waits for the rate of 'press'"),
-        (a_run(id="b", due_at=ago(hours=2)), "which is due for long and was not started"),
+        (a_run(id="b", due_at=ago(hours=2)), "which is overdue and was not started"),
     ],
 )
 def test_a_run_blocked_on_a_stuck_run_is_reported_with_both(blocker, how):
@@ -291,7 +291,7 @@ def test_a_schedule_paused_as_undeclared_is_a_note_with_the_command_to_remove_it
         (Severity.NOTE, "left_over", ("of-code",)),
     ]
     file, code = found
-    assert file.what == "2 schedules are paused, in no configuration any more: a, b"
+    assert file.what == "2 schedules are paused and no longer in a configuration: a, b"
     assert "`evertick apply --prune`" in file.fix
     assert "`evertick remove KEY`" in code.fix
 
@@ -309,7 +309,7 @@ def test_a_long_pause_without_an_end_is_reported():
 
 
 def test_a_schedule_paused_for_its_failures_is_reported_with_its_error_and_the_command_to_resume_it():
-    note = "3 runs in a row have failed, the last error: ValueError: no paper; fix it, then resume it"
+    note = "3 runs in a row have failed, the last error: ValueError: no paper"
     failing = msgspec.structs.replace(a_surveyed(is_paused=True, pause_note=note), is_failing=True)
     (found,) = findings_about(failing)
     assert (found.severity, found.check, found.about) == (Severity.WARNING, "failing", ("report",))
@@ -321,7 +321,7 @@ def test_a_schedule_paused_for_its_failures_is_reported_with_its_error_and_the_c
 def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_reported():
     (found,) = findings_about(a_surveyed(last_state=State.PARKED, last_run_id="r7", catch_up="all"))
     assert found.check == "behind_parked"
-    assert found.what.startswith("report waits behind a parked run, r7")
+    assert found.what.startswith("report waits for its parked run r7")
     assert "`evertick cancel r7`" in found.fix
     counted = a_surveyed(Every("1h", after="end"), last_state=State.PARKED, next_fire_at=None, next_due_at=None)
     assert checks(findings_about(counted)) == ["behind_parked"]
@@ -342,7 +342,7 @@ def test_overdue_schedules_despite_heartbeats_suggest_a_blocked_event_loop():
     assert found.check == "stalled_node"
     assert found.what.startswith("1 schedule is overdue by up to 30 min (report), though shop@host beats: ")
     assert "event loop" in found.what
-    assert "the log of the node names the job that blocks it" in found.fix
+    assert "the log of the node has the job that blocks it" in found.fix
 
 
 def test_a_task_that_no_live_node_knows_is_reported_with_its_schedules():
@@ -382,7 +382,7 @@ def test_a_schedule_delayed_by_a_blocking_job_is_not_reported_as_too_frequent():
     blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
     (found,) = findings_about(often, ended=_ended(8, 5), nodes=[blocked])
     assert "slow has blocked the event loop of its node" in found.what
-    assert found.fix == "see to what blocks the event loop first"
+    assert found.fix == "correct the job that blocks the event loop first"
     (own,) = findings_about(a_surveyed(Every("5s"), key="slow"), ended=_ended(8, 5, "slow"), nodes=[blocked])
     assert "has blocked" not in own.what
 
@@ -392,7 +392,7 @@ def test_jobs_that_end_together_on_one_node_are_reported_together_as_possible_bl
     slow = [msgspec.structs.replace(run, schedule_key="slow", id="other") for run in _ended(8, 5)]
     (found,) = findings_about(often, ended=[*_ended(8, 5), *slow])
     assert "end together with runs of slow on the same node" in found.what
-    assert "the ledger does not tell which" in found.what
+    assert "the ledger does not know which" in found.what
     assert found.about == ("report", "slow")
     elsewhere = [msgspec.structs.replace(run, node="n2") for run in slow]
     (alone,) = findings_about(often, ended=[*_ended(8, 5), *elsewhere])
@@ -402,7 +402,7 @@ def test_jobs_that_end_together_on_one_node_are_reported_together_as_possible_bl
 def test_overdue_schedules_are_reported_with_the_blocking_job_if_it_is_known():
     late = a_surveyed(next_due_at=ago(minutes=30)).schedule
     (unknown,) = about_overdue([late], [a_node()], NOW, USUAL)
-    assert "something may block the event loop there, and the ledger does not tell what" in unknown.what
+    assert "a job may block the event loop there, and the ledger does not know which" in unknown.what
     blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
     (found,) = about_overdue([late], [blocked], NOW, USUAL)
     assert "slow blocks the event loop of shop@host" in found.what
@@ -435,7 +435,7 @@ def test_a_list_of_holidays_that_ends_soon_is_reported_also_for_a_blackout():
     used, calendars = a_surveyed(blackout="office"), {"office": _holidays(2026)}
     (found,) = about_calendars(calendars, [used], datetime(2026, 11, 19, tzinfo=UTC))
     assert (found.severity, found.check, found.about) == (Severity.NOTE, "calendar_expires", ("office", "report"))
-    assert "has dates up to 2026-12-01 only, which ends in 12 days" in found.what
+    assert "is 2026-12-01, in 12 days" in found.what
     assert checks(about_calendars(calendars, [used], datetime(2026, 9, 1, tzinfo=UTC))) == []
     assert checks(about_calendars(calendars, [a_surveyed()], datetime(2028, 9, 1, tzinfo=UTC))) == []
 
@@ -644,7 +644,7 @@ def test_a_failing_duty_is_reported_with_its_holder_its_error_and_its_effect() -
     assert (pruning.severity, pruning.check, pruning.about) == (Severity.WARNING, "failing_duty", ("evertick.prune",))
     assert pruning.what == (
         "duty evertick.prune fails on node shop@host: OperationalError: no such table: evertick_feed; "
-        "until it is corrected nobody deletes history that is older than the retention"
+        "until then no node deletes history that is older than the retention"
     )
     assert rebuilding.what == "duty rebuild-index fails on node shop@host: ValueError: no paper"
     assert "`evertick duties rebuild-index`" in rebuilding.fix
@@ -663,7 +663,7 @@ def test_duties_without_a_holder_despite_live_nodes_are_reported() -> None:
     gone = a_duty(name="rebuild-index", node=None, node_name=None, error="of long ago")
     pruning, rebuilding = about_duties([gone], [a_node()], NOW)
     assert (pruning.severity, pruning.about) == (Severity.WARNING, ("evertick.prune",))
-    assert pruning.what.endswith("though nodes live: nobody deletes history that is older than the retention")
+    assert pruning.what.endswith(": no node deletes history that is older than the retention")
     assert "duties=False" in pruning.fix
     assert (rebuilding.severity, rebuilding.check) == (Severity.NOTE, "unheld_duty")
 
@@ -695,7 +695,7 @@ def test_a_finding_on_runs_parked_without_a_driver_names_the_driver():
     run = a_run(task="gone", state=State.PARKED, reason="unknown_task")
     (found,) = about_parked([run], living)
     assert "parked: no live node has the driver redis of task gone enabled" in found.what
-    assert found.fix.startswith("enable redis on a node, or give it up with ")
+    assert found.fix.startswith("enable redis on a node, or cancel it with ")
 
 
 def test_a_killed_node_is_reported_until_it_is_declared_dead() -> None:

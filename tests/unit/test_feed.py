@@ -119,7 +119,7 @@ async def test_a_reader_waits_for_an_unreachable_store(
 
     monkeypatch.setattr(store, "feed", feed)
     assert keys(await following(scheduler, 1)) == ["a"]
-    assert "the feed waits for the store: it restarts" in caplog.text
+    assert "feed: store unavailable, retrying: it restarts" in caplog.text
 
 
 async def test_cursors_from_before_the_feed_was_turned_off_and_on_are_refused(scheduler: Scheduler) -> None:
@@ -175,8 +175,8 @@ def test_the_feed_has_a_sync_form() -> None:
         ({"after": f"a.{10**18}.1.0"}, "is not a cursor"),
         ({"after": 7}, "after: 7 is not a cursor"),
         ({"kinds": "run.finished"}, r"pass a list, e\.g\. kinds=\['run\.finished'\]"),
-        ({"kinds": ["run.done"]}, "'run.done' is no kind of event; there are run.recorded"),
-        ({"since": datetime(2026, 1, 1)}, "since: .* is no datetime with a zone"),
+        ({"kinds": ["run.done"]}, "'run.done' is not a kind of event; the kinds are run.recorded"),
+        ({"since": datetime(2026, 1, 1)}, "since: .* is not a datetime with a zone"),
         ({"schedule": ""}, "schedule: '' must have 1 to 200 characters"),
     ],
 )

@@ -251,7 +251,7 @@ def test_entering_a_scheduler_twice_is_refused_without_side_effects(scheduler: S
         (lambda s: s.runs(verdicts="failed"), "verdicts: 'failed' is one text; pass a list"),
         (lambda s: s.runs(limit=0), "limit: 0 must be a whole number from 1"),
         (lambda s: s.pause("k", note=5), "note: 5 is not text"),
-        (lambda s: s.set_calendar("x"), "calendar: 'x' is no Calendar"),
+        (lambda s: s.set_calendar("x"), "calendar: 'x' is not a Calendar"),
         (lambda s: s.add(key="k", when="now and then", task="t"), "now and then"),
         (lambda s: s.add(key="k", when=None, task="t"), "when: None is no rule"),
     ],

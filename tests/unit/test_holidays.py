@@ -124,7 +124,7 @@ async def test_users_of_a_calendar_are_found_by_rule_and_by_blackout(scheduler: 
 
 async def test_a_calendar_that_is_used_cannot_be_removed(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when="0 9 * * *; calendar=biz", task="job")
-    with pytest.raises(Refused, match="calendar 'biz' is used by 'k'; change or remove these first"):
+    with pytest.raises(Refused, match="calendar 'biz' is used by 'k'; change or remove these schedules first"):
         await scheduler.remove_calendar("biz")
     await scheduler.update("k", when="0 9 * * *")
     await scheduler.remove_calendar("biz")

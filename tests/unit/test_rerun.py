@@ -178,7 +178,7 @@ async def test_a_rerun_checks_the_current_state(world: World) -> None:
 async def test_an_unknown_run_is_not_found(world: World) -> None:
     with pytest.raises(NotFound, match="there is no run 'nope' in app 'shop'"):
         await world.scheduler.rerun("nope")
-    with pytest.raises(InvalidInput, match="neither a run nor the id of one"):
+    with pytest.raises(InvalidInput, match="is not a run; pass a Run or the id of one"):
         await world.scheduler.rerun(7)  # type: ignore[arg-type]
 
 
@@ -234,7 +234,7 @@ async def two_failed_and_one_live(world: World, overlap: str) -> tuple[Run, Run,
 
 async def test_overlap_skip_refuses_a_rerun_beside_a_live_run(world: World) -> None:
     first, _, live = await two_failed_and_one_live(world, "skip")
-    with pytest.raises(Refused, match=f"'k' has a live run, and its overlap is 'skip': run {first.id} is not rerun"):
+    with pytest.raises(Refused, match="'k' has a live run, and its overlap is 'skip'; pass overlap='queue'"):
         await world.scheduler.rerun(first)
     await world.scheduler.cancel(live)
     await world.scheduler.rerun(first)
@@ -496,7 +496,7 @@ async def test_reruns_that_a_unique_key_forbids_are_left_out_and_counted(caplog:
     async with machine.after_failures(3) as old:
         again = await machine.scheduler.rerun_many(schedule_key="k")
         assert [run.caused_by for run in again] == [old[0].id]
-        assert "2 of 3 runs were not rerun: another run has the unique key 'one' of 'k'" in caplog.messages
+        assert "app 'default': 2 of 3 runs not rerun: another run has the unique key 'one' of 'k'" in caplog.messages
         await machine.kit.advance("30m")
         assert [run.caused_by for run in await machine.scheduler.rerun_many()] == [old[1].id]
 
@@ -505,7 +505,7 @@ async def test_reruns_of_one_task_can_have_other_arguments(world: World) -> None
     await world.add()
     await world.kit.advance("2h")
     await world.ended(await world.other.enqueue())
-    with pytest.raises(InvalidInput, match=r"these runs are of 2 tasks \(job, other\); choose those of one task"):
+    with pytest.raises(InvalidInput, match=r"these runs are of 2 tasks \(job, other\); select runs of one task"):
         await world.scheduler.rerun_many(args={"amount": 5})
     with pytest.raises(InvalidArguments):
         await world.scheduler.rerun_many(task="job", args={"price": 5})
@@ -522,7 +522,7 @@ async def test_reruns_of_one_task_can_have_other_arguments(world: World) -> None
 async def test_an_invalid_selection_of_reruns_is_refused(world: World, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         await world.scheduler.rerun_many(**wrong)
-    with pytest.raises(InvalidInput, match="overlap: 'skip' is none of None, 'queue', 'allow'"):
+    with pytest.raises(InvalidInput, match="overlap: 'skip' is unknown; pass one of None, 'queue', 'allow'"):
         await world.scheduler.rerun("x", overlap="skip")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="was_rerun: 'no' must be True, False or None"):
         await world.scheduler.runs(was_rerun="no")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from evertick import Calendar, Constant, Context, Cron, Every, Once, Scheduler, Skip
-from evertick.explain.run import _knowing, live_words
+from evertick.explain.run import _able_words, live_words
 from evertick.explain.schedule import _idle_words
 from evertick.model import Node, State
 from evertick.store.base import NodeJoin, TaskTerms
@@ -31,7 +31,7 @@ async def test_a_new_schedule_shows_its_first_fire_and_the_reason() -> None:
         why = await scheduler.why("report")
     assert why.next.startswith("2026-03-02 09:00:00 Europe/Berlin, because of its rule: ")
     assert "09:00" in why.next
-    assert why.last == "nothing has come of it yet"
+    assert why.last == "it has not fired yet"
     assert why.now == "it waits for its next moment"
     assert why.notes == ()
     assert str(why).splitlines() == [f"Next: {why.next}", f"Last: {why.last}", f"Now:  {why.now}"]
@@ -88,7 +88,7 @@ async def test_a_running_run_is_shown_with_its_progress_and_the_after_end_rule()
         cancelled = await scheduler.why("job")
     assert f"counted from the end of run {run.id}, which is running" in why.next
     assert why.now == f"run {run.id} (attempt 1) runs since 2026-03-02 00:10:00 UTC on here, at 25% reading"
-    assert cancelled.last.endswith("ended as cancelled: somebody asked for it")
+    assert cancelled.last.endswith("ended as cancelled: it was requested")
 
 
 async def test_a_run_of_a_silent_node_is_shown_with_its_recovery_time() -> None:
@@ -106,18 +106,18 @@ async def test_a_run_of_a_silent_node_is_shown_with_its_recovery_time() -> None:
     ends = live_words(run, [node], node.beat_at + timedelta(seconds=3), None)
     assert ends.endswith(" on here")
     silent = live_words(run, [node], node.beat_at + timedelta(seconds=6), None)
-    fate = "unless it comes back, the run is taken over, or lost if on_lost='fail'"
-    alone = "about 18 s after a node is started, which judges nobody in its first 15 s"
+    fate = "if it does not return, the run is reassigned, or lost if on_lost='fail'"
+    alone = "about 18 s after a node is started: it declares no death in its first 15 s"
     assert silent.endswith(f" on here, which is silent for 6 s ({fate}, {alone})")
     soon = live_words(run, [node], node.beat_at + timedelta(seconds=4), None)
     assert soon.endswith(f" on here, which is silent for 4 s ({fate}, {alone})"), "a beat is due every 3 s"
     late = live_words(run, [node], node.lease_until + timedelta(seconds=4), None)
     assert late.endswith(f" on here, which is silent for 19 s ({fate}, {alone})")
     assert live_words(run, [], node.lease_until, None).endswith(
-        " on a node that is dead: it is about to be taken over, or lost if on_lost='fail'"
+        " on a dead node: it will be reassigned, or lost if on_lost='fail'"
     )
     bound = msgspec.structs.replace(run, queue=f"@{node.id}")
-    assert live_words(bound, [], node.lease_until, None).endswith("about to be lost, as it is for that node alone")
+    assert live_words(bound, [], node.lease_until, None).endswith("will be lost, as it is for that node only")
 
 
 async def test_another_node_declares_a_silent_node_dead_after_its_lease_and_one_own_lease() -> None:
@@ -141,11 +141,11 @@ async def test_another_node_declares_a_silent_node_dead_after_its_lease_and_one_
         return live_words(run, [node, other], now, Every("10m", tz="UTC")).partition("on_lost='fail', ")[2]
 
     assert words_at(6, other_started=-1000) == "in about 12 s, at 00:00:18 UTC)"
-    assert words_at(19, other_started=-1000) == "as soon as another node looks)"
-    # The daemon was killed, and restarted 20 s later.
+    assert words_at(19, other_started=-1000) == "at the next heartbeat of another node)"
+    # The daemon was killed, and is back 20 s later.
     assert words_at(21, other_started=20) == "in about 17 s, at 00:00:38 UTC)"
     assert words_at(37, other_started=20) == "in about 1 s, at 00:00:38 UTC)"
-    assert words_at(39, other_started=20) == "as soon as another node looks)"
+    assert words_at(39, other_started=20) == "at the next heartbeat of another node)"
 
 
 async def test_a_killed_node_is_not_counted_as_live_before_it_is_declared_dead() -> None:
@@ -208,10 +208,10 @@ async def test_a_silent_node_does_not_count_as_able_to_run() -> None:
         [node] = await scheduler.nodes()
     node = msgspec.structs.replace(node, lease_until=node.beat_at + timedelta(seconds=15))
     now = node.beat_at + timedelta(seconds=6)
-    live = msgspec.structs.replace(node, id="2", name="there", beat_at=now, lease_until=now + timedelta(seconds=15))
-    assert _knowing([node], "job", node.beat_at) == "here can run it"
-    assert _knowing([node], "job", now) == "here (silent for 6 s) can run it, if heard again"
-    assert _knowing([node, live], "job", now) == "there, here (silent for 6 s) can run it"
+    heard = msgspec.structs.replace(node, id="2", name="there", beat_at=now, lease_until=now + timedelta(seconds=15))
+    assert _able_words([node], "job", node.beat_at) == "here can run it"
+    assert _able_words([node], "job", now) == "here (silent for 6 s) can run it, when its heartbeats return"
+    assert _able_words([node, heard], "job", now) == "there, here (silent for 6 s) can run it"
 
 
 async def test_a_failure_is_shown_with_its_error_and_a_retry_with_its_time() -> None:
@@ -324,7 +324,7 @@ async def test_a_run_of_a_queue_without_a_node_shows_that_and_the_fix() -> None:
         known, unknown = await scheduler.why("train"), await scheduler.why("orphan")
         [node] = await scheduler.nodes()
     assert "waits for a node that knows task 'train' to work on queue 'gpu' since " in known.now
-    taught = "knows it and works on 'default' alone: add 'gpu' to its node.queues, and restart it"
+    taught = "knows the task, and works on 'default' only: add 'gpu' to its node.queues, and restart it"
     assert known.now.endswith(f"; node {node.name} {taught}")
     assert "waits for a node that knows task 'gone' and works on queue 'gpu' since " in unknown.now
 
@@ -386,8 +386,8 @@ async def test_overrides_and_differing_declarations_are_shown() -> None:
         await store.join(other)
         why = await scheduler.why("job")
     assert why.notes == (
-        "edited at run time, unlike the code: priority",
-        "live nodes declare it differently; the last one started has won",
+        "edited at run time, so it differs from the code: priority",
+        "live nodes declare it differently; the declaration of the last one started is in force",
     )
 
 

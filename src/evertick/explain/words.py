@@ -62,7 +62,7 @@ _REASONS: dict[str, str] = {
     Reason.UNDELIVERED: "its queue did not accept the message",
     Reason.DUPLICATE: "another run has its unique key",
     Reason.BLACKOUT: "it was in the blackout of the schedule, which drops its moments",
-    Reason.BY_HAND: "it was skipped by hand",
+    Reason.BY_HAND: "by hand, with skip-next",
     Reason.UNDONE: "its early run was undone",
     Reason.LATE: "it ran late, or in place of earlier missed moments",
 }

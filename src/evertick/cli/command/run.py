@@ -187,7 +187,7 @@ def _attribute(module: ModuleType, path: str) -> Scheduler:
         found = getattr(found, name)
     if not isinstance(found, Scheduler):
         kind = type(found).__name__
-        raise click.ClickException(f"{module.__name__}:{path} is not a Scheduler but a {kind}; {_advice(module)}")
+        raise click.ClickException(f"{module.__name__}:{path} is not a Scheduler but of type {kind}; {_advice(module)}")
     return found
 
 
