@@ -96,7 +96,7 @@ def test_the_hours_are_in_the_requested_zone(twelve_at_nine, ask):
     assert made["since"].endswith("+09:00")
 
 
-def test_a_forecast_without_fires_says_so(twelve_at_nine, evertick):
+def test_a_forecast_without_fires_prints_a_note(twelve_at_nine, evertick):
     result = evertick("forecast", "--app", "other")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "nothing is going to fire in app 'other' for this question\n"

@@ -79,7 +79,7 @@ def test_in_a_pipe_top_prints_one_frame_as_text(busy, ask, evertick):
     assert re.search(r"nothing\(\) +succeeded", text)
 
 
-def test_top_of_an_empty_app_says_so(database, evertick):
+def test_top_of_an_empty_app_prints_a_note(database, evertick):
     text = evertick("top", "--app", "other").stdout
     assert text.count("none") == 4
 

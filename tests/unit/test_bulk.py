@@ -141,7 +141,7 @@ async def test_a_past_end_is_refused_before_any_schedule_is_paused(scheduler: Sc
     assert await paused(scheduler) == []
 
 
-def test_plain_code_can_do_it_too() -> None:
+def test_the_sync_form_works_too() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     scheduler.sync.add(key="a", when="every 1h", task="job", labels={"team": "ops"})
     assert scheduler.sync.pause_many(labels={"team": "ops"}) == ["a"]
