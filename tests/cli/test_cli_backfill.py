@@ -56,7 +56,7 @@ def test_a_backfill_with_failed_runs_has_exit_code_1(node, evertick):
     assert re.search(r"; 2 were made, 2 of them failed$", result.stdout)
 
 
-def test_a_backfill_without_a_node_says_that_it_waits_and_ctrl_c_shows_its_progress(tmp_path, start):
+def test_a_backfill_without_a_node_reports_that_it_waits_and_ctrl_c_shows_its_progress(tmp_path, start):
     url = f"sqlite:///{tmp_path}/jobs.db"
     scheduler = Scheduler(url, concurrency=0)
     scheduler.sync.add(key="lonely", when="0 9 * * *", task="nobody_has_it")

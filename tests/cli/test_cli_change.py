@@ -196,7 +196,7 @@ def test_a_dry_run_of_a_bulk_pause_has_a_line_per_schedule(teams, evertick, ask)
     assert [each["key"] for each in ask("list") if each["is_paused"]] == ["quick"]
 
 
-def _pause_two_and_break_off() -> None:
+def _interrupt_after_two_pauses() -> None:
     with _counted("paused", as_json=False) as on_change:
         on_change("a", 1)
         on_change("b", 2)
@@ -205,7 +205,7 @@ def _pause_two_and_break_off() -> None:
 
 def test_an_interrupted_bulk_pause_shows_how_many_are_paused(capsys):
     with pytest.raises(asyncio.CancelledError):
-        _pause_two_and_break_off()
+        _interrupt_after_two_pauses()
     assert capsys.readouterr().err == "paused 2; call it again to continue\n"
 
 

@@ -171,7 +171,7 @@ def test_a_store_without_maintenance_is_refused_and_the_doctor_continues_without
 # --- a wrong clock
 
 
-class _Ahead(Clock):
+class _ClockAhead(Clock):
     """A clock that is years ahead."""
 
     def now_us(self):
@@ -181,7 +181,7 @@ class _Ahead(Clock):
 @pytest.fixture
 def from_the_future(tmp_path):
     """A database with a schedule and a run from a machine whose clock was years ahead."""
-    url, clock = f"sqlite:///{tmp_path}/ahead.db", _Ahead()
+    url, clock = f"sqlite:///{tmp_path}/ahead.db", _ClockAhead()
     scheduler = Scheduler(url, concurrency=0)
     scheduler.runtime.parts = Parts(clock=clock, open_store=lambda url: SqliteStore(url, clock=clock))
     job = scheduler.task(lambda: None, name="job")

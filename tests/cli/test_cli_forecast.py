@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
-def herd(tmp_path, monkeypatch) -> str:
+def twelve_at_nine(tmp_path, monkeypatch) -> str:
     """Twelve reports at nine, one job of every second, one that is paused."""
     url = f"sqlite:///{tmp_path}/herd.db"
     monkeypatch.setenv("EVERTICK_DATABASE", url)
@@ -32,7 +32,7 @@ def herd(tmp_path, monkeypatch) -> str:
     return url
 
 
-def test_the_forecast_has_a_row_per_day_and_a_column_per_hour(herd, evertick):
+def test_the_forecast_has_a_row_per_day_and_a_column_per_hour(twelve_at_nine, evertick):
     lines = evertick("forecast", "--days", "3").stdout.splitlines()
     assert lines[0].split() == ["DAY", *(f"{hour:02}" for hour in range(24)), "FIRES"]
     tomorrow = lines[2].split()
@@ -42,7 +42,7 @@ def test_the_forecast_has_a_row_per_day_and_a_column_per_hour(herd, evertick):
     assert lines[4] == ""
 
 
-def test_a_moved_moment_is_drawn_at_its_new_time(herd, ask):
+def test_a_moved_moment_is_drawn_at_its_new_time(twelve_at_nine, ask):
     day = (now() + timedelta(days=1)).date()
     before = ask("forecast", "--days", "3", "--key", "report-00")["days"]
     ask("move", "report-00", f"{day} 09:00", "--to", f"{day} 17:00")
@@ -61,7 +61,7 @@ def test_a_moved_moment_is_drawn_at_its_new_time(herd, ask):
     assert (hours[9], hours[18]) == (3_599, 3_601)
 
 
-def test_as_json_it_has_days_minutes_collisions_and_suggestions(herd, ask):
+def test_as_json_it_has_days_minutes_collisions_and_suggestions(twelve_at_nine, ask):
     made = ask("forecast", "--days", "2")
     assert made["days"][1]["hours"][9] == 3_612
     assert made["busiest"][0]["fires"] == 72
@@ -72,7 +72,7 @@ def test_as_json_it_has_days_minutes_collisions_and_suggestions(herd, ask):
     assert {each["instead"] for each in made["suggestions"]} == {"H 9 * * *; tz=UTC"}
 
 
-def test_every_suggested_rule_removes_the_collision(herd, ask):
+def test_every_suggested_rule_removes_the_collision(twelve_at_nine, ask):
     suggested = {each["key"]: each["instead"] for each in ask("forecast")["suggestions"]}
     assert len(suggested) >= 10
     scheduler = Scheduler(concurrency=0)
@@ -82,7 +82,7 @@ def test_every_suggested_rule_removes_the_collision(herd, ask):
     assert len(ask("forecast")["collisions"][0]["keys"]) < 6
 
 
-def test_the_forecast_can_be_limited_by_key_or_label(herd, ask, evertick):
+def test_the_forecast_can_be_limited_by_key_or_label(twelve_at_nine, ask, evertick):
     assert ask("forecast", "--days", "2", "--label", "team=sales")["days"][1]["fires"] == 3
     assert ask("forecast", "--days", "2", "--key", "report-00", "--key", "report-05")["days"][1]["fires"] == 2
     result = evertick("forecast", "--key", "nope")
@@ -90,19 +90,19 @@ def test_the_forecast_can_be_limited_by_key_or_label(herd, ask, evertick):
     assert result.stderr.startswith("error: there is no schedule 'nope'")
 
 
-def test_the_hours_are_in_the_requested_zone(herd, ask):
+def test_the_hours_are_in_the_requested_zone(twelve_at_nine, ask):
     made = ask("forecast", "--days", "2", "--label", "team=sales", "--tz", "Asia/Tokyo")
     assert made["days"][1]["hours"][18] == 3
     assert made["since"].endswith("+09:00")
 
 
-def test_a_forecast_without_fires_says_so(herd, evertick):
+def test_a_forecast_without_fires_prints_a_note(twelve_at_nine, evertick):
     result = evertick("forecast", "--app", "other")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "no schedule of app 'other' that matches will fire\n"
 
 
-def test_the_picture_is_well_formed_with_a_title_a_legend_and_no_script(herd, evertick, tmp_path):
+def test_the_picture_is_well_formed_with_a_title_a_legend_and_no_script(twelve_at_nine, evertick, tmp_path):
     result = evertick("forecast", "--days", "2", "--svg", str(tmp_path / "f.svg"))
     assert result.exit_code == 0
     root = ElementTree.parse(tmp_path / "f.svg").getroot()
@@ -121,13 +121,13 @@ def test_the_picture_is_well_formed_with_a_title_a_legend_and_no_script(herd, ev
     )
 
 
-def test_user_text_in_the_picture_is_escaped(herd, evertick, tmp_path):
+def test_user_text_in_the_picture_is_escaped(twelve_at_nine, evertick, tmp_path):
     path = tmp_path / "f.svg"
     evertick("forecast", "--app", "<script>", "--svg", str(path))
     assert ElementTree.parse(path).getroot().find(f"{SVG}title").text == "Forecast of app <script>"
 
 
-def test_a_picture_that_cannot_be_written_is_an_error(herd, evertick, tmp_path):
+def test_a_picture_that_cannot_be_written_is_an_error(twelve_at_nine, evertick, tmp_path):
     result = evertick("forecast", "--svg", str(tmp_path / "nowhere" / "f.svg"))
     assert result.exit_code == 1
     assert re.fullmatch(
@@ -139,12 +139,12 @@ def _plain(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
 
 
-def test_a_wide_terminal_shows_numbers_and_a_narrow_one_shades(herd, on_terminal):
-    wide = on_terminal(herd, "forecast", "--days", "2", "--label", "team=stock", COLUMNS="120")
+def test_a_wide_terminal_shows_numbers_and_a_narrow_one_shades(twelve_at_nine, on_terminal):
+    wide = on_terminal(twelve_at_nine, "forecast", "--days", "2", "--label", "team=stock", COLUMNS="120")
     assert "\x1b[" in wide
     tomorrow = _plain(wide)[2]
     assert re.fullmatch(r"\w{3} \S+ (· {2}){9} 9 (· {2}){14}  9", tomorrow.rstrip())
-    narrow = _plain(on_terminal(herd, "forecast", "--days", "2", "--label", "team=stock", COLUMNS="80"))
+    narrow = _plain(on_terminal(twelve_at_nine, "forecast", "--days", "2", "--label", "team=stock", COLUMNS="80"))
     assert re.fullmatch(r"\w{3} \S+ (· ){9}██(· ){14}  9", narrow[2].rstrip())
     assert narrow[0].split() == [*(f"{hour:02}" for hour in range(0, 24, 2)), "fires"]
     assert max(len(line) for line in narrow) <= 80

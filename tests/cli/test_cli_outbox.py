@@ -59,7 +59,7 @@ def test_one_message_is_shown_with_all_its_fields(messages, evertick, ask):
     for line in ("Channel  webhook", "Key      bad", "State    dead", "Tries    2", "Headers  trace: t1"):
         assert line in text
     assert '{"order": 7}' in text
-    assert "nobody" in text
+    assert "server" in text
     assert ask("outbox", "show", dead.id)["body"] == {"order": 7}
     assert "Body" not in evertick("outbox", "show", messages["good"].id).stdout
 

@@ -151,7 +151,7 @@ def test_a_feed_delayed_by_an_open_transaction_is_reported(evertick: Evertick, u
     assert "of that kind" not in message
 
 
-def test_a_role_at_its_connection_limit_is_told_how_to_raise_it(
+def test_the_error_about_a_connection_limit_of_a_role_has_the_command_to_raise_it(
     evertick: Evertick, url: str, postgres_dsn: str
 ) -> None:
     role = f"few_{url.rpartition('=')[2]}"

@@ -117,7 +117,7 @@ def test_one_rerun_obeys_the_overlap_policy_of_its_schedule_by_default(failed_ru
 
 
 @pytest.fixture
-def pile(database, evertick, ask):
+def three_failed_runs(database, evertick, ask):
     """Three failed runs of the schedule "print", two of them with a label; returns their ids, oldest first."""
     scheduler = Scheduler(database)
     ended = threading.Semaphore(0)
@@ -136,21 +136,21 @@ def pile(database, evertick, ask):
     return [run["id"] for run in reversed(ask("failed", "print"))]
 
 
-def test_reruns_of_one_schedule_are_queued_behind_live_runs_oldest_first(pile, evertick, ask):
+def test_reruns_of_one_schedule_are_queued_behind_live_runs_oldest_first(three_failed_runs, evertick, ask):
     live = ask("trigger", "print")
     result = evertick("rerun", "--failed", "--yes")
     assert result.exit_code == 0
     again = [re.fullmatch(r"rerun (\S+) of print: run (\S+)", line) for line in result.stdout.splitlines()]
-    assert [line[1] for line in again] == pile
+    assert [line[1] for line in again] == three_failed_runs
     ids = [line[2] for line in again]
     assert [ask("show", run)["run"]["blocked_on"] for run in ids] == [live["id"], *ids[:-1]]
 
 
-def test_reruns_can_be_started_in_parallel(pile, ask):
+def test_reruns_can_be_started_in_parallel(three_failed_runs, ask):
     assert {run["state"] for run in ask("rerun", "--failed", "--yes", "--overlap", "allow")} == {"waiting"}
 
 
-def test_runs_that_cannot_be_rerun_are_reported_in_one_line_and_by_the_exit_code(database, pile, evertick):
+def test_runs_that_cannot_be_rerun_are_reported_in_one_line_and_by_the_exit_code(database, three_failed_runs, evertick):
     scheduler = Scheduler(database)
     scheduler.sync.update("print", unique="paper")
     scheduler.sync.close()
@@ -172,11 +172,11 @@ def test_runs_that_cannot_be_rerun_are_reported_in_one_line_and_by_the_exit_code
         (["--since", "1h", "--until", "0s", "--limit", "2"], [0, 1]),
     ],
 )
-def test_reruns_are_selected_by_flags_and_only_listed_in_a_dry_run(pile, evertick, ask, flags, places):
-    chosen = [pile[place] for place in places]
+def test_reruns_are_selected_by_flags_and_only_listed_in_a_dry_run(three_failed_runs, evertick, ask, flags, places):
+    chosen = [three_failed_runs[place] for place in places]
     assert [run["id"] for run in ask("rerun", "--failed", "--dry-run", *flags)] == chosen
     listed = evertick("rerun", "--failed", "--dry-run", *flags)
-    assert [run in listed.stdout for run in pile] == [run in chosen for run in pile]
+    assert [run in listed.stdout for run in three_failed_runs] == [run in chosen for run in three_failed_runs]
     if "--limit" not in flags:
         assert [run["id"] for run in ask("failed", *flags)] == chosen[::-1]
     assert not any(run["was_rerun"] for run in ask("failed"))

@@ -79,7 +79,7 @@ def test_in_a_pipe_top_prints_one_frame_as_text(busy, ask, evertick):
     assert re.search(r"nothing\(\) +succeeded", text)
 
 
-def test_top_of_an_empty_app_says_so(database, evertick):
+def test_top_of_an_empty_app_prints_a_note(database, evertick):
     text = evertick("top", "--app", "other").stdout
     assert text.count("none") == 4
 
@@ -105,7 +105,7 @@ def test_top_shows_failing_duties_and_dead_messages(tmp_path, ask, evertick):
 
     @scheduler.sender("webhook", retry=Constant("1ms", attempts=1))
     async def deliver(message: Message) -> None:
-        raise ConnectionError("nobody answers")
+        raise ConnectionError("server is down")
 
     with scheduler:
         scheduler.sync.send("webhook", {"order": 7})
@@ -138,7 +138,7 @@ class Screen:
             if select.select([self.controller], [], [], 0.5)[0]:
                 self.text += os.read(self.controller, 65536).decode(errors="replace")
 
-    def read_to_the_end(self) -> None:
+    def read_rest(self) -> None:
         try:
             while part := os.read(self.controller, 65536):
                 self.text += part.decode(errors="replace")
@@ -164,7 +164,7 @@ def test_top_runs_until_it_is_ended_and_restores_the_screen(busy, start, how):
         if how == "ctrl-c":
             # Ctrl-C sends a signal only if the process has its own session and terminal.
             screen.process.send_signal(signal.SIGINT)
-    screen.read_to_the_end()
+    screen.read_rest()
     assert screen.process.wait(PATIENCE_SECONDS) == 0
     assert screen.text.index(ENTERS) < screen.text.index(LEAVES)
     assert "Traceback" not in screen.text
@@ -172,7 +172,7 @@ def test_top_runs_until_it_is_ended_and_restores_the_screen(busy, start, how):
 
 def test_once_draws_one_frame_below_the_prompt(busy, start):
     screen = Screen(start, busy, "--once")
-    screen.read_to_the_end()
+    screen.read_rest()
     assert screen.process.wait(PATIENCE_SECONDS) == 0
     assert ENTERS not in screen.text
     assert "shop@host" in screen.text

@@ -173,13 +173,13 @@ def test_the_opened_file_is_checked_and_not_the_file_with_its_name_now(
     """The file is replaced between the check and its opening."""
     path, real = write(RUNS), os.open
 
-    def exchanging(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def replace_then_open(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if name == "evertick.toml":
             path.unlink()
             write("evil = 1", mode=0o666)
         return real(name, flags, mode, dir_fd=dir_fd)
 
-    monkeypatch.setattr(os, "open", exchanging)
+    monkeypatch.setattr(os, "open", replace_then_open)
     message = distrusted(path)[str(path)]
     assert "every user can change this file" in message
     assert "mode 0666" in message

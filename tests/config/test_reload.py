@@ -448,7 +448,7 @@ async def test_at_most_once_runs_are_not_claimed_ahead_after_a_reload(folder: Pa
         assert engine._node.may_claim_ahead
 
 
-class Turns:
+class LoopCalls:
     """Counts calls on the event loop within one iteration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,7 +488,7 @@ async def test_a_reload_of_many_jobs_does_not_block_the_event_loop(
     text = jobs(**{f"job{number}": "before" for number in range(count)})
     write(text)
     async with running(folder) as reloader:
-        turns = Turns(monkeypatch)
+        turns = LoopCalls(monkeypatch)
         turns.count(load, "read_job")
         turns.count(adding, "_add")
         for name in ("_edit", "_plan_edit", "_plan_add"):

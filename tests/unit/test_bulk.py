@@ -94,12 +94,12 @@ async def test_a_schedule_that_is_removed_meanwhile_is_skipped(
 ) -> None:
     pause = Editor.pause
 
-    async def somebody_was_faster(editor: Editor, key: str, **options: object) -> bool:
+    async def change_meanwhile(editor: Editor, key: str, **options: object) -> bool:
         if key == "b":
             await editor.remove(key)
         return await pause(editor, key, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Editor, "pause", somebody_was_faster)
+    monkeypatch.setattr(Editor, "pause", change_meanwhile)
     assert await scheduler.pause_many(labels={"team": "ops"}) == ["a", "d"]
     with pytest.raises(NotFound):
         await scheduler.schedule("b")
@@ -110,12 +110,12 @@ async def test_a_schedule_that_is_paused_meanwhile_keeps_that_note(
 ) -> None:
     pause = Editor.pause
 
-    async def somebody_was_faster(editor: Editor, key: str, **options: object) -> bool:
+    async def change_meanwhile(editor: Editor, key: str, **options: object) -> bool:
         if key == "b":
             await pause(editor, key, note="faster")
         return await pause(editor, key, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Editor, "pause", somebody_was_faster)
+    monkeypatch.setattr(Editor, "pause", change_meanwhile)
     assert await scheduler.pause_many(labels={"team": "ops"}, note="slower") == ["a", "d"]
     assert (await scheduler.schedule("b")).pause_note == "faster"
 
@@ -141,7 +141,7 @@ async def test_a_past_end_is_refused_before_any_schedule_is_paused(scheduler: Sc
     assert await paused(scheduler) == []
 
 
-def test_plain_code_can_do_it_too() -> None:
+def test_the_sync_form_works_too() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     scheduler.sync.add(key="a", when="every 1h", task="job", labels={"team": "ops"})
     assert scheduler.sync.pause_many(labels={"team": "ops"}) == ["a"]

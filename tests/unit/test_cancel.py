@@ -10,7 +10,7 @@ from evertick.aio.cancel import cancel_reliably
 async def test_a_task_that_misses_a_cancellation_is_cancelled_again() -> None:
     missed = 0
 
-    async def hard_of_hearing() -> None:
+    async def ignores_first_cancel() -> None:
         nonlocal missed
         while True:
             try:
@@ -22,7 +22,7 @@ async def test_a_task_that_misses_a_cancellation_is_cancelled_again() -> None:
 
     async def over() -> None: ...
 
-    tasks = [asyncio.create_task(hard_of_hearing()), asyncio.create_task(over())]
+    tasks = [asyncio.create_task(ignores_first_cancel()), asyncio.create_task(over())]
     await asyncio.sleep(0)
     await cancel_reliably(tasks, seconds=30)
     assert tasks[0].cancelled()

@@ -87,5 +87,5 @@ def test_everything_that_is_allowed_is_used(allowed: dict[str, set[str]]) -> Non
         "from evertick.ledger.parsed_rules import load_calendars",
     ],
 )
-def test_a_way_around_operations_would_be_noticed(line: str) -> None:
+def test_a_bypass_of_operations_is_detected(line: str) -> None:
     assert list(findings("named.py", line))

@@ -52,7 +52,7 @@ def a_rule(chance: random.Random, start: int, *, jitter: str | None, max_fires: 
             return Once(from_us(start + chance.randrange(12 * HOUR)), **options)
 
 
-class Life:
+class RandomSchedule:
     """One schedule, its random actions, and the expected rows."""
 
     def __init__(self, seed: int, policy: dict[str, Any], jitter: str | None, max_fires: int | None) -> None:
@@ -243,7 +243,7 @@ def test_every_moment_has_one_row_under_random_overrides_and_edits(
     seed: int, policy: dict[str, Any], blackout: dict[str, Any], jitter: str | None, max_fires: int | None
 ) -> None:
     async def live() -> None:
-        life = Life(seed, policy | blackout, jitter, max_fires)
+        life = RandomSchedule(seed, policy | blackout, jitter, max_fires)
         try:
             await life.live()
             await life.check()

@@ -73,7 +73,7 @@ def a_run(**fields: Any) -> Run:
     return Run(**{**given, **fields})
 
 
-def a_surveyed(rule: When = Cron("0 9 * * *"), key: str = "report", **fields: Any) -> ParsedSchedule:  # noqa: B008
+def a_parsed_schedule(rule: When = Cron("0 9 * * *"), key: str = "report", **fields: Any) -> ParsedSchedule:  # noqa: B008
     bound = rule.bind(key=key, created=to_us(ago(days=30)))
     following = bound.next_us(to_us(NOW))
     given = dict.fromkeys(Schedule.__struct_fields__) | {
@@ -254,37 +254,37 @@ def findings_about(*surveyed: ParsedSchedule, ended: Any = (), nodes: Any = None
 
 
 def test_a_healthy_schedule_is_no_finding():
-    assert findings_about(a_surveyed()) == []
+    assert findings_about(a_parsed_schedule()) == []
 
 
 def test_an_unusable_rule_is_an_error_with_its_reason():
-    (found,) = findings_about(a_surveyed(rule_error="calendar 'days' of 'report' is not defined"))
+    (found,) = findings_about(a_parsed_schedule(rule_error="calendar 'days' of 'report' is not defined"))
     assert (found.severity, found.check) == (Severity.ERROR, "unreadable_rule")
     assert "calendar 'days' of 'report' is not defined" in found.what
 
 
 def test_a_plan_that_failed_is_an_error():
-    (found,) = findings_about(a_surveyed(error="boom"))
+    (found,) = findings_about(a_parsed_schedule(error="boom"))
     assert (found.severity, found.check) == (Severity.ERROR, "plan_error")
 
 
 def test_a_rule_without_further_moments_differs_from_an_ended_schedule():
     past = Cron("0 0 9 1 1 * 2020")
-    assert checks(findings_about(a_surveyed(past))) == ["never_again"]
-    assert checks(findings_about(a_surveyed(Cron("0 9 * * *", end=ago(days=1))))) == ["over"]
-    spent = a_surveyed(Every("1h", max_fires=3), next_fire_at=None, next_due_at=None)
+    assert checks(findings_about(a_parsed_schedule(past))) == ["never_again"]
+    assert checks(findings_about(a_parsed_schedule(Cron("0 9 * * *", end=ago(days=1))))) == ["over"]
+    spent = a_parsed_schedule(Every("1h", max_fires=3), next_fire_at=None, next_due_at=None)
     assert checks(findings_about(spent)) == ["over"]
-    assert checks(findings_about(a_surveyed(Once(ago(days=1))))) == []
-    assert checks(findings_about(a_surveyed(past, is_paused=True))) == []
+    assert checks(findings_about(a_parsed_schedule(Once(ago(days=1))))) == []
+    assert checks(findings_about(a_parsed_schedule(past, is_paused=True))) == []
 
 
 def test_a_schedule_paused_as_undeclared_is_a_note_with_the_command_to_remove_it() -> None:
     left = {"is_paused": True, "is_left_over": True}
     found = findings_about(
-        a_surveyed(key="of-code", declared_in="code", **left),
-        a_surveyed(key="a", declared_in="file", **left),
-        a_surveyed(key="b", declared_in="file", **left),
-        a_surveyed(key="by-hand", declared_in="file", is_paused=True),
+        a_parsed_schedule(key="of-code", declared_in="code", **left),
+        a_parsed_schedule(key="a", declared_in="file", **left),
+        a_parsed_schedule(key="b", declared_in="file", **left),
+        a_parsed_schedule(key="by-hand", declared_in="file", is_paused=True),
     )
     assert [(each.severity, each.check, each.about) for each in found] == [
         (Severity.NOTE, "left_over", ("a", "b")),
@@ -298,47 +298,47 @@ def test_a_schedule_paused_as_undeclared_is_a_note_with_the_command_to_remove_it
 
 def test_a_calendar_without_any_open_moment_is_named():
     closed = Calendar("closed", include=["2020-01-01"])
-    (found,) = findings_about(a_surveyed(Cron("0 9 * * *", calendar=closed)))
+    (found,) = findings_about(a_parsed_schedule(Cron("0 9 * * *", calendar=closed)))
     assert "calendar 'closed'" in found.what
 
 
 def test_a_long_pause_without_an_end_is_reported():
-    found = findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=1)))
+    found = findings_about(a_parsed_schedule(is_paused=True, paused_until=ago(hours=1)))
     assert checks(found) == ["pause_not_ended"]
-    assert checks(findings_about(a_surveyed(is_paused=True, paused_until=ago(hours=-1)))) == []
+    assert checks(findings_about(a_parsed_schedule(is_paused=True, paused_until=ago(hours=-1)))) == []
 
 
 def test_a_schedule_paused_for_its_failures_is_reported_with_its_error_and_the_command_to_resume_it():
     note = "3 runs in a row have failed, the last error: ValueError: no paper"
-    failing = msgspec.structs.replace(a_surveyed(is_paused=True, pause_note=note), is_failing=True)
+    failing = msgspec.structs.replace(a_parsed_schedule(is_paused=True, pause_note=note), is_failing=True)
     (found,) = findings_about(failing)
     assert (found.severity, found.check, found.about) == (Severity.WARNING, "failing", ("report",))
     assert found.what.endswith("3 runs in a row have failed, the last error: ValueError: no paper")
     assert "`evertick resume report`" in found.fix
-    assert findings_about(a_surveyed(is_paused=True, pause_note="by hand")) == []
+    assert findings_about(a_parsed_schedule(is_paused=True, pause_note="by hand")) == []
 
 
 def test_a_schedule_that_waits_for_the_end_of_a_parked_run_is_reported():
-    (found,) = findings_about(a_surveyed(last_state=State.PARKED, last_run_id="r7", catch_up="all"))
+    (found,) = findings_about(a_parsed_schedule(last_state=State.PARKED, last_run_id="r7", catch_up="all"))
     assert found.check == "behind_parked"
     assert found.what.startswith("report waits for its parked run r7")
     assert "`evertick cancel r7`" in found.fix
-    counted = a_surveyed(Every("1h", after="end"), last_state=State.PARKED, next_fire_at=None, next_due_at=None)
+    counted = a_parsed_schedule(Every("1h", after="end"), last_state=State.PARKED, next_fire_at=None, next_due_at=None)
     assert checks(findings_about(counted)) == ["behind_parked"]
     # The next fire replaces it, or runs in parallel.
-    assert findings_about(a_surveyed(last_state=State.PARKED, catch_up="latest")) == []
-    assert findings_about(a_surveyed(last_state=State.PARKED, catch_up="all", overlap="allow")) == []
+    assert findings_about(a_parsed_schedule(last_state=State.PARKED, catch_up="latest")) == []
+    assert findings_about(a_parsed_schedule(last_state=State.PARKED, catch_up="all", overlap="allow")) == []
 
 
 def test_overdue_schedules_are_one_finding():
-    late = [a_surveyed(key=f"k{number}", next_due_at=ago(minutes=30 + number)) for number in range(3)]
+    late = [a_parsed_schedule(key=f"k{number}", next_due_at=ago(minutes=30 + number)) for number in range(3)]
     (found,) = about_overdue([each.schedule for each in late], [], NOW, USUAL)
     assert (found.check, found.severity) == ("overdue", Severity.ERROR)
     assert found.what == "3 schedules are overdue by up to 32 min (k0, k1, k2)"
 
 
 def test_overdue_schedules_despite_heartbeats_suggest_a_blocked_event_loop():
-    (found,) = about_overdue([a_surveyed(next_due_at=ago(minutes=30)).schedule], [a_node()], NOW, USUAL)
+    (found,) = about_overdue([a_parsed_schedule(next_due_at=ago(minutes=30)).schedule], [a_node()], NOW, USUAL)
     assert found.check == "stalled_node"
     assert found.what.startswith("1 schedule is overdue by up to 30 min (report), though shop@host beats: ")
     assert "event loop" in found.what
@@ -346,10 +346,10 @@ def test_overdue_schedules_despite_heartbeats_suggest_a_blocked_event_loop():
 
 
 def test_a_task_that_no_live_node_knows_is_reported_with_its_schedules():
-    (found,) = findings_about(a_surveyed(task="gone"), a_surveyed(key="other", task="gone"))
+    (found,) = findings_about(a_parsed_schedule(task="gone"), a_parsed_schedule(key="other", task="gone"))
     assert found.check == "unknown_task"
     assert "task gone of report, other" in found.what
-    assert findings_about(a_surveyed(task="gone"), nodes=[]) == []
+    assert findings_about(a_parsed_schedule(task="gone"), nodes=[]) == []
 
 
 def _ended(seconds: float, count: int, key: str = "report") -> list[Run]:
@@ -367,28 +367,28 @@ def _ended(seconds: float, count: int, key: str = "report") -> list[Run]:
 
 
 def test_an_interval_shorter_than_its_runs_is_reported_under_overlap_skip():
-    often = a_surveyed(Every("5s"))
+    often = a_parsed_schedule(Every("5s"))
     (found,) = findings_about(often, ended=_ended(8, 5))
     assert found.check == "too_close"
     assert "every 5 s" in found.what
     assert "take 8.0 s" in found.what
     assert findings_about(often, ended=_ended(4, 5)) == []
     assert findings_about(often, ended=_ended(8, 2)) == []
-    assert findings_about(a_surveyed(Every("5s"), overlap="queue"), ended=_ended(8, 5)) == []
+    assert findings_about(a_parsed_schedule(Every("5s"), overlap="queue"), ended=_ended(8, 5)) == []
 
 
 def test_a_schedule_delayed_by_a_blocking_job_is_not_reported_as_too_frequent():
-    often = a_surveyed(Every("5s"))
+    often = a_parsed_schedule(Every("5s"))
     blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
     (found,) = findings_about(often, ended=_ended(8, 5), nodes=[blocked])
     assert "slow has blocked the event loop of its node" in found.what
     assert found.fix == "correct the job that blocks the event loop first"
-    (own,) = findings_about(a_surveyed(Every("5s"), key="slow"), ended=_ended(8, 5, "slow"), nodes=[blocked])
+    (own,) = findings_about(a_parsed_schedule(Every("5s"), key="slow"), ended=_ended(8, 5, "slow"), nodes=[blocked])
     assert "has blocked" not in own.what
 
 
 def test_jobs_that_end_together_on_one_node_are_reported_together_as_possible_blockers():
-    often = a_surveyed(Every("5s"))
+    often = a_parsed_schedule(Every("5s"))
     slow = [msgspec.structs.replace(run, schedule_key="slow", id="other") for run in _ended(8, 5)]
     (found,) = findings_about(often, ended=[*_ended(8, 5), *slow])
     assert "end together with runs of slow on the same node" in found.what
@@ -400,7 +400,7 @@ def test_jobs_that_end_together_on_one_node_are_reported_together_as_possible_bl
 
 
 def test_overdue_schedules_are_reported_with_the_blocking_job_if_it_is_known():
-    late = a_surveyed(next_due_at=ago(minutes=30)).schedule
+    late = a_parsed_schedule(next_due_at=ago(minutes=30)).schedule
     (unknown,) = about_overdue([late], [a_node()], NOW, USUAL)
     assert "a job may block the event loop there, and the ledger does not know which" in unknown.what
     blocked = a_node(ticks={blocking_tick("slow"): Tick(last_at=ago(seconds=20), next_at=None)})
@@ -427,29 +427,29 @@ def _holidays(year: int) -> Calendar:
     ("year", "check"), [(2024, "calendar_expired"), (2025, "calendar_expired"), (2026, None), (2027, None)]
 )
 def test_a_used_list_of_holidays_that_has_ended_is_reported(year, check):
-    used = a_surveyed(Cron("0 9 * * *", calendar=_holidays(year)))
+    used = a_parsed_schedule(Cron("0 9 * * *", calendar=_holidays(year)))
     assert checks(about_calendars({"office": _holidays(year)}, [used], NOW)) == ([check] if check else [])
 
 
 def test_a_list_of_holidays_that_ends_soon_is_reported_also_for_a_blackout():
-    used, calendars = a_surveyed(blackout="office"), {"office": _holidays(2026)}
+    used, calendars = a_parsed_schedule(blackout="office"), {"office": _holidays(2026)}
     (found,) = about_calendars(calendars, [used], datetime(2026, 11, 19, tzinfo=UTC))
     assert (found.severity, found.check, found.about) == (Severity.NOTE, "calendar_expires", ("office", "report"))
     assert "is 2026-12-01, in 12 days" in found.what
     assert checks(about_calendars(calendars, [used], datetime(2026, 9, 1, tzinfo=UTC))) == []
-    assert checks(about_calendars(calendars, [a_surveyed()], datetime(2028, 9, 1, tzinfo=UTC))) == []
+    assert checks(about_calendars(calendars, [a_parsed_schedule()], datetime(2028, 9, 1, tzinfo=UTC))) == []
 
 
 def test_a_single_later_date_does_not_hide_the_end_of_a_list_of_holidays():
     entries = [*(f"2025-{month:02}-01" for month in range(1, 13)), "2026-01-01"]
     calendar = Calendar.weekdays("office", holidays=entries, tz="Europe/Berlin")
-    used = a_surveyed(Cron("0 9 * * *", calendar=calendar))
+    used = a_parsed_schedule(Cron("0 9 * * *", calendar=calendar))
     assert checks(about_calendars({"office": calendar}, [used], NOW)) == ["calendar_expired"]
 
 
 def test_a_list_of_holidays_ends_after_its_last_day_and_not_at_the_end_of_that_year():
     calendar = Calendar.weekdays("school", holidays=[f"2026-{month:02}-01" for month in range(1, 7)], tz="UTC")
-    used = a_surveyed(Cron("0 9 * * *", calendar=calendar))
+    used = a_parsed_schedule(Cron("0 9 * * *", calendar=calendar))
 
     def found(month: int, day: int) -> list[str]:
         return checks(about_calendars({"school": calendar}, [used], datetime(2026, month, day, tzinfo=UTC)))
@@ -461,12 +461,12 @@ def test_a_list_of_holidays_ends_after_its_last_day_and_not_at_the_end_of_that_y
 
 def test_past_single_closures_and_yearly_days_are_no_finding():
     once = Calendar("office", exclude=["2024-12-24", "2024-12-31", "12-25", "12-26", "01-01", "05-01"])
-    used = a_surveyed(Cron("0 9 * * *", calendar=once))
+    used = a_parsed_schedule(Cron("0 9 * * *", calendar=once))
     assert checks(about_calendars({"office": once}, [used], NOW)) == []
 
 
 def test_many_schedules_at_one_moment_are_reported_with_a_better_rule():
-    herd = [a_surveyed(Cron("0 9 * * *"), key=f"k{number:02}") for number in range(12)]
+    herd = [a_parsed_schedule(Cron("0 9 * * *"), key=f"k{number:02}") for number in range(12)]
     (found,) = findings_about(*herd)
     assert (found.check, len(found.about)) == ("herd", 12)
     assert "like k00: 'H 9 * * *; tz=UTC'" in found.fix
@@ -476,7 +476,7 @@ def test_many_schedules_at_one_moment_are_reported_with_a_better_rule():
 # --- the database
 
 
-class SomeCare:
+class MaintenanceStub:
     """A database with the given condition."""
 
     def __init__(self, checked: Checked | None = None, **fields: Any) -> None:
@@ -522,7 +522,7 @@ class SomeCare:
     ],
 )
 async def test_problems_of_the_database_are_reported(fields, found):
-    findings = [finding async for finding in about_database(SomeCare(**fields))]  # type: ignore[arg-type]
+    findings = [finding async for finding in about_database(MaintenanceStub(**fields))]  # type: ignore[arg-type]
     assert [(finding.check, finding.severity.value) for finding in findings] == found
 
 

@@ -159,7 +159,7 @@ async def test_a_change_of_a_calendar_has_a_preview(scheduler: Scheduler) -> Non
     assert (await scheduler.calendar("biz")).include == ("mon-fri",), "nothing was written"
 
 
-def test_plain_code_can_do_it_too() -> None:
+def test_the_sync_form_works_too() -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     scheduler.sync.set_calendar(Calendar.weekdays("biz"))
     assert scheduler.sync.calendar("biz").name == "biz"

@@ -313,7 +313,7 @@ def test_a_keeper_finds_its_children_without_proc(monkeypatch: pytest.MonkeyPatc
         if os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
             found.append(keeper._children())
         monkeypatch.setattr(keeper, "_hides_processes", lambda: True)
-        monkeypatch.setattr(keeper, "open", _open_but_for_children, raising=False)
+        monkeypatch.setattr(keeper, "open", _open_without_children_file, raising=False)
         found.append(keeper._children())
     finally:
         sleeper.kill()
@@ -321,7 +321,7 @@ def test_a_keeper_finds_its_children_without_proc(monkeypatch: pytest.MonkeyPatc
     assert all(sleeper.pid in each and stranger not in each for each in found), found
 
 
-def _open_but_for_children(path: str, mode: str) -> Any:
+def _open_without_children_file(path: str, mode: str) -> Any:
     if path.endswith("/children"):
         raise FileNotFoundError(path)
     return open(path, mode)

@@ -1387,7 +1387,7 @@ async def test_a_schedule_continues_under_a_new_name_of_its_function(tmp_path: P
 # --- lost nodes and stops
 
 
-async def claim_as_a_node_that_dies(scheduler: Scheduler, task: str, *, at_most_once: bool) -> None:
+async def claim_on_dying_node(scheduler: Scheduler, task: str, *, at_most_once: bool) -> None:
     store = await scheduler.runtime.store()
     terms = {task: TaskTerms(hash="h", at_most_once=at_most_once)}
     await store.join(
@@ -1403,7 +1403,7 @@ async def test_the_run_of_a_dead_node_is_run_again_and_costs_one_loss() -> None:
     scheduler = Scheduler("sqlite://", app="shop", lease="1s", stop_timeout="2s")
     collector = EventCollector(scheduler, "succeeded")
     run_id = (await scheduler.task(name="job")(nothing).enqueue()).id
-    await claim_as_a_node_that_dies(scheduler, "job", at_most_once=False)
+    await claim_on_dying_node(scheduler, "job", at_most_once=False)
     async with scheduler:
         await collector.until("succeeded")
         run = await scheduler.get_run(run_id)
@@ -1419,7 +1419,7 @@ async def test_an_at_most_once_run_is_lost_with_its_node() -> None:
         calls.append(1)
 
     run_id = (await job.enqueue()).id
-    await claim_as_a_node_that_dies(scheduler, "job", at_most_once=True)
+    await claim_on_dying_node(scheduler, "job", at_most_once=True)
     rehomed = after_call(await scheduler.runtime.store(), "rehome", lambda answer: bool(answer.ended))
     async with scheduler:
         await soon(rehomed)

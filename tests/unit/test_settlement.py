@@ -92,20 +92,20 @@ def test_a_pause_and_a_removal_record_a_delayed_moment_as_a_gap(reason: Reason, 
     assert gap_rows(gaps) == [(at(12), at(12), 1, "skipped", reason.value)]
 
 
-def _paced() -> PlanInputs:
+def _paced_inputs() -> PlanInputs:
     """Every 2 s with a jitter of at most 2 s; catch-up has set next_due_at to 3.2 s after the moment."""
     rule = Every("2s", jitter="5s", jitter_mode="fresh")
     return inputs(rule, at=at(12, 0, 3.2), catch_up="all", overlap="queue", live=1)
 
 
 def test_the_pace_of_catch_up_is_not_mistaken_for_a_drawn_delay() -> None:
-    fires, gaps = settle(_paced(), at(12, 0, 2.5), Reason.PAUSED)
+    fires, gaps = settle(_paced_inputs(), at(12, 0, 2.5), Reason.PAUSED)
     assert [(fire.fire_at, fire.due_at) for fire in fires] == [(at(12), at(12))]
     assert gap_rows(gaps) == [(at(12, 0, 2), at(12, 0, 2), 1, "skipped", "paused")]
 
 
 def test_a_removal_records_no_run_for_a_paced_moment() -> None:
-    fires, gaps = settle(_paced(), at(12, 0, 2.5), Reason.REMOVED, fresh=-1)
+    fires, gaps = settle(_paced_inputs(), at(12, 0, 2.5), Reason.REMOVED, fresh=-1)
     assert fires == ()
     assert gap_rows(gaps) == [(at(12), at(12, 0, 2), 2, "skipped", "removed")]
 

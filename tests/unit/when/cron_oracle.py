@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass
-class Written:
+class Expression:
     """An expression with its meaning."""
 
     second: Part
@@ -202,7 +202,7 @@ def joined(pick: Pick, make: Callable[[], Part]) -> Part:
     return whole
 
 
-def written(pick: Pick, *, near: datetime | None = None, seconds: bool = False) -> Written:
+def written(pick: Pick, *, near: datetime | None = None, seconds: bool = False) -> Expression:
     """An expression of any syntax but `H`. With `near`, most are close to that wall time."""
     hours = [(near.hour + shift) % 24 for shift in (-1, 0, 0, 1)] if near else []
     minutes = [0, 15, 30, 45, 59] if near else []
@@ -211,7 +211,7 @@ def written(pick: Pick, *, near: datetime | None = None, seconds: bool = False) 
     any_day = Part("*?"[pick(2)], set(range(1, 32)))
     any_weekday = Part("*?"[pick(2)], set(range(7)))
     any_month = Part("*", set(range(1, 13)))
-    return Written(
+    return Expression(
         second=joined(pick, lambda: number_item(pick, 0, 59, [], [0, 30])) if seconds else Part("0", {0}),
         minute=joined(pick, lambda: number_item(pick, 0, 59, [], minutes)),
         hour=joined(pick, lambda: number_item(pick, 0, 23, [], hours)),
@@ -223,7 +223,7 @@ def written(pick: Pick, *, near: datetime | None = None, seconds: bool = False) 
     )
 
 
-def walls(zone: ZoneInfo, start: int, end: int, step: int) -> list[tuple[int, datetime]]:
+def wall_times(zone: ZoneInfo, start: int, end: int, step: int) -> list[tuple[int, datetime]]:
     """Every step-th instant of [start, end) with its wall time."""
     return [
         (at, datetime.fromtimestamp(at, UTC).astimezone(zone).replace(tzinfo=None, fold=0))
@@ -231,7 +231,7 @@ def walls(zone: ZoneInfo, start: int, end: int, step: int) -> list[tuple[int, da
     ]
 
 
-def moments(expression: Written, shown: list[tuple[int, datetime]], dst: str, days: str) -> list[int]:
+def moments(expression: Expression, shown: list[tuple[int, datetime]], dst: str, days: str) -> list[int]:
     """The matching instants, by the definition of the four rules for clock changes."""
     step = timedelta(seconds=shown[1][0] - shown[0][0])
     if dst == "wall" or not expression.is_fixed:

@@ -185,7 +185,7 @@ entries = st.lists(
 )
 
 
-def is_held(entry: object, shown: datetime, moment: datetime) -> bool:
+def contains(entry: object, shown: datetime, moment: datetime) -> bool:
     """Whether an entry contains a moment with the given wall time; parsed here a second time."""
     if isinstance(entry, tuple):
         return entry[0] <= moment < entry[1]
@@ -218,8 +218,8 @@ def test_a_calendar_is_open_exactly_at_its_entries(include: list[str] | None, ex
     for step in range(10 * 48):
         moment = start + timedelta(minutes=30 * step)
         shown = moment.astimezone(ZoneInfo(zone))
-        is_included = include is None or any(is_held(entry, shown, moment) for entry in include)
-        expected.append(is_included and not any(is_held(entry, shown, moment) for entry in exclude))
+        is_included = include is None or any(contains(entry, shown, moment) for entry in include)
+        expected.append(is_included and not any(contains(entry, shown, moment) for entry in exclude))
     us = [to_us(start) + 30 * MINUTE * step for step in range(len(expected))]
     assert [calendar.permits(moment) for moment in us] == expected
     opens = [moment for moment, is_open in zip(us, expected, strict=True) if is_open]

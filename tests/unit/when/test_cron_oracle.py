@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from cron_oracle import Written, moments, picker, walls, written
+from cron_oracle import Expression, moments, picker, wall_times, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ def agree(cron: Cron, expected: list[int], start: int, end: int) -> None:
     )
 
 
-def rule_of(expression: Written, zone: str, dst: DstRule, days: DaysRule) -> Cron | None:
+def rule_of(expression: Expression, zone: str, dst: DstRule, days: DaysRule) -> Cron | None:
     """The rule, or None if it is refused because its days never come."""
     try:
         return Cron(expression.text, tz=zone, dst=dst, days=days)
@@ -57,7 +57,7 @@ def around(zone: ZoneInfo, change: Change, hours: int, step: int) -> tuple[int, 
     """A window around a change, walked from the day before, so that repeated wall times are known."""
     reach = max(hours * HOUR, abs(change.after - change.before) + 2 * HOUR)
     start, end = change.at - reach, change.at + reach
-    return start, end, walls(zone, start - abs(change.after - change.before) - 600, end, step)
+    return start, end, wall_times(zone, start - abs(change.after - change.before) - 600, end, step)
 
 
 def steps_of(change: Change) -> int:

@@ -148,7 +148,7 @@ def croniter_in_berlin(text: str, start: datetime, count: int) -> list[str]:
     return [f"{each.get_next(datetime).astimezone(ZoneInfo('Europe/Berlin')):%d %H:%M%z}" for _ in range(count)]
 
 
-def ours_in_berlin(text: str, start: datetime, count: int) -> list[str]:
+def evertick_in_berlin(text: str, start: datetime, count: int) -> list[str]:
     return [f"{moment:%d %H:%M%z}" for moment in Cron(text, tz="Europe/Berlin").upcoming(start, count)]
 
 
@@ -156,15 +156,15 @@ SPRING, AUTUMN = datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 1
 
 
 def test_croniter_fires_after_a_gap_even_for_an_expression_with_a_star() -> None:
-    assert croniter_in_berlin("30 2 * * *", SPRING, 2) == ours_in_berlin("30 2 * * *", SPRING, 2)
+    assert croniter_in_berlin("30 2 * * *", SPRING, 2) == evertick_in_berlin("30 2 * * *", SPRING, 2)
     assert croniter_in_berlin("*/30 2 * * *", SPRING, 2) == ["29 03:00+0200", "30 02:00+0200"]
-    assert ours_in_berlin("*/30 2 * * *", SPRING, 2) == ["30 02:00+0200", "30 02:30+0200"]
+    assert evertick_in_berlin("*/30 2 * * *", SPRING, 2) == ["30 02:00+0200", "30 02:30+0200"]
 
 
 def test_croniter_fires_a_fixed_time_in_both_passes_of_a_repeated_hour() -> None:
-    assert croniter_in_berlin("*/30 2 * * *", AUTUMN, 5) == ours_in_berlin("*/30 2 * * *", AUTUMN, 5)
+    assert croniter_in_berlin("*/30 2 * * *", AUTUMN, 5) == evertick_in_berlin("*/30 2 * * *", AUTUMN, 5)
     assert croniter_in_berlin("30 2 * * *", AUTUMN, 3) == ["25 02:30+0200", "25 02:30+0100", "26 02:30+0100"]
-    assert ours_in_berlin("30 2 * * *", AUTUMN, 2) == ["25 02:30+0200", "26 02:30+0100"]
+    assert evertick_in_berlin("30 2 * * *", AUTUMN, 2) == ["25 02:30+0200", "26 02:30+0100"]
 
 
 def test_croniter_reads_a_range_of_one_hour_as_every_hour() -> None:

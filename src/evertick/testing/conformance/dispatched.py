@@ -577,7 +577,7 @@ class Dispatched:
         assert run.dispatched is not None
         assert us(run.dispatched.until) == us(run.dispatched.taken_at) + 11 * MINUTE
 
-    async def test_what_must_not_run_twice_ends_as_lost(self, bench: Bench) -> None:
+    async def test_an_at_most_once_dispatched_run_that_is_not_taken_ends_as_lost(self, bench: Bench) -> None:
         held = await dispatch(bench, await bench.node(), terms=TaskTerms(at_most_once=True), ack_timeout=0)
         await report(bench, report_of(held, "pushed"))
         assert (await check(bench)).ended == [(held.id, Verdict.LOST)]

@@ -301,7 +301,7 @@ class Queries:
         await bench.record(an_advance(again, earlier))
         assert (await bench.schedule()).last_run_id == newest
 
-    async def test_a_declared_schedule_shows_what_was_changed_at_run_time(self, bench: Bench) -> None:
+    async def test_a_declared_schedule_shows_its_overrides_of_run_time(self, bench: Bench) -> None:
         declared = DeclaredBy(
             node_name="web", hash="h", rule="daily", definition=a_definition(priority=1, labels={"a": "b"})
         )

@@ -480,7 +480,7 @@ class Schedules:
         assert await bench.state(unknown.id) is State.WAITING
         assert await bench.state(done.id) is State.DONE
 
-    async def test_a_node_of_one_app_does_not_free_what_another_app_parked(self, bench: Bench) -> None:
+    async def test_a_node_of_one_app_does_not_free_parked_runs_of_another(self, bench: Bench) -> None:
         run = await bench.enqueue()
         assert await bench.store.park_unknown(APP, 10) == 1
         await bench.node(app=OTHER_APP)
