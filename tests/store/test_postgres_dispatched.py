@@ -131,12 +131,12 @@ _DISPATCHED = """
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
 async def test_a_hundred_thousand_dispatched_runs_are_not_looked_at(
-    postgres_stores: PostgresStores, is_analyzed: bool
+    unmigrated_stores: PostgresStores, is_analyzed: bool
 ) -> None:
-    bench = Bench(postgres_stores, await postgres_stores.open())
+    bench = Bench(unmigrated_stores, await unmigrated_stores.open())
     node = await bench.node()
-    schema = postgres_stores.schema
-    connection = await postgres_stores.connect()
+    schema = unmigrated_stores.schema
+    connection = await unmigrated_stores.connect()
     try:
         for setting, value in PLAIN_PLANS.items():
             await connection.execute(f"SET {setting} = {value}")
