@@ -203,7 +203,7 @@ async def test_a_signal_drains_and_ends_it_well(
     assert [each.kind for each in await all_reports(on_redis.broker) if each.kind != "progress"] == ["taken", "finish"]
 
 
-async def test_what_a_second_signal_cuts_off_is_given_back(
+async def test_a_run_that_a_second_signal_cuts_off_is_released(
     on_redis: Bench, redis_workers: Workers, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
@@ -246,7 +246,7 @@ async def said_of(workers: Workers, words: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "fix"), [("list", "say --stream"), ("stream", "leave out --stream")])
-async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
+async def test_a_queue_of_the_other_kind_is_reported_with_the_fix(
     own: str, redis: Broker, tmp_path: Path, kind: Kind, fix: str
 ) -> None:
     async with bench_on(redis, own, kind) as reads, bench_on(redis, own, "stream" if kind == "list" else "list") as has:
@@ -264,7 +264,7 @@ async def test_a_queue_of_the_other_kind_is_told_with_the_fix(
     assert line.count(f":{redis.port}") == 1
 
 
-async def test_a_server_that_is_no_redis_is_told_in_bounds(own: str, nats: Broker, tmp_path: Path) -> None:
+async def test_a_server_other_than_redis_is_reported_in_a_short_line(own: str, nats: Broker, tmp_path: Path) -> None:
     nats_url = f"redis://127.0.0.1:{nats.port}/0"
     command = [sys.executable, "-m", "evertick", "worker", "--redis", nats_url, "--driver", own, "--", "true"]
     with (tmp_path / "log").open("wb") as log:
@@ -306,7 +306,7 @@ async def test_the_log_says_why_a_run_failed(on_redis: Bench, redis_workers: Wor
         (["--redis", "redis://h", "--driver", "q", "--skip-code", "0", "--", "true"], "an exit code has one meaning"),
     ],
 )
-def test_what_is_written_wrongly_is_told(arguments: list[str], said: str) -> None:
+def test_a_usage_error_is_reported(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(cli, ["worker", *arguments], env={"EVERTICK_REDIS": None, "EVERTICK_NATS": None})
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
@@ -345,7 +345,7 @@ def test_without_the_package_of_its_broker_the_extra_is_named(broker: str, tmp_p
         ),
     ],
 )
-def test_what_is_wrong_with_its_configuration_is_told(
+def test_an_error_in_its_configuration_is_reported(
     file: str, arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -203,7 +203,7 @@ def test_programs_get_jobs_and_notes_as_json(evertick, tmp_path):
         (["-", "--tz", "Mars/North"], "Mars/North"),
     ],
 )
-def test_what_is_written_wrongly_is_told(evertick, args, words):
+def test_a_usage_error_is_reported(evertick, args, words):
     result = evertick("import", "crontab", *args)
     assert result.exit_code in (1, 2)
     assert words in result.stderr

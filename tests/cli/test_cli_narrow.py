@@ -48,7 +48,7 @@ def test_ids_of_runs_are_whole_and_so_are_their_heads(database, ask, narrow, com
         assert {"waiting", "succeeded", "failed"} & set(lines[1].split())
 
 
-def test_an_error_is_told_whole_below_its_run(database, ask, narrow):
+def test_an_error_is_printed_whole_below_its_run(database, ask, narrow):
     [run] = ask("failed")
     head, line, error = narrow(database, "failed")
     assert head.split() == ["MOMENT", "Z", "KEY", "VERDICT", "RUN"]
@@ -190,7 +190,7 @@ def test_without_a_database_option_the_ledger_is_named(database, tmp_path, narro
         assert evertick("doctor").stderr.startswith(told)
 
 
-def test_ids_and_keys_of_messages_are_whole_whatever_their_state(tmp_path, narrow):
+def test_ids_and_keys_of_messages_are_whole_in_every_state(tmp_path, narrow):
     url = f"sqlite:///{tmp_path}/jobs.db"
     manager, keys = Scheduler(url, concurrency=0), [f"invoice-2026-{number:06}" for number in range(3)]
     for key in keys:

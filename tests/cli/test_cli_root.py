@@ -45,7 +45,7 @@ OF_CONFIGURATION = ("apply", "config check", "config show")
 WITHOUT_STORE = (*WITHOUT_JSON, *OF_CONFIGURATION, "explain", "completion", "import crontab", "import apscheduler")
 
 
-def test_the_version_is_told(evertick):
+def test_the_version_is_printed(evertick):
     assert evertick("--version").stdout == f"evertick {__version__}\n"
 
 
@@ -125,7 +125,7 @@ def test_a_bad_database_url_is_a_mistake_of_usage(tmp_path, monkeypatch, evertic
     assert re.fullmatch(r"error: .*\n", result.stderr)
 
 
-def test_an_option_of_commands_before_the_command_is_told_where_it_goes(evertick):
+def test_an_option_before_its_command_is_refused_with_its_place(evertick):
     result = evertick("--database", "sqlite:///evertick.db", "list")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "write it behind the command, like `evertick list --database …`" in result.stderr

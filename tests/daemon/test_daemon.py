@@ -45,7 +45,7 @@ def test_a_signal_drains_it_and_ends_it_with_the_code_it_stands_for(
     assert sorted(path.name for path in site.pidfile.parent.iterdir()) == ["daemon-ended.json", "evertick.db"]
 
 
-def test_usr2_opens_the_log_anew(site: Site) -> None:
+def test_usr2_reopens_the_log(site: Site) -> None:
     process = site.started()
     site.log.rename(site.folder / "old.log")
     process.send_signal(signal.SIGUSR2)
@@ -223,7 +223,7 @@ def test_detached_it_does_not_wait_for_a_store_that_is_away(site: Site) -> None:
     until(lambda: not site.pidfile.exists(), "the pidfile goes")
 
 
-def test_detached_what_cannot_be_started_is_told_on_the_terminal(site: Site) -> None:
+def test_detached_an_error_at_the_start_is_printed_on_the_terminal(site: Site) -> None:
     command = site.call("daemon", "--detach", EVERTICK_DATABASE="sqlite:////no/such/folder/jobs.db")
     assert command.returncode == 1
     assert command.stderr.startswith("error: the directory /no/such/folder")

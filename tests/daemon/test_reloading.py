@@ -76,7 +76,7 @@ def test_a_file_that_is_wrong_changes_nothing_and_the_status_says_so(site: Site)
     assert site.call("status").returncode == 0
 
 
-def test_a_calendar_that_is_nowhere_is_told_where_it_stands_at_a_start_and_changes_nothing_later(site: Site) -> None:
+def test_an_unknown_calendar_is_reported_with_its_line_at_the_start_and_changes_nothing_at_a_reload(site: Site) -> None:
     job = CONFIGURATION + JOB.format(name="backup")
     site.config.write_text(job + 'calendar = "holidays"\n')
     process = site.start()
@@ -202,7 +202,7 @@ def test_where_only_a_signal_reloads_a_change_waits_for_it(site: Site) -> None:
     site.until_logged("the configuration was read again: 1 job")
 
 
-def test_where_nothing_is_reloaded_a_signal_is_told_so(site: Site) -> None:
+def test_where_reloading_is_off_a_signal_is_ignored_and_logged(site: Site) -> None:
     site.config.write_text(CONFIGURATION.replace("[daemon]", '[daemon]\nreload = "off"'))
     process = site.started()
     process.send_signal(signal.SIGUSR1)

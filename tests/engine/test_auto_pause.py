@@ -128,14 +128,14 @@ async def test_without_the_option_nothing_is_paused(world: World) -> None:
 # --- where the count begins
 
 
-async def test_the_count_begins_anew_after_a_resume(world: World) -> None:
+async def test_the_count_restarts_after_a_resume(world: World) -> None:
     await world.add(pause_after=3)
     assert await world.fires_until_paused() == 3
     await world.scheduler.resume("k")
     assert await world.fires_until_paused() == 3
 
 
-async def test_the_count_begins_anew_when_a_pause_ends_by_itself(world: World) -> None:
+async def test_the_count_restarts_when_a_pause_ends_by_itself(world: World) -> None:
     await world.add(pause_after=3)
     await world.kit.advance("2h")
     await world.scheduler.pause("k", until=datetime(2026, 6, 1, 5, 30, tzinfo=UTC))
@@ -143,7 +143,7 @@ async def test_the_count_begins_anew_when_a_pause_ends_by_itself(world: World) -
     assert await world.fires_until_paused() == 3
 
 
-async def test_the_count_begins_anew_after_an_edit(world: World) -> None:
+async def test_the_count_restarts_after_an_edit(world: World) -> None:
     await world.add(pause_after=3)
     await world.kit.advance("2h")
     await world.scheduler.update("k", priority=1)
@@ -186,7 +186,7 @@ async def _look_away(*_: object) -> None:
     """As if the node had died between the verdict and the look."""
 
 
-async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_sweep(
+async def test_a_failure_that_was_not_looked_at_is_found_by_the_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auto_pause, "pause_failing", _look_away)
@@ -199,7 +199,7 @@ async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_sweep(
     assert len(world.heard) == 1
 
 
-async def test_a_failure_that_nobody_looked_at_is_made_up_for_by_the_next(
+async def test_a_failure_that_was_not_looked_at_is_counted_with_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -273,7 +273,7 @@ async def test_a_look_at_all_that_has_to_wait_delays_no_other(world: World) -> N
     assert await world.is_paused()
 
 
-async def test_somebody_who_resumes_just_then_is_not_overruled(world: World) -> None:
+async def test_a_resume_at_the_same_time_is_not_overruled(world: World) -> None:
     await world.add(pause_after=2)
     await world.kit.advance("1h")
     store = await world.scheduler.runtime.store()

@@ -95,7 +95,7 @@ def test_ctrl_c_says_at_once_what_it_waits_for_and_for_how_long(begin: Begin, wa
 
 
 @pytest.mark.parametrize("way", ["run", "async with", "with"])
-def test_what_does_not_stop_in_time_is_told_in_true_lines(begin: Begin, way: str) -> None:
+def test_work_that_does_not_stop_in_time_is_reported_with_its_own_lines(begin: Begin, way: str) -> None:
     process = begin(way, "100ms")
     process.send_signal(signal.SIGINT)
     assert told(process) == WAITING.format("0.1")

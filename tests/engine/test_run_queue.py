@@ -165,7 +165,7 @@ def test_what_may_start_once_only_is_never_claimed_ahead(loop: VirtualLoop) -> N
     assert station.begun > 2 * SLOTS
 
 
-def test_who_waits_too_long_for_a_slot_is_given_back(loop: VirtualLoop) -> None:
+def test_a_run_that_waits_too_long_for_a_slot_is_released(loop: VirtualLoop) -> None:
     async def hang(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         begun = station.begun
@@ -217,7 +217,7 @@ def test_a_run_that_another_of_its_claim_stops_before_it_has_begun_never_begins(
     assert stopped[0] not in station.ran
 
 
-def test_who_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None:
+def test_a_run_that_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None:
     async def hang_for_a_while(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         station.go_on()
@@ -228,7 +228,7 @@ def test_who_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None
     story(loop, hang_for_a_while)
 
 
-def test_who_is_told_to_stop_before_it_has_a_slot_never_begins(loop: VirtualLoop) -> None:
+def test_a_run_that_is_stopped_before_it_has_a_slot_never_begins(loop: VirtualLoop) -> None:
     async def stop_one(station: Station) -> None:
         first, *_ = await station.until_full()
         begun, others = station.begun, len(station.in_line()) - 1
@@ -242,7 +242,7 @@ def test_who_is_told_to_stop_before_it_has_a_slot_never_begins(loop: VirtualLoop
     story(loop, stop_one)
 
 
-def test_what_was_too_old_to_start_is_told_though_the_first_try_to_tell_fails(
+def test_expired_runs_are_reported_though_the_first_report_fails(
     loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[list[str]] = []
@@ -282,7 +282,9 @@ def test_a_node_that_was_frozen_begins_nothing_that_waits_for_a_slot(
     assert "the lease ran out while" in caplog.text
 
 
-def test_a_node_that_stops_gives_back_who_waits_for_a_slot(loop: VirtualLoop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_stops_releases_runs_that_wait_for_a_slot(
+    loop: VirtualLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     async def drain(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         begun = station.begun

@@ -133,7 +133,9 @@ def test_a_store_that_stays_away_ends_the_program_with_one_line(
     assert last.startswith(f"error: the SQLite file {tmp_path}/jobs.db is locked")
 
 
-def test_whoever_waits_for_its_store_can_be_stopped(start: Start, locked: sqlite3.Connection, tmp_path: Path) -> None:
+def test_a_program_that_waits_for_its_store_can_be_stopped(
+    start: Start, locked: sqlite3.Connection, tmp_path: Path
+) -> None:
     process = start(url_of(tmp_path), "1h")
     until_said(process, "not started yet: ")
     process.send_signal(signal.SIGTERM)
@@ -152,7 +154,9 @@ def test_whoever_waits_for_its_store_can_be_stopped(start: Start, locked: sqlite
         ("sqlite:////no/such/folder/jobs.db", "", "/no/such/folder"),
     ],
 )
-def test_what_cannot_be_started_is_told_at_once_and_in_one_line(start: Start, url: str, before: str, said: str) -> None:
+def test_an_error_at_the_start_is_reported_at_once_and_in_one_line(
+    start: Start, url: str, before: str, said: str
+) -> None:
     process = start(url, "1h", before=before)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -162,7 +166,7 @@ def test_what_cannot_be_started_is_told_at_once_and_in_one_line(start: Start, ur
     assert SECRET not in line
 
 
-def test_where_it_comes_from_is_shown_to_whoever_asks(start: Start) -> None:
+def test_the_traceback_is_shown_on_request(start: Start) -> None:
     process = start("sqlite:////no/such/folder/jobs.db", "1h", EVERTICK_TRACEBACK="1")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -171,7 +175,7 @@ def test_where_it_comes_from_is_shown_to_whoever_asks(start: Start) -> None:
 
 
 @pytest.mark.parametrize("way", EMBEDDED)
-def test_a_server_that_is_down_is_told_by_one_error_without_what_caused_it(start: Start, way: str) -> None:
+def test_a_server_that_is_down_is_reported_by_one_error_without_its_cause(start: Start, way: str) -> None:
     with socket.socket() as taken:  # bound and not listening: whoever connects is refused
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -190,7 +194,7 @@ def test_a_server_that_is_down_is_told_by_one_error_without_what_caused_it(start
 
 
 @pytest.mark.parametrize("way", [way for way in EMBEDDED if way != "sync"])
-def test_whatever_starts_a_scheduler_waits_for_its_store(
+def test_every_way_to_start_a_scheduler_waits_for_its_store(
     start: Start, locked: sqlite3.Connection, tmp_path: Path, way: str
 ) -> None:
     process = start(url_of(tmp_path), "30s", program=HEAD + EMBEDDED[way])
@@ -200,14 +204,14 @@ def test_whatever_starts_a_scheduler_waits_for_its_store(
     assert (process.returncode, answer) == (0, "started\n")
 
 
-def test_what_waiting_does_not_help_is_told_at_once(start: Start) -> None:
+def test_an_error_that_waiting_does_not_mend_is_reported_at_once(start: Start) -> None:
     process = start("sqlite:////no/such/folder/jobs.db", "1h", program=HEAD + EMBEDDED["async with"])
     _, said = process.communicate(timeout=60)
     assert said.count("Traceback") == 1
     assert "evertick.errors.Store" in said.splitlines()[-1]
 
 
-def test_what_caused_it_is_shown_to_whoever_asks(start: Start) -> None:
+def test_the_cause_is_shown_on_request(start: Start) -> None:
     url = "postgresql://ann@127.0.0.1:1/shop"
     process = start(url, "0s", program=HEAD + EMBEDDED["async with"], EVERTICK_TRACEBACK="1")
     _, said = process.communicate(timeout=60)

@@ -136,7 +136,7 @@ async def _swept(scheduler: Scheduler) -> bool:
     return health["sweep"].last_success_seconds_ago is not None
 
 
-async def test_cursors_are_computed_anew_when_the_zone_rules_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cursors_are_recomputed_when_the_zone_rules_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler("sqlite://", concurrency=0)
     await scheduler.add(key="berlin", when=Cron("0 9 * * *", tz="Europe/Berlin"), task="job")
     await scheduler.add(key="utc", when=Every("1h"), task="job")
@@ -214,7 +214,7 @@ async def stored_rules(scheduler: Scheduler) -> dict[str, str]:
         return {schedule.key: schedule.when for schedule in await scheduler.schedules()}
 
 
-async def test_changing_an_option_of_a_declaration_does_not_anchor_its_rule_anew(tmp_path: Path) -> None:
+async def test_changing_an_option_of_a_declaration_keeps_the_anchor_of_its_rule(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     before = await stored_rules(changed_code(url, priority=0))
     after = await stored_rules(changed_code(url, priority=1))

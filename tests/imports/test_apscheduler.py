@@ -264,7 +264,7 @@ class OwnTrigger(BaseTrigger):  # type: ignore[misc]
         (OwnTrigger(), "test_apscheduler.OwnTrigger', which is none of APScheduler's own; write a rule for it"),
     ],
 )
-def test_a_trigger_that_no_rule_can_be_is_told(trigger: BaseTrigger, words: str) -> None:
+def test_a_trigger_without_an_equal_rule_is_reported(trigger: BaseTrigger, words: str) -> None:
     assert words in lost(trigger)
 
 
@@ -282,7 +282,7 @@ def test_options_of_a_job_become_those_of_a_schedule() -> None:
     )
 
 
-def test_what_a_job_had_and_has_no_more_is_told() -> None:
+def test_options_that_are_lost_are_reported() -> None:
     imported = read(CronTrigger(hour=6, timezone="UTC"), executor="processpool", next_run_time=None)
     assert [(note.where, note.kind) for note in imported.notes] == [
         ("job 'one'", "dropped"),
@@ -298,7 +298,7 @@ def test_what_a_job_had_and_has_no_more_is_told() -> None:
 # --- functions and arguments
 
 
-def test_functions_that_cannot_be_imported_are_told() -> None:
+def test_functions_that_cannot_be_imported_are_reported() -> None:
     trigger = CronTrigger(hour=6, timezone="UTC")
     row = stored(trigger)
     for function, words in (
@@ -313,7 +313,7 @@ def test_functions_that_cannot_be_imported_are_told() -> None:
         assert words in note.text
 
 
-def test_arguments_that_only_a_pickle_can_keep_are_told_with_their_class() -> None:
+def test_arguments_that_only_a_pickle_can_keep_are_reported_with_their_class() -> None:
     trigger = CronTrigger(hour=6, timezone="UTC")
     text = lost(trigger, shop_jobs.remind, args=[{"who": [shop_jobs.Customer()]}])
     assert (
@@ -336,7 +336,7 @@ def test_arguments_beyond_json_are_written_and_told() -> None:
 def lambda_free(**kwargs: Any) -> None: ...
 
 
-def test_two_functions_of_one_name_are_told_apart() -> None:
+def test_two_functions_of_one_name_are_distinguished() -> None:
     row = stored(CronTrigger(hour=6, timezone="UTC"))
     rows = []
     for number, function in enumerate(("a.jobs:tidy", "b.jobs:tidy", "tidy.x:scheduler", "datetime:datetime.now")):
@@ -400,7 +400,7 @@ def test_nothing_is_imported_by_the_name_of_a_trigger(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", pickle.dumps(5), pickle.dumps({"version": 2}), b"\x80\x05."])
-def test_a_row_that_is_no_job_is_told_and_the_others_are_read(data: bytes) -> None:
+def test_a_row_that_is_no_job_is_reported_and_the_others_are_read(data: bytes) -> None:
     good = stored(CronTrigger(hour=6, timezone="UTC"), misfire_grace_time=None)
     imported = read_jobs([StoredJob(id="bad", state=data), good])
     assert [job.name for job in imported.jobs] == ["one"]
@@ -426,7 +426,7 @@ def test_zones_of_other_libraries_are_seen_and_not_made() -> None:
 # --- the table
 
 
-def test_a_table_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_table_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no file"):
         read_table(f"sqlite:///{tmp_path}/missing.db", "apscheduler_jobs")
     with closing(sqlite3.connect(tmp_path / "empty.db")) as connection:

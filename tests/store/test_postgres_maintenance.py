@@ -85,7 +85,7 @@ async def test_what_is_wrong_is_said_in_a_sentence(postgres_stores: PostgresStor
     assert said in problem
 
 
-async def test_an_index_that_is_missing_is_made_anew_by_the_statement_that_the_check_tells(
+async def test_a_missing_index_is_made_by_the_statement_that_the_check_prints(
     postgres_stores: PostgresStores,
 ) -> None:
     await postgres_stores.open()
@@ -130,7 +130,7 @@ async def test_the_status_of_a_store_tells_what_is_left(postgres_stores: Postgre
     assert "runs" in tables
 
 
-async def test_options_of_a_table_that_somebody_has_chosen_are_left_to_them(postgres_stores: PostgresStores) -> None:
+async def test_options_of_a_table_that_a_user_has_chosen_stay(postgres_stores: PostgresStores) -> None:
     await postgres_stores.open()
     connection = await postgres_stores.connect()
     await connection.execute(f"ALTER TABLE {postgres_stores.schema}.due SET (fillfactor = 80)")
@@ -164,7 +164,7 @@ async def test_the_status_tells_the_options_of_tables_and_which_are_not_as_migra
     assert options[day].migrated == {"autovacuum_vacuum_insert_scale_factor": "0.05"}
 
 
-def test_the_tables_that_every_fire_writes_are_told_how_to_be_filled_and_vacuumed() -> None:
+def test_the_tables_that_every_fire_writes_have_a_fill_factor_and_vacuum_settings() -> None:
     options = _options()
     assert options["due"] == {
         "fillfactor": "50",

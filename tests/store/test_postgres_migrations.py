@@ -344,7 +344,9 @@ def as_role(dsn: str, role: str) -> PostgresStore:
     return PostgresStore(in_schema_of(dsn_with(dsn, user=role), role), clock=system_clock)
 
 
-async def test_who_may_not_make_the_schema_is_told_the_grant_that_lets_it(postgres_dsn: str, plain_role: str) -> None:
+async def test_a_user_who_may_not_make_the_schema_gets_an_error_with_the_grant(
+    postgres_dsn: str, plain_role: str
+) -> None:
     store = as_role(postgres_dsn, plain_role)
     with pytest.raises(StoreRefused, match=f"does not let the user {plain_role} make the schema") as refused:
         await store.open(migrate="auto")
@@ -358,7 +360,7 @@ async def test_who_may_not_make_the_schema_is_told_the_grant_that_lets_it(postgr
     await store.close()
 
 
-async def test_a_schema_that_somebody_made_is_enough_for_its_owner(postgres_dsn: str, plain_role: str) -> None:
+async def test_a_schema_that_exists_is_enough_for_its_owner(postgres_dsn: str, plain_role: str) -> None:
     connection = await asyncpg.connect(postgres_dsn)
     await connection.execute(f"CREATE SCHEMA {plain_role}")
     store = as_role(postgres_dsn, plain_role)
@@ -396,7 +398,7 @@ async def test_tables_of_others_under_other_names_are_no_trouble(empty_postgres_
     await connection.close()
 
 
-async def test_a_lost_table_is_to_be_restored_and_a_removed_schema_is_made_anew(empty_postgres_url: str) -> None:
+async def test_a_lost_table_must_be_restored_and_a_removed_schema_is_made_again(empty_postgres_url: str) -> None:
     dsn, _, schema = empty_postgres_url.partition("?schema=")
     store = PostgresStore(empty_postgres_url, clock=system_clock)
     await store.open(migrate="auto")

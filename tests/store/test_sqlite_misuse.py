@@ -392,7 +392,7 @@ async def test_nothing_that_we_do_in_a_process_cancels_its_locks(path: Path, sto
     assert is_whole(path)
 
 
-async def test_a_lock_that_a_copy_in_this_process_has_cancelled_is_told_once(
+async def test_a_lock_that_a_copy_in_this_process_has_cancelled_is_reported_once(
     path: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = NodeJoin(id="n", name="n", app="a", version="1", lease=60_000_000, queues=(), tasks={}, declares={})
@@ -463,7 +463,7 @@ def test_a_fork_is_refused_and_its_end_takes_nothing_from_its_parent(path: Path)
 
 @pytest.mark.parametrize("migrate", ["auto", "check"])
 @pytest.mark.parametrize(("kind", "is_told"), [("nfs4", True), ("cifs", True), ("ext4", False)])
-async def test_a_network_file_system_is_told_when_a_program_opens_the_ledger(
+async def test_a_network_file_system_is_reported_when_a_program_opens_the_ledger(
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -414,7 +414,7 @@ async def test_a_one_shot_of_the_past_can_be_made_up_for(world: World) -> None:
     assert (await world.ended(world.scheduler.backfill("k", START - 2 * HOUR, START)))[0].made == 1
 
 
-async def test_a_backfill_that_nobody_awaits_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_backfill_without_await_is_reported(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.scheduler.backfill("k", START, START)
     assert "scheduler.backfill(...) was not awaited and did nothing; write `await scheduler.backfill" in caplog.text
 

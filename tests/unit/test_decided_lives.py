@@ -239,7 +239,7 @@ blackouts = st.fixed_dictionaries(
     st.sampled_from([None, None, None, 4]),
 )
 @settings(max_examples=60, deadline=None)
-def test_every_moment_of_a_life_has_one_row_whatever_people_decide(
+def test_every_moment_of_a_life_has_one_row_after_any_decisions(
     seed: int, policy: dict[str, Any], blackout: dict[str, Any], jitter: str | None, max_fires: int | None
 ) -> None:
     async def live() -> None:

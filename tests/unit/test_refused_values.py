@@ -318,7 +318,7 @@ async def test_a_result_that_would_come_back_otherwise_is_not_kept_and_the_log_s
     assert told in line.text
 
 
-async def test_what_a_job_says_never_fails_it_whatever_characters_it_has(
+async def test_no_character_in_the_words_of_a_job_fails_it(
     scheduler: Scheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     nasty = "half \ud800 zero \x00 bell \x07"
