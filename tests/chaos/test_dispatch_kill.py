@@ -231,7 +231,7 @@ class Killing:
     [
         pytest.param("list", True, 10_000, marks=pytest.mark.long("broker")),
         ("list", False, 2_000),
-        # `test_whenever_redis_is_killed…` shows it of fewer.
+        # `test_at_any_kill_of_redis…` shows it of fewer.
         pytest.param("stream", True, 2_000, marks=pytest.mark.long("broker")),
         ("nats", True, 2_000),
     ],
@@ -317,7 +317,7 @@ async def test_thousands_of_due_schedules_reach_their_workers_though_the_broker_
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", ["list", "stream"])
-async def test_whenever_redis_is_killed_no_run_is_lost_and_no_dispatch_is_begun_twice(
+async def test_at_any_kill_of_redis_no_run_is_lost_and_no_dispatch_begins_twice(
     tmp_path: Path, kind: Kind, record_property: Callable[[str, object], None]
 ) -> None:
     """In the middle of a journey, between a pop and its answer, between a taking and the word of it: nothing is held

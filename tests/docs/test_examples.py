@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,14 +87,8 @@ def test_every_python_example_runs(example: tuple[Block, ...], tmp_path: Path) -
 
 
 def run_by_pytest(arguments: list[str], folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    done = preloaded.run(command, cwd=folder, env=clean_environment(), timeout=SECONDS_MAX)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -217,7 +217,7 @@ def test_a_run_that_another_of_its_claim_stops_before_it_has_begun_never_begins(
     assert stopped[0] not in station.ran
 
 
-def test_who_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None:
+def test_a_run_that_waits_for_a_slot_begins_when_one_is_free(loop: VirtualLoop) -> None:
     async def hang_for_a_while(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         station.go_on()
@@ -282,7 +282,9 @@ def test_a_node_that_was_frozen_begins_nothing_that_waits_for_a_slot(
     assert "runs that waited for a slot not started" in caplog.text
 
 
-def test_a_node_that_stops_gives_back_who_waits_for_a_slot(loop: VirtualLoop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_stops_releases_runs_that_wait_for_a_slot(
+    loop: VirtualLoop, caplog: pytest.LogCaptureFixture
+) -> None:
     async def drain(station: Station) -> None:
         waiting = {attempt.run.id for attempt in await station.until_full()}
         begun = station.begun

@@ -48,6 +48,10 @@ _TABLES = """
 SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind IN ('r', 'p') AND NOT relispartition
     AND relname NOT IN ('meta', 'migrations')
 """
+# Nothing is vacuumed: where so many rows were written, later tests would pass over them.
+_IS_LARGE = """
+SELECT max(pg_relation_size(oid)) > 1000000 FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r'
+"""
 _RESTART = """
 SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'S'
 """
@@ -73,12 +77,14 @@ class Schemas:
 
     def take(self) -> str:
         if self._structure is None:
-            self._make_first()
-        return self._spare.pop() if self._spare else new_schema()
+            self._structure = self._made()
+        if not self._spare:
+            self._made()
+        return self._spare.pop()
 
     def give_back(self, schema: str) -> None:
         connection = self._connected()
-        if self._structure_of(connection, schema) == self._structure:
+        if self._structure_of(connection, schema) == self._structure and not self._is_large(connection, schema):
             tables = [name for (name,) in connection.execute(_TABLES, [schema])]
             connection.execute(";".join(f'DELETE FROM "{schema}"."{table}"' for table in tables))
             connection.execute(_RESTART, [schema])
@@ -94,15 +100,17 @@ class Schemas:
         if self._connection is not None:
             self._connection.close()
 
-    def _make_first(self) -> None:
+    def _made(self) -> object:
+        """Make one, and answer what `_structure_of` says of it."""
         schema = new_schema()
         # A thread: a test may have its event loop running.
         thread = Thread(target=lambda: asyncio.run(_migrate(in_schema(self._dsn, schema))))
         thread.start()
         thread.join()
-        self._structure = self._structure_of(self._connected(), schema)
-        assert self._structure is not None
+        structure = self._structure_of(self._connected(), schema)
+        assert structure is not None
         self._spare.append(schema)
+        return structure
 
     def _connected(self) -> psycopg.Connection:
         """One connection for all schemas: the server needs longer for a new one than for the rest."""
@@ -110,6 +118,10 @@ class Schemas:
             self._connection = psycopg.connect(self._dsn, autocommit=True)
             self._connection.execute(_LOCK_TIMEOUT)
         return self._connection
+
+    @staticmethod
+    def _is_large(connection: psycopg.Connection, schema: str) -> bool:
+        return connection.execute(_IS_LARGE, [schema]).fetchone() == (True,)
 
     @staticmethod
     def _structure_of(connection: psycopg.Connection, schema: str) -> object:

@@ -16,6 +16,7 @@ from evertick.store.sqlite import SqliteStore
 from evertick.testing.clock import SettableClock
 from evertick.testing.conformance import Stores, Users, UserTransaction
 from servers.postgres import shared_postgres, system_binaries
+from servers.schemas import Schemas
 
 # The helpers beside this file.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -90,7 +91,17 @@ async def file_stores(tmp_path: Path) -> AsyncIterator[FileStores]:
 
 
 @pytest.fixture
-async def postgres_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
+async def postgres_stores(postgres_dsn: str, schemas: Schemas) -> AsyncIterator[PostgresStores]:
+    """In a schema whose tables are there; the next test gets it if this one has left them as they were."""
+    schema = schemas.take()
+    stores = PostgresStores(postgres_dsn, schema=schema)
+    yield stores
+    await stores.close()
+    schemas.give_back(schema)
+
+
+@pytest.fixture
+async def unmigrated_stores(postgres_dsn: str) -> AsyncIterator[PostgresStores]:
     stores = PostgresStores(postgres_dsn)
     yield stores
     await stores.close()

@@ -96,17 +96,24 @@ class SpareConnections:
 
 
 class PostgresStores(Stores):
-    """Stores in one schema, which goes with the test; or, for those that share their connections (`spare`), is emptied
-    for the next one, which must then leave the tables themselves as they are."""
+    """Stores in one schema, which is dropped with the test. For those that share their connections (`spare`) it is
+    emptied for the next test, which must leave the tables themselves as they are; a `schema` that is given stays."""
 
     def __init__(
-        self, dsn: str, clock: Clock = system_clock, *, spare: SpareConnections | None = None, **parameters: str
+        self,
+        dsn: str,
+        clock: Clock = system_clock,
+        *,
+        spare: SpareConnections | None = None,
+        schema: str | None = None,
+        **parameters: str,
     ) -> None:
         self.dsn = dsn
         empty = _EMPTY.setdefault(dsn, [])
         self._spare = spare
         self._is_kept = spare is not None
-        self.schema = empty.pop() if self._is_kept and empty else f"test_{system_clock.new_token()[:12]}"
+        self._is_given = schema is not None
+        self.schema = schema or (empty.pop() if self._is_kept and empty else f"test_{system_clock.new_token()[:12]}")
         self.url = in_schema_of(dsn, self.schema, **parameters)
         self._clock = clock
         self._opened: list[PostgresStore] = []
@@ -136,11 +143,13 @@ class PostgresStores(Stores):
     async def close(self) -> None:
         for store in self._opened:
             await store.close()
+        if self._is_given and self._aside is None:
+            return
         connection = await self._beside()
         try:
             if self._is_kept and self._opened:
                 await self._empty(connection)
-            else:
+            elif not self._is_given:
                 await connection.execute(f"DROP SCHEMA IF EXISTS {quoted(self.schema)} CASCADE")
         finally:
             await self._spare.keep(connection) if self._spare is not None else await disconnect(connection)

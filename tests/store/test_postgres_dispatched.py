@@ -82,7 +82,7 @@ async def test_a_report_and_the_end_of_its_time_are_one_after_the_other(
         assert (run.state is State.WAITING, run.losses) == ((each.id in released), int(each.id in released))
 
 
-async def test_many_who_report_the_same_end_write_it_once(bench: Bench, postgres_stores: PostgresStores) -> None:
+async def test_many_reports_of_one_end_write_it_once(bench: Bench, postgres_stores: PostgresStores) -> None:
     other = await postgres_stores.open()
     held = await dispatch(bench, 100)
     reports = [report_of(each, "finish") for each in held]
@@ -131,12 +131,12 @@ _DISPATCHED = """
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
 async def test_a_hundred_thousand_dispatched_runs_are_not_looked_at(
-    postgres_stores: PostgresStores, is_analyzed: bool
+    unmigrated_stores: PostgresStores, is_analyzed: bool
 ) -> None:
-    bench = Bench(postgres_stores, await postgres_stores.open())
+    bench = Bench(unmigrated_stores, await unmigrated_stores.open())
     node = await bench.node()
-    schema = postgres_stores.schema
-    connection = await postgres_stores.connect()
+    schema = unmigrated_stores.schema
+    connection = await unmigrated_stores.connect()
     try:
         for setting, value in PLANNER_SETTINGS.items():
             await connection.execute(f"SET {setting} = {value}")

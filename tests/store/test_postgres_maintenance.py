@@ -40,8 +40,8 @@ async def test_the_status_tells_what_and_how_much_there_is(postgres_stores: Post
     assert status.oldest_at == us(done.fire_at)
 
 
-async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(postgres_stores: PostgresStores) -> None:
-    care = care_of(postgres_stores)
+async def test_a_store_that_is_not_there_yet_can_be_looked_at_and_made(unmigrated_stores: PostgresStores) -> None:
+    care = care_of(unmigrated_stores)
     status = await care.status()
     assert (status.version, status.store_id, len(status.missing)) == (0, None, SCHEMA_VERSION)
     assert "missing" in (await care.check()).problems[0]

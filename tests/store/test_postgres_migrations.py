@@ -87,11 +87,11 @@ class NodeProcess:
 
 
 @pytest.fixture
-def start(postgres_stores: PostgresStores) -> Iterator[Callable[..., NodeProcess]]:
+def start(unmigrated_stores: PostgresStores) -> Iterator[Callable[..., NodeProcess]]:
     processes: list[NodeProcess] = []
 
     def begin(folder: Path | None = None) -> NodeProcess:
-        processes.append(NodeProcess(postgres_stores.url, folder))
+        processes.append(NodeProcess(unmigrated_stores.url, folder))
         return processes[-1]
 
     yield begin
@@ -130,75 +130,75 @@ async def asked(stores: PostgresStores, statement: str) -> list[asyncpg.Record]:
 
 
 async def test_ten_nodes_that_start_at_once_migrate_once(
-    postgres_stores: PostgresStores, start: Callable[..., NodeProcess]
+    unmigrated_stores: PostgresStores, start: Callable[..., NodeProcess]
 ) -> None:
     nodes = [start() for _ in range(10)]
     assert [node.said() for node in nodes] == ["ready"] * 10
     for node in nodes:
         node.go_on()
     assert [node.said() for node in nodes] == ["started"] * 10
-    assert [row["version"] for row in await asked(postgres_stores, "SELECT version FROM {schema}.migrations")] == [1]
-    assert len(await asked(postgres_stores, "SELECT FROM {schema}.meta")) == 1
-    assert len(await asked(postgres_stores, "SELECT FROM {schema}.nodes WHERE died_at IS NULL")) == 10
+    assert [row["version"] for row in await asked(unmigrated_stores, "SELECT version FROM {schema}.migrations")] == [1]
+    assert len(await asked(unmigrated_stores, "SELECT FROM {schema}.meta")) == 1
+    assert len(await asked(unmigrated_stores, "SELECT FROM {schema}.nodes WHERE died_at IS NULL")) == 10
     assert [node.stop() for node in nodes] == ["stopped"] * 10
 
 
-async def test_opening_again_changes_nothing(postgres_stores: PostgresStores) -> None:
-    await opened(postgres_stores)
-    before = await asked(postgres_stores, "SELECT * FROM {schema}.meta, {schema}.migrations")
-    await opened(postgres_stores)
-    await opened(postgres_stores, "check")
-    assert await asked(postgres_stores, "SELECT * FROM {schema}.meta, {schema}.migrations") == before
+async def test_opening_again_changes_nothing(unmigrated_stores: PostgresStores) -> None:
+    await opened(unmigrated_stores)
+    before = await asked(unmigrated_stores, "SELECT * FROM {schema}.meta, {schema}.migrations")
+    await opened(unmigrated_stores)
+    await opened(unmigrated_stores, "check")
+    assert await asked(unmigrated_stores, "SELECT * FROM {schema}.meta, {schema}.migrations") == before
 
 
-async def test_two_schemas_of_a_database_are_two_stores(postgres_stores: PostgresStores, postgres_dsn: str) -> None:
+async def test_two_schemas_of_a_database_are_two_stores(unmigrated_stores: PostgresStores, postgres_dsn: str) -> None:
     other = PostgresStores(postgres_dsn)
-    first, second = await postgres_stores.open(), await other.open()
+    first, second = await unmigrated_stores.open(), await other.open()
     await first.put_calendar("app", "holidays", "1", b"x")
     assert await second.calendars("app") == {}
     await other.close()
 
 
 async def test_check_mode_refuses_tables_that_are_missing_and_says_how_to_get_them(
-    postgres_stores: PostgresStores,
+    unmigrated_stores: PostgresStores,
 ) -> None:
     with pytest.raises(StoreRefused, match=r'0001_ledger.*migrate="auto"'):
-        await opened(postgres_stores, "check")
-    found = await asked(postgres_stores, "SELECT FROM pg_namespace WHERE nspname = '{schema}'")
+        await opened(unmigrated_stores, "check")
+    found = await asked(unmigrated_stores, "SELECT FROM pg_namespace WHERE nspname = '{schema}'")
     assert found == []
 
 
 async def test_a_migration_that_was_changed_after_it_was_applied_is_refused_by_name(
-    postgres_stores: PostgresStores,
+    unmigrated_stores: PostgresStores,
 ) -> None:
-    await opened(postgres_stores)
-    await asked(postgres_stores, "UPDATE {schema}.migrations SET checksum = 'other'")
+    await opened(unmigrated_stores)
+    await asked(unmigrated_stores, "UPDATE {schema}.migrations SET checksum = 'other'")
     with pytest.raises(StoreRefused, match="0001_ledger"):
-        await opened(postgres_stores)
+        await opened(unmigrated_stores)
 
 
-async def test_a_store_that_is_too_new_is_refused(postgres_stores: PostgresStores) -> None:
-    await opened(postgres_stores)
+async def test_a_store_that_is_too_new_is_refused(unmigrated_stores: PostgresStores) -> None:
+    await opened(unmigrated_stores)
     newer = f"UPDATE {{schema}}.meta SET version = 9, compatible_from = {SCHEMA_VERSION + 1}"
-    await asked(postgres_stores, newer)
+    await asked(unmigrated_stores, newer)
     with pytest.raises(StoreRefused, match="newer"):
-        await opened(postgres_stores)
+        await opened(unmigrated_stores)
 
 
-async def test_a_newer_store_that_is_still_compatible_works(postgres_stores: PostgresStores) -> None:
-    await opened(postgres_stores)
-    await asked(postgres_stores, f"UPDATE {{schema}}.meta SET version = 9, compatible_from = {SCHEMA_VERSION}")
-    await asked(postgres_stores, "INSERT INTO {schema}.migrations VALUES (9, '0009_more', 'x', 0)")
-    store = PostgresStore(postgres_stores.url, clock=system_clock)
+async def test_a_newer_store_that_is_still_compatible_works(unmigrated_stores: PostgresStores) -> None:
+    await opened(unmigrated_stores)
+    await asked(unmigrated_stores, f"UPDATE {{schema}}.meta SET version = 9, compatible_from = {SCHEMA_VERSION}")
+    await asked(unmigrated_stores, "INSERT INTO {schema}.migrations VALUES (9, '0009_more', 'x', 0)")
+    store = PostgresStore(unmigrated_stores.url, clock=system_clock)
     await store.open(migrate="check")
     await store.put_calendar("app", "holidays", "1", b"x")
     assert await store.calendars("app") == {"holidays": b"x"}
     await store.close()
-    assert [row["version"] for row in await asked(postgres_stores, "SELECT version FROM {schema}.meta")] == [9]
+    assert [row["version"] for row in await asked(unmigrated_stores, "SELECT version FROM {schema}.meta")] == [9]
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(
-    postgres_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    unmigrated_stores: PostgresStores, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "0001_broken.sql").write_text(
         "-- compatible_from: 1\nCREATE TABLE evertick.half (x int);\nCREATE TABLE evertick.half (x int);\n"
@@ -207,10 +207,10 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
     code.migrations.cache_clear()
     try:
         with pytest.raises(asyncpg.DuplicateTableError):
-            await opened(postgres_stores)
+            await opened(unmigrated_stores)
     finally:
         code.migrations.cache_clear()
-    found = await asked(postgres_stores, "SELECT FROM pg_namespace WHERE nspname = '{schema}'")
+    found = await asked(unmigrated_stores, "SELECT FROM pg_namespace WHERE nspname = '{schema}'")
     assert found == []
 
 
@@ -228,10 +228,10 @@ MORE = """
 
 
 async def test_old_nodes_go_on_beside_new_ones_on_a_store_that_is_still_compatible(
-    postgres_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
+    unmigrated_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
 ) -> None:
-    old = Scheduler(postgres_stores.url, node_name="old", migrate="check")
-    await opened(postgres_stores)
+    old = Scheduler(unmigrated_stores.url, node_name="old", migrate="check")
+    await opened(unmigrated_stores)
     fired = asyncio.Semaphore(0)
 
     @old.every("100ms")
@@ -247,7 +247,7 @@ async def test_old_nodes_go_on_beside_new_ones_on_a_store_that_is_still_compatib
         await fires(3)
         new = start(newer(MORE))
         assert await asyncio.to_thread(new.start) == "started"
-        [meta] = await asked(postgres_stores, "SELECT version, compatible_from FROM {schema}.meta")
+        [meta] = await asked(unmigrated_stores, "SELECT version, compatible_from FROM {schema}.meta")
         assert (meta["version"], meta["compatible_from"]) == (SCHEMA_VERSION + 1, SCHEMA_VERSION)
         await fires(5)
         assert {node.name for node in await old.nodes() if node.died_at is None} == {"old", "new"}
@@ -261,9 +261,9 @@ async def test_old_nodes_go_on_beside_new_ones_on_a_store_that_is_still_compatib
 
 
 async def test_old_code_refuses_a_store_that_was_changed_beyond_it(
-    postgres_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
+    unmigrated_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
 ) -> None:
-    await opened(postgres_stores)
+    await opened(unmigrated_stores)
     new = start(newer(MORE, compatible_from=SCHEMA_VERSION + 1))
     assert new.start() == "started"
     old = start()
@@ -272,16 +272,16 @@ async def test_old_code_refuses_a_store_that_was_changed_beyond_it(
 
 
 async def test_a_migration_that_is_killed_in_the_middle_leaves_nothing_half_done(
-    postgres_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
+    unmigrated_stores: PostgresStores, start: Callable[..., NodeProcess], newer: Callable[..., Path]
 ) -> None:
-    await opened(postgres_stores)
+    await opened(unmigrated_stores)
     folder = newer("CREATE TABLE evertick.half (x int);\nSELECT pg_sleep(600);")
     killed = start(folder)
     assert killed.said() == "ready"
     killed.go_on()
     sleeping = "SELECT FROM pg_stat_activity WHERE query LIKE '%{schema}%half%' AND wait_event = 'PgSleep'"
     async with asyncio.timeout(30):
-        while not await asked(postgres_stores, sleeping):
+        while not await asked(unmigrated_stores, sleeping):
             await asyncio.sleep(0.01)
     killed.kill()
     # Its remains do not delay the next one, either.
@@ -291,7 +291,7 @@ async def test_a_migration_that_is_killed_in_the_middle_leaves_nothing_half_done
     again = start(folder)
     async with asyncio.timeout(30):
         assert await asyncio.to_thread(again.start) == "started"
-    applied = await asked(postgres_stores, "SELECT version FROM {schema}.migrations ORDER BY version")
+    applied = await asked(unmigrated_stores, "SELECT version FROM {schema}.migrations ORDER BY version")
     assert [row["version"] for row in applied] == list(range(1, SCHEMA_VERSION + 2))
 
 
@@ -311,20 +311,20 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(postgres_dsn: s
 
 
 async def test_a_migration_may_take_longer_than_other_intents(
-    postgres_stores: PostgresStores, newer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    unmigrated_stores: PostgresStores, newer: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await opened(postgres_stores)
+    await opened(unmigrated_stores)
     folder = newer("SELECT pg_sleep(1.5); CREATE TABLE evertick.more (x int);")
     monkeypatch.setattr(code, "_FOLDER", folder)
     monkeypatch.setattr(code, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
     code.migrations.cache_clear()
     try:
-        store = PostgresStore(f"{postgres_stores.url}&timeout=1s", clock=system_clock)
+        store = PostgresStore(f"{unmigrated_stores.url}&timeout=1s", clock=system_clock)
         await store.open(migrate="auto")
         await store.close()
     finally:
         code.migrations.cache_clear()
-    assert await asked(postgres_stores, "SELECT FROM {schema}.migrations WHERE version > 1")
+    assert await asked(unmigrated_stores, "SELECT FROM {schema}.migrations WHERE version > 1")
 
 
 @pytest.fixture

@@ -325,12 +325,12 @@ _RUNNING = """
 
 @pytest.mark.parametrize("is_analyzed", [False, True])
 async def test_looking_for_lost_runs_costs_what_the_dead_have_held(
-    postgres_stores: PostgresStores, is_analyzed: bool
+    unmigrated_stores: PostgresStores, is_analyzed: bool
 ) -> None:
-    planner = await a_planner(postgres_stores)
+    planner = await a_planner(unmigrated_stores)
     connection = planner.connection
     await planner.analyze()
-    await connection.execute(in_schema(_RUNNING, postgres_stores.schema))
+    await connection.execute(in_schema(_RUNNING, unmigrated_stores.schema))
     if is_analyzed:
         await planner.analyze()
     statement = planner.statements["rehome.find"]

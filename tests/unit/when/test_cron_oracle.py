@@ -69,7 +69,7 @@ def test_all_four_rules_hold_in_every_zone(letter: str) -> None:
     for name in (zone for zone in ZONES if zone[0] == letter):
         zone, pick = ZoneInfo(name), picker(name)
         known = changes(zone)
-        for change in {known[pick(len(known))] for _ in range(3)} if known else ():
+        for change in [known[pick(len(known))]] if known else []:
             start, end, shown = around(zone, change, 4, steps_of(change))
             near = datetime.fromtimestamp(change.at + change.before, UTC)
             for dst in RULES:
