@@ -143,7 +143,7 @@ async def test_a_rerun_runs_on_the_same_node_and_is_refused_when_that_is_gone(ur
         await fleet.until(lambda: fleet.by_node("reload") == {"node-0": 1, "node-1": 2, "node-2": 1})
         assert (again.queue, again.cause) == (old.queue, Cause.RERUN)
         await fleet.nodes[1].runtime.stop()
-        with pytest.raises(Refused, match=rf"the run was for node {old.node} only, which has ended"):
+        with pytest.raises(Refused, match=rf"the run was bound to node {old.node}, which is gone"):
             await fleet.manager.rerun(old)
         await fleet.nodes[1].runtime.start()
 
