@@ -253,7 +253,7 @@ def test_entering_a_scheduler_twice_is_refused_without_side_effects(scheduler: S
         (lambda s: s.pause("k", note=5), "note: 5 is not text"),
         (lambda s: s.set_calendar("x"), "calendar: 'x' is not a Calendar"),
         (lambda s: s.add(key="k", when="now and then", task="t"), "now and then"),
-        (lambda s: s.add(key="k", when=None, task="t"), "when: None is no rule"),
+        (lambda s: s.add(key="k", when=None, task="t"), "when: None is not a rule"),
     ],
 )
 async def test_a_wrong_type_is_refused_with_a_readable_message(scheduler: Scheduler, call: Any, message: str) -> None:

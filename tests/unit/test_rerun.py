@@ -496,7 +496,7 @@ async def test_reruns_that_a_unique_key_forbids_are_left_out_and_counted(caplog:
     async with machine.after_failures(3) as old:
         again = await machine.scheduler.rerun_many(schedule_key="k")
         assert [run.caused_by for run in again] == [old[0].id]
-        assert "app 'default': 2 of 3 runs not rerun: another run has the unique key 'one' of 'k'" in caplog.messages
+        assert "app 'shop': 2 of 3 runs not rerun: another run has the unique key 'one' of 'k'" in caplog.messages
         await machine.kit.advance("30m")
         assert [run.caused_by for run in await machine.scheduler.rerun_many()] == [old[1].id]
 

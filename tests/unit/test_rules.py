@@ -123,7 +123,7 @@ async def test_rules_that_differ_only_by_their_start_share_one_family(bench: Ben
     found = await known(bench, remembered)
 
     assert [each.rule for each in found.values()] == [parse_when(each.definition.when) for each in found.values()]
-    assert len(remembered._families._founders) == 1
+    assert len(remembered._families._families) == 1
 
 
 async def test_many_new_definitions_do_not_block_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

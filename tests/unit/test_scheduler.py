@@ -395,7 +395,7 @@ async def test_an_invalid_update_is_refused(scheduler: Scheduler) -> None:
     await scheduler.add(key="k", when=Every("1m"), task="job")
     with pytest.raises(InvalidSetting, match="colour: no such option of a schedule; there are when, args, "):
         await scheduler.update("k", colour="red")  # type: ignore[call-arg]
-    with pytest.raises(InvalidInput, match="is no rule"):
+    with pytest.raises(InvalidInput, match="when: 60 is not a rule; pass Cron"):
         await scheduler.update("k", when=60)  # type: ignore[arg-type]
     with pytest.raises(NotFound, match="there is no schedule 'other' in app 'shop'"):
         await scheduler.update("other", priority=1)
