@@ -34,7 +34,7 @@ def test_a_dry_run_of_a_backfill_counts_and_records_nothing(node, evertick, ask)
     result = evertick("backfill", "good", "--from", "72h", "--dry-run")
     assert (result.exit_code, result.stdout) == (
         0,
-        "0 of 3 moments of good have a run already; 3 would be made\n",
+        "0 of 3 moments of good have a run already; 3 runs would be made\n",
     )
     counted = ask("backfill", "good", "--from", "72h", "--dry-run")
     assert (counted["moments"], counted["to_make"], counted["made"], counted["is_dry_run"]) == (3, 3, 0, True)
@@ -47,13 +47,13 @@ def test_past_moments_get_their_runs_once(node, evertick, ask):
     rows = ask("history", "good")
     assert [(row["cause"], row["verdict"], row["result"]) for row in rows] == [("backfill", "succeeded", "x")] * 3
     again = evertick("backfill", "good", "--from", "72h")
-    assert (again.exit_code, again.stdout) == (0, "3 of 3 moments of good have a run already; 0 were made\n")
+    assert (again.exit_code, again.stdout) == (0, "3 of 3 moments of good have a run already; 0 runs were made\n")
 
 
 def test_a_backfill_with_failed_runs_has_exit_code_1(node, evertick):
     result = evertick("backfill", "bad", "--from", "48h")
     assert result.exit_code == 1
-    assert re.search(r"; 2 were made, 2 of them failed$", result.stdout)
+    assert re.search(r"; 2 runs were made, 2 of them failed$", result.stdout)
 
 
 def test_a_backfill_without_a_node_reports_that_it_waits_and_ctrl_c_shows_its_progress(tmp_path, start):
@@ -88,7 +88,7 @@ def _wait_for_run(url: str) -> None:
     ("args", "words"),
     [
         (["--from", "1h", "--to", "2h"], "swap them"),
-        (["--from", "72h", "--limit", "2"], "at most 2"),
+        (["--from", "72h", "--limit", "2"], "more than the limit of 2;"),
         (["--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"], "older than the retention of history"),
         ([], "--from"),
     ],

@@ -47,7 +47,7 @@ async def test_duties_shows_holder_term_and_error_of_a_live_node(tmp_path: Path,
 def test_one_duty_is_shown_by_its_name(database, evertick, ask):
     assert ask("duties", "evertick.prune")["term"] == 1
     text = evertick("duties", "evertick.prune").stdout
-    assert re.search(r"^Held by +nobody$", text, re.MULTILINE)
+    assert re.search(r"^Held by +no node$", text, re.MULTILINE)
     assert re.search(r"^Term +1, since \d{4}-", text, re.MULTILINE)
     unknown = evertick("duties", "evertick.prun")
     assert (unknown.exit_code, unknown.stdout) == (1, "")

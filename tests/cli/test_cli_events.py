@@ -66,7 +66,7 @@ def test_events_stop_at_the_limit_and_can_be_continued(url, evertick):
 
 def test_errors_of_events_name_the_flag(url, evertick):
     result = evertick("events", "--after", "abc")
-    assert result.stderr.startswith("error: --after: 'abc' is no cursor; write the cursor that an earlier call ended")
+    assert result.stderr.startswith("error: --after: 'abc' is not a cursor; write the cursor that an earlier call ended")
 
 
 def test_following_prints_new_events(url, start):
@@ -103,7 +103,7 @@ def test_the_feed_is_turned_on_and_off(database, evertick):
 def test_an_expired_cursor_is_an_error_with_the_oldest_cursor(url, evertick):
     result = evertick("events", "--after", "abc.0.1.0")
     assert result.exit_code == 1
-    assert "the oldest cursor is " in result.stderr
+    assert "; start again from the oldest cursor, " in result.stderr
     assert evertick("events", "--after", "yesterday").exit_code == 2
 
 

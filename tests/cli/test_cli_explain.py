@@ -63,7 +63,7 @@ def test_h_is_spread_by_the_key(ask):
     [
         (["61 * * * *"], "61"),
         (["* * *"], "* * *"),
-        ([""], "is no rule"),
+        ([""], "is not a rule"),
         (["whenever"], "whenever"),
         (["daily at 9"], "'9'"),
         (["daily at 9:00 in UTC", "--tz", "UTC"], "given twice"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -36,6 +37,13 @@ def found_by_all(evertick: Call) -> dict[str, str]:
     assert status["exit_code"] == {"ok": 0, "warning": 1, "critical": 2}[status["status"]]
     assert "critical" not in {grade for check, grade in doctor.items() if check not in found}
     return found
+
+
+@pytest.fixture
+def database(database: str) -> str:
+    """The example database with its waiting run due now, however long ago the session made it."""
+    changed(database, f"UPDATE evertick_runs SET due_at = {time.time_ns() // 1000} WHERE state = 'waiting'")
+    return database
 
 
 def changed(database: str, *statements: str) -> None:

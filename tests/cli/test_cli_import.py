@@ -238,7 +238,7 @@ def test_a_store_of_apscheduler_becomes_a_module(evertick, job_store, tmp_path):
     output = tmp_path / "schedules.py"
     result = evertick("import", "apscheduler", job_store, "--output", str(output))
     assert result.exit_code == 1
-    assert "note: job 'weekly': not carried over: its cron trigger names weeks of the year" in result.stderr
+    assert "note: job 'weekly': not carried over: the cron trigger has weeks of the year, which" in result.stderr
     assert result.stdout == f"1 job written to {output}; check it before you use it\n"
     assert "scheduler.cron('0 3 * * *', key='nightly', tz='UTC')(tidy)" in output.read_text()
     found = json.loads(evertick("import", "apscheduler", job_store, "--json").stdout)
@@ -310,7 +310,8 @@ def test_a_pipe_without_a_writer_is_refused_at_once(evertick, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     result = evertick("import", "crontab", str(tmp_path / "pipe"))
     assert result.exit_code == 1
-    assert result.stderr == f"error: '{tmp_path}/pipe' cannot be read: it is a named pipe, not a regular file\n"
+    problem = f"'{tmp_path}/pipe' cannot be read: it is a named pipe, not a regular file"
+    assert result.stderr == f"error: {problem}; name a readable file, or write - for stdin\n"
     # Names beside the output are searched only in regular files.
     (tmp_path / "crontab").write_text(LINES)
     os.mkfifo(tmp_path / "jobs.toml")

@@ -126,7 +126,7 @@ def test_a_message_can_be_given_by_its_key_if_only_one_channel_has_it(messages, 
 def test_an_unknown_channel_is_refused_with_the_known_ones(messages, evertick):
     unknown = evertick("outbox", "retry", "--dead", "--channel", "nix")
     assert unknown.exit_code == 1
-    assert "there is no channel 'nix' in app 'default'; there are fax, webhook" in unknown.stderr
+    assert "there is no channel 'nix' in app 'default'; the channels are fax, webhook" in unknown.stderr
     known = evertick("outbox", "retry", "--dead", "--channel", "fax")
     assert (known.exit_code, known.stdout) == (0, "0 messages are due now: none is dead\n")
 

@@ -203,7 +203,7 @@ def cli() -> None:
     Example:
       evertick demo                   a demonstration of twenty seconds
       evertick run app:scheduler      run the scheduler of app.py until Ctrl-C
-      evertick list                   the schedules, with next fire and last verdict
+      evertick list                   the next fire and last verdict of schedules
     """
 
 
