@@ -300,7 +300,7 @@ async def test_the_log_has_the_error_of_a_failed_run(on_redis: Bench, redis_work
         (["--redis", "h:6379", "--driver", "q", "--", "true"], "--redis: redis.url: 'h:6379' is no URL of a"),
         (["--nats", "h:4222", "--driver", "q", "--", "true"], "--nats: nats.url: 'h:4222' is no URL of a"),
         (["--redis", "redis://h", "--driver", "q q", "--", "true"], "--driver: 'q q' is not a valid queue name"),
-        (["--nats", "nats://h", "--driver", "q", "--stream", "--", "true"], "--stream is about queues in Redis"),
+        (["--nats", "nats://h", "--driver", "q", "--stream", "--", "true"], "--stream applies to Redis only"),
         (
             ["--nats", "nats://h", "--prefix", "A.B", "--driver", "q", "--", "true"],
             "--prefix: 'A.B' is not a valid prefix",
