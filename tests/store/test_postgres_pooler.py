@@ -17,7 +17,7 @@ from evertick.model import State
 from evertick.store.base import RunFilter
 from evertick.store.postgres import PostgresStore, wakeup
 from evertick.testing.conformance import Bench, StoreConformance, Stores, a_run, an_outcome
-from evertick.testing.conformance import _OnBench as ConformanceFixtures
+from evertick.testing.conformance import _BenchFixtures as ConformanceFixtures
 from evertick.testing.conformance.bench import APP
 from evertick.testing.conformance.claims import Claims
 from evertick.testing.conformance.duties import Duties

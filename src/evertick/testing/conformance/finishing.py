@@ -336,7 +336,7 @@ class Finishing:
         assert (run.state, run.verdict, run.result) == (State.DONE, Verdict.SUCCEEDED, None)
         assert run.error is not None
         assert "cannot be stored" in run.error
-        assert run.error.endswith("what it was")
+        assert run.error.endswith("original error")
         assert await bench.finish(node, *outcomes) == ["already", "already", "already"]
 
     async def test_an_outcome_that_cannot_be_written_even_without_its_result_is_lost(self, bench: Bench) -> None:
