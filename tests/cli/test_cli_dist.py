@@ -95,7 +95,8 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(evertick, tmp_path):
     (tmp_path / "file").write_text("")
     result = evertick("dist", "--to", str(tmp_path / "file/dist"), "--prefix", "/usr")
     assert result.exit_code == 1
-    assert re.fullmatch(r"error: '.*' cannot be written: Not a directory; name another directory with --to\n", result.stderr)
+    words = "cannot be written: Not a directory; name another directory with --to"
+    assert re.fullmatch(rf"error: '.*' {words}\n", result.stderr)
 
 
 def test_the_list_writes_nothing(ask, evertick, tmp_path, monkeypatch):

@@ -66,7 +66,9 @@ def test_events_stop_at_the_limit_and_can_be_continued(url, evertick):
 
 def test_errors_of_events_name_the_flag(url, evertick):
     result = evertick("events", "--after", "abc")
-    assert result.stderr.startswith("error: --after: 'abc' is not a cursor; write the cursor that an earlier call ended")
+    assert result.stderr.startswith(
+        "error: --after: 'abc' is not a cursor; write the cursor that an earlier call ended"
+    )
 
 
 def test_following_prints_new_events(url, start):

@@ -111,7 +111,7 @@ def test_one_rerun_obeys_the_overlap_policy_of_its_schedule_by_default(failed_ru
     live = ask("trigger", "print")
     result = evertick("rerun", failed_run["id"])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "'print' has a live run, and its overlap is 'skip': run" in result.stderr
+    assert "'print' has a live run, and its overlap is 'skip'; --overlap queue runs it after that one" in result.stderr
     assert ask("rerun", failed_run["id"], "--overlap", "queue")["blocked_on"] == live["id"]
     assert ask("rerun", failed_run["id"], "--overlap", "allow")["state"] == "waiting"
 

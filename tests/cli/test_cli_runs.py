@@ -64,13 +64,13 @@ def test_why_of_a_run_shows_what_blocks_it_and_its_place_in_the_queue(queue, ask
 def test_why_of_a_task_counts_its_live_runs_and_shows_what_blocks_them(queue, ask, evertick):
     answer = ask("why", "send_mail")
     assert answer["live"] == {"blocked": 2, "running": 1}
-    assert any("waits for its turn" in words for words in answer["now"])
+    assert any("is blocked: the concurrency limit of 'send_mail' is reached" in words for words in answer["now"])
     assert re.search(r"^Live +2 blocked, 1 running$", evertick("why", "send_mail").stdout, re.MULTILINE)
 
 
 def test_why_of_a_finished_run_shows_its_verdict(database, ask, evertick):
     (run,) = ask("history", "print")
-    assert "it has ended" in ask("why", run["id"])["now"]
+    assert re.match("it ended at .*: ended as failed: ", ask("why", run["id"])["now"])
     assert "ValueError: no paper" in evertick("why", run["id"]).stdout
 
 

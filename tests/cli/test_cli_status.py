@@ -249,7 +249,7 @@ def test_the_daemon_of_a_configuration_is_shown(tmp_path: Path, node: Scheduler,
     write_report(tmp_path / "state", msgspec.structs.replace(report, reloaded_at=NOW, problems=("evertick.toml:3: x",)))
     result = evertick("status", "--config", str(config))
     assert result.exit_code == 1
-    assert "the new configuration of the daemon does not hold: evertick.toml:3: x" in result.stdout
+    assert "the daemon rejected its new configuration: evertick.toml:3: x" in result.stdout
     words = r"^Daemon +process 1 of /etc/evertick.toml, reloaded .* ago, new configuration rejected$"
     assert re.search(words, result.stdout, re.MULTILINE)
     # Not a daemon with another ledger in the same directory.

@@ -109,7 +109,7 @@ def test_reload_reads_the_configuration_again_and_refuses_one_that_is_wrong(site
     assert init("reload").returncode == 7
     init("start")
     assert init("reload").returncode == 0
-    site.until_logged("SIGUSR1: the configuration is read again")
+    site.until_logged("SIGUSR1: reloading the configuration")
     site.config.write_text("[nodes]\n")
     wrong = init("reload")
     assert wrong.returncode == 1
