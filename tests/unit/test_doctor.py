@@ -108,7 +108,7 @@ def test_a_correct_clock_is_no_finding():
 def test_a_clock_difference_to_the_store_is_reported():
     (found,) = about_clock(NOW, ago(seconds=90), [])
     assert (found.check, found.severity) == ("clock", Severity.WARNING)
-    assert "90.0 s apart" in found.what
+    assert "differ by 90.0 s" in found.what
 
 
 def test_a_heartbeat_in_the_future_means_that_the_clock_was_set_back():
@@ -340,7 +340,7 @@ def test_overdue_schedules_are_one_finding():
 def test_overdue_schedules_despite_heartbeats_suggest_a_blocked_event_loop():
     (found,) = about_overdue([a_parsed_schedule(next_due_at=ago(minutes=30)).schedule], [a_node()], NOW, USUAL)
     assert found.check == "stalled_node"
-    assert found.what.startswith("1 schedule is overdue by up to 30 min (report), though shop@host beats: ")
+    assert found.what.startswith("1 schedule is overdue by up to 30 min (report), although shop@host sent heartbeats: ")
     assert "event loop" in found.what
     assert "the log of the node has the job that blocks it" in found.fix
 

@@ -100,7 +100,7 @@ def test_a_duty_can_have_a_calendar_object(scheduler: Scheduler) -> None:
 
 
 def test_names_of_built_in_duties_are_reserved(scheduler: Scheduler) -> None:
-    with pytest.raises(InvalidSetting, match=r"'evertick\.prune'.*are Evertick's own; choose another"):
+    with pytest.raises(InvalidSetting, match=r"'evertick\.prune'.*are reserved for Evertick; choose another"):
         scheduler.duty("evertick.prune")
 
 
@@ -124,8 +124,8 @@ def test_a_duty_that_is_no_function_is_refused(scheduler: Scheduler) -> None:
         yield 1
 
     refused: list[tuple[Any, str]] = [
-        (7, "7 is no function"),
-        (int, "is no function"),
+        (7, "7 is not a function"),
+        (int, "is not a function"),
         (generates, "is a generator function, which does nothing"),
     ]
     for wrong, message in refused:

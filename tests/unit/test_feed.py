@@ -192,7 +192,7 @@ async def test_invalid_bounds_of_a_feed_are_refused_at_the_call(scheduler: Sched
         Scheduler(feed="1s")
     with pytest.raises(InvalidSetting, match="feed: '1s' must be between"):
         await scheduler.keep_feed("1s")
-    with pytest.raises(InvalidInput, match="poll: '1ms' is too often"):
+    with pytest.raises(InvalidInput, match="poll: '1ms' is too short; pass 10ms or more"):
         scheduler.feed(poll="1ms")
     with pytest.raises(InvalidInput, match="limit: 0 must be"):
         await scheduler.feed_page(limit=0)
