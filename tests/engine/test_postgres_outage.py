@@ -86,7 +86,7 @@ def told(records: list[logging.LogRecord]) -> Counter[str]:
     """The messages without durations and reasons."""
     messages = (record.getMessage() for record in records if record.name.startswith("evertick"))
     return Counter(
-        re.sub(r"( after |, retrying: |(?<=for now): ).*", "", message, flags=re.DOTALL) for message in messages
+        re.sub(r"( after |, retrying: |(?<=not received): ).*", "", message, flags=re.DOTALL) for message in messages
     )
 
 

@@ -176,13 +176,13 @@ async def test_the_doctor_names_a_queue_that_is_away_and_one_whose_workers_are(l
     assert await ledger.findings() == []
     await ledger.fail_to_send("ConnectionError: no answer")
     ledger.clock.move(2 * MINUTE)
-    what = "which has not accepted the message: 1 try so far (ConnectionError: nobody answers)"
+    what = "which has not accepted the message: 1 try so far (ConnectionError: no answer)"
     assert await ledger.findings() == [("queue_away", f"1 dispatched run waits for 'builds', {what}")]
     await ledger.beat()
     assert await ledger.findings() == [
         (
             "queue_away",
-            "1 dispatched run waits for 'builds', which is unreachable: 1 try so far (ConnectionError: nobody answers)",
+            "1 dispatched run waits for 'builds', which is unreachable: 1 try so far (ConnectionError: no answer)",
         )
     ]
     await ledger.beat(hearing_tick(QUEUE))
