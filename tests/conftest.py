@@ -1,4 +1,4 @@
-"""What all folders of tests share: a real PostgreSQL, started for whoever asks for it first."""
+"""Shared by all folders of tests: a real PostgreSQL, started at its first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from long_tests import GROUPS, is_time_over
 from servers.postgres import DSN_VARIABLE, known_types, shared_postgres
 from servers.schemas import Schemas, in_schema, new_schema
 
-# What has no zone of its own is told by the clock of the machine.
+# Moments without a zone of their own are shown by the clock of the machine.
 os.environ["TZ"] = "UTC"
 time.tzset()
 
@@ -54,8 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What pytest has collected stays until the end: each collection of garbage would look through ten thousand tests,
-    which takes half a second."""
+    """The collected tests stay until the end: each collection of garbage would look through ten thousand of them, which
+    takes half a second."""
     gc.collect()
     gc.freeze()
 

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ _IS_POSSIBLE = (sys.platform, platform.machine()) == ("linux", "x86_64")
 _FOR_INTERPRETERS = ("PYTHON", "LC_", "LANG")
 _READ_HERE = ("PYTHONPATH", "PYTHONUNBUFFERED")
 _STRICT = ["-W", "error"]
+# That of the interpreter: a test may change its own.
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in _READ_HERE}
 _OPTIONS = {"cwd", "env", "stdin", "stdout", "stderr", "text", "start_new_session"}
 _REQUEST_MOST = 200_000
 _LOADED = (
@@ -74,7 +77,7 @@ def _can_copy(command: Sequence[str], options: dict[str, Any]) -> bool:
         _IS_POSSIBLE
         and starts
         and _OPTIONS.issuperset(options)
-        and _for_interpreters(environment) == _for_interpreters(os.environ)
+        and _for_interpreters(environment) == _for_interpreters(_ENVIRONMENT)
         and not any(name.startswith("COVERAGE_PROCESS") for name in environment)
         and sum(map(len, [*command, *environment, *environment.values()])) < _REQUEST_MOST // 2
     )
@@ -104,22 +107,23 @@ class _Copy(subprocess.Popen[Any]):
 
 
 class _Interpreter:
-    """One that waits for programs. It ends with this process at the latest."""
+    """An interpreter that waits for programs. It ends with this process at the latest."""
 
     def __init__(self) -> None:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {name: value for name, value in os.environ.items() if name not in _READ_HERE}
+        self._lock = threading.Lock()
         with theirs:
             command = [sys.executable, __file__, str(theirs.fileno())]
             self._process = subprocess.Popen(
-                command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                command, env=_ENVIRONMENT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
         atexit.register(self._end)
 
     def start(self, request: list[Any], files: list[int]) -> int:
         """The id of the process, whose standard input, output and errors are these files."""
-        socket.send_fds(self._line, [json.dumps(request).encode()], files)
-        answer = self._line.recv(100)
+        with self._lock:
+            socket.send_fds(self._line, [json.dumps(request).encode()], files)
+            answer = self._line.recv(100)
         assert answer, f"the interpreter has ended with {self._process.wait()}"
         return int(answer)
 
@@ -138,6 +142,7 @@ def _interpreter(process: int) -> _Interpreter:
 
 
 def _wait_for_requests(line: socket.socket) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in _LOADED:
         importlib.import_module(name)
     gc.collect()
@@ -191,7 +196,8 @@ def _become(
     processors: list[int],
     files: list[int],
 ) -> None:
-    """What `python WORDS` would have made of this process, which then ends as that would."""
+    """Run the program as `python WORDS` would; the process ends as that would."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if has_session:
         os.setsid()
     os.sched_setaffinity(0, processors)
