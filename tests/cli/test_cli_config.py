@@ -294,8 +294,8 @@ def test_apply_says_who_takes_up_a_changed_command(here, evertick):
     result = evertick("apply", "--yes")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "applied")
     assert result.stderr == (
-        "note: the ledger has only the schedules; each node reads what its jobs do from its own file, when it starts or "
-        "reloads: a changed command, request or queue takes effect then\n"
+        "note: the ledger has only the schedules; each node reads what its jobs do from its own file, when it starts "
+        "or reloads: a changed command, request or queue takes effect then\n"
     )
 
 

@@ -108,7 +108,7 @@ def test_a_clock_that_is_right_is_not_mentioned():
 def test_a_store_whose_clock_is_another_is_told_with_the_difference():
     (found,) = about_clock(NOW, ago(seconds=90), [])
     assert (found.check, found.severity) == ("clock", Severity.WARNING)
-    assert "90.0 s apart" in found.what
+    assert "differ by 90.0 s" in found.what
 
 
 def test_a_beat_in_the_future_tells_that_the_clock_was_put_back():
@@ -340,7 +340,7 @@ def test_overdue_schedules_are_told_together():
 def test_schedules_that_are_overdue_though_a_node_beats_tell_of_a_blocked_event_loop():
     (found,) = about_overdue([a_surveyed(next_due_at=ago(minutes=30)).schedule], [a_node()], NOW, USUAL)
     assert found.check == "stalled_node"
-    assert found.what.startswith("1 schedule is overdue by up to 30 min (report), though shop@host beats: ")
+    assert found.what.startswith("1 schedule is overdue by up to 30 min (report), although shop@host sent heartbeats: ")
     assert "event loop" in found.what
     assert "the log of the node has the job that blocks it" in found.fix
 

@@ -192,7 +192,7 @@ async def test_bounds_of_a_feed_are_refused_where_they_are_written(scheduler: Sc
         Scheduler(feed="1s")
     with pytest.raises(InvalidSetting, match="feed: '1s' must be between"):
         await scheduler.keep_feed("1s")
-    with pytest.raises(InvalidInput, match="poll: '1ms' is too often"):
+    with pytest.raises(InvalidInput, match="poll: '1ms' is too short"):
         scheduler.feed(poll="1ms")
     with pytest.raises(InvalidInput, match="limit: 0 must be"):
         await scheduler.feed_page(limit=0)

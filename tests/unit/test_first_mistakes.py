@@ -250,7 +250,7 @@ def test_entering_twice_is_refused_and_harms_nothing(scheduler: Scheduler) -> No
         (lambda s: s.pause("k", note=5), "note: 5 is not text"),
         (lambda s: s.set_calendar("x"), "calendar: 'x' is not a Calendar"),
         (lambda s: s.add(key="k", when="now and then", task="t"), "now and then"),
-        (lambda s: s.add(key="k", when=None, task="t"), "when: None is no rule"),
+        (lambda s: s.add(key="k", when=None, task="t"), "when: None is not a rule"),
     ],
 )
 async def test_a_slip_is_answered_in_a_sentence(scheduler: Scheduler, call: Any, message: str) -> None:

@@ -496,7 +496,8 @@ async def test_what_a_unique_key_forbids_is_left_out_and_counted(caplog: pytest.
     async with machine.after_failures(3) as old:
         again = await machine.scheduler.rerun_many(schedule_key="k")
         assert [run.caused_by for run in again] == [old[0].id]
-        assert "app 'default': 2 of 3 runs not rerun: another run has the unique key 'one' of 'k'" in caplog.messages
+        why = "another run has the unique key 'one' of 'k'"
+        assert f"app {machine.scheduler.app!r}: 2 of 3 runs not rerun: {why}" in caplog.messages
         await machine.kit.advance("30m")
         assert [run.caused_by for run in await machine.scheduler.rerun_many()] == [old[1].id]
 
