@@ -30,6 +30,17 @@ def test_an_error_names_commands_and_flags_instead_of_calls_and_arguments(databa
     assert phrased(refused) == "trigger() is no part of the fix; call my_trigger() or `evertick trigger`"
 
 
+def test_flags_and_fixes_of_one_command_are_not_those_of_another(database, evertick):
+    rule = "every 10s; after=end"
+    result = evertick("add", "poll", "--when", rule, "--task", "poll", "--mode", "every-node")
+    assert result.stderr.startswith("error: after: 'end' ")
+    assert "overlap='skip'" in result.stderr
+    assert "cursor" not in result.stderr
+    assert "error: --after: 'abc'" in evertick("events", "--after", "abc").stderr
+    result = evertick("add", "poll", "--when", rule, "--task", "poll", "--mode", "every-node")
+    assert result.stderr.startswith("error: after: 'end' ")
+
+
 def _preview(evertick):
     return json.loads(evertick("preview", "print", "--count", "1", "--json").stdout)
 

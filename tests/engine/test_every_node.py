@@ -133,7 +133,9 @@ async def test_a_retry_stays_on_its_node(url: str) -> None:
         assert fleet.by_node("stumble") == {f"node-{number}": 2 for number in range(NODES)}
 
 
-async def test_a_rerun_runs_on_the_same_node_and_is_refused_when_that_is_gone(url: str) -> None:
+async def test_a_rerun_runs_on_the_same_node_and_is_refused_when_that_is_gone(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with a_fleet(url) as fleet:
         await fleet.manager.add(key="reload", when="every 1h", task="reload", mode="every-node")
         await fleet.manager.trigger("reload")
@@ -143,8 +145,12 @@ async def test_a_rerun_runs_on_the_same_node_and_is_refused_when_that_is_gone(ur
         await fleet.until(lambda: fleet.by_node("reload") == {"node-0": 1, "node-1": 2, "node-2": 1})
         assert (again.queue, again.cause) == (old.queue, Cause.RERUN)
         await fleet.nodes[1].runtime.stop()
-        with pytest.raises(Refused, match=rf"the run was bound to node {old.node}, which is gone"):
+        why = f"the run was bound to node {old.node}, which is gone"
+        with pytest.raises(Refused, match=why) as refused:
             await fleet.manager.rerun(old)
+        assert (refused.value.problem, refused.value.setting, refused.value.value) == (why, "run", old.id)
+        await fleet.manager.rerun_many(schedule_key="reload", verdicts=[Verdict.SUCCEEDED])
+        assert f"app {fleet.manager.app!r}: 1 of 3 runs not rerun: {why}" in caplog.messages
         await fleet.nodes[1].runtime.start()
 
 
