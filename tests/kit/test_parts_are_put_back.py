@@ -133,12 +133,12 @@ async def test_older_timers_wait_and_new_timers_keep_their_distance() -> None:
     async with virtual_time(scheduler) as kit:
         begin = loop.time()
         loop.call_later(90, happened.append, "inside")
-        after = loop.call_later(3600.02, happened.append, "left over")
+        after = loop.call_later(3600.5, happened.append, "left over")
         never = loop.call_later(7200, happened.append, "far")
         await kit.advance("1h")
         assert loop.time() - begin == pytest.approx(3600, abs=1e-6)
         assert happened == ["inside"]
-    assert 0 < after.when() - loop.time() <= 0.02
+    assert 0 < after.when() - loop.time() <= 0.5
     assert 3000 < never.when() - loop.time() <= 3600
     never.cancel()
     async with asyncio.timeout(20):
