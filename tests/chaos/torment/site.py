@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).parent / "program.py"
 # Whom the nodes are to the server: nobody with rights or places of their own.
 ROLE, SCHEMA = "tormented", "torment"
 _START_SECONDS = 60
-_UNHEARD = re.compile(r"(\d+) runs were claimed without our hearing of it")
+_UNHEARD = re.compile(r"(\d+) claims unknown here, their answers were lost")
 
 
 class NodeProcess:
