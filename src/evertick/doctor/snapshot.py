@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from evertick.doctor.finding import Finding
-from evertick.doctor.health import health_of, look, problems_of
+from evertick.doctor.health import health_of, look, problems_of, with_schedules
 from evertick.doctor.nodes import node_state
 from evertick.doctor.thresholds import Thresholds
 from evertick.explain.words import known_names
@@ -27,6 +27,8 @@ _RECENT_MOST = 20
 _NODES_MOST = 50
 # Rows of each kind that are checked for problems: a frame is drawn every few seconds.
 _CHECKED_MOST = 100
+# The checks of single schedules take this long at most in one frame.
+_SCHEDULES_SECONDS = 0.2
 
 
 class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 async def frame_of(store: Store, app: str, killed: Mapping[str, int]) -> Frame:
     """Read a frame. `killed`: the process id by node id, for nodes whose process is gone from this machine."""
     evidence = await look(store, app, killed=killed, most=_CHECKED_MOST)
+    evidence = await with_schedules(evidence, store, seconds_most=_SCHEDULES_SECONDS)
     health = health_of(evidence)
     nodes = [node for node in evidence.nodes if node.died_at is None][-_NODES_MOST:]
     return Frame(

@@ -17,7 +17,7 @@ import msgspec
 from evertick.cli.command.health import Grade, grade_of, problem_data
 from evertick.cli.command.nodes import duty_columns, duty_row, hint_other_apps
 from evertick.cli.command.runs import row_data
-from evertick.cli.database import killed_daemons_of, ledger_of, on_store
+from evertick.cli.database import daemons_of, killed_daemons_of, ledger_of, on_store
 from evertick.cli.parameters import DurationParameter
 from evertick.cli.show.output import (
     Column,
@@ -43,6 +43,7 @@ from evertick.cli.show.words import (
     zone_name,
 )
 from evertick.cli.time_zone import moments_tz_option, zone_of_rule
+from evertick.daemon.pending_reload import daemon_findings
 from evertick.doctor.snapshot import Frame, NodeLine
 from evertick.engine.loops import OWN_DUTIES
 from evertick.errors import StoreUnavailable
@@ -114,7 +115,9 @@ def _frames(scheduler: Scheduler) -> Callable[[], Awaitable[Frame]]:
     ledger = ledger_of(given["database"], given["app"], given["config"])
 
     async def take() -> Frame:
-        return await call(scheduler, snapshot, killed={each.node_id: each.pid for each in killed_daemons_of(ledger)})
+        killed = {each.node_id: each.pid for each in killed_daemons_of(ledger)}
+        frame = await call(scheduler, snapshot, killed=killed)
+        return msgspec.structs.replace(frame, problems=[*frame.problems, *daemon_findings(daemons_of(ledger))])
 
     return take
 
