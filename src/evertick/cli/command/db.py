@@ -268,9 +268,7 @@ async def vacuum(care: Maintenance, full: bool, yes: bool, as_json: bool) -> Non
         less = amount(max(0, before.bytes - after.bytes))
         say(f"the {after.description} has {amount(after.bytes)}, {less} less than before")
     if not full and after.free_pages:
-        hint(
-            f"note: {after.free_pages:,} free pages are left; they became free meanwhile or are in use, so try later"
-        )
+        hint(f"note: {after.free_pages:,} free pages are left; they became free meanwhile or are in use, so try later")
 
 
 @db.command()
