@@ -88,7 +88,7 @@ def _wait_for_run(url: str) -> None:
     ("args", "words"),
     [
         (["--from", "1h", "--to", "2h"], "swap them"),
-        (["--from", "72h", "--limit", "2"], "at most 2"),
+        (["--from", "72h", "--limit", "2"], "more than the limit of 2"),
         (["--from", "2020-01-01T00:00:00Z", "--to", "2020-01-02T00:00:00Z"], "older than the retention of history"),
         ([], "--from"),
     ],

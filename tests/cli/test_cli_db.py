@@ -49,7 +49,7 @@ def test_the_status_of_an_empty_database_names_what_makes_its_tables(tmp_path, e
     (tmp_path / "empty.db").write_bytes(b"")
     text = evertick("db", "status", "--database", f"sqlite:///{tmp_path}/empty.db").stdout
     assert "no tables yet: `evertick db migrate --database URL` creates them" in text
-    assert "lacks 0001_ledger, which `evertick db migrate --database URL` applies" in text
+    assert "missing: 0001_ledger, which `evertick db migrate --database URL` applies" in text
 
 
 def test_a_good_database_passes_its_check(database, evertick, ask):

@@ -126,7 +126,7 @@ def test_a_message_is_named_by_its_key_where_one_channel_has_it(messages, databa
 def test_a_channel_that_nobody_knows_is_refused_and_those_there_are_are_named(messages, evertick):
     unknown = evertick("outbox", "retry", "--dead", "--channel", "nix")
     assert unknown.exit_code == 1
-    assert "there is no channel 'nix' in app 'default'; there are fax, webhook" in unknown.stderr
+    assert "there is no channel 'nix' in app 'default'; the channels are fax, webhook" in unknown.stderr
     known = evertick("outbox", "retry", "--dead", "--channel", "fax")
     assert (known.exit_code, known.stdout) == (0, "0 messages are due now: none is dead\n")
 

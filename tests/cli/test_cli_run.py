@@ -187,8 +187,8 @@ def in_the_folder(tmp_path, monkeypatch):
         ("crooked:scheduler", 1, "/crooked.py:2; EVERTICK_TRACEBACK=1"),
         ("uses_crooked:scheduler", 1, "/crooked.py:2; EVERTICK_TRACEBACK=1"),
         ("hasty:scheduler", 1, "'hasty' cannot be imported: cron '61 * * * *'"),
-        ("two", 1, "'two' holds several schedulers; write two:first or two:second"),
-        ("none", 1, "'none' holds no scheduler; define one in it"),
+        ("two", 1, "'two' has several schedulers; write two:first or two:second"),
+        ("none", 1, "'none' has no scheduler; define one in it"),
     ],
 )
 def test_a_scheduler_that_cannot_be_found_is_an_error_that_says_what_to_write(

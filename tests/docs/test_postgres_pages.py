@@ -99,7 +99,7 @@ def test_the_page_waits_for_every_run_that_has_not_ended(tmp_path: Path) -> None
     drained.mkdir()
     work_once(f"sqlite:///{drained}/evertick.db", migrate="auto")
     assert _said_by(waiting, drained) == ""
-    assert "no run in app 'default' is like that" in _said_by(runs, drained)
+    assert "app 'default' has no matching runs" in _said_by(runs, drained)
 
 
 def _shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
