@@ -109,7 +109,7 @@ async def test_a_reader_waits_for_an_unreachable_store(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await add(scheduler, "a")
-    store, answers = await scheduler.runtime.store(), [StoreUnavailable("it restarts")]
+    store, answers = await scheduler.runtime.store(), [StoreUnavailable("it restarts") for _ in range(3)]
     read = store.feed
 
     async def feed(app: str, **wanted: Any) -> Any:
@@ -118,8 +118,13 @@ async def test_a_reader_waits_for_an_unreachable_store(
         return await read(app, **wanted)
 
     monkeypatch.setattr(store, "feed", feed)
+    caplog.set_level("INFO", "evertick.feed")
     assert keys(await following(scheduler, 1)) == ["a"]
-    assert "feed: store unavailable, retrying: it restarts" in caplog.text
+    # One line for the first failure, one with the count of the others, one at the end.
+    lines = [record.getMessage() for record in caplog.records if record.name == "evertick.feed"]
+    assert lines[0] == "feed: store unavailable, retrying: it restarts"
+    assert lines[1].startswith("feed: store unavailable: 2 more tries failed")
+    assert lines[2:] == ["feed: store available again"]
 
 
 async def test_cursors_from_before_the_feed_was_turned_off_and_on_are_refused(scheduler: Scheduler) -> None:

@@ -132,6 +132,7 @@ async def _follow(
                 continue
             if is_unavailable:
                 is_unavailable = False
+                summary.flush()
                 log.info("feed: store available again")
             for event in page.events:
                 yield event
@@ -148,7 +149,7 @@ def _log_unavailable(summary: LogSummary, error: StoreUnavailable) -> None:
 
 
 def _unavailable_words(count: int, names: list[str], seconds: float | None) -> str:
-    return f"feed: store still unavailable, {count} more tries failed{such_as(names, seconds)}"
+    return f"feed: store unavailable: {count} more {'try' if count == 1 else 'tries'} failed{such_as(names, seconds)}"
 
 
 async def _wait_for_more(source: ContextSource, seconds: float) -> None:

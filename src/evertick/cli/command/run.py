@@ -74,7 +74,7 @@ def run(where: str, database: str | None, verbose: int, log_level: str | None, m
         return
     log.info("evertick %s, app %r, database %s", VERSION, scheduler.app, masked(scheduler.settings.url))
     if scheduler.settings.concurrency == 0:
-        log.warning("this scheduler has concurrency=0: it stores the declared schedules, and runs no jobs")
+        log.warning("app %r: concurrency=0, so this node stores the declared schedules and runs no jobs", scheduler.app)
     if code := run_process(scheduler.runtime):
         sys.exit(code)
 
